@@ -1,0 +1,128 @@
+"""Every error this software raises on purpose, in one tree.
+
+    MurmurationError                exit  1   something unexpected
+    ├── UsageError                        2   wrong arguments, or a confirmation nobody could give
+    ├── ConfigError                       3   a config file, value or run spec is wrong
+    ├── ChainError                        4
+    │   ├── RpcUnavailable                    no endpoint answered in time
+    │   ├── WrongChain                        chain id or contract code differs from what was configured
+    │   └── TransactionReverted               a contract said no, and why
+    ├── PreflightError                    5   this machine lacks something (a program, a port, space, memory)
+    ├── InsufficientFunds                 6   stake, tokens or gas money are missing
+    ├── LockHeld                          7   another process works with the same key or folder
+    ├── IntegrityError                    8   our own data does not hash to what it should
+    ├── ProtocolViolation                 8   a peer sent something that breaks the rules (peer_at_fault)
+    │   ├── Malformed                         cannot be parsed, or breaks its format
+    │   ├── Oversized                         larger than its cap; refused before it was read
+    │   ├── BadSignature                      the signature is not of the key it should be
+    │   └── HashMismatch                      the bytes are not the ones that were promised
+    ├── Banned                            9   this seat was slashed or banned
+    ├── VersionMismatch                  10   the parties run incompatible software or specs
+    └── Unavailable                       1   a service did not answer within its deadline; try again
+        └── DeadlineExceeded                  the wait for something took longer than it may
+
+`exit_code` is what a command ends with, `hint` the next thing a person should try, and `peer_at_fault` tells whether
+another party is to blame: only then may anybody be scored down, and never for anything else.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MurmurationError(Exception):
+    """Root of the tree. `hint` may be given per error; otherwise the class's own is shown."""
+
+    exit_code: ClassVar[int] = 1
+    peer_at_fault: ClassVar[bool] = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = self.default_hint if hint is None else hint
+
+
+class UsageError(MurmurationError):
+    exit_code = 2
+    default_hint = "see --help"
+
+
+class ConfigError(MurmurationError):
+    exit_code = 3
+
+
+class ChainError(MurmurationError):
+    exit_code = 4
+
+
+class RpcUnavailable(ChainError):
+    default_hint = "check the RPC address (--rpc) and that the chain is up"
+
+
+class WrongChain(ChainError):
+    default_hint = "check --rpc and --contract: they must belong to the same chain"
+
+
+class TransactionReverted(ChainError):
+    """`reason` is the contract's error name and `arguments` its values, both decoded from the ABI."""
+
+    def __init__(
+        self, message: str, *, reason: str = "", arguments: tuple[object, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        self.arguments = arguments
+
+
+class PreflightError(MurmurationError):
+    exit_code = 5
+
+
+class InsufficientFunds(MurmurationError):
+    exit_code = 6
+
+
+class LockHeld(MurmurationError):
+    exit_code = 7
+    default_hint = "stop the other process first; two with one key would be slashed for each other's work"
+
+
+class IntegrityError(MurmurationError):
+    exit_code = 8
+
+
+class ProtocolViolation(MurmurationError):
+    exit_code = 8
+    peer_at_fault = True
+
+
+class Malformed(ProtocolViolation):
+    pass
+
+
+class Oversized(ProtocolViolation):
+    pass
+
+
+class BadSignature(ProtocolViolation):
+    pass
+
+
+class HashMismatch(ProtocolViolation):
+    pass
+
+
+class Banned(MurmurationError):
+    exit_code = 9
+
+
+class VersionMismatch(MurmurationError):
+    exit_code = 10
+
+
+class Unavailable(MurmurationError):
+    default_hint = "try again; if it stays so, check that the other side runs"
+
+
+class DeadlineExceeded(Unavailable):
+    pass
