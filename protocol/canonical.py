@@ -1,0 +1,64 @@
+"""Canonical JSON (RFC 8785) and its digests: the bytes that are hashed and signed.
+
+A float never enters: decimals travel as strings, so that no two machines can round them apart. Reading is strict: an
+object with a key twice, a float, a depth or a size beyond the cap is refused before anything looks at its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import rfc8785
+
+from protocol.errors import Malformed, Oversized
+
+
+def encode(value: Any) -> bytes:
+    """Canonical bytes of `value` (None, bool, int, str, list, dict with str keys).
+
+    Raises ValueError for floats and anything else JSON must not hold here: that is a fault of the caller.
+    """
+    _refuse_floats(value)
+    return rfc8785.dumps(value)
+
+
+def decode(data: bytes, *, cap: int, what: str) -> Any:
+    """Parses canonical JSON of a peer. Raises Oversized over `cap` bytes, Malformed when it is not the canonical form."""
+    if len(data) > cap:
+        raise Oversized(f"{what} has {len(data)} bytes, more than {cap}")
+    try:
+        value = json.loads(data, parse_float=_no_float, parse_constant=_no_float, object_pairs_hook=_unique)
+        if encode(value) != data:
+            raise Malformed(f"{what} is not in canonical form")
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"{what} is not valid JSON: {error}") from error
+    return value
+
+
+def digest(value: Any) -> bytes:
+    """SHA-256 of the canonical bytes, 32 bytes."""
+    return hashlib.sha256(encode(value)).digest()
+
+
+def _refuse_floats(value: Any) -> None:
+    if isinstance(value, float):
+        raise ValueError("floats are never hashed; write decimals as strings")
+    if isinstance(value, dict):
+        for item in value.values():
+            _refuse_floats(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_floats(item)
+
+
+def _no_float(text: str) -> Any:
+    raise ValueError(f"number {text} is not an integer")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return made

@@ -1,0 +1,56 @@
+"""Constants that all parties must share. Changing one is a new protocol version, never a configuration.
+
+Each says its value, unit, source and what breaks when it changes. Anything a run may choose for itself lies in
+`protocol/runspec.py`; anything a machine may choose lies in its config file.
+"""
+
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+"""Version of every wire format together. Changing it breaks: parties of different versions no longer meet."""
+
+EIP712_NAME: Final = "Murmuration"
+"""EIP-712 domain name, the same in contracts/src/Runs.sol. Changing it breaks: every signature."""
+
+EIP712_VERSION: Final = "1"
+"""EIP-712 domain version, the same in contracts/src/Runs.sol. Changing it breaks: every signature."""
+
+# ---- TOPLOC (arXiv 2501.16007; the format of the published package toploc 0.1.6) ----
+
+TOPLOC_FIELD: Final = 65497
+"""Order of the prime field of proofs: the largest prime whose elements fit 16 bits that toploc 0.1.6 uses.
+Changing it breaks: all proofs."""
+
+TOPLOC_CHUNK: Final = 32
+"""Output tokens per proof. Changing it breaks: the number and content of all proofs."""
+
+TOPLOC_K: Final = 128
+"""Largest activations a proof remembers. Changing it breaks: the size and content of all proofs."""
+
+TOPLOC_MODULUS_FLOOR: Final = 65000
+"""Smallest modulus accepted in a proof. Honest moduli lie within a few dozen of 65497; a small one lets a forger
+choose collisions. Changing it breaks: which proofs parse."""
+
+# ---- SHARDCAST ----
+
+SHARDCAST_CHUNK_BYTES: Final = 4 << 20
+"""Bytes per BLAKE3-verified chunk of a weights file. Changing it breaks: manifests of different versions."""
+
+MANIFEST_BYTES_MAX: Final = 16 << 20
+"""Cap on a manifest's JSON, enough for 500 GB of weights. Changing it breaks: nothing below the cap."""
+
+# ---- messages ----
+
+RECEIPT_BYTES_MAX: Final = 64 << 10
+"""Cap on one verdict receipt's JSON. Changing it breaks: nothing below the cap."""
+
+SPEC_BYTES_MAX: Final = 1 << 20
+"""Cap on a run spec's canonical JSON. Changing it breaks: nothing below the cap."""
+
+WRITE_LIFETIME_SECONDS: Final = 300
+"""Longest time a signed write to the hub may stay valid, in block time. Changing it breaks: writers with slow clocks."""
+
+# ---- development ----
+
+ANVIL_CHAIN_ID: Final = 31337
+"""The only chain on which weak (fast) keystore encryption is allowed. Changing it breaks: the safety of keystores."""

@@ -1,0 +1,136 @@
+"""Keys: one secp256k1 secret is a chain address and a libp2p PeerID at once, so a PeerID proves an on-chain seat.
+
+Keys rest in keystore files (Web3 Secret Storage v3: scrypt + AES-128-CTR) that only their owner may read. The secret
+never leaves a `Key`: it has no place in its repr, in logs or in errors.
+
+PeerID: libp2p specs, peer-ids: identity multihash of the protobuf-encoded public key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import base58
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+from eth_keys import keys as eth_keys
+from eth_typing import ChecksumAddress
+
+from protocol.constants import ANVIL_CHAIN_ID
+from protocol.errors import ConfigError, Malformed, PreflightError, UsageError
+
+_PEER_PREFIX = bytes.fromhex("0025") + bytes.fromhex("08021221")  # identity multihash, 37 bytes: type secp256k1, 33 bytes
+_PEER_BYTES = len(_PEER_PREFIX) + 33
+
+
+class Key:
+    """A secret key and what follows from it. Printing one shows the address only."""
+
+    def __init__(self, account: LocalAccount) -> None:
+        self.account = account
+        self.address: ChecksumAddress = account.address
+        public = eth_keys.PrivateKey(bytes(account.key)).public_key
+        self.peer: bytes = _PEER_PREFIX + public.to_compressed_bytes()
+
+    @property
+    def peer_id(self) -> str:
+        return base58.b58encode(self.peer).decode()
+
+    def __repr__(self) -> str:
+        return f"Key({self.address})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a key is never pickled")
+
+    @classmethod
+    def generate(cls) -> Key:
+        return cls(Account.create())
+
+    @classmethod
+    def from_secret(cls, secret: bytes | str) -> Key:
+        """From 32 raw bytes or their hex. For development accounts and tests; people keep keystores."""
+        try:
+            return cls(Account.from_key(secret))
+        except Exception:  # noqa: BLE001  the library's error may quote the secret, so it is not chained
+            raise ConfigError("this is no secp256k1 secret key") from None
+
+
+def address_of_peer(peer: bytes) -> ChecksumAddress:
+    """The chain address of a PeerID's bytes. Raises Malformed unless it is a secp256k1 identity PeerID."""
+    if len(peer) != _PEER_BYTES or not peer.startswith(_PEER_PREFIX):
+        raise Malformed("PeerID does not carry a secp256k1 key")
+    try:
+        return eth_keys.PublicKey.from_compressed_bytes(peer[len(_PEER_PREFIX) :]).to_checksum_address()
+    except Exception as error:  # noqa: BLE001  the curve library raises many kinds
+        raise Malformed("PeerID carries a point that is not on the curve") from error
+
+
+def address_of_peer_id(peer_id: str) -> ChecksumAddress:
+    """Like `address_of_peer`, from the base58 text."""
+    try:
+        return address_of_peer(base58.b58decode(peer_id))
+    except ValueError as error:
+        raise Malformed(f"{peer_id[:64]!r} is no PeerID") from error
+
+
+def save_keystore(key: Key, path: Path, password: str, *, chain_id: int) -> None:
+    """Encrypts `key` into a new file that only the owner may read; never overwrites one.
+
+    On the development chain scrypt is made cheap, because every process of a local swarm opens a keystore.
+    """
+    iterations = 1 << 4 if chain_id == ANVIL_CHAIN_ID else 1 << 18
+    stored = Account.encrypt(key.account.key, password, kdf="scrypt", iterations=iterations)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists; a key is never overwritten", hint="move it away or name another file") from None
+    with os.fdopen(handle, "w") as file:
+        json.dump(stored, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_keystore(path: Path, password: str) -> Key:
+    """Raises ConfigError for a missing, unsafe or broken file and for a wrong password."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"cannot read the keystore {path}: {error.strerror}") from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise PreflightError(f"others may read the keystore {path}", hint=f"chmod 600 {path}")
+    try:
+        secret = Account.decrypt(json.loads(text), password)
+    except ValueError as error:
+        if "MAC mismatch" in str(error):
+            raise ConfigError(f"wrong password for the keystore {path}") from None
+        raise ConfigError(f"{path} is not a keystore file") from None
+    except (TypeError, KeyError, AttributeError):
+        raise ConfigError(f"{path} is not a keystore file") from None
+    return Key.from_secret(bytes(secret))
+
+
+def read_password(*, file: Path | None, variable: str, what: str, confirm: bool = False) -> str:
+    """The password for `what`: from a file, else from the environment variable, else from a prompt.
+
+    Raises UsageError at once when there is neither and nobody sits at a terminal.
+    """
+    if file is not None:
+        try:
+            return file.read_text().rstrip("\r\n")
+        except OSError as error:
+            raise ConfigError(f"cannot read the password file {file}: {error.strerror}") from error
+    if variable in os.environ:
+        return os.environ[variable]
+    if not os.isatty(0):
+        raise UsageError(f"no password for {what}", hint=f"give --password-file or set {variable}")
+    from getpass import getpass
+
+    password = getpass(f"Password for {what}: ")
+    if confirm and getpass("Again: ") != password:
+        raise UsageError("the two passwords differ")
+    return password
