@@ -22,7 +22,9 @@ from eth_typing import ChecksumAddress
 from protocol.constants import ANVIL_CHAIN_ID
 from protocol.errors import ConfigError, Malformed, PreflightError, UsageError
 
-_PEER_PREFIX = bytes.fromhex("0025") + bytes.fromhex("08021221")  # identity multihash, 37 bytes: type secp256k1, 33 bytes
+_PEER_PREFIX = bytes.fromhex("0025") + bytes.fromhex(
+    "08021221"
+)  # identity multihash, 37 bytes: type secp256k1, 33 bytes
 _PEER_BYTES = len(_PEER_PREFIX) + 33
 
 
@@ -64,7 +66,7 @@ def address_of_peer(peer: bytes) -> ChecksumAddress:
         raise Malformed("PeerID does not carry a secp256k1 key")
     try:
         return eth_keys.PublicKey.from_compressed_bytes(peer[len(_PEER_PREFIX) :]).to_checksum_address()
-    except Exception as error:  # noqa: BLE001  the curve library raises many kinds
+    except Exception as error:
         raise Malformed("PeerID carries a point that is not on the curve") from error
 
 
@@ -87,7 +89,9 @@ def save_keystore(key: Key, path: Path, password: str, *, chain_id: int) -> None
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ConfigError(f"{path} exists; a key is never overwritten", hint="move it away or name another file") from None
+        raise ConfigError(
+            f"{path} exists; a key is never overwritten", hint="move it away or name another file"
+        ) from None
     with os.fdopen(handle, "w") as file:
         json.dump(stored, file)
         file.flush()

@@ -1,0 +1,12 @@
+"""The contracts as Python sees them: typed calls, one sender per key, a reorg-safe index of events, deployment.
+
+artifacts.py  ABI and bytecode shipped with the package       types.py   what the contracts return
+client.py     reading, and calls to be sent                   events.py  what they emit
+sender.py     sends transactions of one key, in order         index.py   follows events, survives reorgs
+reverts.py    contract errors → our error tree                deploy.py  deployment without a compiler
+"""
+
+from protocol.chain.client import Chain
+from protocol.chain.sender import Sender
+
+__all__ = ["Chain", "Sender"]

@@ -1,0 +1,39 @@
+"""ABI and bytecode of the contracts, as scripts/export-artifacts wrote them; a test holds them to the sources."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from eth_utils import keccak
+
+
+@dataclass(frozen=True)
+class Artifact:
+    contract: str
+    abi: list[dict[str, Any]]
+    bytecode: str
+    runtime: str
+    immutables: tuple[tuple[int, int], ...]
+    """(start, length) of the places in the runtime code that construction fills in."""
+
+    def code_hash(self, code: bytes) -> bytes:
+        """keccak256 of deployed code with all immutable values set to zero."""
+        blank = bytearray(code)
+        for start, length in self.immutables:
+            blank[start : start + length] = bytes(length)
+        return keccak(bytes(blank))
+
+    @property
+    def expected_code_hash(self) -> bytes:
+        return self.code_hash(bytes.fromhex(self.runtime.removeprefix("0x")))
+
+
+@cache
+def load(contract: str) -> Artifact:
+    """`contract` is Token, Bonds or Runs."""
+    data = json.loads((files("protocol.chain") / "abi" / f"{contract}.json").read_text())
+    return Artifact(**{**data, "immutables": tuple(map(tuple, data["immutables"]))})

@@ -1,0 +1,291 @@
+"""Reading the contracts, and building the calls that `Sender` sends.
+
+Every request has a deadline. A refused or silent endpoint is `RpcUnavailable`, another chain or foreign code `WrongChain`,
+a contract's no is explained by reverts.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import requests
+from eth_typing import ChecksumAddress
+from eth_utils import to_checksum_address
+from web3 import HTTPProvider, Web3
+from web3.exceptions import BadFunctionCallOutput, BlockNotFound, ContractCustomError, ContractLogicError, Web3Exception
+from web3.providers.rpc.utils import ExceptionRetryConfiguration
+
+from protocol.chain import artifacts, reverts
+from protocol.chain.events import Event, from_log
+from protocol.chain.types import Account, Block, Case, Funds, Policy, Publication, Ref, Role, Seat, State, Work
+from protocol.errors import ConfigError, RpcUnavailable, WrongChain
+from protocol.signing import Domain
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_NETWORK_ERRORS = (requests.exceptions.ConnectionError, requests.exceptions.Timeout, ConnectionError, TimeoutError)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A contract call that may be sent. `doing` says in words what it does ("submitting work")."""
+
+    doing: str
+    function: Any
+
+
+class Chain:
+    """One RPC endpoint and the contracts behind one Runs address. Safe to share between threads for reading."""
+
+    def __init__(self, rpc: str, contract: str | None, *, timeout: float = 10.0) -> None:
+        # The sync provider's own list of errors worth a retry holds the builtin ConnectionError, which requests never raises.
+        retry = ExceptionRetryConfiguration(errors=_NETWORK_ERRORS, retries=3, backoff_factor=0.1)
+        provider = HTTPProvider(rpc, request_kwargs={"timeout": timeout}, exception_retry_configuration=retry)
+        self.rpc = rpc
+        self.web3 = Web3(provider)
+        self._contract = contract
+
+    # ---- connection ----------------------------------------------------------------------------------------------------
+
+    def check(self, chain_id: int | None = None) -> None:
+        """Raises WrongChain unless this is `chain_id` and the contracts hold the code this package ships."""
+        if chain_id is not None and self.chain_id != chain_id:
+            raise WrongChain(f"{self.rpc} is chain {self.chain_id}, not {chain_id}")
+        for name in ("Runs", "Bonds"):  # in this order: Runs is asked where Bonds is
+            address = (self.runs if name == "Runs" else self.bonds).address
+            with self.errors("reading contract code"):
+                code = bytes(self.web3.eth.get_code(address))
+            shipped = artifacts.load(name)
+            if shipped.code_hash(code) != shipped.expected_code_hash:
+                what = "no such contract" if not code else "other code than this version ships"
+                raise WrongChain(f"at {address} ({name}) on chain {self.chain_id} lies {what}")
+
+    @contextmanager
+    def errors(self, doing: str) -> Iterator[None]:
+        """Maps what web3 and its transport raise into our tree."""
+        try:
+            yield
+        except ContractCustomError as error:
+            raise reverts.explain(_revert_data(error), doing) from error
+        except ContractLogicError as error:
+            raise reverts.explain(_revert_data(error), f"{doing} ({error.message})") from error
+        except BadFunctionCallOutput as error:
+            raise WrongChain(f"{doing}: there is no such contract on chain {self.chain_id}") from error
+        except _NETWORK_ERRORS as error:
+            raise RpcUnavailable(f"{doing}: no answer from {self.rpc}") from error
+        except (requests.exceptions.RequestException, Web3Exception, ValueError, KeyError) as error:
+            raise RpcUnavailable(f"{doing}: {self.rpc} answered nonsense: {str(error)[:200]}") from error
+
+    @cached_property
+    def chain_id(self) -> int:
+        with self.errors("reading the chain id"):
+            return int(self.web3.eth.chain_id)
+
+    @cached_property
+    def domain(self) -> Domain:
+        return Domain(self.chain_id, self.runs.address)
+
+    @cached_property
+    def runs(self) -> Any:
+        if self._contract is None:
+            raise ConfigError("no contract address", hint="give --contract, or put chain.contract into the config file")
+        return self._at("Runs", self._contract)
+
+    @cached_property
+    def bonds(self) -> Any:
+        return self._at("Bonds", self._read("finding Bonds", lambda: self.runs.functions.bonds().call()))
+
+    @cached_property
+    def token(self) -> Any:
+        return self._at("Token", self._read("finding the token", lambda: self.runs.functions.token().call()))
+
+    @cached_property
+    def _topics(self) -> dict[tuple[str, bytes], Any]:
+        contracts = (self.runs, self.bonds) if self._contract else ()
+        return {(c.address, bytes.fromhex(e.topic.removeprefix("0x"))): e for c in contracts for e in c.events}
+
+    def decode(self, entry: Any) -> Any:
+        """The event dataclass (events.py) of a raw log of Runs or Bonds; None for anything else."""
+        event = self._topics.get((entry["address"], bytes(entry["topics"][0]) if entry["topics"] else b""))
+        return event and from_log(event.event_name, dict(event.process_log(entry)["args"]))
+
+    def logs(self, first: int, last: int) -> list[Event]:
+        """Events of our contracts in blocks first … last, in order."""
+        query = {"address": [self.runs.address, self.bonds.address], "fromBlock": first, "toBlock": last}
+        with self.errors("reading events"):
+            found = [(entry, self.decode(entry)) for entry in self.web3.eth.get_logs(query)]
+        return [
+            Event(data, e["blockNumber"], bytes(e["blockHash"]), e["logIndex"], bytes(e["transactionHash"]))
+            for e, data in found
+            if data is not None
+        ]
+
+    def _at(self, name: str, address: str) -> Any:
+        try:
+            return self.web3.eth.contract(address=to_checksum_address(address), abi=artifacts.load(name).abi)
+        except ValueError as error:
+            raise ConfigError(f"{address!r} is no contract address") from error
+
+    def _read(self, doing: str, call: Callable[[], T]) -> T:
+        with self.errors(doing):
+            return call()
+
+    # ---- reading -------------------------------------------------------------------------------------------------------
+
+    def block(self, which: int | str = "latest") -> Block:
+        found = self._read("reading a block", lambda: self.web3.eth.get_block(which))
+        return Block(int(found["number"]), bytes(found["hash"]), int(found["timestamp"]))
+
+    def block_hash(self, number: int) -> bytes | None:
+        """Hash of a block; None when the chain is not that long (any more)."""
+        with self.errors("reading a block"):
+            try:
+                return bytes(self.web3.eth.get_block(number)["hash"])
+            except BlockNotFound:
+                return None
+
+    def block_number(self) -> int:
+        return self._read("reading the block number", lambda: int(self.web3.eth.block_number))
+
+    def balance(self, address: str) -> int:
+        """Gas money in wei."""
+        return self._read("reading a balance", lambda: int(self.web3.eth.get_balance(to_checksum_address(address))))
+
+    def token_balance(self, address: str) -> int:
+        return self._call("reading a token balance", self.token.functions.balanceOf(address))
+
+    def allowance(self, owner: str, spender: str) -> int:
+        return self._call("reading an allowance", self.token.functions.allowance(owner, spender))
+
+    def policy(self, run: int) -> Policy:
+        found = Policy(*self._call("reading the policy", self.runs.functions.policy(run)))
+        if int(found.owner, 16) == 0:
+            raise ConfigError(f"there is no run {run} at {self.runs.address}", hint="check --run and --contract")
+        return found
+
+    def spec_digest(self, run: int) -> bytes:
+        return bytes(self._call("reading the spec digest", self.runs.functions.specDigests(run)))
+
+    def funds(self, run: int) -> Funds:
+        return Funds(*self._call("reading the budget", self.runs.functions.funds(run)))
+
+    def paused(self, run: int) -> bool:
+        return self._call("reading the pause", self.runs.functions.paused(run))
+
+    def published(self, run: int) -> int:
+        """Versions published so far; the head is the one before."""
+        return self._call("reading the head", self.runs.functions.published(run))
+
+    def publication(self, run: int, step: int) -> Publication:
+        return Publication(step, *self._call("reading a publication", self.runs.functions.publications(run, step)))
+
+    def head(self, run: int) -> Publication | None:
+        count = self.published(run)
+        return self.publication(run, count - 1) if count else None
+
+    def seat(self, run: int, node: str) -> Seat:
+        operator, role, *rest = self._call("reading a seat", self.runs.functions.seats(run, node))
+        return Seat(operator, Role(role), *rest)
+
+    def validator(self, run: int, address: str) -> Role:
+        return Role(self._call("reading a validator", self.runs.functions.validators(run, address)))
+
+    def work(self, run: int, ref: Ref) -> Work:
+        time, units, state = self._call("reading a work", self.runs.functions.works(ref.work_id(run)))
+        return Work(time, units, State(state))
+
+    def case(self, run: int, ref: Ref) -> Case:
+        return Case(*self._call("reading a case", self.runs.functions.cases(ref.work_id(run))))
+
+    def account(self, address: str) -> Account:
+        return Account(*self._call("reading a stake", self.bonds.functions.accounts(address)))
+
+    def claimable(self, run: int, node: str) -> tuple[int, int]:
+        """(units that may be claimed now, units that still wait)."""
+        ready, pending = self._call("reading rewards", self.runs.functions.claimable(run, node))
+        return ready, pending
+
+    def withdrawal_delay(self) -> int:
+        return self._call("reading the withdrawal delay", self.bonds.functions.delay())
+
+    def _call(self, doing: str, function: Any) -> Any:
+        return self._read(doing, function.call)
+
+    # ---- calls to send -------------------------------------------------------------------------------------------------
+
+    def approve_tokens(self, spender: ChecksumAddress, amount: int) -> Call:
+        return Call("approving tokens", self.token.functions.approve(spender, amount))
+
+    def transfer_tokens(self, to: str, amount: int) -> Call:
+        return Call("sending tokens", self.token.functions.transfer(to, amount))
+
+    def deposit(self, account: str, amount: int) -> Call:
+        return Call("depositing stake", self.bonds.functions.deposit(account, amount))
+
+    def unbond(self, amount: int) -> Call:
+        return Call("unbonding stake", self.bonds.functions.unbond(amount))
+
+    def rebond(self, amount: int) -> Call:
+        return Call("rebonding stake", self.bonds.functions.rebond(amount))
+
+    def withdraw(self) -> Call:
+        return Call("withdrawing stake", self.bonds.functions.withdraw())
+
+    def create(self, policy: Policy, spec_digest: bytes) -> Call:
+        return Call("creating the run", self.runs.functions.create(policy.as_tuple(), spec_digest))
+
+    def fund(self, run: int, amount: int) -> Call:
+        return Call("funding the run", self.runs.functions.fund(run, amount))
+
+    def pause(self, run: int, on: bool) -> Call:
+        return Call("pausing the run" if on else "resuming the run", self.runs.functions.pause(run, on))
+
+    def approve_validator(self, run: int, validator: str, on: bool) -> Call:
+        return Call("approving the validator", self.runs.functions.approve(run, validator, on))
+
+    def enlist(self, run: int, on: bool) -> Call:
+        return Call("taking the validator seat" if on else "leaving the seat", self.runs.functions.enlist(run, on))
+
+    def join(self, run: int, node: str, peer: bytes, hardware: int, deadline: int, consent: bytes) -> Call:
+        return Call("taking a seat", self.runs.functions.join(run, node, peer, hardware, deadline, consent, b""))
+
+    def leave(self, run: int, node: str) -> Call:
+        return Call("leaving the seat", self.runs.functions.leave(run, node))
+
+    def publish(self, run: int, step: int, manifest: bytes) -> Call:
+        return Call("publishing weights", self.runs.functions.publish(run, step, manifest))
+
+    def submit(self, run: int, ref: Ref, units: int, beacon: bytes) -> Call:
+        function = self.runs.functions.submit(run, ref.root, ref.step, ref.sequence, units, beacon)
+        return Call("submitting work", function)
+
+    def challenge(self, run: int, ref: Ref, hard: bool, evidence: bytes) -> Call:
+        return Call("challenging a work", self.runs.functions.challenge(run, ref.as_tuple(), hard, evidence))
+
+    def appeal(self, run: int, ref: Ref) -> Call:
+        return Call("appealing", self.runs.functions.appeal(run, ref.as_tuple()))
+
+    def vote(self, run: int, ref: Ref, uphold: bool) -> Call:
+        return Call("voting on an appeal", self.runs.functions.vote(run, ref.as_tuple(), uphold))
+
+    def settle(self, run: int, ref: Ref) -> Call:
+        return Call("settling a case", self.runs.functions.settle(run, ref.as_tuple()))
+
+    def claim(self, run: int, node: str) -> Call:
+        return Call("claiming rewards", self.runs.functions.claim(run, node))
+
+
+def _revert_data(error: ContractLogicError) -> bytes:
+    data = error.data
+    if isinstance(data, dict):
+        data = data.get("data", "")
+    try:
+        return bytes.fromhex(str(data).removeprefix("0x"))
+    except ValueError:
+        return b""

@@ -1,0 +1,9 @@
+"""Environments: where problems come from and how an answer is scored.
+
+`tasks.py` holds what the rest of the system sees: problems by index, held-out problems, scores. `reasoning.py` adapts the
+package reasoning-gym. Another kind of environment is one more adapter beside it.
+"""
+
+from protocol.environments.tasks import Problem, TaskSet
+
+__all__ = ["Problem", "TaskSet"]

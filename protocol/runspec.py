@@ -1,0 +1,197 @@
+"""The run spec: everything that all parties of a run must agree on, and its digest, which the chain holds.
+
+A researcher writes it as the `[spec]` table of run.toml. Its canonical JSON (protocol/canonical.py) hashed with SHA-256 is
+the *spec digest* of `Runs.create`. Decimals are strings, because nothing hashed contains a float. An unknown key, a
+wrong type or a value out of range is refused with its place and what was expected.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from protocol import canonical
+from protocol.constants import PROTOCOL_VERSION, SPEC_BYTES_MAX
+from protocol.errors import ConfigError, HashMismatch, Malformed
+
+
+def _decimal(text: str) -> str:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise ValueError("expected a decimal number in quotes, such as '0.25'") from None
+    if not value.is_finite() or value < 0:
+        raise ValueError("expected a finite decimal that is not negative")
+    return text
+
+
+def _digest(text: str) -> str:
+    if len(text) != 64 or set(text) - set("0123456789abcdef"):
+        raise ValueError("expected 64 lower-case hex digits")
+    return text
+
+
+DecimalText = Annotated[str, AfterValidator(_decimal)]
+"""A non-negative decimal written as a string."""
+HexDigest = Annotated[str, AfterValidator(_digest)]
+"""SHA-256 in lower-case hex."""
+ConfigValue = bool | int | str | list[int] | list[str]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelSpec(Part):
+    """The policy model. Digests are of the files' bytes; every published version carries both files unchanged."""
+
+    config: HexDigest
+    """SHA-256 of config.json."""
+    tokenizer: HexDigest
+    """SHA-256 of tokenizer.json."""
+    compute_dtype: Literal["float32", "bfloat16"]
+    """What all parties compute in; published weights are bfloat16 in any case."""
+
+
+class EnvironmentSpec(Part):
+    """One procedural task set, named so that all parties draw the very same problems."""
+
+    package: Literal["reasoning-gym"]
+    version: str
+    dataset: str
+    config: dict[str, ConfigValue] = {}
+    seed: int = Field(ge=0, lt=2**62)
+    size: int = Field(gt=0, lt=2**31)
+    head: HexDigest
+    """SHA-256 of the first 256 problems (fewer if the set is smaller); each party checks it before it starts."""
+    exact: bool
+    """Whether the verifier's reward is exact and always terminates: only then may a wrong reward be a hard verdict."""
+    held_out_seed: int = Field(ge=0, lt=2**62)
+    held_out_size: int = Field(ge=0, le=100_000)
+    """Problems for evaluation; a training problem with the same question is never assigned."""
+
+
+class SamplingSpec(Part):
+    group_size: int = Field(ge=2, le=1024)
+    """Samples of one problem."""
+    groups_per_submission: int = Field(ge=1, le=4096)
+    temperature: DecimalText
+    max_new_tokens: int = Field(ge=1, le=1 << 20)
+    prompt_template: str = "{prompt}"
+    """How a problem becomes the model's input; holds `{prompt}` once."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> SamplingSpec:
+        if self.prompt_template.count("{prompt}") != 1:
+            raise ValueError("prompt_template must hold {prompt} exactly once")
+        return self
+
+
+class RewardSpec(Part):
+    alpha: DecimalText = "0"
+    """Reward lost per token of distance from the length budget (arXiv 2505.07291, section 3.1.2); 0 switches it off."""
+    budgets: dict[str, list[int]] = {}
+    """Length budgets in tokens per hardware class (the class number as text); empty: none is announced."""
+
+
+class Limit(Part):
+    """A measured value above `soft` earns nothing; above `hard` it is cheating. Between them nobody is slashed."""
+
+    soft: DecimalText
+    hard: DecimalText
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Limit:
+        if Decimal(self.hard) < Decimal(self.soft):
+            raise ValueError("hard must not be below soft")
+        return self
+
+
+class ComputationLimits(Part):
+    """Per chunk of a TOPLOC proof. The first two are shares of the k points."""
+
+    exponents: Limit
+    signs: Limit
+    mantissa_mean: Limit
+    mantissa_median: Limit
+
+
+class SamplingLimits(Part):
+    """Margins are in logits. A token whose margin exceeds `mismatch_above` counts as mismatched."""
+
+    mismatch_above: DecimalText
+    token_margin: Limit
+    chunk_mismatches: Limit
+    sequence_mismatches: Limit
+    mean_margin: Limit
+    """Mean over a sequence of margins clipped at `margin_clip`."""
+    margin_clip: DecimalText
+    logprob_error: Limit
+    """Largest distance of a claimed logprob from the verifier's."""
+
+
+class VerificationSpec(Part):
+    proof: Literal["toploc/1"] = "toploc/1"
+    validators_needed: int = Field(ge=1, le=16)
+    """Accepting validators a rollout needs before the trainer may learn from it."""
+    newcomer_submissions: int = Field(ge=0, default=8)
+    """A seat's first submissions get the prefill in full."""
+    prefill_share: DecimalText = "1"
+    """Share of the samples that get the prefill afterwards."""
+    reward_tolerance: DecimalText = "0.000001"
+    computation: ComputationLimits
+    sampling: SamplingLimits
+    calibration: HexDigest
+    """Digest of the calibration these limits came from."""
+
+
+class RunSpec(Part):
+    protocol: Literal[1] = PROTOCOL_VERSION
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    model: ModelSpec
+    environments: list[EnvironmentSpec] = Field(min_length=1, max_length=256)
+    sampling: SamplingSpec
+    reward: RewardSpec = RewardSpec()
+    verification: VerificationSpec
+    max_lag: int = Field(ge=0, le=64)
+    """Oldest weights a rollout may come from, in steps behind the trainer's."""
+    upload_grace_seconds: int = Field(ge=1, le=86_400)
+    """From commitment to upload, in block time."""
+    file_bytes_max: int = Field(ge=1 << 10, le=1 << 30)
+
+    def canonical(self) -> bytes:
+        return canonical.encode(self.model_dump(mode="json"))
+
+    @property
+    def digest(self) -> bytes:
+        return canonical.digest(self.model_dump(mode="json"))
+
+    @property
+    def samples(self) -> int:
+        """Samples (rows) in one submission."""
+        return self.sampling.group_size * self.sampling.groups_per_submission
+
+
+def from_table(table: dict[str, Any]) -> RunSpec:
+    """From a researcher's TOML table. Raises ConfigError naming each wrong place."""
+    try:
+        return RunSpec.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError("the run spec is wrong:\n" + _places(error)) from None
+
+
+def from_bytes(data: bytes, digest: bytes) -> RunSpec:
+    """From a peer; must hash to the chain's `digest`. Raises HashMismatch, Malformed or Oversized."""
+    value = canonical.decode(data, cap=SPEC_BYTES_MAX, what="run spec")
+    if canonical.digest(value) != digest:
+        raise HashMismatch("run spec does not hash to the digest on chain")
+    try:
+        return RunSpec.model_validate(value)
+    except ValidationError as error:
+        raise Malformed("run spec is wrong:\n" + _places(error)) from None
+
+
+def _places(error: ValidationError) -> str:
+    return "\n".join(f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())

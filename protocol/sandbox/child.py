@@ -1,0 +1,189 @@
+"""The sandbox child: reads rollout files and runs task verifiers within hard limits.
+
+    python -m protocol.sandbox.child MEMORY_BYTES      (started by protocol/sandbox/client.py only)
+
+Answers one request after another from stdin on stdout. Whatever goes wrong with an input becomes an answer of the kind
+"malformed"; whatever kills the process is the parent's to notice.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from typing import Any, BinaryIO
+
+from protocol.errors import Malformed, MurmurationError
+from protocol.sandbox import wire
+
+_ROW_GROUPS_MAX = 64
+_FOOTER_BYTES_MAX = 1 << 20
+
+
+def confine(memory: int) -> None:
+    """Caps address space, forbids core dumps and writing to files; irrevocable for this process."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    os.nice(1)
+
+
+class Child:
+    def __init__(self) -> None:
+        self.tasks: Any = None
+
+    def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
+        match request:
+            case {"op": "spec", "spec": spec}:
+                from protocol.environments import TaskSet
+                from protocol.runspec import from_table
+
+                self.tasks = TaskSet(from_table(spec))
+                return {}, {}
+            case {"op": "read", "path": str(path), "rows": int(rows), "tokens": int(tokens), "bytes": int(size)}:
+                return read_rollouts(path, rows=rows, tokens=tokens, size=size)
+            case {"op": "score", "items": items}:
+                scores = [self.tasks.score(self.tasks.problem(index), text) for index, text in items]
+                return {"rewards": scores}, {}
+        raise ValueError("unknown request")
+
+
+def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict[str, Any], wire.Arrays]:
+    """Header and columns of a rollout file of exactly `rows` rows with at most `tokens` tokens per list.
+
+    The head's "problem" names the first departure from the exact schema that still left the columns readable.
+    Raises Malformed where nothing can be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from protocol.rollout import METADATA_KEY, schema
+
+    if os.path.getsize(path) > size:
+        raise Malformed(f"file has more than {size} bytes")
+    try:
+        file = pq.ParquetFile(
+            path, thrift_string_size_limit=_FOOTER_BYTES_MAX, thrift_container_size_limit=1 << 16, pre_buffer=False
+        )
+        meta = file.metadata
+        if meta.num_rows != rows:
+            raise Malformed(f"{meta.num_rows} rows instead of {rows}")
+        if meta.num_row_groups > _ROW_GROUPS_MAX or meta.num_columns > 64 or meta.serialized_size > _FOOTER_BYTES_MAX:
+            raise Malformed("too many row groups or columns, or too large a footer")
+        _bound_uncompressed(meta, 4 * size)
+        found, expected = file.schema_arrow, schema()
+        problem = None if found.remove_metadata().equals(expected) else _difference(found, expected)
+        missing = [name for name in expected.names if name not in found.names]
+        if missing:
+            raise Malformed(f"column {missing[0]} is missing")
+        header = (found.metadata or {}).get(METADATA_KEY)
+        if header is None:
+            raise Malformed("the header is missing")
+        table = file.read(columns=expected.names, use_threads=False)
+        table.validate(full=True)
+        columns = {name: _cast(table.column(name), expected.field(name).type) for name in expected.names}
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
+        raise Malformed(f"not a readable rollout file: {str(error)[:200]}") from error
+    arrays = _flatten(columns, tokens)
+    return {"header": header.decode("utf-8", "replace"), "problem": problem or _not_finite(arrays)}, arrays
+
+
+def _bound_uncompressed(meta: Any, most: int) -> None:
+    groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+    declared = [g.column(c).total_uncompressed_size for g in groups for c in range(meta.num_columns)]
+    if min(declared, default=0) < 0 or sum(declared) > most:
+        raise Malformed("declares more data than a file of its size may hold")
+
+
+def _difference(found: Any, expected: Any) -> str:
+    extra = [name for name in found.names if name not in expected.names]
+    if extra:
+        return f"unexpected column {extra[0]!r}"
+    for name in expected.names:
+        if name in found.names and not found.field(name).equals(expected.field(name)):
+            return f"column {name} is {found.field(name)}, not {expected.field(name)}"
+    return "columns stand in another order"
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    array = column.combine_chunks()
+    if hasattr(array, "chunks"):
+        array = array.chunk(0) if array.num_chunks else array
+    if array.null_count:
+        raise Malformed("a column holds nulls")
+    return array if array.type.equals(kind) else array.cast(kind)
+
+
+def _flatten(columns: dict[str, Any], tokens: int) -> wire.Arrays:
+    import numpy as np
+
+    arrays: wire.Arrays = {}
+    for name, array in columns.items():
+        if name not in ("prompt", "completion", "logprobs", "proofs"):
+            arrays[name] = array.to_numpy(zero_copy_only=False)
+            continue
+        lengths = np.diff(array.offsets.to_numpy())
+        if len(lengths) and lengths.max() > tokens:
+            raise Malformed(f"a list of {name} has {lengths.max()} entries, more than {tokens}")
+        values = array.flatten()
+        if values.null_count:
+            raise Malformed(f"a list of {name} holds nulls")
+        arrays[f"{name}.offsets"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        if name == "proofs":
+            sizes = np.array([len(v.as_buffer()) for v in values], np.int64)
+            arrays["proofs.sizes"] = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+            arrays["proofs"] = np.frombuffer(b"".join(v.as_py() for v in values), np.uint8)
+        else:
+            arrays[name] = values.to_numpy(zero_copy_only=False)
+    return arrays
+
+
+def _not_finite(arrays: wire.Arrays) -> str | None:
+    import numpy as np
+
+    for name in ("logprobs", "task_reward", "length_penalty", "reward"):
+        if not np.isfinite(arrays[name]).all():
+            return f"column {name} holds NaN or infinity"
+    return None
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    def receive(count: int) -> bytes:
+        data = source.read(count)
+        if len(data) != count:
+            raise EOFError
+        return data
+
+    child = Child()
+    while True:
+        try:
+            request, _ = wire.read(receive, cap=0)
+        except EOFError:
+            return
+        try:
+            head, arrays = child.answer(request)
+            reply = wire.encode({"ok": True, **head}, arrays)
+        except MurmurationError as error:
+            reply = wire.encode({"ok": False, "kind": "malformed", "message": str(error)})
+        except MemoryError:
+            reply = wire.encode({"ok": False, "kind": "malformed", "message": "needs more memory than it may have"})
+        except Exception as error:  # noqa: BLE001  one bad input must not end the service; the parent logs the answer
+            reply = wire.encode({"ok": False, "kind": "failed", "message": f"{type(error).__name__}: {error}"})
+        sink.write(reply)
+        sink.flush()
+
+
+def main() -> None:
+    confine(int(sys.argv[1]))
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not enter the wire
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    serve(sys.stdin.buffer, sink)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The service's side of the sandbox: requests with deadlines, and a child that is restarted when it dies.
+
+Covers: memory, time, files and secrets. Does not cover: an exploit inside the child, which would run as the same user; run
+services under an account of their own where that matters.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from protocol.errors import DeadlineExceeded, Malformed, Unavailable
+from protocol.rollout import Header, RolloutFile, from_columns
+from protocol.runspec import RunSpec
+from protocol.sandbox import wire
+
+log = logging.getLogger(__name__)
+
+_SCALARS = {
+    "group": "int32",
+    "sample": "int32",
+    "problem": "int64",
+    "budget": "int32",
+    "task_reward": "float32",
+    "length_penalty": "float32",
+    "reward": "float32",
+}
+_LISTS = {"prompt": "int32", "completion": "int32", "logprobs": "float32"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a rollout file holds. `problem` names the first breach of the exact schema, None when there is none."""
+
+    file: RolloutFile
+    problem: str | None
+
+
+class ChildDied(Exception):
+    """The child ended or fell silent in the middle of a request."""
+
+
+class Sandbox:
+    """Reads files and scores answers for one run; may be shared by threads. Use as a context manager."""
+
+    def __init__(self, spec: RunSpec, *, deadline: float = 30.0, memory: int = 4 << 30, prompt_tokens: int = 1 << 16):
+        """`deadline` in seconds per request, `memory` in bytes of the child's address space."""
+        self._spec = spec
+        self._deadline = deadline
+        self._memory = memory
+        self._tokens = max(spec.sampling.max_new_tokens, prompt_tokens)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self.restarts = 0
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._kill()
+
+    def warm_up(self) -> None:
+        """Starts the child now, so that the first request does not wait for its imports."""
+        self._ask({"op": "score", "items": []})
+
+    def read(self, path: Path) -> Reading:
+        """Raises Malformed for whatever is not a rollout file of this run's shape, also when it kills the reader."""
+        request = {
+            "op": "read",
+            "path": str(path.resolve()),
+            "rows": self._spec.samples,
+            "tokens": self._tokens,
+            "bytes": self._spec.file_bytes_max,
+        }
+        try:
+            head, arrays = self._ask(request)
+        except Unavailable as error:
+            raise Malformed(f"the reader gave up on the file: {error}") from error
+        try:
+            header = Header.parse(head["header"].encode())
+            return Reading(from_columns(header, _columns(arrays, self._spec.samples)), head["problem"])
+        except (KeyError, AttributeError, wire.WireError) as error:
+            raise Malformed(f"the reader's answer makes no sense: {error}") from error
+
+    def score(self, items: Sequence[tuple[int, str | None]]) -> list[float]:
+        """Task rewards of (problem index, answer) pairs. Raises Unavailable when a verifier dies or takes too long."""
+        head, _ = self._ask({"op": "score", "items": [list(item) for item in items]})
+        rewards = head.get("rewards")
+        if not isinstance(rewards, list) or len(rewards) != len(items):
+            raise Unavailable("the verifiers' answer makes no sense")
+        return [float(reward) for reward in rewards]
+
+    # ---- the child -----------------------------------------------------------------------------------------------------
+
+    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
+        with self._lock:
+            for attempt in (1, 2):  # a child that was about to die for its own reasons is no fault of the input
+                try:
+                    head, arrays = self._exchange(request)
+                    break
+                except (ChildDied, wire.WireError, OSError) as error:
+                    self._kill()
+                    self.restarts += 1
+                    log.warning("sandbox child restarted: %s", error)
+                    if attempt == 2:
+                        raise DeadlineExceeded(f"the sandbox failed twice: {error}") from error
+        if head.get("ok"):
+            return head, arrays
+        message = str(head.get("message", ""))[:500]
+        if head.get("kind") == "malformed":
+            raise Malformed(message)
+        raise Unavailable(f"sandbox: {message}")
+
+    def _exchange(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
+        process = self._running()
+        return self._send(process, request)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            command = [sys.executable, "-m", "protocol.sandbox.child", str(self._memory)]
+            environment = {
+                k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")
+            }
+            environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": "/nonexistent"}
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+            )
+            head, _ = self._send(self._process, {"op": "spec", "spec": self._spec.model_dump(mode="json")})
+            if not head.get("ok"):
+                raise Unavailable(f"sandbox refuses the run spec: {head.get('message')}")
+        return self._process
+
+    def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
+        assert process.stdin and process.stdout
+        until = time.monotonic() + self._deadline
+        process.stdin.write(wire.encode(request))
+        process.stdin.flush()
+        descriptor = process.stdout.fileno()
+
+        def receive(count: int) -> bytes:
+            parts, missing = [], count
+            while missing:
+                left = until - time.monotonic()
+                if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                    raise ChildDied(f"no answer within {self._deadline:g} s")
+                part = os.read(descriptor, min(missing, 1 << 20))
+                if not part:
+                    raise ChildDied("it ended")
+                parts.append(part)
+                missing -= len(part)
+            return b"".join(parts)
+
+        return wire.read(receive, cap=8 * self._spec.file_bytes_max)
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream:
+                    stream.close()
+            self._process = None
+
+
+def _columns(arrays: wire.Arrays, rows: int) -> dict[str, Sequence[Any]]:
+    """Columns as rollout.Sample wants them; WireError or KeyError for anything that does not fit."""
+    columns: dict[str, Sequence[Any]] = {}
+    for name, kind in _SCALARS.items():
+        if arrays[name].dtype.name != kind or len(arrays[name]) != rows:
+            raise wire.WireError(f"column {name}")
+        columns[name] = arrays[name].tolist()
+    for name, kind in _LISTS.items():
+        if arrays[name].dtype.name != kind:
+            raise wire.WireError(f"column {name}")
+        columns[name] = wire.split(arrays[name], arrays[f"{name}.offsets"], rows)
+    sizes = arrays["proofs.sizes"]
+    pieces = [piece.tobytes() for piece in wire.split(arrays["proofs"], sizes, len(sizes) - 1)]
+    offsets = arrays["proofs.offsets"]
+    index = wire.split(np.arange(len(pieces)), offsets, rows)
+    columns["proofs"] = [tuple(pieces[i] for i in row) for row in index]
+    return columns

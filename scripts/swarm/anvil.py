@@ -1,0 +1,71 @@
+"""Anvil: a real Ethereum node for development, in one process, with a clock that can be moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from web3 import HTTPProvider, Web3
+
+from protocol.identity import Key
+from swarm.processes import Process, foundry, free_port, wait_until
+
+_MNEMONIC_KEYS = [
+    # Anvil's well-known development accounts, printed at its every start; they hold play money only.
+    "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80",
+    "0x59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d",
+]
+
+
+class Anvil:
+    """Mines a block per transaction and, with `block_time`, one every so many seconds as well."""
+
+    def __init__(self, folder: Path, *, chain_id: int = 31337, port: int | None = None, block_time: int | None = None,
+                 detach: bool = False) -> None:  # fmt: skip
+        self.port = port or free_port()
+        self.rpc = f"http://127.0.0.1:{self.port}"
+        command: list[str | Path] = [
+            foundry("anvil"),
+            "--port",
+            str(self.port),
+            "--chain-id",
+            str(chain_id),
+            "--silent",
+        ]
+        if block_time:
+            command += ["--block-time", str(block_time), "--mixed-mining"]
+        self.process = Process("anvil", command, folder / "anvil.log", detach=detach)
+        self.web3 = Web3(HTTPProvider(self.rpc, request_kwargs={"timeout": 10}))
+        wait_until(self._answers, deadline=15, what="anvil answers")
+
+    def _answers(self) -> bool:
+        self.process.require_running()
+        return self.web3.is_connected()
+
+    @property
+    def bank(self) -> Key:
+        """The account that pays for everything."""
+        return Key.from_secret(_MNEMONIC_KEYS[0])
+
+    def request(self, method: str, *parameters: Any) -> Any:
+        answer = self.web3.provider.make_request(method, list(parameters))  # type: ignore[arg-type]
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
+
+    def give(self, address: str, wei: int) -> None:
+        """Sets an account's gas money."""
+        self.request("anvil_setBalance", address, hex(wei))
+
+    def advance(self, seconds: int) -> None:
+        """Moves the chain's clock forward and mines a block there."""
+        self.request("evm_increaseTime", seconds)
+        self.request("evm_mine")
+
+    def advance_to(self, time: int) -> None:
+        """Mines a block at exactly this time."""
+        self.request("evm_setNextBlockTimestamp", time)
+        self.request("evm_mine")
+
+    def stop(self) -> None:
+        self.process.stop()

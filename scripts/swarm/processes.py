@@ -1,0 +1,128 @@
+"""Child processes that never outlive their parent, whatever ends it.
+
+Each child leads a process group of its own, so that stopping it stops what it started; on Linux the kernel also ends it
+when this process dies without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from protocol.errors import DeadlineExceeded, PreflightError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if platform.system() == "Linux" else None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], *, deadline: float, what: str, poll: float = 0.05) -> None:
+    """Returns once `condition` holds; DeadlineExceeded after `deadline` seconds."""
+    until = time.monotonic() + deadline
+    while not condition():
+        if time.monotonic() > until:
+            raise DeadlineExceeded(f"{what}: not within {deadline:g} s")
+        time.sleep(poll)
+
+
+def foundry(tool: str) -> Path:
+    """The real binary of a Foundry tool; the launchers npm puts into .bin would go through Node.js."""
+    system = {"Linux": "linux", "Darwin": "darwin"}.get(platform.system(), "")
+    machine = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}.get(
+        platform.machine().lower(), ""
+    )
+    path = ROOT / f"contracts/node_modules/@foundry-rs/{tool}-{system}-{machine}/bin/{tool}"
+    if not path.exists():
+        raise PreflightError(f"{tool} is missing", hint="run scripts/setup")
+    return path
+
+
+class Process:
+    """One running program; its output goes to a log file."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        detach: bool = False,
+    ) -> None:
+        """`detach`: stays when this process ends (devnet)."""
+        self.name = name
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            self._popen = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+                preexec_fn=None if detach else _die_with_parent,  # noqa: PLW1509  it makes one system call
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._popen.poll()
+
+    def require_running(self) -> None:
+        """Raises PreflightError with the end of the log when the process has ended."""
+        if self.exit_code is not None:
+            raise PreflightError(f"{self.name} ended with {self.exit_code}:\n{self.tail()}", hint=f"see {self.log}")
+
+    def tail(self, lines: int = 15) -> str:
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, number)
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Asks with SIGTERM, insists with SIGKILL after `grace` seconds."""
+        stop_all([self], grace)
+
+    def wait(self, timeout: float) -> int | None:
+        try:
+            return self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def stop_all(processes: Sequence[Process], grace: float = 5.0) -> None:
+    for process in processes:
+        if process.exit_code is None:
+            process.signal(signal.SIGTERM)
+    until = time.monotonic() + grace
+    for process in processes:
+        process.wait(max(0.0, until - time.monotonic()))
+        process.signal(signal.SIGKILL)  # also what it may have left behind in its group
+        process.wait(2.0)
+
+
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

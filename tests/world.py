@@ -1,0 +1,86 @@
+"""A small world on Anvil for tests: contracts, one run, and helpers that seat operators, nodes and validators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from eth_utils import keccak
+from swarm.anvil import Anvil
+
+from protocol.chain import Chain, Sender
+from protocol.chain.deploy import deploy
+from protocol.chain.events import RunCreated
+from protocol.chain.types import Policy, Ref
+from protocol.identity import Key
+from protocol.signing import Join
+
+TOKEN = 10**18
+DAY = 86_400
+
+
+def policy_for(owner: Key, trainer: Key, **changes: object) -> Policy:
+    policy = Policy(
+        owner=owner.address, window=DAY, appeal=3600, vote=3600, trainer=trainer.address, grace=60, max_units=100_000,
+        max_per_step=16, gate="0x" + "0" * 40, finder_bps=2000, quorum=1, node_stake=100 * TOKEN,  # type: ignore[arg-type]
+        validator_stake=500 * TOKEN, penalty=60 * TOKEN, bond=10 * TOKEN, reward=TOKEN // 100,
+    )  # fmt: skip
+    return replace(policy, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class World:
+    anvil: Anvil
+    chain: Chain
+    owner: Sender
+    trainer: Sender
+    run: int
+    spec_digest: bytes
+    senders: dict[str, Sender] = field(default_factory=dict)
+
+    @classmethod
+    def fresh(cls, anvil: Anvil, spec_digest: bytes = b"\x07" * 32, **policy: object) -> World:
+        bank = Sender(Chain(anvil.rpc, None), anvil.bank)
+        deployment = deploy(bank, withdrawal_delay=7 * DAY, sink="0x" + "51" * 20)
+        chain = Chain(anvil.rpc, deployment.runs)
+        owner, trainer = Sender(chain, anvil.bank), Sender(chain, Key.generate())
+        anvil.give(trainer.key.address, TOKEN)
+        for spender in (chain.runs.address, chain.bonds.address):
+            owner.send(chain.approve_tokens(spender, 10**9 * TOKEN))
+        sent = owner.send(chain.create(policy_for(owner.key, trainer.key, **policy), spec_digest))
+        run = sent.event(RunCreated).run
+        owner.send(chain.fund(run, 10**6 * TOKEN))
+        return cls(anvil, chain, owner, trainer, run, spec_digest)
+
+    def sender(self, key: Key) -> Sender:
+        """A sender with gas money for `key`; always the same one for the same key."""
+        if key.address not in self.senders:
+            self.anvil.give(key.address, TOKEN)
+            self.senders[key.address] = Sender(self.chain, key)
+        return self.senders[key.address]
+
+    def seat_node(self, operator: Key, node: Key, hardware: int = 0) -> None:
+        """Stakes for `operator` and seats `node`."""
+        stake = self.chain.policy(self.run).node_stake
+        self.owner.send(self.chain.deposit(operator.address, stake))
+        deadline = self.chain.block().time + 600
+        consent = Join(self.run, operator.address, node.address, keccak(node.peer), hardware, deadline)
+        signature = consent.sign(node, self.chain.domain)
+        self.sender(operator).send(self.chain.join(self.run, node.address, node.peer, hardware, deadline, signature))
+        self.sender(node)
+
+    def seat_validator(self, validator: Key) -> None:
+        policy = self.chain.policy(self.run)
+        self.owner.send(self.chain.deposit(validator.address, policy.validator_stake + policy.bond))
+        self.owner.send(self.chain.approve_validator(self.run, validator.address, True))
+        self.sender(validator).send(self.chain.enlist(self.run, True))
+
+    def publish(self, step: int, manifest: bytes = b"\x0a" * 32) -> bytes:
+        """Publishes a version and returns its beacon."""
+        self.trainer.send(self.chain.publish(self.run, step, manifest))
+        return self.chain.publication(self.run, step).beacon
+
+    def submit(self, node: Key, step: int, sequence: int, root: bytes, units: int = 10) -> Ref:
+        ref = Ref(node.address, step, sequence, root)
+        beacon = self.chain.publication(self.run, step).beacon
+        self.sender(node).send(self.chain.submit(self.run, ref, units, beacon))
+        return ref
