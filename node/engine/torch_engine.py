@@ -1,0 +1,231 @@
+"""The engine on transformers and torch: batched decoding with a KV cache, seeded sampling, proofs as rows appear.
+
+Covers: any causal language model transformers knows, one device. One prefill serves all samples of a prompt; finished rows
+leave the batch; proofs are folded chunk by chunk, so memory does not grow with the length of completions. Does not cover:
+continuous refill, many GPUs.
+
+Shapes: B rows of a batch, T tokens, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from node.engine import noise
+from node.engine.weights import build_model, load_weights
+from protocol import toploc
+from protocol.constants import TOPLOC_CHUNK
+
+_PREFILL_TOKENS = 1 << 14  # tokens of one prefill batch, padding included
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One problem's prompt; `keys` holds the unsigned 64-bit sampling key of each of its samples."""
+
+    tokens: list[int]
+    keys: tuple[int, ...]
+
+
+@dataclass
+class Completion:
+    """One sample as it grows: token ids, their logprobs at temperature 1, and its TOPLOC proofs."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    proofs: list[bytes] = field(default_factory=list)
+
+
+class TorchEngine:
+    def __init__(self, compute_dtype: str, *, threads: int | None = 1) -> None:
+        """`compute_dtype` as the run spec names it; `threads` for torch on the CPU, None leaves its default."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self._dtype = getattr(torch, compute_dtype)
+        self._model: Any = None
+
+    def load(self, folder: Path) -> None:
+        """Loads a version; the first call builds the model from its config.json. Raises IntegrityError."""
+        if self._model is None:
+            self._model = build_model(folder, self._dtype)
+        load_weights(self._model, folder)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self._model.config.vocab_size)
+
+    # ---- generation ----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        temperature: float,
+        max_new_tokens: int,
+        end_tokens: frozenset[int],
+        prove: bool = True,
+    ) -> list[list[Completion]]:
+        """Completions per prompt and key, in order. All prompts must have equally many keys."""
+        samples = len(prompts[0].keys)
+        if any(len(prompt.keys) != samples for prompt in prompts):
+            raise ValueError("all prompts of a batch need equally many keys")
+        state = self._prefill_prompts(prompts, samples)
+        done = [Completion() for _ in range(len(prompts) * samples)]
+        proofs = _ProofFolder(done, state.hidden.shape[1]) if prove else None
+        keys = torch.tensor([noise.as_signed(key) for prompt in prompts for key in prompt.keys])
+        rows = torch.arange(len(done))  # which completion each living row belongs to
+        for position in range(max_new_tokens):
+            tokens, logprobs = self._sample(state.hidden, keys, position, temperature)
+            if proofs:
+                proofs.add(rows, state.hidden)
+            for row, token, logprob in zip(rows.tolist(), tokens.tolist(), logprobs.tolist(), strict=True):
+                done[row].tokens.append(token)
+                done[row].logprobs.append(logprob)
+            living = torch.tensor([token not in end_tokens for token in tokens.tolist()])
+            if proofs:
+                proofs.close(rows[~living].tolist())
+            if position + 1 == max_new_tokens or not living.any():
+                break
+            if not living.all():
+                kept = living.nonzero().squeeze(1)
+                state.select(kept)
+                keys, rows, tokens = keys[kept], rows[kept], tokens[kept]
+            self._step(state, tokens)
+        if proofs:
+            proofs.close(list(range(len(done))))
+        return [done[i : i + samples] for i in range(0, len(done), samples)]
+
+    def _prefill_prompts(self, prompts: Sequence[Prompt], samples: int) -> _Decoding:
+        """One row per prompt through the model, left-padded, then repeated for its samples."""
+        from transformers import DynamicCache
+
+        width = max(len(prompt.tokens) for prompt in prompts)
+        ids = torch.zeros(len(prompts), width, dtype=torch.long)
+        mask = torch.zeros(len(prompts), width, dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt.tokens) :] = torch.tensor(prompt.tokens)
+            mask[row, width - len(prompt.tokens) :] = 1
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        cache = DynamicCache(config=self._model.config)
+        out = self._model.base_model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        cache.batch_repeat_interleave(samples)
+        return _Decoding(
+            cache=cache,
+            mask=mask.repeat_interleave(samples, 0),
+            position=positions[:, -1].repeat_interleave(samples, 0),
+            hidden=out.last_hidden_state[:, -1].repeat_interleave(samples, 0),
+        )
+
+    def _step(self, state: _Decoding, tokens: Tensor) -> None:
+        state.mask = torch.cat([state.mask, state.mask.new_ones(len(tokens), 1)], 1)
+        state.position = state.position + 1
+        out = self._model.base_model(
+            input_ids=tokens[:, None], attention_mask=state.mask, position_ids=state.position[:, None],
+            past_key_values=state.cache, use_cache=True,
+        )  # fmt: skip
+        state.hidden = out.last_hidden_state[:, -1]
+
+    def _sample(self, hidden: Tensor, keys: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
+        """argmax(logits + T·G) per row, and the logprob of the chosen token."""
+        logits = self._model.lm_head(hidden).float()
+        noised = logits + temperature * noise.gumbel(keys, torch.full_like(keys, position), logits.shape[1])
+        tokens = noised.argmax(-1)
+        chosen = logits.gather(1, tokens[:, None]).squeeze(1)
+        return tokens, chosen - logits.logsumexp(-1)
+
+    # ---- checking ------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def prefill(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
+        """Final hidden states [T, H] that produced each completion token, of (prompt, completion) pairs."""
+        order = sorted(range(len(sequences)), key=lambda i: len(sequences[i][0]) + len(sequences[i][1]))
+        found: list[Tensor | None] = [None] * len(sequences)
+        for batch in _batches(order, [len(p) + len(c) for p, c in sequences]):
+            width = max(len(sequences[i][0]) + len(sequences[i][1]) for i in batch)
+            ids = torch.zeros(len(batch), width, dtype=torch.long)
+            mask = torch.zeros(len(batch), width, dtype=torch.long)
+            for row, i in enumerate(batch):
+                tokens = [*sequences[i][0], *sequences[i][1]]
+                ids[row, : len(tokens)] = torch.tensor(tokens)
+                mask[row, : len(tokens)] = 1
+            hidden = self._model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+            for row, i in enumerate(batch):
+                start = len(sequences[i][0]) - 1
+                found[i] = hidden[row, start : start + len(sequences[i][1])]
+        return [hidden for hidden in found if hidden is not None]
+
+    @torch.inference_mode()
+    def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:
+        """Logits [T, V] of hidden states."""
+        return self._model.lm_head(hidden_TH).float().cpu().numpy()
+
+
+def bits(hidden: Tensor) -> toploc.Bits:
+    """bf16 patterns of hidden states of any float type and layout. Raises ValueError for NaN and infinities."""
+    rounded = hidden.detach().to(torch.bfloat16)
+    if not torch.isfinite(rounded).all():
+        raise ValueError("hidden states hold NaN or infinity")
+    return rounded.contiguous().cpu().view(torch.int16).numpy().view(np.uint16)
+
+
+@dataclass
+class _Decoding:
+    """What a step of decoding needs: the cache, which positions count, and the newest hidden states [B, H]."""
+
+    cache: Any
+    mask: Tensor
+    position: Tensor
+    hidden: Tensor
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps these rows only."""
+        self.cache.batch_select_indices(rows)
+        self.mask, self.position, self.hidden = self.mask[rows], self.position[rows], self.hidden[rows]
+
+
+class _ProofFolder:
+    """Collects hidden states and turns each full chunk, and the short last one, into a proof."""
+
+    def __init__(self, completions: list[Completion], hidden: int) -> None:
+        self._completions = completions
+        self._open = np.empty((len(completions), TOPLOC_CHUNK, hidden), np.uint16)
+        self._filled = np.zeros(len(completions), np.int64)
+
+    def add(self, rows: Tensor, hidden_BH: Tensor) -> None:
+        index = rows.numpy()
+        self._open[index, self._filled[index]] = bits(hidden_BH)
+        self._filled[index] += 1
+        self._fold([row for row in index.tolist() if self._filled[row] == TOPLOC_CHUNK])
+
+    def close(self, rows: list[int]) -> None:
+        """These completions have ended."""
+        self._fold([row for row in rows if self._filled[row]])
+
+    def _fold(self, rows: list[int]) -> None:
+        if not rows:
+            return
+        for row, proofs in zip(rows, toploc.prove([self._open[r, : self._filled[r]] for r in rows]), strict=True):
+            self._completions[row].proofs += proofs
+            self._filled[row] = 0
+
+
+def _batches(order: list[int], lengths: list[int]) -> list[list[int]]:
+    """Runs of `order` (ascending lengths) whose padded size stays within the prefill budget."""
+    batches: list[list[int]] = []
+    for i in order:
+        if batches and (len(batches[-1]) + 1) * lengths[i] <= _PREFILL_TOKENS:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches

@@ -1,0 +1,84 @@
+"""Loads a published version of the weights into a model, and refuses whatever is not exactly that.
+
+The folder's bytes were checked against the chain before (protocol/shardcast); here names, shapes and types are checked
+against the model's own, so that a mistaken version is an error and never a half-loaded model. safetensors only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from protocol.errors import HashMismatch, IntegrityError
+from protocol.runspec import ModelSpec
+
+CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
+FILES = (CONFIG, TOKENIZER, WEIGHTS)
+"""What every version consists of."""
+
+
+def require_model_files(folder: Path, spec: ModelSpec) -> None:
+    """Raises HashMismatch unless config.json and tokenizer.json are the run's."""
+    for name, digest in ((CONFIG, spec.config), (TOKENIZER, spec.tokenizer)):
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+            raise HashMismatch(f"{name} of the published weights is not the run spec's")
+
+
+def build_model(folder: Path, dtype: torch.dtype) -> Any:
+    """The transformers model of a folder. Missing or odd tensors pass here; `load_weights` is what refuses them."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation="sdpa",
+        trust_remote_code=False,
+        local_files_only=True,
+        use_safetensors=True,
+    )
+    model.config.use_cache = True  # a model configured without decodes without a cache, silently and slowly
+    return model.eval()
+
+
+def load_weights(model: Any, folder: Path) -> None:
+    """Copies the folder's tensors into the model. Raises IntegrityError before anything is changed."""
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise IntegrityError(f"cannot read {folder / WEIGHTS}: {error}") from error
+    expected = stored_tensors(model)
+    if set(tensors) != set(expected):
+        odd = sorted(set(tensors) ^ set(expected))[0]
+        raise IntegrityError(f"tensor {odd} is {'unknown' if odd in tensors else 'missing'} in {folder / WEIGHTS}")
+    for name, parameter in expected.items():
+        if tensors[name].shape != parameter.shape or not tensors[name].is_floating_point():
+            raise IntegrityError(f"tensor {name} is {tuple(tensors[name].shape)}, not {tuple(parameter.shape)}")
+    with torch.no_grad():
+        for name, parameter in expected.items():
+            parameter.copy_(tensors[name])
+
+
+def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors a version stores, by name; one that shares its memory with another (a tied `lm_head`) is left out."""
+    seen: set[int] = set()
+    kept = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            kept[name] = tensor
+    return kept
+
+
+def save_weights(model: nn.Module, path: Path, dtype: torch.dtype) -> None:
+    """Writes the model's stored tensors, rounded to `dtype`."""
+    tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in stored_tensors(model).items()}
+    save_file(tensors, path, metadata={"format": "pt"})

@@ -1,0 +1,146 @@
+"""One work under judgement, and everything the rules may look at. What is expensive is computed when first asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from node.engine import TorchEngine
+from protocol import seeds
+from protocol.assignment import Group, assign
+from protocol.chain.types import Ref
+from protocol.environments import TaskSet
+from protocol.rollout import Header, RolloutFile, Sample
+from protocol.runspec import RunSpec
+from protocol.sandbox import Reading, Sandbox
+from protocol.signing import Domain
+from protocol.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What is the same for all works of a run."""
+
+    spec: RunSpec
+    domain: Domain
+    run: int
+    tasks: TaskSet
+    sandbox: Sandbox
+
+    @cached_property
+    def spec_digest(self) -> bytes:
+        return self.spec.digest
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What the chain says about a work: who committed to which file, when, for which beacon.
+
+    `earlier_roots` are the roots the same node committed to before, `block_hash` that of the commitment's block.
+    """
+
+    ref: Ref
+    units: int
+    beacon: bytes
+    hardware: int
+    block_hash: bytes
+    earlier_roots: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True)
+class PrefillPlan:
+    """Which samples get the prefill: a share of them, drawn by the validator's secret so that nobody can foresee it."""
+
+    share: float
+    secret: bytes
+
+    def choose(self, work: bytes, block_hash: bytes, samples: int) -> list[int]:
+        """Chosen rows, at least one."""
+        if self.share >= 1:
+            return list(range(samples))
+        drawn = [
+            hmac.digest(self.secret, work + block_hash + row.to_bytes(4, "big"), hashlib.sha256)
+            for row in range(samples)
+        ]
+        limit = int(self.share * 2**64)
+        chosen = [row for row in range(samples) if int.from_bytes(drawn[row][:8], "big") < limit]
+        return chosen or [min(range(samples), key=lambda row: drawn[row])]
+
+
+@dataclass
+class Candidate:
+    context: RunContext
+    commitment: Commitment
+    path: Path
+    """The rollout file, as it was downloaded."""
+    engine: TorchEngine
+    """Holds the weights of the commitment's step."""
+    tokens: Tokens
+    plan: PrefillPlan
+    checked: dict[str, int] = field(default_factory=lambda: {"sequences": 0, "proofs": 0, "tokens": 0})
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.context.spec
+
+    @cached_property
+    def work_id(self) -> bytes:
+        return self.commitment.ref.work_id(self.context.run)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The file as the sandbox reads it. Raises Malformed."""
+        return self.context.sandbox.read(self.path)
+
+    @property
+    def file(self) -> RolloutFile:
+        return self.reading.file
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        return self.reading.file.samples
+
+    @cached_property
+    def expected_header(self) -> Header:
+        ref, domain = self.commitment.ref, self.context.domain
+        return Header(
+            protocol=self.spec.protocol, chain_id=domain.chain_id, contract=domain.contract, run=self.context.run,
+            node=ref.node, step=ref.step, sequence=ref.sequence, beacon=self.commitment.beacon.hex(),
+            spec=self.context.spec_digest.hex(), hardware=self.commitment.hardware,
+        )  # fmt: skip
+
+    @cached_property
+    def assigned(self) -> list[Group]:
+        """The groups this submission had to consist of."""
+        return assign(self.spec, self.context.tasks, submission_seed(self), self.commitment.hardware)
+
+    def key(self, sample: Sample) -> int:
+        """The sampling key of a row; rows were found to be in order by then."""
+        return self.assigned[sample.group].keys[sample.sample]
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """Rows that get the prefill."""
+        return self.plan.choose(self.work_id, self.commitment.block_hash, len(self.samples))
+
+    @cached_property
+    def hidden(self) -> Sequence[Tensor]:
+        """The validator's own hidden states [T, H] of the chosen rows."""
+        pairs = [(self.samples[row].prompt.tolist(), self.samples[row].completion.tolist()) for row in self.rows]
+        self.checked["sequences"] = len(pairs)
+        self.checked["tokens"] = sum(len(completion) for _, completion in pairs)
+        return self.engine.prefill(pairs)
+
+
+def submission_seed(candidate: Candidate) -> bytes:
+    ref, domain = candidate.commitment.ref, candidate.context.domain
+    return seeds.submission_seed(
+        chain_id=domain.chain_id, contract=bytes.fromhex(domain.contract[2:]), run=candidate.context.run,
+        beacon=candidate.commitment.beacon, node=bytes.fromhex(ref.node[2:]), step=ref.step, sequence=ref.sequence,
+    )  # fmt: skip

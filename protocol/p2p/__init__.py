@@ -1,0 +1,31 @@
+"""How the parties of a run find each other: a libp2p node in a thread of its own, starting from bootnodes only.
+
+    with Host(key, bootnodes=["/dns4/boot.example.org/tcp/4001/p2p/16Uiu2…"]) as host:
+        directory = Directory(host)
+        directory.announce(service, Endpoint(role="relay", run=3, http="http://192.0.2.7:8100"))
+        for provider in directory.find(service, deadline=10): ...
+
+service.py     what is looked for, and what a provider says about itself
+directory.py   announce and find: what the rest of the project uses
+host.py        the thread, its supervisor and the synchronous face; no trio outside of it
+bootnode.py    a host that only helps others to meet
+discovery.py   what runs inside the thread: the parts below put together, and the endpoint protocol
+membership.py  joining the network and staying in it; peers.py is the saved peer list
+kademlia.py    the DHT: lookups and serving them; wire.py messages, routing.py table, records.py provider records
+node.py        connections and streams, with a cap and a deadline on each
+transport.py   one connection: TCP, Noise, Yamux; negotiation.py is multistream-select
+address.py     multiaddrs, strictly;  settings.py  every deadline and cap
+
+A provider is whoever holds the PeerID's key, and the PeerID is a chain address: `find` proves who answers, never that
+what is answered is true. Whom to trust, the caller reads from the chain.
+
+Importing this package imports neither trio nor libp2p (0.6 s): the thread does, when it starts.
+"""
+
+from protocol.p2p.bootnode import run_bootnode
+from protocol.p2p.directory import Directory
+from protocol.p2p.host import Host, HostStatus
+from protocol.p2p.service import Endpoint, Provider, Service
+from protocol.p2p.settings import Limits, Timing
+
+__all__ = ["Directory", "Endpoint", "Host", "HostStatus", "Limits", "Provider", "Service", "Timing", "run_bootnode"]

@@ -1,0 +1,147 @@
+"""Multiaddrs, the few that are of use here: an IP address or DNS name, a TCP port, and perhaps who is there.
+
+    /ip4/192.0.2.7/tcp/4001    /ip6/2001:db8::1/tcp/4001    /dns4/boot.example.org/tcp/4001/p2p/16Uiu2HAm…
+
+Parsing is strict and of our own, because the library's accepts what nobody can dial and raises many kinds of errors.
+Text and bytes are those of the multiaddr specification.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.errors import Malformed
+
+_TCP: Final = 0x06
+_IPS: Final = {"ip4": (0x04, 4), "ip6": (0x29, 16)}
+_NAMES: Final = {"dns": 0x35, "dns4": 0x36, "dns6": 0x37}
+_DNS = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
+_PORT = re.compile(r"0|[1-9][0-9]{0,4}")
+_DNS_LENGTH_MAX: Final = 127  # fits one length byte; longer names are legal but nobody's
+
+
+@dataclass(frozen=True, order=True)
+class Address:
+    """A place to dial or to listen: `kind` is ip4, ip6, dns, dns4 or dns6."""
+
+    kind: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Raises Malformed."""
+        match text.split("/"):
+            case ["", kind, host, "tcp", port] if _PORT.fullmatch(port) and int(port) <= 0xFFFF:
+                return cls(kind, _host(kind, host), int(port))
+        raise Malformed(f"{text[:128]!r} is not an address like /ip4/192.0.2.7/tcp/4001")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Address:
+        """From the binary form. Raises Malformed."""
+        for kind, (code, size) in _IPS.items():
+            if data[:1] == bytes([code]) and len(data) == 1 + size + 3 and data[1 + size] == _TCP:
+                host = str(ipaddress.ip_address(data[1 : 1 + size]))
+                return cls(kind, host, int.from_bytes(data[-2:], "big"))
+        for kind, code in _NAMES.items():
+            if data[:1] == bytes([code]) and len(data) >= 5 and len(data) == 2 + data[1] + 3 and data[-3] == _TCP:
+                name = data[2:-3].decode("ascii", errors="replace")
+                return cls(kind, _host(kind, name), int.from_bytes(data[-2:], "big"))
+        raise Malformed("not the bytes of a TCP address")
+
+    def encode(self) -> bytes:
+        port = struct.pack(">BH", _TCP, self.port)
+        if self.kind in _IPS:
+            return bytes([_IPS[self.kind][0]]) + ipaddress.ip_address(self.host).packed + port
+        return bytes([_NAMES[self.kind], len(self.host)]) + self.host.encode() + port
+
+    def __str__(self) -> str:
+        return f"/{self.kind}/{self.host}/tcp/{self.port}"
+
+    @property
+    def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+        return ipaddress.ip_address(self.host) if self.kind in _IPS else None
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host == "localhost" or bool(self.ip and self.ip.is_loopback)
+
+    @property
+    def is_dialable(self) -> bool:
+        return self.port > 0 and not (self.ip and (self.ip.is_unspecified or self.ip.is_multicast))
+
+    def seen_from(self, remote: str) -> Address:
+        """This address, with "any interface" replaced by the `remote` IP its owner was seen at."""
+        if self.ip is None or not self.ip.is_unspecified:
+            return self
+        return Address("ip6" if ":" in remote else "ip4", remote, self.port)
+
+
+@dataclass(frozen=True, order=True)
+class PeerAddress:
+    """An address and the PeerID that must answer there (its 39 bytes)."""
+
+    address: Address
+    peer: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> PeerAddress:
+        """Raises Malformed unless it is an address that ends in /p2p/ and a secp256k1 PeerID."""
+        from protocol.identity import address_of_peer_id
+
+        place, separator, peer_id = text.rpartition("/p2p/")
+        if not separator:
+            raise Malformed(f"{text[:128]!r} does not say whom to expect there (/p2p/…)")
+        address_of_peer_id(peer_id)
+        return cls(Address.parse(place), peer_bytes(peer_id))
+
+    def __str__(self) -> str:
+        return f"{self.address}/p2p/{peer_text(self.peer)}"
+
+
+def peer_text(peer: bytes) -> str:
+    """The PeerID as people see it."""
+    import base58
+
+    return base58.b58encode(peer).decode()
+
+
+def peer_bytes(peer_id: str) -> bytes:
+    import base58
+
+    return base58.b58decode(peer_id)
+
+
+def network_of(host: str) -> str:
+    """What counts as one source of connections: an IPv4 address, an IPv6 /64."""
+    ip = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)
+
+
+def neighbourhood_of(address: Address) -> str | None:
+    """The global IPv4 /24 or IPv6 /48 of an address; None where addresses say nothing about who owns them."""
+    ip = address.ip
+    if ip is None or not ip.is_global:
+        return None
+    return str(ipaddress.ip_network((ip, 24 if ip.version == 4 else 48), strict=False))
+
+
+def _host(kind: str, host: str) -> str:
+    if kind in _NAMES and len(host) <= _DNS_LENGTH_MAX and _DNS.fullmatch(host):
+        return host
+    try:
+        if kind == "ip4":
+            return str(ipaddress.IPv4Address(host))
+        if kind == "ip6" and "%" not in host:
+            return str(ipaddress.IPv6Address(host))
+    except ValueError:
+        pass
+    raise Malformed(f"{host[:64]!r} is no {kind[:16]} host")

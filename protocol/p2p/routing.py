@@ -1,0 +1,105 @@
+"""The routing table of the DHT: which peers to ask about a key. Pure data; time is handed in.
+
+Kademlia's rules: a key's place is the SHA-256 of its bytes, distance is XOR, a bucket per shared prefix length holds up to
+20 peers, and whoever has been there longest stays as long as it answers. As in libp2p, at most two peers of one global
+/24 (IPv6 /48) share a bucket, so that one rented block cannot surround a key.
+
+Only a peer that has proven its PeerID to us enters: one that answered, or one that asked and says it serves others.
+Hearsay is followed, never stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.p2p.address import Address, neighbourhood_of
+
+BUCKET: Final = 20
+"""Peers per bucket, peers a record is stored with, and peers in an answer: Kademlia's k. Changing it breaks: nothing."""
+
+NEIGHBOURS: Final = 2
+STALE_SECONDS: Final = 900.0
+
+
+@dataclass(frozen=True)
+class Contact:
+    """A peer (39 bytes) and where it says it listens."""
+
+    peer: bytes
+    addresses: tuple[Address, ...]
+
+
+def place(key: bytes) -> int:
+    """Where a key or PeerID lies in the key space."""
+    return int.from_bytes(hashlib.sha256(key).digest(), "big")
+
+
+def nearest(contacts: Iterable[Contact], key: bytes, count: int = BUCKET) -> list[Contact]:
+    """The `count` contacts closest to `key`, closest first."""
+    goal = place(key)
+    return sorted(contacts, key=lambda contact: place(contact.peer) ^ goal)[:count]
+
+
+@dataclass
+class _Entry:
+    contact: Contact
+    seen: float
+
+
+class RoutingTable:
+    def __init__(self, own: bytes) -> None:
+        self._own = own
+        self._buckets: defaultdict[int, dict[bytes, _Entry]] = defaultdict(dict)
+
+    def __len__(self) -> int:
+        return sum(len(bucket) for bucket in self._buckets.values())
+
+    def __contains__(self, peer: bytes) -> bool:
+        return peer in self._bucket(peer)
+
+    def seen(self, contact: Contact, now: float) -> bool:
+        """Notes that `contact` is alive; says whether the table holds it now."""
+        if contact.peer == self._own or not contact.addresses:
+            return False
+        bucket = self._bucket(contact.peer)
+        if contact.peer in bucket:
+            bucket[contact.peer] = _Entry(contact, now)
+            return True
+        if self._crowded(bucket, contact):
+            return False
+        if len(bucket) >= BUCKET:
+            oldest = min(bucket.values(), key=lambda entry: entry.seen)
+            if now - oldest.seen < STALE_SECONDS:
+                return False
+            del bucket[oldest.contact.peer]
+        bucket[contact.peer] = _Entry(contact, now)
+        return True
+
+    def forget(self, peer: bytes) -> None:
+        self._bucket(peer).pop(peer, None)
+
+    def contacts(self) -> list[Contact]:
+        return [entry.contact for bucket in self._buckets.values() for entry in bucket.values()]
+
+    def nearest(self, key: bytes, count: int = BUCKET) -> list[Contact]:
+        return nearest(self.contacts(), key, count)
+
+    def _bucket(self, peer: bytes) -> dict[bytes, _Entry]:
+        return self._buckets[(place(peer) ^ place(self._own)).bit_length()]
+
+    @staticmethod
+    def _crowded(bucket: dict[bytes, _Entry], contact: Contact) -> bool:
+        for address in contact.addresses:
+            block = neighbourhood_of(address)
+            if block is None:
+                continue
+            there = sum(
+                any(neighbourhood_of(other) == block for other in entry.contact.addresses) for entry in bucket.values()
+            )
+            if there >= NEIGHBOURS:
+                return True
+        return False

@@ -1,0 +1,55 @@
+"""Every deadline and every cap of the p2p layer, with the reason for its default. Seconds, bytes and counts.
+
+None of these is part of the protocol: two nodes with different settings understand each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Deadlines and intervals in seconds."""
+
+    start: float = 30.0  # from start() to listening; importing libp2p on a loaded machine takes most of it
+    close: float = 5.0  # from close() to the end of the thread
+    handshake: float = 5.0  # TCP accepted until Noise and Yamux stand
+    dial: float = 3.0  # all addresses of one peer, in parallel, until one has proven its PeerID
+    stream: float = 10.0  # an inbound stream from its first byte to its last
+    request: float = 3.0  # one question to one peer, dialling included
+    write: float = 5.0  # a frame the remote does not read; then its connection is cut
+    ping: float = 45.0  # between liveness checks of a connection
+    pong: float = 15.0  # until an unanswered check cuts it
+    idle: float = 120.0  # an outbound connection nobody uses is closed after this
+    retry: float = 0.25  # first wait before joining again; doubles, with jitter
+    retry_most: float = 30.0
+    refresh: float = 300.0  # between refreshes of a settled routing table
+    provide: float = 600.0  # between announcements of the same provider record; a third of `record`
+    record: float = 1800.0  # life of a provider record that nobody renews
+    grace: float = 0.5  # how long `find` still waits for others once it has enough
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Caps. What exceeds one is refused before it is read; who exceeds a budget is disconnected."""
+
+    connections: int = 512
+    connections_per_address: int = 64  # of one IPv4 address or IPv6 /64
+    connections_per_peer: int = 2  # both may have dialled at once; a third replaces the oldest
+    handshakes: int = 64  # strangers in the middle of a handshake
+    accept_burst: int = 128  # new connections of one address at once …
+    accept_rate: float = 16.0  # … and per second after that
+    streams_per_connection: int = 32  # inbound and open at the same time
+    buffered: int = 1 << 20  # bytes of one connection that no handler has read yet
+    frame: int = 256 << 10  # one Yamux frame; our messages are far smaller
+    receive_burst: int = 4 << 20  # bytes one connection may send at once …
+    receive_rate: float = 256 << 10  # … and per second after that
+    frames_burst: int = 8192  # the same for its frames: they cost time, however small
+    frames_rate: float = 512.0
+    candidates: int = 64  # providers asked by one `find`
+    parallel: int = 8  # questions of one lookup in flight
+    providers_per_key: int = 64
+    keys: int = 16384  # provider keys held for others
+    records_per_address: int = 512  # provider records from one IPv4 address or IPv6 /64: PeerIDs cost nothing, networks do
+    saved_peers: int = 64

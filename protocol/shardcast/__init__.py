@@ -1,0 +1,15 @@
+"""SHARDCAST: the weights of a run, from the trainer's origin through relays to every node, trusted by hash alone.
+
+manifest    what a version consists of, and the trainer's signature on it
+store       versions on disk: drafts apart, complete ones visible at once, old ones retired
+http1       the strict little of HTTP/1.1 that is spoken here
+server      answers byte ranges of a store
+origin      the trainer's end: takes a folder, signs it, shows it
+source      one place to fetch from, and what experience says of it
+connection  one persistent connection to a source
+schedule    which chunk is asked of which source, and who is blamed
+client      fetches a version from several sources at once
+relay       a client that serves what it has fetched
+
+Source: arXiv 2505.07291, section on SHARDCAST. No asyncio: threads, `sendfile` and `recv_into` release the interpreter.
+"""

@@ -1,0 +1,186 @@
+"""Persistent connections to sources: one request at a time, answers taken only if they are exactly what was asked for.
+
+A source that cannot be reached, answers that it cannot serve, ends early or is too slow is `Unavailable` or an OSError
+and is at no fault. One that answers with anything else than what was asked, such as a redirect, another length, another
+range or no HTTP, commits a ProtocolViolation.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from typing import Any
+
+from protocol.errors import Malformed, Oversized, Unavailable
+from protocol.shardcast.http1 import Head, Wire, write_head
+from protocol.shardcast.source import Source
+
+_STATUS = re.compile(r"HTTP/1\.1 (?P<status>[0-9]{3})(?: .*)?")
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds to `connect`, and `idle` without a byte or until an answer begins; a chunk comes at `floor_rate` bytes per
+    second at least."""
+
+    connect: float = 5.0
+    idle: float = 10.0
+    floor_rate: int = 64 << 10
+
+
+class Connection:
+    """A wire to one source. After any error it is of no more use."""
+
+    def __init__(self, source: Source, sock: socket.socket, timeouts: Timeouts) -> None:
+        self.source = source
+        self._wire = Wire(sock, timeouts.idle)
+        self._timeouts = timeouts
+        self._host = source.url.removeprefix("http://").rstrip("/")
+        self._unread = 0
+        self.is_fresh = True
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the last answer was read to its end, so that another request may follow."""
+        return not self._unread and not self._wire.has_surplus
+
+    def connect(self, address: Any, deadline: float) -> None:
+        self._wire.connect(address, deadline)
+
+    def ask_whole(self, target: str, cap: int, deadline: float) -> int:
+        """Asks for all of `target`; its length, Oversized if that is more than `cap` bytes."""
+        head = self._ask(target, {}, deadline)
+        length = self._require(head, 200)
+        if length > cap:
+            raise Oversized(f"answers with {length} bytes, more than {cap}")
+        self._unread = length
+        return length
+
+    def ask_range(self, target: str, first: int, last: int, size: int, deadline: float) -> None:
+        """Asks for bytes `first` to `last` (inclusive) of a file of `size` bytes."""
+        head = self._ask(target, {"Range": f"bytes={first}-{last}"}, deadline)
+        length = self._require(head, 206)
+        if length != last - first + 1:
+            raise Malformed(f"answers with {length} bytes where {last - first + 1} were asked for")
+        if head.field("content-range") != f"bytes {first}-{last}/{size}":
+            raise Malformed(f"answers with another range: {str(head.field('content-range'))[:80]!r}")
+        self._unread = length
+
+    def read(self, view: memoryview, deadline: float) -> None:
+        """Fills `view` with the next bytes of the answer, at the slowest rate allowed or faster."""
+        slowest = time.monotonic() + self._timeouts.idle + len(view) / self._timeouts.floor_rate
+        self._wire.read_into(view, min(slowest, deadline))
+        self._unread -= len(view)
+
+    def shut(self) -> None:
+        self._wire.shut()
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _ask(self, target: str, fields: dict[str, str], deadline: float) -> Head:
+        limit = min(deadline, time.monotonic() + self._timeouts.idle)
+        self._wire.send(write_head(f"GET {target} HTTP/1.1", {"Host": self._host} | fields), limit)
+        head = self._wire.read_head(limit)
+        if head is None:
+            raise ConnectionResetError("closed without an answer")
+        self.is_fresh = False
+        return head
+
+    def _require(self, head: Head, wanted: int) -> int:
+        """The length of an answer with status `wanted`."""
+        match = _STATUS.fullmatch(head.first)
+        if match is None:
+            raise Malformed(f"answers {head.first[:80]!r}")
+        status = int(match["status"])
+        if status != wanted:
+            refused = status >= 400 and status != 416  # 416: its file is not the one in the manifest
+            raise (Unavailable if refused else Malformed)(f"answers with status {status}")
+        length = head.content_length()
+        if length is None:
+            raise Malformed("answers without a Content-Length")
+        return length
+
+
+class Pool:
+    """The connections of one fetch, kept open between requests; closing it wakes whoever waits on any of them."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
+        self._mutex = Lock()
+        self._idle: dict[str, list[Connection]] = defaultdict(list)
+        self._open: set[Connection] = set()
+        self._is_closed = False
+
+    def take(self, source: Source, deadline: float, *, fresh: bool = False) -> Connection:
+        """A connection to `source`: one that has served before if there is one, unless it must be `fresh`."""
+        with self._mutex:
+            if self._idle[source.name] and not fresh:
+                return self._idle[source.name].pop()
+        return self._dial(source, min(deadline, time.monotonic() + self._timeouts.connect))
+
+    def give(self, connection: Connection) -> None:
+        """Takes a connection back after use, or ends it if its last answer was not read to the end."""
+        with self._mutex:
+            if connection.is_clean and not self._is_closed:
+                self._idle[connection.source.name].append(connection)
+                return
+        self.drop(connection)
+
+    def drop(self, connection: Connection) -> None:
+        with self._mutex:
+            self._open.discard(connection)
+        connection.close()
+
+    def close(self) -> None:
+        """Shuts every connection. Those in use are dropped by their threads, the others here."""
+        with self._mutex:
+            self._is_closed = True
+            for connection in self._open:
+                connection.shut()
+            idle = [connection for kept in self._idle.values() for connection in kept]
+        for connection in idle:
+            self.drop(connection)
+
+    def _dial(self, source: Source, deadline: float) -> Connection:
+        """Connects to the first of the source's addresses that answers."""
+        reason: OSError = TimeoutError("no address answered in time")
+        for family, kind, protocol, _, address in _resolve(*source.address, deadline):
+            connection = Connection(source, socket.socket(family, kind, protocol), self._timeouts)
+            with self._mutex:
+                if self._is_closed:
+                    connection.close()
+                    raise ConnectionAbortedError("the fetch has ended")
+                self._open.add(connection)  # before it connects: `close` must be able to wake that too
+            try:
+                connection.connect(address, deadline)
+                return connection
+            except OSError as error:
+                reason = error
+                self.drop(connection)
+        raise reason
+
+
+def _resolve(host: str, port: int, deadline: float) -> list[Any]:
+    """Addresses of a host name by `deadline`. The system's resolver knows no deadline, so it runs on a thread that is
+    left behind if need be; it touches nothing but its own answer."""
+    answer: list[Any] = []
+    done = Event()
+
+    def ask() -> None:
+        try:
+            answer.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            answer.append(error)
+        done.set()
+
+    Thread(target=ask, name=f"resolve-{host}", daemon=True).start()
+    if not done.wait(max(0.0, deadline - time.monotonic())):
+        raise TimeoutError(f"the name {host} was not resolved in time")
+    if isinstance(answer[0], OSError):
+        raise answer[0]
+    return answer

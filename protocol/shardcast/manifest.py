@@ -1,0 +1,263 @@
+"""What a version of the weights consists of, and the trainer's word for it.
+
+A manifest lists flat files with sizes, one BLAKE3 per chunk (so that a single lie is found and blamed at once) and the
+SHA-256 of each whole file. The chain stores the SHA-256 of its canonical JSON; the run's trainer key signs that digest
+(`protocol.signing.Manifest`). A manifest from a peer counts only if it carries both, and is not even parsed before.
+
+It is not a folder format: it knows nothing of safetensors, and no directories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+from eth_typing import ChecksumAddress
+
+from protocol import canonical, signing
+from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
+from protocol.errors import BadSignature, HashMismatch, Malformed, Oversized, PreflightError, UsageError
+from protocol.identity import Key
+
+FILE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
+"""Pattern of the names a file may have: flat, visible, the same on every system and in a URL."""
+
+_NAME = re.compile(FILE_NAME)
+_HASH = re.compile(r"[0-9a-f]{64}")
+_INTEGER_MAX = (1 << 53) - 1  # the largest integer that RFC 8785 can carry
+_STEP_MAX = (1 << 32) - 1  # uint32 in contracts/src/Runs.sol
+
+# The wire form around the manifest has a fixed shape, so the manifest's bytes can be hashed before they are parsed.
+_BEFORE = b'{"manifest":'
+_AFTER = re.compile(rb',"signature":"0x([0-9a-f]{130})"}')
+_AFTER_BYTES = len(b',"signature":"0x"}') + 130
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a party is ready to take from a manifest, whoever signed it."""
+
+    files: int = 4096
+    total_bytes: int = 2 << 40
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file: `sha256` of the whole and `chunks`, the BLAKE3 of each chunk in order, all in lower-case hex."""
+
+    name: str
+    size: int
+    sha256: str
+    chunks: tuple[str, ...]
+
+    def pieces(self, chunk_bytes: int) -> Iterator[Chunk]:
+        """The file's chunks in order of offset."""
+        for index, expected in enumerate(self.chunks):
+            offset = index * chunk_bytes
+            yield Chunk(self, offset, min(chunk_bytes, self.size - offset), expected)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The unit that is verified: `size` bytes at `offset` of `file` that must hash to `blake3`."""
+
+    file: FileEntry
+    offset: int
+    size: int
+    blake3: str
+
+    def matches(self, content: memoryview) -> bool:
+        return blake3(content).hexdigest() == self.blake3
+
+
+@dataclass(frozen=True)
+class Manifest:
+    run: int
+    step: int
+    files: tuple[FileEntry, ...]
+    chunk_bytes: int = SHARDCAST_CHUNK_BYTES
+
+    def encode(self) -> bytes:
+        return canonical.encode(
+            {
+                "chunk_bytes": self.chunk_bytes,
+                "files": [
+                    {"chunks": list(file.chunks), "name": file.name, "sha256": file.sha256, "size": file.size}
+                    for file in self.files
+                ],
+                "run": self.run,
+                "step": self.step,
+            }
+        )
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of `encode()`, 32 bytes: what `Runs.publish` stores."""
+        return hashlib.sha256(self.encode()).digest()
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All chunks, file by file."""
+        for file in self.files:
+            yield from file.pieces(self.chunk_bytes)
+
+    @classmethod
+    def parse(cls, data: bytes, limits: Limits, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
+        """Reads `encode()`'s bytes from a peer. Raises Oversized beyond a cap, Malformed for any other departure.
+
+        `chunk_bytes` is what the manifest must say; only tests expect anything but the constant.
+        """
+        value = _fields(
+            canonical.decode(data, cap=MANIFEST_BYTES_MAX, what="manifest"),
+            {"chunk_bytes": int, "files": list, "run": int, "step": int},
+            "manifest",
+        )
+        if value["chunk_bytes"] != chunk_bytes:
+            raise Malformed(f"manifest has chunks of {value['chunk_bytes']} bytes, not {chunk_bytes}")
+        run = _within(value["run"], _INTEGER_MAX, "run")
+        step = _within(value["step"], _STEP_MAX, "step")
+        if len(value["files"]) > limits.files:
+            raise Oversized(f"manifest lists {len(value['files'])} files, more than {limits.files}")
+        files = tuple(_file(entry, chunk_bytes) for entry in value["files"])
+        manifest = cls(run, step, files, chunk_bytes)
+        manifest._require_sound_files(limits)
+        return manifest
+
+    def _require_sound_files(self, limits: Limits) -> None:
+        if not self.files:
+            raise Malformed("manifest lists no files")
+        names = [file.name for file in self.files]
+        if names != sorted(names):
+            raise Malformed("manifest does not list its files in order of name")
+        # Names that differ only in case are one file where the disk ignores case.
+        if len({name.lower() for name in names}) != len(names):
+            raise Malformed("manifest lists a file twice")
+        if self.total_bytes > limits.total_bytes:
+            raise Oversized(f"manifest lists {self.total_bytes} bytes, more than {limits.total_bytes}")
+
+
+def sign(manifest: Manifest, key: Key, domain: signing.Domain) -> bytes:
+    """The wire form: canonical JSON {"manifest": …, "signature": "0x…"}."""
+    message = signing.Manifest(manifest.run, manifest.step, manifest.digest)
+    signature = message.sign(key, domain).hex().encode()
+    return _BEFORE + manifest.encode() + b',"signature":"0x' + signature + b'"}'
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a signed manifest must be to count: `digest` comes from the chain, `trainer` is the run's trainer address."""
+
+    run: int
+    step: int
+    digest: bytes
+    trainer: ChecksumAddress
+    domain: signing.Domain
+    limits: Limits
+    chunk_bytes: int = SHARDCAST_CHUNK_BYTES
+
+    def open(self, data: bytes) -> Manifest:
+        """Checks size, digest and signature of the wire form, and only then parses what is inside.
+
+        Raises Oversized, Malformed, HashMismatch or BadSignature.
+        """
+        body, signature = _split(data)
+        if hashlib.sha256(body).digest() != self.digest:
+            raise HashMismatch("manifest does not hash to the digest on chain")
+        message = signing.Manifest(self.run, self.step, self.digest)
+        message.require(signature, self.domain, self.trainer, "manifest")
+        manifest = Manifest.parse(body, self.limits, chunk_bytes=self.chunk_bytes)
+        if (manifest.run, manifest.step) != (self.run, self.step):
+            raise Malformed(f"manifest is of run {manifest.run}, step {manifest.step}, not {self.run}, {self.step}")
+        return manifest
+
+
+def digest_of(data: bytes) -> bytes:
+    """The manifest's digest out of a wire form. Raises Malformed; checks no signature."""
+    return hashlib.sha256(_split(data)[0]).digest()
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise Oversized(f"signed manifest has {len(data)} bytes, more than {MANIFEST_BYTES_MAX}")
+    tail = _AFTER.fullmatch(data[-_AFTER_BYTES:])
+    if not data.startswith(_BEFORE) or tail is None:
+        if b'"signature"' not in data[-_AFTER_BYTES:]:
+            raise BadSignature("manifest is not signed")
+        raise Malformed("signed manifest does not have its canonical form")
+    return data[len(_BEFORE) : -_AFTER_BYTES], bytes.fromhex(tail.group(1).decode())
+
+
+def describe(folder: Path, run: int, step: int, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
+    """Hashes the files of a flat folder. Hidden files are no part of a version.
+
+    Raises UsageError for a sub-folder, a name that cannot travel or an empty folder, PreflightError where reading fails.
+    """
+    try:
+        paths = sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
+        for path in paths:
+            if not path.is_file() or not _NAME.fullmatch(path.name):
+                raise UsageError(f"{path} cannot be published", hint="versions are flat folders of [A-Za-z0-9._-] files")
+        if not paths:
+            raise UsageError(f"{folder} holds no files to publish")
+        if len({path.name.lower() for path in paths}) != len(paths):
+            raise UsageError(f"{folder} holds two files whose names differ only in case")
+        # SHA-256 is the slower of the two hashes; on a thread of its own it hides the other.
+        with ThreadPoolExecutor(1, thread_name_prefix="sha256") as second:
+            files = tuple(_hash_file(path, chunk_bytes, second) for path in paths)
+    except OSError as error:
+        raise PreflightError(f"cannot read {error.filename or folder}: {error.strerror}") from error
+    return Manifest(run, step, files, chunk_bytes)
+
+
+def _hash_file(path: Path, chunk_bytes: int, second: ThreadPoolExecutor) -> FileEntry:
+    whole = hashlib.sha256()
+    chunks = []
+    size = 0
+    buffer = memoryview(bytearray(chunk_bytes))
+    with path.open("rb") as file:
+        while count := file.readinto(buffer):
+            piece = buffer[:count]
+            pending = second.submit(whole.update, piece)
+            chunks.append(blake3(piece).hexdigest())
+            pending.result()
+            size += count
+    return FileEntry(path.name, size, whole.hexdigest(), tuple(chunks))
+
+
+def _file(entry: Any, chunk_bytes: int) -> FileEntry:
+    value = _fields(entry, {"chunks": list, "name": str, "sha256": str, "size": int}, "file entry")
+    name, chunks = value["name"], value["chunks"]
+    if not _NAME.fullmatch(name):
+        raise Malformed(f"file name {name[:80]!r} is not allowed")
+    size = _within(value["size"], _INTEGER_MAX, "size")
+    if len(chunks) != -(-size // chunk_bytes):
+        raise Malformed(f"file {name} of {size} bytes has {len(chunks)} chunks")
+    for text in (value["sha256"], *chunks):
+        if not isinstance(text, str) or not _HASH.fullmatch(text):
+            raise Malformed(f"file {name} carries something that is no hash")
+    return FileEntry(name, size, value["sha256"], tuple(chunks))
+
+
+def _fields(value: Any, types: dict[str, type], what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or value.keys() != types.keys():
+        raise Malformed(f"{what} must have exactly the keys {', '.join(types)}")
+    for name, kind in types.items():
+        if type(value[name]) is not kind:  # not isinstance: a bool is no integer here
+            raise Malformed(f"{name} of the {what} is of the wrong type")
+    return value
+
+
+def _within(number: int, most: int, what: str) -> int:
+    if not 0 <= number <= most:
+        raise Malformed(f"{what} {number} lies outside 0..{most}")
+    return number

@@ -1,0 +1,97 @@
+"""A version that is not whole yet: chunks land at their place in any order, and count only after they were verified.
+
+There is no list of what has arrived, because after a crash such a list could be wrong: what verifies on disk is there,
+everything else is missing. Cut-through relays (later) would read from here the chunks that have been written already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from protocol.errors import HashMismatch, IntegrityError
+from protocol.shardcast.manifest import Chunk, FileEntry, Manifest
+from protocol.shardcast.store import disk_errors
+
+
+class Partial:
+    """The files of `manifest` in `folder`, open for writing. Any thread may write; one thread closes."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self._chunk_bytes = manifest.chunk_bytes
+        self._files = manifest.files
+        self._fds: dict[str, int] = {}
+        with disk_errors(folder):
+            try:
+                for file in manifest.files:
+                    fd = os.open(folder / file.name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+                    self._fds[file.name] = fd
+                    os.ftruncate(fd, file.size)
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+    def __enter__(self) -> Partial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def holds(self, chunk: Chunk, buffer: memoryview) -> bool:
+        """Whether the chunk's bytes on disk verify. `buffer` has room for one chunk."""
+        return not self._is_hole(chunk) and self._verifies(chunk, buffer)
+
+    def write(self, chunk: Chunk, content: memoryview) -> None:
+        """Puts verified bytes in their place. Raises PreflightError when the disk refuses."""
+        with disk_errors(self.folder):
+            done = 0
+            while done < chunk.size:
+                done += os.pwrite(self._fds[chunk.file.name], content[done:], chunk.offset + done)
+
+    def check_files(self, chunks: Iterator[Chunk], arrived: Callable[[Chunk], None]) -> None:
+        """Hashes every whole file in order, calling `arrived` to wait for each chunk before it is read back.
+
+        Raises HashMismatch if the manifest contradicts itself (whoever signed it is at fault), and IntegrityError if
+        this disk does not return what was written to it.
+        """
+        buffer = memoryview(bytearray(self._chunk_bytes))
+        sums = {file.name: hashlib.sha256() for file in self._files}
+        for chunk in chunks:
+            arrived(chunk)
+            view = buffer[: chunk.size]
+            self._read(chunk, view)
+            sums[chunk.file.name].update(view)
+        for file in self._files:
+            if sums[file.name].hexdigest() != file.sha256:
+                raise self._why_wrong(file)
+
+    def _why_wrong(self, file: FileEntry) -> Exception:
+        buffer = memoryview(bytearray(self._chunk_bytes))
+        if all(self._verifies(chunk, buffer) for chunk in file.pieces(self._chunk_bytes)):
+            return HashMismatch(f"the chunks of {file.name} verify, but not its SHA-256: the manifest contradicts itself")
+        return IntegrityError(f"{file.name} does not read back as it was written; is the disk failing?")
+
+    def _verifies(self, chunk: Chunk, buffer: memoryview) -> bool:
+        view = buffer[: chunk.size]
+        return self._read(chunk, view) == chunk.size and chunk.matches(view)
+
+    def _read(self, chunk: Chunk, view: memoryview) -> int:
+        with disk_errors(self.folder):
+            return os.preadv(self._fds[chunk.file.name], [view], chunk.offset)
+
+    def _is_hole(self, chunk: Chunk) -> bool:
+        """Whether nothing was ever written there, so that a fresh draft is not read just to be found empty."""
+        seek_data = getattr(os, "SEEK_DATA", None)
+        if seek_data is None:
+            return False
+        try:
+            return os.lseek(self._fds[chunk.file.name], chunk.offset, seek_data) >= chunk.offset + chunk.size
+        except OSError:
+            return True  # ENXIO: no data from here to the end

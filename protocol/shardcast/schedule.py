@@ -1,0 +1,249 @@
+"""Which chunk is asked of which source, and what becomes of it when the source fails.
+
+Chunks are numbered in the order of the manifest. A worker takes a task: a run of neighbouring chunks of one file and a
+source, drawn with probability ∝ success rate × bandwidth. What a failed task has not brought goes back and is taken by
+another, most likely from another source. When nothing is left to hand out, the last chunks of whoever lags are asked a
+second time of a different source, so that one slow source cannot hold up the end.
+
+It opens no connection and reads no bytes; all of it is arithmetic under one lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Condition
+
+from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
+from protocol.shardcast.source import Source, Standing, weights
+
+_TASK_SECONDS = 2.0  # a task is as long as its source takes for this time: long enough to hide the round trip
+_TASK_CHUNKS = 16  # and never longer than this
+_LAG_SECONDS, _LAG_CHUNKS = 1.0, 3.0  # a source lags after this time without a chunk, or this many times what others take
+_NAP_SECONDS = 1.0  # the longest a worker waits before it looks again
+_NAMED = 4  # missing chunks that an error names
+
+
+@dataclass
+class Statistics:
+    """What a client's fetches have come to so far. `failovers` counts tasks that broke off and went back."""
+
+    bytes_from: Counter[str] = field(default_factory=Counter)
+    bad_chunks: Counter[str] = field(default_factory=Counter)
+    violations: Counter[str] = field(default_factory=Counter)
+    failovers: int = 0
+    resumed_chunks: int = 0
+
+
+@dataclass(eq=False)
+class Task:
+    """Chunks to be asked of one source in one request. `moved` is when it last made progress."""
+
+    source: Source
+    chunks: Sequence[int]
+    moved: float
+    is_second: bool = False
+    done: int = 0
+
+
+class Schedule:
+    """The state of one fetch of chunks with the given `sizes`; `files` tells which file each belongs to.
+
+    `standings` outlive the fetch and are changed by it. `banned` names the sources that are not asked for this version,
+    and grows by every one that commits a violation. `describe` names a chunk in errors.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        files: Sequence[int],
+        sources: Iterable[Source],
+        standings: dict[str, Standing],
+        banned: set[str],
+        statistics: Statistics,
+        *,
+        streams: int,
+        describe: Callable[[int], str],
+        present: Iterable[int] = (),
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sizes, self._files, self._streams = sizes, files, streams
+        self._sources = {source.name: source for source in sources}
+        self._standings, self._banned, self._statistics = standings, banned, statistics
+        self._describe, self._rng, self._clock = describe, rng or random.Random(), clock
+        self._have = bytearray(len(sizes))
+        for chunk in present:
+            self._have[chunk] = 1
+        self._waiting = [chunk for chunk, have in enumerate(self._have) if not have]  # ascending, hence a heap
+        self._running: list[Task] = []
+        self._error: BaseException | None = None
+        self._is_over = False
+        self._changed = Condition()
+
+    # ---- the thread that waits for the result
+
+    def wait_for(self, chunk: int, deadline: float) -> None:
+        """Returns when the chunk is there. Raises DeadlineExceeded; Unavailable once no source is left to ask; and
+        whatever a worker gave to `abort`."""
+        with self._changed:
+            while not self._have[chunk]:
+                if self._error is not None:
+                    raise self._error
+                if not self._usable():
+                    raise Unavailable(f"no source is left: {self._account()}")
+                left = deadline - self._clock()
+                if left <= 0:
+                    raise DeadlineExceeded(f"not fetched in time: {self._account()}")
+                self._changed.wait(left)
+
+    def stop(self) -> None:
+        """No more tasks; workers that ask for one get None."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    # ---- the workers
+
+    def take(self) -> Task | None:
+        """The next task, as soon as there is one; None when the fetch is over."""
+        with self._changed:
+            while not self._is_over:
+                now = self._clock()
+                task = self._next_task(now)
+                if task is not None:
+                    self._running.append(task)
+                    return task
+                self._changed.wait(self._time_to_next(now))
+            return None
+
+    def is_wanted(self, task: Task) -> bool:
+        """Whether it is worth reading on: something of the task is missing and its source has not been caught lying."""
+        with self._changed:
+            missing = any(not self._have[chunk] for chunk in task.chunks[task.done :])
+            return missing and not self._is_over and task.source.name not in self._banned
+
+    def arrived(self, task: Task, seconds: float) -> None:
+        """The task's next chunk is verified and written, `seconds` after the one before."""
+        with self._changed:
+            chunk = task.chunks[task.done]
+            task.done += 1
+            task.moved = self._clock()
+            if self._sizes[chunk]:
+                self._standings[task.source.name].delivered(self._sizes[chunk], seconds)
+            if not self._have[chunk]:
+                self._have[chunk] = 1
+                self._statistics.bytes_from[task.source.name] += self._sizes[chunk]
+            self._changed.notify_all()
+
+    def finished(self, task: Task) -> None:
+        """The task is at its end, or no longer wanted."""
+        with self._changed:
+            if not self._is_over:
+                self._standings[task.source.name].succeeded(self._clock())
+            self._give_back(task)
+
+    def failed(self, task: Task, error: Exception) -> None:
+        """The source failed without being at fault; it rests for a while. After the end nothing counts any more."""
+        with self._changed:
+            if not self._is_over:
+                self._standings[task.source.name].failed(str(error) or type(error).__name__, self._clock())
+                self._statistics.failovers += 1
+            self._give_back(task)
+
+    def violated(self, task: Task, violation: ProtocolViolation) -> None:
+        """The source lied or broke the rules: it is not asked again for this version."""
+        with self._changed:
+            name = task.source.name
+            self._banned.add(name)
+            self._statistics.violations[name] += 1
+            if isinstance(violation, HashMismatch):
+                self._statistics.bad_chunks[name] += 1
+            self._statistics.failovers += 1
+            self._standings[name].failed(f"{type(violation).__name__}: {violation}", self._clock())
+            self._give_back(task)
+
+    def abort(self, error: BaseException) -> None:
+        """Something that no other source can mend, such as a full disk: it is raised where the result is awaited."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    # ---- under the lock
+
+    def _usable(self) -> list[Source]:
+        return [source for name, source in self._sources.items() if name not in self._banned]
+
+    def _ready(self, now: float) -> list[Source]:
+        return [source for source in self._usable() if self._standings[source.name].rests_until <= now]
+
+    def _next_task(self, now: float) -> Task | None:
+        while self._waiting and self._have[self._waiting[0]]:
+            heapq.heappop(self._waiting)  # a second source brought it in the meantime
+        if not self._waiting:
+            return self._second_task(now)
+        ready = self._ready(now)
+        if not ready:
+            return None
+        source = self._draw(ready, now)
+        return Task(source, self._take_run(source), now)
+
+    def _draw(self, sources: list[Source], now: float) -> Source:
+        return self._rng.choices(sources, weights(sources, self._standings, now))[0]
+
+    def _take_run(self, source: Source) -> list[int]:
+        """Neighbouring chunks of one file, as many as suit the source and leave work for everybody."""
+        chunks = [heapq.heappop(self._waiting)]
+        bandwidth = self._standings[source.name].bandwidth or 0.0
+        fair = -(-len(self._waiting) // (2 * self._streams))
+        most = min(_TASK_CHUNKS, fair, int(bandwidth * _TASK_SECONDS / max(1, self._sizes[chunks[0]])))
+        while len(chunks) < most and self._waiting and self._follows(chunks[-1], self._waiting[0]):
+            chunks.append(heapq.heappop(self._waiting))
+        return chunks
+
+    def _follows(self, chunk: int, other: int) -> bool:
+        return other == chunk + 1 and self._files[other] == self._files[chunk] and not self._have[other]
+
+    def _second_task(self, now: float) -> Task | None:
+        """The last chunk that a lagging task still owes, to be asked of a source that is not the laggard."""
+        ready = self._ready(now)
+        for laggard in sorted(self._running, key=lambda task: task.moved):
+            others = [source for source in ready if source.name != laggard.source.name]
+            owed = [chunk for chunk in laggard.chunks[laggard.done :] if self._is_asked_once(chunk)]
+            if others and owed and now >= self._lags_from(laggard):
+                return Task(self._draw(others, now), [owed[-1]], now, is_second=True)
+        return None
+
+    def _is_asked_once(self, chunk: int) -> bool:
+        return not self._have[chunk] and sum(chunk in task.chunks[task.done :] for task in self._running) == 1
+
+    def _lags_from(self, task: Task) -> float:
+        """The moment from which a task that has not moved counts as lagging behind what another source would do."""
+        others = [self._standings[source.name].bandwidth for source in self._usable() if source.name != task.source.name]
+        best = max((bandwidth for bandwidth in others if bandwidth), default=float("inf"))
+        return task.moved + max(_LAG_SECONDS, _LAG_CHUNKS * max(self._sizes[chunk] for chunk in task.chunks) / best)
+
+    def _time_to_next(self, now: float) -> float:
+        """Seconds until time alone may make a task possible."""
+        moments = [self._standings[source.name].rests_until for source in self._usable()]
+        moments += [self._lags_from(task) for task in self._running]
+        return min([moment - now for moment in moments if moment > now], default=_NAP_SECONDS)
+
+    def _give_back(self, task: Task) -> None:
+        self._running.remove(task)
+        for chunk in task.chunks[task.done :]:
+            if not self._have[chunk] and not any(chunk in other.chunks[other.done :] for other in self._running):
+                heapq.heappush(self._waiting, chunk)
+        self._changed.notify_all()
+
+    def _account(self) -> str:
+        """What is missing, and why each source did not bring it."""
+        missing = [chunk for chunk, have in enumerate(self._have) if not have]
+        named = ", ".join(self._describe(chunk) for chunk in missing[:_NAMED])
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        reasons = "; ".join(f"{name}: {self._standings[name].last_failure}" for name in self._sources)
+        return f"{len(missing)} of {len(self._have)} missing ({named}{more}). {reasons or 'No source was given'}"

@@ -1,0 +1,98 @@
+"""One place to fetch from, and what experience says of it.
+
+A standing holds moving averages of success and bandwidth. It heals with time, so that a relay that has recovered is
+tried again; only a lie is final, for the version it was told about. Time is passed in, never read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from protocol.errors import Malformed
+
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
+_KEPT = 0.7  # share of a moving average that stays when a new observation comes
+_HEALING = 30.0  # seconds in which half of a lost success rate comes back
+_REST_FIRST, _REST_MAX = 0.05, 5.0  # seconds a source is left alone after a failure; doubles with each further one
+_ORIGIN_SHARE = 1 / 20  # weight of an origin against a relay of the same standing: relays exist to spare it
+_BANDWIDTH_FIRST = float(8 << 20)  # bytes per second assumed while no source has been measured
+_WEIGHT_MIN = 1e-3  # no usable source is ever quite without a chance
+
+
+@dataclass(frozen=True)
+class Source:
+    """`name` is the party that answers for what `url` serves, and is blamed for it.
+
+    Raises Malformed unless `url` is http://host[:port] and nothing more: addresses come from strangers.
+    """
+
+    url: str
+    name: str
+    is_relay: bool
+
+    def __post_init__(self) -> None:
+        self.address  # noqa: B018  checked by being read
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to connect to."""
+        try:
+            parts = urlsplit(self.url)
+            port = parts.port or 80
+        except ValueError as error:
+            raise Malformed(f"source address {self.url[:80]!r}: {error}") from error
+        host = parts.netloc.removesuffix(f":{port}")
+        if parts.scheme != "http" or not _HOST.fullmatch(host) or self.url.rstrip("/") != f"http://{parts.netloc}":
+            raise Malformed(f"source address {self.url[:80]!r} is not http://host:port")
+        return host.strip("[]"), port
+
+
+class Standing:
+    """Success rate in 0..1 and bandwidth in bytes per second of one source's single stream, both moving averages."""
+
+    def __init__(self) -> None:
+        self.bandwidth: float | None = None
+        self.last_failure = "not asked"
+        self.rests_until = 0.0
+        self._success = 1.0
+        self._failures = 0  # in a row
+        self._seen = 0.0
+
+    def success(self, now: float) -> float:
+        missing = 1.0 - self._success
+        return 1.0 - missing * 0.5 ** ((now - self._seen) / _HEALING)
+
+    def delivered(self, count: int, seconds: float) -> None:
+        """`count` verified bytes arrived in `seconds`."""
+        rate = count / max(seconds, 1e-6)
+        self.bandwidth = rate if self.bandwidth is None else _KEPT * self.bandwidth + (1 - _KEPT) * rate
+
+    def succeeded(self, now: float) -> None:
+        self._success = _KEPT * self.success(now) + (1 - _KEPT)
+        self._seen = now
+        self._failures = 0
+
+    def failed(self, reason: str, now: float) -> None:
+        self._success = _KEPT * self.success(now)
+        self._seen = now
+        self.rests_until = now + min(_REST_MAX, _REST_FIRST * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        self.last_failure = reason
+
+
+def weights(sources: Sequence[Source], standings: dict[str, Standing], now: float) -> list[float]:
+    """The relative probability of each source: success rate × bandwidth, an origin counting a twentieth of a relay.
+
+    A source not measured yet is taken for as fast as the measured ones are on average.
+    """
+    known = [rate for source in sources if (rate := standings[source.name].bandwidth) is not None]
+    usual = sum(known) / len(known) if known else _BANDWIDTH_FIRST
+    result = []
+    for source in sources:
+        standing = standings[source.name]
+        weight = standing.success(now) * (usual if standing.bandwidth is None else standing.bandwidth) / usual
+        result.append(max(_WEIGHT_MIN, weight) * (1.0 if source.is_relay else _ORIGIN_SHARE))
+    return result

@@ -1,0 +1,249 @@
+"""Versions of the weights on disk: complete ones are visible, drafts lie apart, old ones are retired.
+
+    <root>/complete/<step>/            the files and, hidden beside them, the signed manifest
+    <root>/drafts/<step>-<label>/      what is still being fetched or copied; survives a crash
+    <root>/retired/                    what is being removed
+
+A version becomes visible by one rename, after everything in it has reached the disk. One process owns a store: it holds
+a lock on the folder, because leases and drafts are known to that process only. Nothing here looks into the files.
+
+Every failure of the disk is a PreflightError that names it: this machine lacks something, no peer is at fault.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import NoReturn
+
+from protocol.errors import IntegrityError, LockHeld, PreflightError, ProtocolViolation, UsageError
+
+MANIFEST_NAME = ".manifest.json"  # hidden: no file of a version may start with a dot
+RESERVE_BYTES = 1 << 30  # left free for everything else that this machine does
+
+_STEP = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def free_space(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+@contextmanager
+def disk_errors(where: Path) -> Iterator[None]:
+    """Turns what the disk refuses into a PreflightError."""
+    try:
+        yield
+    except OSError as error:
+        raise_disk_error(error, where)
+
+
+def raise_disk_error(error: OSError, where: Path) -> NoReturn:
+    if error.errno in _FULL:
+        raise PreflightError(f"the disk of {where} is full", hint="free space, or keep fewer versions") from error
+    raise PreflightError(f"cannot use {error.filename or where}: {error.strerror}") from error
+
+
+class VersionStore:
+    """The newest `keep` versions under `root`; a leased one stays as long as its lease, whatever its age.
+
+    `reserve` bytes of the disk are never touched. `free_space` tells the free bytes of the disk that holds a folder.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        keep: int,
+        *,
+        reserve: int = RESERVE_BYTES,
+        free_space: Callable[[Path], int] = free_space,
+    ) -> None:
+        if keep < 1:
+            raise UsageError("a store keeps at least one version")
+        self.root, self._keep, self._reserve, self._free_space = root, keep, reserve, free_space
+        self._complete, self._drafts, self._retired = (root / name for name in ("complete", "drafts", "retired"))
+        self._mutex = Lock()
+        self._leases: Counter[int] = Counter()
+        self._drafting: set[int] = set()
+        with disk_errors(root):
+            for folder in (self._complete, self._drafts, self._retired):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise LockHeld(f"another process uses {root}", hint="give each process a folder of its own") from error
+        self._sweep()
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def __enter__(self) -> VersionStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- reading
+
+    def steps(self) -> tuple[int, ...]:
+        """Complete versions, oldest first."""
+        with disk_errors(self._complete):
+            return tuple(sorted(int(name) for name in os.listdir(self._complete) if _STEP.fullmatch(name)))
+
+    def holds(self, step: int) -> bool:
+        return self._path(step).is_dir()
+
+    def folder(self, step: int) -> Path:
+        """Where a complete version lies. Only a lease keeps it there. Raises PreflightError if it is not held."""
+        if not self.holds(step):
+            raise PreflightError(f"version {step} of the weights is not on this machine", hint="fetch it first")
+        return self._path(step)
+
+    def manifest(self, step: int) -> bytes:
+        """The signed manifest of a complete version, in its wire form."""
+        with disk_errors(self._path(step)):
+            return (self.folder(step) / MANIFEST_NAME).read_bytes()
+
+    def open_file(self, step: int, name: str) -> int | None:
+        """A descriptor to read one file of a complete version; None if there is no such file. The caller closes it."""
+        try:
+            return os.open(self._path(step) / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+
+    @contextmanager
+    def lease(self, step: int) -> Iterator[Path]:
+        """The folder of a complete version, which is not retired before the block ends."""
+        with self._mutex:
+            folder = self.folder(step)
+            self._leases[step] += 1
+        try:
+            yield folder
+        finally:
+            with self._mutex:
+                self._leases[step] -= 1
+                self._leases += Counter()  # drops what nobody holds any more
+            self.retire()
+
+    # ---- writing
+
+    @contextmanager
+    def draft(self, step: int, label: str, size: int) -> Iterator[Path]:
+        """A folder apart in which a version of `size` bytes is put together, until `commit` makes it visible.
+
+        The same step and label give the same folder again after a crash. When the block fails, a draft that can never
+        become right is removed, one that was merely not finished stays. An abandoned draft of an older step is removed.
+
+        Raises PreflightError where space is missing or the step is older than everything kept, LockHeld while another
+        thread works on the same step.
+        """
+        folder = self._drafts / f"{step}-{label}"
+        with self._mutex:
+            if step in self._drafting:
+                raise LockHeld(f"version {step} is being written by another thread", hint="wait for it")
+            self._drafting.add(step)
+        try:
+            with disk_errors(folder):
+                self._require_young(step)
+                self._drop_abandoned_drafts(step, folder)
+                self.retire()
+                folder.mkdir(exist_ok=True)
+                self._require_space(folder, size)
+            yield folder
+        except (PreflightError, IntegrityError, ProtocolViolation):
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            with self._mutex:
+                self._drafting.discard(step)
+
+    def commit(self, step: int, draft: Path, manifest: bytes) -> Path:
+        """Makes a finished draft visible with its signed manifest, retires what is now too old, returns its folder."""
+        with disk_errors(draft):
+            (draft / MANIFEST_NAME).write_bytes(manifest)
+            for path in (*draft.iterdir(), draft):
+                _sync(path)
+            with self._mutex:
+                if self.holds(step):
+                    raise IntegrityError(f"version {step} is there already; what was published never changes")
+                draft.rename(self._path(step))
+            _sync(self._complete)
+        self.retire()
+        return self._path(step)
+
+    def discard(self, step: int) -> None:
+        """Removes a complete version. Raises LockHeld while it is leased."""
+        with self._mutex:
+            if self._leases[step]:
+                raise LockHeld(f"version {step} is in use", hint="it can be replaced when its user has let go")
+            gone = self._set_aside(step)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def retire(self) -> None:
+        """Removes all complete versions but the newest `keep` and the leased."""
+        with self._mutex, disk_errors(self._complete):
+            gone = [self._set_aside(step) for step in self.steps()[: -self._keep] if not self._leases[step]]
+        for folder in gone:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # ---- inside
+
+    def _path(self, step: int) -> Path:
+        return self._complete / str(step)
+
+    def _set_aside(self, step: int) -> Path:
+        """Takes a version out of sight at once; removing its files takes longer than a lock should be held."""
+        aside = self._retired / f"{step}-{os.urandom(8).hex()}"
+        self._path(step).rename(aside)
+        return aside
+
+    def _sweep(self) -> None:
+        """Ends what a crash interrupted."""
+        with disk_errors(self._retired):
+            for folder in self._retired.iterdir():
+                shutil.rmtree(folder, ignore_errors=True)
+        self.retire()
+
+    def _require_young(self, step: int) -> None:
+        kept = self.steps()[-self._keep :]
+        if len(kept) == self._keep and step < kept[0]:
+            raise PreflightError(
+                f"version {step} is older than the {self._keep} kept here ({kept[0]} to {kept[-1]})",
+                hint="keep more versions",
+            )
+
+    def _drop_abandoned_drafts(self, step: int, folder: Path) -> None:
+        """Steps go upwards: a draft older than the one begun now would only fill the disk, and so would its twin."""
+        with self._mutex:
+            for other in self._drafts.iterdir():
+                owner = int(other.name.partition("-")[0])
+                if owner < step and owner not in self._drafting or owner == step and other != folder:
+                    shutil.rmtree(other, ignore_errors=True)
+
+    def _require_space(self, folder: Path, size: int) -> None:
+        present = sum(path.stat().st_blocks * 512 for path in folder.iterdir())
+        wanted = max(0, size - present) + self._reserve
+        free = self._free_space(self.root)
+        if free < wanted:
+            raise PreflightError(
+                f"{self.root} has {free} bytes free, but this version needs {wanted}, {self._reserve} of them in reserve",
+                hint="free space, or keep fewer versions",
+            )
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

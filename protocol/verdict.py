@@ -1,0 +1,165 @@
+"""Verdicts: what a validator found, as a signed receipt that the contributor and everybody else can read and check.
+
+A receipt is canonical JSON (its *details*) and an EIP-712 signature over (run, work, outcome, SHA-256 of the details).
+Rules and their order: docs/verification.md. On chain, the EIP-712 digest of the receipt is the challenge's evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+from eth_utils import is_checksum_address
+
+from protocol import canonical
+from protocol.chain.types import Ref
+from protocol.constants import PROTOCOL_VERSION, RECEIPT_BYTES_MAX
+from protocol.errors import Malformed
+from protocol.identity import Key
+from protocol.signing import Domain, Verdict
+
+RULES = (
+    "available",
+    "schema",
+    "identity",
+    "duplicate",
+    "assignment",
+    "tokens",
+    "termination",
+    "reward",
+    "computation",
+    "sampling",
+)
+"""All rules, in the order they are checked: cheap first; a later one runs only on what passed the earlier ones."""
+
+
+class Outcome(IntEnum):
+    ACCEPT = 1
+    SOFT = 2
+    """The work earns nothing."""
+    HARD = 3
+    """Cheating: the seat is slashed and banned."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule has against a work. `measured` and `threshold` are decimals or words, for a person to compare."""
+
+    rule: str
+    outcome: Outcome
+    measured: str
+    threshold: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Details:
+    """Everything a receipt says. `root`, `work` and `spec` are 64 hex digits; `rule` is empty on accept."""
+
+    protocol: int
+    chain_id: int
+    contract: str
+    run: int
+    work: str
+    node: str
+    step: int
+    sequence: int
+    root: str
+    units: int
+    spec: str
+    outcome: int
+    rule: str
+    measured: str
+    threshold: str
+    detail: str
+    sequences_checked: int
+    proofs_checked: int
+    tokens_checked: int
+    time: int
+    """Of judgement, in block time."""
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.node, self.step, self.sequence, bytes.fromhex(self.root))  # type: ignore[arg-type]
+
+    def encode(self) -> bytes:
+        return canonical.encode(asdict(self))
+
+
+@dataclass(frozen=True)
+class Receipt:
+    details: Details
+    validator: str
+    signature: bytes
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(self.details.outcome)
+
+    @property
+    def work(self) -> bytes:
+        return bytes.fromhex(self.details.work)
+
+    @classmethod
+    def issue(cls, details: Details, key: Key, domain: Domain) -> Receipt:
+        return cls(details, key.address, _message(details).sign(key, domain))
+
+    def evidence(self, domain: Domain) -> bytes:
+        """The 32 bytes that stand for this receipt on chain."""
+        return _message(self.details).digest(domain)
+
+    def encode(self) -> bytes:
+        """Wire form: canonical JSON of details, validator and signature."""
+        return canonical.encode(
+            {"details": asdict(self.details), "validator": self.validator, "signature": "0x" + self.signature.hex()}
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, domain: Domain, run: int) -> Receipt:
+        """Parses and checks a peer's receipt: form, chain, run, work id and signature.
+
+        Whether the validator holds a seat is for the caller to ask the chain. Raises Malformed, Oversized, BadSignature.
+        """
+        value = canonical.decode(data, cap=RECEIPT_BYTES_MAX, what="receipt")
+        if not isinstance(value, dict) or set(value) != {"details", "validator", "signature"}:
+            raise Malformed("receipt has other keys than it should")
+        details = _details(value["details"])
+        if (details.protocol, details.chain_id, details.contract, details.run) != (
+            PROTOCOL_VERSION, domain.chain_id, domain.contract, run,
+        ):  # fmt: skip
+            raise Malformed("receipt is of another protocol, chain, contract or run")
+        if details.ref.work_id(run).hex() != details.work:
+            raise Malformed("receipt names another work than its fields do")
+        try:
+            signature = bytes.fromhex(str(value["signature"]).removeprefix("0x"))
+        except ValueError as error:
+            raise Malformed("receipt's signature is not hex") from error
+        receipt = cls(details, str(value["validator"]), signature)
+        _message(details).require(signature, domain, receipt.validator, "receipt")  # type: ignore[arg-type]
+        return receipt
+
+
+def _message(details: Details) -> Verdict:
+    return Verdict(details.run, bytes.fromhex(details.work), details.outcome, canonical.digest(asdict(details)))
+
+
+def _details(value: Any) -> Details:
+    kinds = {name: field.type for name, field in Details.__dataclass_fields__.items()}
+    if not isinstance(value, dict) or set(value) != set(kinds):
+        raise Malformed("receipt details have other keys than they should")
+    for name, kind in kinds.items():
+        if type(value[name]).__name__ != kind:
+            raise Malformed(f"receipt: {name} is {type(value[name]).__name__}, not {kind}")
+        if kind == "int" and not 0 <= value[name] < 2**64:
+            raise Malformed(f"receipt: {name} is out of range")
+    details = Details(**value)
+    if details.outcome not in tuple(Outcome) or (details.rule not in RULES) != (details.outcome == Outcome.ACCEPT):
+        raise Malformed("receipt's outcome and rule do not belong together")
+    for name in ("work", "root", "spec"):
+        text = getattr(details, name)
+        if len(text) != 64 or set(text) - set("0123456789abcdef"):
+            raise Malformed(f"receipt: {name} is not 64 hex digits")
+    if not is_checksum_address(details.node) or max(details.step, details.sequence) >= 2**32:
+        raise Malformed("receipt names no possible work")
+    return details
