@@ -24,9 +24,9 @@ class Channel(Protocol):
     write: Callable[[bytes], Awaitable[None]]
 
 
-async def propose(channel: Channel, protocol: str) -> None:
-    """The dialler's side. Raises Unavailable when the other side does not speak `protocol`."""
-    await channel.write(_line(HEADER) + _line(protocol))
+async def propose(channel: Channel, protocol: str, then: bytes = b"") -> None:
+    """The dialler's side; `then` follows in the same write. Raises Unavailable when the peer does not speak `protocol`."""
+    await channel.write(_line(HEADER) + _line(protocol) + then)
     await _expect_header(channel)
     answer = await _read_line(channel)
     if answer == _REFUSED:

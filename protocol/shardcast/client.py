@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 
 from eth_typing import ChecksumAddress
 
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
-from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable, UsageError
-from protocol.shardcast.connection import Connection, Pool, Timeouts
+from protocol.errors import DeadlineExceeded, HashMismatch, UsageError
+from protocol.shardcast.connection import Connection, Timeouts
+from protocol.shardcast.crew import Crew, Perform
 from protocol.shardcast.http1 import file_target, manifest_target
 from protocol.shardcast.manifest import Chunk, Expected, Limits, Manifest, digest_of
 from protocol.shardcast.partial import Partial
@@ -31,15 +31,14 @@ from protocol.shardcast.source import Source, Standing
 from protocol.shardcast.store import VersionStore
 from protocol.signing import Domain
 
-Perform = Callable[[Task, Connection], None]
-"""Carries out a task on a connection: asks, reads, verifies, writes, and reports each chunk to the schedule."""
+_VERSIONS_REMEMBERED = 16  # for how many unfinished versions it is known who lied
 
 
 class Client:
     """Fetches versions of `run` into `store`, trusting the key `trainer` and the digests it is given, nobody else.
 
-    `streams` is the number of threads, each with one request under way. `progress(step, done, total)` is called with
-    numbers of bytes after every chunk that was verified. `statistics` adds up over all fetches.
+    `streams` is the number of threads, each with one request under way. `progress(step, present, total)` is called from
+    them, in bytes, after every chunk that was verified. `statistics` adds up over all fetches.
     """
 
     def __init__(
@@ -53,19 +52,18 @@ class Client:
         streams: int = 4,
         limits: Limits | None = None,
         chunk_bytes: int = SHARDCAST_CHUNK_BYTES,
-        progress: Callable[[int, int, int], None] = lambda step, done, total: None,
+        progress: Callable[[int, int, int], None] = lambda step, present, total: None,
         rng: random.Random | None = None,
     ) -> None:
         if streams < 1:
             raise UsageError("a client needs at least one stream")
-        self.store = store
+        self.store, self.run, self.trainer, self.domain = store, run, trainer, domain
+        self.timeouts, self.streams, self.limits = timeouts or Timeouts(), streams, limits or Limits()
+        self.chunk_bytes, self.progress, self.rng = chunk_bytes, progress, rng or random.Random()
         self.statistics = Statistics()
-        self._domain, self._run, self._trainer = domain, run, trainer
-        self._timeouts, self._streams, self._limits = timeouts or Timeouts(), streams, limits or Limits()
-        self._chunk_bytes, self._progress, self._rng = chunk_bytes, progress, rng or random.Random()
         self._mutex = Lock()
         self._standings: dict[str, Standing] = {}
-        self._banned: dict[bytes, set[str]] = defaultdict(set)
+        self._banned: dict[bytes, set[str]] = {}
 
     def fetch(self, step: int, manifest_digest: bytes, sources: Sequence[Source], deadline: float) -> Path:
         """The folder of version `step`, whose manifest hashes to `manifest_digest` on chain; fetched if need be.
@@ -74,29 +72,21 @@ class Client:
         it for use. Of several sources with one name the first is asked.
 
         Raises DeadlineExceeded with what is missing and why each source failed; Unavailable once every source has been
-        caught lying; HashMismatch if the signed manifest contradicts itself; PreflightError for a full disk.
+        caught lying; HashMismatch if the signed manifest contradicts itself; PreflightError where the disk is full.
         """
-        if self._is_held(step, manifest_digest):
+        if self._holds(step, manifest_digest):
             return self.store.folder(step)
-        expected = Expected(
-            self._run, step, manifest_digest, self._trainer, self._domain, self._limits, self._chunk_bytes
-        )
+        expected = Expected(self.run, step, manifest_digest, self.trainer, self.domain, self.limits, self.chunk_bytes)
         with self._mutex:
-            for source in sources:
-                self._standings.setdefault(source.name, Standing())
-            banned = self._banned[manifest_digest]
-        signed, manifest = self._fetch_manifest(expected, sources, banned, deadline)
-        with self.store.draft(step, manifest_digest.hex(), manifest.total_bytes) as draft:
-            with Partial(draft, manifest) as partial:
-                self._fill(partial, manifest, sources, banned, deadline)
-            folder = self.store.commit(step, draft, signed)
-        with self._mutex:
-            self._banned.pop(manifest_digest, None)
-            self._standings = {source.name: self._standings[source.name] for source in sources}
-        return folder
+            banned = self._banned.setdefault(manifest_digest, set())
+            while len(self._banned) > _VERSIONS_REMEMBERED:
+                del self._banned[next(iter(self._banned))]
+            known = {source.name: self._standings.get(source.name, Standing()) for source in sources}
+            self._standings = known
+        return _Fetch(self, expected, sources, known, banned, deadline).run()
 
-    def _is_held(self, step: int, digest: bytes) -> bool:
-        """Whether the version is here. One with another digest, which the chain has since replaced, is removed."""
+    def _holds(self, step: int, digest: bytes) -> bool:
+        """Whether the version is here. One with another digest, which the chain has replaced since, is removed."""
         if not self.store.holds(step):
             return False
         if digest_of(self.store.manifest(step)) == digest:
@@ -104,41 +94,120 @@ class Client:
         self.store.discard(step)
         return False
 
-    # ---- the manifest
 
-    def _fetch_manifest(
-        self, expected: Expected, sources: Sequence[Source], banned: set[str], deadline: float
-    ) -> tuple[bytes, Manifest]:
-        schedule = self._schedule([0], [0], sources, banned, lambda _: f"manifest of version {expected.step}")
+@dataclass
+class _Fetch:
+    """One call of `Client.fetch`: `standings` and `banned` are the client's memory of `sources`."""
+
+    client: Client
+    expected: Expected
+    sources: Sequence[Source]
+    standings: dict[str, Standing]
+    banned: set[str]
+    deadline: float
+
+    def run(self) -> Path:
+        store, step = self.client.store, self.expected.step
+        signed, manifest = self._fetch_manifest()
+        with store.draft(step, self.expected.digest.hex(), manifest.total_bytes) as draft:
+            with Partial(draft, manifest) as partial:
+                self._fill(partial, manifest)
+            return store.commit(step, draft, signed)
+
+    def _fetch_manifest(self) -> tuple[bytes, Manifest]:
         found: list[tuple[bytes, Manifest]] = []
+        schedule = self._schedule([0], [0], lambda _: f"manifest of version {self.expected.step}")
 
-        def perform(task: Task, connection: Connection) -> None:
-            length = connection.ask_whole(manifest_target(expected.step), MANIFEST_BYTES_MAX, deadline)
+        def perform(task: Task, connection: Connection, room: memoryview) -> None:
+            length = connection.ask_whole(manifest_target(self.expected.step), MANIFEST_BYTES_MAX, self.deadline)
             data = bytearray(length)
-            connection.read(memoryview(data), deadline)
-            found.append((bytes(data), expected.open(bytes(data))))
+            connection.read(memoryview(data), self.deadline)
+            found.append((bytes(data), self.expected.open(bytes(data))))
             schedule.arrived(task, 0.0)
 
-        with self._crew(schedule, perform, deadline):
-            schedule.wait_for(0, deadline)
+        with self._crew(schedule, perform):
+            schedule.wait_for(0, self.deadline)
         return found[0]
 
-    # ---- the chunks
-
-    def _fill(
-        self, partial: Partial, manifest: Manifest, sources: Sequence[Source], banned: set[str], deadline: float
-    ) -> None:
-        """Completes `partial` from the sources and checks its whole files."""
+    def _fill(self, partial: Partial, manifest: Manifest) -> None:
+        """Completes `partial` and checks its whole files."""
         chunks = list(manifest.chunks())
         numbers = {file.name: number for number, file in enumerate(manifest.files)}
-        present = self._present(partial, chunks, deadline)
-        self.statistics.resumed_chunks += len(present)
+        present = self._present(partial, chunks)
+        self.client.statistics.resumed_chunks += len(present)
         schedule = self._schedule(
             [chunk.size for chunk in chunks],
             [numbers[chunk.file.name] for chunk in chunks],
-            sources,
-            banned,
             lambda number: f"{chunks[number].file.name} from byte {chunks[number].offset}",
             present,
         )
-        ...
+
+        def perform(task: Task, connection: Connection, room: memoryview) -> None:
+            self._fetch_run(task, [chunks[number] for number in task.chunks], connection, room, schedule, partial)
+            self.client.progress(manifest.step, schedule.bytes_present, manifest.total_bytes)
+
+        with self._crew(schedule, perform):
+            partial.check_files(chunks, lambda number: schedule.wait_for(number, self.deadline))
+
+    def _fetch_run(
+        self,
+        task: Task,
+        chunks: Sequence[Chunk],
+        connection: Connection,
+        room: memoryview,
+        schedule: Schedule,
+        partial: Partial,
+    ) -> None:
+        """Asks for neighbouring chunks in one request; reads, verifies and writes them one by one."""
+        began = time.monotonic()
+        file, first, last = chunks[0].file, chunks[0].offset, chunks[-1].offset + chunks[-1].size - 1
+        connection.ask_range(file_target(self.expected.step, file.name), first, last, file.size, self.deadline)
+        for chunk in chunks:
+            if not schedule.is_wanted(task):
+                return
+            content = room[: chunk.size]
+            connection.read(content, self.deadline)
+            if not chunk.matches(content):
+                raise HashMismatch(f"{file.name} from byte {chunk.offset} does not hash to what the manifest says")
+            partial.write(chunk, content)
+            ended = time.monotonic()
+            schedule.arrived(task, ended - began)
+            began = ended
+
+    def _present(self, partial: Partial, chunks: Sequence[Chunk]) -> list[int]:
+        """Numbers of the chunks that an earlier attempt has left on disk."""
+        room = memoryview(bytearray(self.client.chunk_bytes))
+        found = []
+        for number, chunk in enumerate(chunks):
+            if time.monotonic() > self.deadline:
+                raise DeadlineExceeded(f"verifying what was left of version {self.expected.step} took too long")
+            if partial.holds(chunk, room):
+                found.append(number)
+        return found
+
+    def _schedule(
+        self, sizes: Sequence[int], files: Sequence[int], describe: Callable[[int], str], present: Sequence[int] = ()
+    ) -> Schedule:
+        return Schedule(
+            sizes,
+            files,
+            self.sources,
+            self.standings,
+            self.banned,
+            self.client.statistics,
+            streams=self.client.streams,
+            describe=describe,
+            present=present,
+            rng=self.client.rng,
+        )
+
+    def _crew(self, schedule: Schedule, perform: Perform) -> Crew:
+        client = self.client
+        return Crew(
+            schedule,
+            perform,
+            client.timeouts,
+            streams=client.streams,
+            room=client.chunk_bytes,
+            deadline=self.deadline,
+        )

@@ -22,6 +22,10 @@ from protocol.shardcast.source import Source
 _STATUS = re.compile(r"HTTP/1\.1 (?P<status>[0-9]{3})(?: .*)?")
 
 
+class StaleConnection(ConnectionError):
+    """A kept connection was closed by the other side while it was idle: no failure, a fresh one may serve."""
+
+
 @dataclass(frozen=True)
 class Timeouts:
     """Seconds to `connect`, and `idle` without a byte or until an answer begins; a chunk comes at `floor_rate` bytes per
@@ -41,7 +45,7 @@ class Connection:
         self._timeouts = timeouts
         self._host = source.url.removeprefix("http://").rstrip("/")
         self._unread = 0
-        self.is_fresh = True
+        self._has_served = False
 
     @property
     def is_clean(self) -> bool:
@@ -84,11 +88,15 @@ class Connection:
 
     def _ask(self, target: str, fields: dict[str, str], deadline: float) -> Head:
         limit = min(deadline, time.monotonic() + self._timeouts.idle)
-        self._wire.send(write_head(f"GET {target} HTTP/1.1", {"Host": self._host} | fields), limit)
-        head = self._wire.read_head(limit)
-        if head is None:
-            raise ConnectionResetError("closed without an answer")
-        self.is_fresh = False
+        request = write_head(f"GET {target} HTTP/1.1", {"Host": self._host} | fields)
+        try:
+            self._wire.send(request, limit)
+            head = self._wire.read_head(limit)
+            if head is None:
+                raise ConnectionResetError("closed without an answer")
+        except ConnectionError as error:
+            raise StaleConnection(str(error)) if self._has_served else error from None
+        self._has_served = True
         return head
 
     def _require(self, head: Head, wanted: int) -> int:
@@ -176,6 +184,8 @@ def _resolve(host: str, port: int, deadline: float) -> list[Any]:
             answer.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except OSError as error:
             answer.append(error)
+        except UnicodeError as error:  # no name at all, for instance a label of more than 63 letters
+            answer.append(OSError(str(error)))
         done.set()
 
     Thread(target=ask, name=f"resolve-{host}", daemon=True).start()

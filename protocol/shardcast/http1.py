@@ -15,6 +15,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,14 @@ _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\t\x80-\xff
 _NUMBER = re.compile(r"[0-9]{1,16}")
 _MORE = getattr(socket, "MSG_MORE", 0)  # Linux: the head waits for the body, so that both leave in one packet
 _SENDFILE_BYTES = 4 << 20
+
+
+def manifest_target(step: int) -> str:
+    return f"/v/{step}/manifest"
+
+
+def file_target(step: int, name: str) -> str:
+    return f"/v/{step}/files/{name}"
 
 
 @dataclass(frozen=True)
@@ -137,10 +146,8 @@ class Wire:
 
     def shut(self) -> None:
         """Ends the connection from any thread: whoever waits on it wakes with an error."""
-        try:
+        with suppress(OSError):  # the peer was first
             self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the peer was first
 
     def close(self) -> None:
         self.socket.close()

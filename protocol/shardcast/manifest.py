@@ -197,25 +197,34 @@ def _split(data: bytes) -> tuple[bytes, bytes]:
     return data[len(_BEFORE) : -_AFTER_BYTES], bytes.fromhex(tail.group(1).decode())
 
 
-def describe(folder: Path, run: int, step: int, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
-    """Hashes the files of a flat folder. Hidden files are no part of a version.
+def publishable(folder: Path) -> list[Path]:
+    """The files of a flat folder, in order of name. Hidden ones are no part of a version.
 
-    Raises UsageError for a sub-folder, a name that cannot travel or an empty folder, PreflightError where reading fails.
+    Raises UsageError for a sub-folder, a name that cannot travel or an empty folder.
     """
     try:
         paths = sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
-        for path in paths:
-            if not path.is_file() or not _NAME.fullmatch(path.name):
-                raise UsageError(f"{path} cannot be published", hint="versions are flat folders of [A-Za-z0-9._-] files")
-        if not paths:
-            raise UsageError(f"{folder} holds no files to publish")
-        if len({path.name.lower() for path in paths}) != len(paths):
-            raise UsageError(f"{folder} holds two files whose names differ only in case")
-        # SHA-256 is the slower of the two hashes; on a thread of its own it hides the other.
-        with ThreadPoolExecutor(1, thread_name_prefix="sha256") as second:
-            files = tuple(_hash_file(path, chunk_bytes, second) for path in paths)
     except OSError as error:
-        raise PreflightError(f"cannot read {error.filename or folder}: {error.strerror}") from error
+        raise PreflightError(f"cannot read {folder}: {error.strerror}") from error
+    for path in paths:
+        if not path.is_file() or not _NAME.fullmatch(path.name):
+            raise UsageError(f"{path} cannot be published", hint="versions are flat folders of [A-Za-z0-9._-] files")
+    if not paths:
+        raise UsageError(f"{folder} holds no files to publish")
+    if len({path.name.lower() for path in paths}) != len(paths):
+        raise UsageError(f"{folder} holds two files whose names differ only in case")
+    return paths
+
+
+def describe(folder: Path, run: int, step: int, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
+    """The manifest of a folder's files. Raises what `publishable` raises, and PreflightError where reading fails."""
+    paths = publishable(folder)
+    # SHA-256 is the slower of the two hashes; on a thread of its own it hides the other.
+    with ThreadPoolExecutor(1, thread_name_prefix="sha256") as second:
+        try:
+            files = tuple(_hash_file(path, chunk_bytes, second) for path in paths)
+        except OSError as error:
+            raise PreflightError(f"cannot read {folder}: {error.strerror}") from error
     return Manifest(run, step, files, chunk_bytes)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from protocol.errors import HashMismatch, IntegrityError
@@ -55,16 +55,16 @@ class Partial:
             while done < chunk.size:
                 done += os.pwrite(self._fds[chunk.file.name], content[done:], chunk.offset + done)
 
-    def check_files(self, chunks: Iterator[Chunk], arrived: Callable[[Chunk], None]) -> None:
-        """Hashes every whole file in order, calling `arrived` to wait for each chunk before it is read back.
+    def check_files(self, chunks: Sequence[Chunk], wait_for: Callable[[int], None]) -> None:
+        """Hashes every whole file, reading each of the manifest's `chunks` back after `wait_for` its number returned.
 
         Raises HashMismatch if the manifest contradicts itself (whoever signed it is at fault), and IntegrityError if
         this disk does not return what was written to it.
         """
         buffer = memoryview(bytearray(self._chunk_bytes))
         sums = {file.name: hashlib.sha256() for file in self._files}
-        for chunk in chunks:
-            arrived(chunk)
+        for number, chunk in enumerate(chunks):
+            wait_for(number)
             view = buffer[: chunk.size]
             self._read(chunk, view)
             sums[chunk.file.name].update(view)
@@ -75,7 +75,9 @@ class Partial:
     def _why_wrong(self, file: FileEntry) -> Exception:
         buffer = memoryview(bytearray(self._chunk_bytes))
         if all(self._verifies(chunk, buffer) for chunk in file.pieces(self._chunk_bytes)):
-            return HashMismatch(f"the chunks of {file.name} verify, but not its SHA-256: the manifest contradicts itself")
+            return HashMismatch(
+                f"the chunks of {file.name} verify, but not its SHA-256: the manifest contradicts itself"
+            )
         return IntegrityError(f"{file.name} does not read back as it was written; is the disk failing?")
 
     def _verifies(self, chunk: Chunk, buffer: memoryview) -> bool:

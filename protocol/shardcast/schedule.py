@@ -23,7 +23,10 @@ from protocol.shardcast.source import Source, Standing, weights
 
 _TASK_SECONDS = 2.0  # a task is as long as its source takes for this time: long enough to hide the round trip
 _TASK_CHUNKS = 16  # and never longer than this
-_LAG_SECONDS, _LAG_CHUNKS = 1.0, 3.0  # a source lags after this time without a chunk, or this many times what others take
+_LAG_SECONDS, _LAG_CHUNKS = (
+    1.0,
+    3.0,
+)  # a source lags after this time without a chunk, or this many times what others take
 _NAP_SECONDS = 1.0  # the longest a worker waits before it looks again
 _NAMED = 4  # missing chunks that an error names
 
@@ -73,12 +76,15 @@ class Schedule:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sizes, self._files, self._streams = sizes, files, streams
-        self._sources = {source.name: source for source in sources}
+        self._sources: dict[str, Source] = {}
+        for source in sources:
+            self._sources.setdefault(source.name, source)
         self._standings, self._banned, self._statistics = standings, banned, statistics
         self._describe, self._rng, self._clock = describe, rng or random.Random(), clock
         self._have = bytearray(len(sizes))
         for chunk in present:
             self._have[chunk] = 1
+        self.bytes_present = sum(size for size, have in zip(sizes, self._have, strict=True) if have)
         self._waiting = [chunk for chunk, have in enumerate(self._have) if not have]  # ascending, hence a heap
         self._running: list[Task] = []
         self._error: BaseException | None = None
@@ -137,6 +143,7 @@ class Schedule:
                 self._standings[task.source.name].delivered(self._sizes[chunk], seconds)
             if not self._have[chunk]:
                 self._have[chunk] = 1
+                self.bytes_present += self._sizes[chunk]
                 self._statistics.bytes_from[task.source.name] += self._sizes[chunk]
             self._changed.notify_all()
 
@@ -158,13 +165,15 @@ class Schedule:
     def violated(self, task: Task, violation: ProtocolViolation) -> None:
         """The source lied or broke the rules: it is not asked again for this version."""
         with self._changed:
+            if self._is_over:
+                return
             name = task.source.name
             self._banned.add(name)
             self._statistics.violations[name] += 1
             if isinstance(violation, HashMismatch):
                 self._statistics.bad_chunks[name] += 1
             self._statistics.failovers += 1
-            self._standings[name].failed(f"{type(violation).__name__}: {violation}", self._clock())
+            self._standings[name].failed(f"{type(violation).__name__}, {violation}", self._clock())
             self._give_back(task)
 
     def abort(self, error: BaseException) -> None:
@@ -223,7 +232,9 @@ class Schedule:
 
     def _lags_from(self, task: Task) -> float:
         """The moment from which a task that has not moved counts as lagging behind what another source would do."""
-        others = [self._standings[source.name].bandwidth for source in self._usable() if source.name != task.source.name]
+        others = [
+            self._standings[source.name].bandwidth for source in self._usable() if source.name != task.source.name
+        ]
         best = max((bandwidth for bandwidth in others if bandwidth), default=float("inf"))
         return task.moved + max(_LAG_SECONDS, _LAG_CHUNKS * max(self._sizes[chunk] for chunk in task.chunks) / best)
 

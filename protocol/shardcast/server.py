@@ -18,6 +18,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from threading import Event, Lock, Thread
@@ -167,10 +168,8 @@ class Server:
                 with self._mutex:
                     self._guests.discard(guest)
         sock.setblocking(False)
-        try:
+        with suppress(OSError):  # it learns the same from the closed connection
             sock.send(_refusal(HTTPStatus.SERVICE_UNAVAILABLE))
-        except OSError:
-            pass  # it learns the same from the closed connection
         wire.close()
 
     def _has_room(self, address: str) -> bool:
@@ -241,9 +240,7 @@ class Server:
             body = self.store.manifest(step)
         except PreflightError:  # not held, or retired in this moment
             return self._send_status(wire, HTTPStatus.NOT_FOUND)
-        head = write_head(
-            "HTTP/1.1 200 OK", {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        )
+        head = write_head("HTTP/1.1 200 OK", {"Content-Type": "application/json", "Content-Length": str(len(body))})
         wire.send(head + body, self._deadline(len(body)))
         return True
 
@@ -289,10 +286,8 @@ class Server:
 
     def _refuse(self, wire: Wire, status: HTTPStatus) -> bool:
         """The last answer of a connection whose peer does not speak as it should."""
-        try:
+        with suppress(OSError):
             wire.send(_refusal(status), self._deadline(0))
-        except OSError:
-            pass
         return False
 
 

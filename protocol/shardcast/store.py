@@ -227,7 +227,8 @@ class VersionStore:
         with self._mutex:
             for other in self._drafts.iterdir():
                 owner = int(other.name.partition("-")[0])
-                if owner < step and owner not in self._drafting or owner == step and other != folder:
+                is_older = owner < step and owner not in self._drafting
+                if is_older or (owner == step and other != folder):
                     shutil.rmtree(other, ignore_errors=True)
 
     def _require_space(self, folder: Path, size: int) -> None:

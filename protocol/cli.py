@@ -1,0 +1,141 @@
+"""The command `murmur`, and what all commands share: options, output, confirmation, and errors that end well.
+
+Command groups are found through the entry-point group `murmuration.commands` and imported only when they are used. stdout
+carries data, stderr carries progress and logs; every reading command has --json.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from protocol import __version__
+from protocol.errors import MurmurationError, UsageError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+PasswordFile = Annotated[
+    Path | None, typer.Option(help="File holding the keystore's password (else MURMUR_PASSWORD, else a prompt).")
+]
+
+INTERRUPTED = 130
+
+
+def group(help_text: str) -> typer.Typer:
+    """A command group with the project's manners: help without arguments, plain tracebacks, no completion machinery."""
+    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+class LazyGroups(TyperGroup):
+    """Command groups of all installed packages, each imported at its first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(point.name for point in entry_points(group="murmuration.commands"))
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        found = [point for point in entry_points(group="murmuration.commands") if point.name == name]
+        return typer.main.get_command(found[0].load()) if found else None
+
+
+app = typer.Typer(
+    cls=LazyGroups, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Reinforcement learning of a language model by a swarm of machines nobody controls.",
+)  # fmt: skip
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"murmuration {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of `murmur`."""
+    run(app, "murmur")
+
+
+def run(application: typer.Typer, name: str) -> None:
+    """Runs a command line and ends the process with the exit code of what happened."""
+    try:
+        typer.main.get_command(application)(prog_name=name, standalone_mode=False)
+        code = 0
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        typer.echo("interrupted", err=True)
+        code = INTERRUPTED
+    except MurmurationError as error:
+        report(error)
+        code = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 0
+    sys.exit(code)
+
+
+def report(error: MurmurationError) -> None:
+    """One sentence of what is wrong and one of what to do next, on stderr."""
+    typer.echo(f"error: {error}", err=True)
+    if error.hint:
+        typer.echo(f"  try: {error.hint}", err=True)
+
+
+def emit(data: dict[str, Any], as_json: bool, text: Callable[[], None]) -> None:
+    """Prints `data` as JSON, or calls `text` to print it for a person."""
+    if as_json:
+        typer.echo(json.dumps(data, default=str))
+    else:
+        text()
+
+
+def confirm(question: str, consequences: list[str], yes: bool) -> None:
+    """Shows what follows and asks. Raises UsageError at once when nobody can answer, click.Abort when the answer is no."""
+    for line in consequences:
+        typer.echo(f"  {line}", err=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} needs a confirmation and there is no terminal", hint="give --yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def set_up_logging(level: str = "INFO") -> None:
+    """Logs of a long-running command: one line per event on stderr."""
+    logging.basicConfig(
+        level=level,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )
+    for noisy in (
+        "web3",
+        "urllib3",
+        "httpx",
+        "httpcore",
+        "asyncio",
+        "uvicorn.access",
+        "libp2p",
+        "multiaddr",
+        "filelock",
+    ):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def strip_at(path: str) -> Path:
+    """`@run.toml` and `run.toml` name the same file."""
+    return Path(path.removeprefix("@"))

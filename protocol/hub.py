@@ -1,0 +1,277 @@
+"""The hub as its users see it: where rollout files and receipts of a run are left and fetched. (The hub itself: trainer/hub.)
+
+    GET  /v1/runs/R/spec                   canonical JSON of the run spec
+    GET  /v1/runs/R/status                 what the trainer does, as JSON; informative only
+    PUT  /v1/runs/R/works/W                rollout file of a committed work; answers with a storage receipt
+    GET  /v1/runs/R/works/W                the storage receipt, 404 before the upload
+    GET  /v1/runs/R/files/SHA256?wait=S    a rollout file by its root
+    POST /v1/runs/R/receipts               a verdict receipt
+    GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
+    POST /v1/runs/R/opinions               asks the other validators to check a work as well
+    GET  /v1/runs/R/opinions?after=N&wait=S   such requests
+
+With `wait` an answer that would be empty is held back up to so many seconds until there is something to say.
+Every write carries an EIP-712 `Write` over (run, method, path, SHA-256 of the body, nonce, expiry) of a seated key, in the
+four headers below. Nothing read from a hub is trusted: files hash to roots on chain, receipts carry signatures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from protocol import canonical, runspec
+from protocol.constants import SPEC_BYTES_MAX, WRITE_LIFETIME_SECONDS
+from protocol.errors import BadSignature, HashMismatch, Malformed, MurmurationError, Oversized, Unavailable
+from protocol.identity import Key
+from protocol.runspec import RunSpec
+from protocol.signing import Domain, StorageReceipt, Write
+
+ADDRESS, NONCE, EXPIRY, SIGNATURE = "Murmur-Address", "Murmur-Nonce", "Murmur-Expiry", "Murmur-Signature"
+PAGE = 256
+"""Most entries of one answer to a listing."""
+WAIT_MAX = 20
+"""Longest wait a hub grants, in seconds."""
+_JSON_BYTES_MAX = 32 << 20
+
+
+class Refused(MurmurationError):
+    """The hub understood and said no; `status` is the HTTP status. Trying the same again will not help."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A hub's signed promise that it holds a work's file."""
+
+    receipt: StorageReceipt
+    signature: bytes
+
+    def as_json(self) -> dict[str, Any]:
+        r = self.receipt
+        return {
+            "run": r.run, "work": r.work.hex(), "root": r.root.hex(), "size": r.size, "time": r.time,
+            "signature": self.signature.hex(),
+        }  # fmt: skip
+
+    @classmethod
+    def parse(cls, value: Any, domain: Domain, hub: str) -> Stored:
+        """Raises Malformed or BadSignature unless `hub` signed exactly this."""
+        try:
+            receipt = StorageReceipt(
+                int(value["run"]),
+                bytes.fromhex(value["work"]),
+                bytes.fromhex(value["root"]),
+                int(value["size"]),
+                int(value["time"]),
+            )
+            signature = bytes.fromhex(value["signature"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Malformed("no storage receipt") from error
+        receipt.require(signature, domain, hub, "storage receipt")  # type: ignore[arg-type]
+        return cls(receipt, signature)
+
+
+def sign_write(key: Key, domain: Domain, *, run: int, method: str, path: str, body: bytes, now: int) -> dict[str, str]:
+    """Headers for one write; `body` is the SHA-256 of what is sent, `now` block time."""
+    nonce, expiry = secrets.token_bytes(32), now + WRITE_LIFETIME_SECONDS // 2
+    signature = Write(run, method, path, body, nonce, expiry).sign(key, domain)
+    return {ADDRESS: key.address, NONCE: nonce.hex(), EXPIRY: str(expiry), SIGNATURE: signature.hex()}
+
+
+def check_write(
+    headers: Mapping[str, str], domain: Domain, *, run: int, method: str, path: str, body: bytes, now: int
+) -> tuple[str, bytes]:
+    """(address, nonce) of a write's signer. Raises BadSignature; whether the nonce is fresh is for the caller."""
+    try:
+        address, expiry = headers[ADDRESS], int(headers[EXPIRY])
+        nonce, signature = bytes.fromhex(headers[NONCE]), bytes.fromhex(headers[SIGNATURE])
+    except (KeyError, ValueError) as error:
+        raise BadSignature("the write carries no signature") from error
+    if len(nonce) != 32 or not now <= expiry <= now + WRITE_LIFETIME_SECONDS:
+        raise BadSignature("the write's nonce or expiry is out of range")
+    Write(run, method, path, body, nonce, expiry).require(signature, domain, address, "write")  # type: ignore[arg-type]
+    return address, nonce
+
+
+class HubClient:
+    """One hub and one run. `now` gives block time, for the expiry of writes; safe to share between threads."""
+
+    def __init__(
+        self,
+        url: str,
+        run: int,
+        domain: Domain,
+        *,
+        key: Key | None = None,
+        now: Callable[[], int] | None = None,
+        timeout: float = 20.0,
+    ) -> None:
+        self.run = run
+        self._domain = domain
+        self._key = key
+        self._now = now
+        plain = {"Accept-Encoding": "identity"}  # nothing a hub sends is worth a decompression bomb
+        self._http = httpx.Client(base_url=url, timeout=timeout + WAIT_MAX, follow_redirects=False, headers=plain)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def spec(self, digest: bytes) -> RunSpec:
+        """The run spec with this digest. Raises HashMismatch when the hub holds another one."""
+        return runspec.from_bytes(self._get("spec", cap=SPEC_BYTES_MAX), digest)
+
+    def status(self) -> dict[str, Any]:
+        return self._json("status")
+
+    def upload(self, work: bytes, root: bytes, path: Path, hub: str) -> Stored:
+        """Uploads a committed file; `hub` is the address whose storage receipt counts."""
+        data = path.read_bytes()
+        answer = self._write("PUT", f"works/{work.hex()}", data, root)
+        return Stored.parse(answer, self._domain, hub)
+
+    def stored(self, work: bytes, hub: str) -> Stored | None:
+        """The storage receipt of a work, None while its file is not there."""
+        try:
+            return Stored.parse(self._json(f"works/{work.hex()}"), self._domain, hub)
+        except Refused as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return None
+            raise
+
+    def download(self, root: bytes, target: Path, *, cap: int) -> bool:
+        """Writes the file of a root to `target`; False when the hub has none. Raises HashMismatch for other bytes."""
+        hashed, size = hashlib.sha256(), 0
+        partial = target.with_suffix(".part")
+        with (
+            self._errors(f"files/{root.hex()}"),
+            self._http.stream("GET", self._path(f"files/{root.hex()}")) as response,
+        ):
+            if response.status_code == httpx.codes.NOT_FOUND:
+                return False
+            self._require_ok(response)
+            with partial.open("wb") as file:
+                for part in response.iter_bytes(1 << 20):
+                    size += len(part)
+                    if size > cap:
+                        raise Oversized(f"the hub sends more than {cap} bytes for {root.hex()}")
+                    hashed.update(part)
+                    file.write(part)
+        if hashed.digest() != root:
+            partial.unlink()
+            raise HashMismatch(f"the hub's file for {root.hex()} holds other bytes")
+        os.replace(partial, target)
+        return True
+
+    def post_receipt(self, receipt: bytes) -> None:
+        self._write("POST", "receipts", receipt, hashlib.sha256(receipt).digest())
+
+    def receipts(self, after: int, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(cursor, receipt bytes) of all receipts after a cursor; they still have to be parsed and checked."""
+        for cursor, value in self._listing("receipts", after, wait):
+            yield cursor, _reencode(value)
+
+    def ask_opinion(self, work: bytes) -> None:
+        body = canonical.encode({"work": work.hex()})
+        self._write("POST", "opinions", body, hashlib.sha256(body).digest())
+
+    def opinions(self, after: int, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(cursor, work id) of requests for a second opinion."""
+        for cursor, value in self._listing("opinions", after, wait):
+            try:
+                yield cursor, bytes.fromhex(value["work"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise Malformed("the hub lists a request that is none") from error
+
+    # ---- HTTP ----------------------------------------------------------------------------------------------------------
+
+    def _path(self, path: str) -> str:
+        return f"/v1/runs/{self.run}/{path}"
+
+    def _listing(self, what: str, after: int, wait: int) -> Iterator[tuple[int, Any]]:
+        while True:
+            page = self._json(f"{what}?after={after}&wait={wait}")
+            try:
+                entries = [(int(entry["id"]), entry["value"]) for entry in page["entries"]]
+            except (KeyError, TypeError, ValueError) as error:
+                raise Malformed(f"the hub's listing of {what} makes no sense") from error
+            if any(number <= after for number, _ in entries):
+                raise Malformed(f"the hub's listing of {what} goes backwards")
+            yield from entries
+            if len(entries) < PAGE:
+                return
+            after, wait = entries[-1][0], 0
+
+    def _json(self, path: str) -> Any:
+        import json
+
+        try:
+            return json.loads(self._get(path, cap=_JSON_BYTES_MAX))
+        except ValueError as error:
+            raise Malformed(f"the hub's answer to {path} is no JSON") from error
+
+    def _get(self, path: str, *, cap: int) -> bytes:
+        with self._errors(path), self._http.stream("GET", self._path(path)) as response:
+            self._require_ok(response)
+            return _capped(response, cap)
+
+    def _write(self, method: str, path: str, data: bytes, digest: bytes) -> Any:
+        if self._key is None or self._now is None:
+            raise ValueError("this client has no key to write with")
+        full = self._path(path)
+        headers = sign_write(
+            self._key, self._domain, run=self.run, method=method, path=full, body=digest, now=self._now()
+        )
+        with self._errors(path):
+            response = self._http.request(method, full, content=data, headers=headers)
+            self._require_ok(response)
+            return response.json() if response.content else None
+
+    @staticmethod
+    def _require_ok(response: httpx.Response) -> None:
+        if response.is_success:
+            return
+        try:
+            reason = str(_capped(response, 4096), "utf-8", "replace")
+        except (httpx.StreamConsumed, Oversized):
+            reason = response.text[:300]
+        if response.status_code >= 500 or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+            raise Unavailable(f"the hub cannot answer now ({response.status_code}): {reason[:300]}")
+        raise Refused(f"the hub refused ({response.status_code}): {reason[:300]}", response.status_code)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the hub did not answer {what}: {type(error).__name__}") from error
+        except ValueError as error:
+            raise Malformed(f"the hub's answer to {what} makes no sense") from error
+
+
+def _capped(response: httpx.Response, cap: int) -> bytes:
+    parts, size = [], 0
+    for part in response.iter_bytes():
+        size += len(part)
+        if size > cap:
+            raise Oversized(f"the hub's answer has more than {cap} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _reencode(value: Any) -> bytes:
+    try:
+        return canonical.encode(value)
+    except ValueError as error:
+        raise Malformed("the hub lists a receipt that is none") from error

@@ -1,0 +1,408 @@
+"""Connections to peers and streams on them: who is let in, how much they may open, and when they are cut off.
+
+A stream's other end is always a peer that has proven its key. A handler gets a `Stream` and may raise whatever it likes:
+its stream is reset and counted, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import trio
+
+from protocol.errors import Malformed, MurmurationError, PreflightError, Unavailable
+from protocol.p2p import negotiation
+from protocol.p2p.address import Address, network_of, peer_text
+from protocol.p2p.settings import Limits, Timing
+from protocol.p2p.transport import BoundedYamux, Budget, Identity, Upgraded, foreign_errors, upgrade
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 64 << 10
+_BACKLOG = 128
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class Stream:
+    """A stream to a proven peer. Every method raises Unavailable when the connection breaks."""
+
+    def __init__(self, connection: Connection, raw: Any) -> None:
+        self.peer = connection.peer
+        self.remote = connection.remote
+        self._raw = raw
+        self._ahead = b""
+
+    async def read(self, count: int) -> bytes:
+        """At most `count` bytes; none when the peer has finished."""
+        if not self._ahead:
+            with foreign_errors("the stream"):
+                try:
+                    self._ahead = bytes(await self._raw.read(_CHUNK))
+                except EOFError:
+                    if self._raw.conn.is_dead:
+                        raise
+        taken, self._ahead = self._ahead[:count], self._ahead[count:]
+        return taken
+
+    async def write(self, data: bytes) -> None:
+        with foreign_errors("the stream"):
+            await self._raw.write(data)
+
+    async def read_message(self, cap: int, what: str) -> bytes:
+        return await negotiation.read_message(self, cap, what)
+
+    async def write_message(self, data: bytes) -> None:
+        await self.write(negotiation.message(data))
+
+    async def finish(self) -> None:
+        """Says that nothing more will be written."""
+        with foreign_errors("the stream"):
+            await self._raw.close()
+
+    async def expect_end(self) -> None:
+        """Waits until the peer has finished too. Raises Malformed when it says more instead."""
+        if await self.read(1):
+            raise Malformed("the peer goes on where its message should end")
+
+    async def reset(self) -> None:
+        """Forgets the stream on both sides, unless it ended well."""
+        if not (self._raw.closed or self._raw.conn.is_dead):
+            with foreign_errors("the stream"):
+                await self._raw.reset()
+
+
+Handler = Callable[[Stream], Awaitable[None]]
+
+
+class Connection:
+    """`remote` is the IP of the other end, `kept` says that it is not closed for being idle."""
+
+    def __init__(self, upgraded: Upgraded, remote: str, *, outbound: bool) -> None:
+        self.peer = upgraded.peer
+        self.muxer: BoundedYamux = upgraded.muxer
+        self.remote = remote
+        self.outbound = outbound
+        self.kept = False
+        self.busy = 0
+        self.used = trio.current_time()
+
+
+class Node:
+    """Listens, dials, and hands inbound streams to the handlers of their protocols."""
+
+    def __init__(self, identity: Identity, limits: Limits, timing: Timing, *, loopback: bool) -> None:
+        """`loopback`: whether addresses of this machine's own interior may be dialled on the word of others."""
+        self.identity = identity
+        self.limits = limits
+        self.timing = timing
+        self.counts: Counter[str] = Counter()
+        self.on_lost: Callable[[Connection], None] = lambda connection: None
+        self._loopback = loopback
+        self._handlers: dict[str, Handler] = {}
+        self._connections: defaultdict[bytes, list[Connection]] = defaultdict(list)
+        self._networks: Counter[str] = Counter()
+        self._accepts: dict[str, Budget] = {}
+        self._handshakes = 0
+        self._dials: dict[bytes, trio.Lock] = {}
+        self._nursery: trio.Nursery
+
+    def handle(self, protocol: str, handler: Handler) -> None:
+        self._handlers[protocol] = handler
+
+    def connections(self) -> list[Connection]:
+        return [connection for group in self._connections.values() for connection in group]
+
+    def connection(self, peer: bytes) -> Connection | None:
+        """The newest live connection to `peer`."""
+        alive = [connection for connection in self._connections.get(peer, ()) if not connection.muxer.is_dead]
+        return alive[-1] if alive else None
+
+    async def run(
+        self, listen: Address | None, *, task_status: trio.TaskStatus[Address | None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Runs until cancelled; started with the address it listens on. Raises PreflightError when it cannot listen."""
+        listener = await _listen(listen) if listen else None
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._close_idle)
+                bound = None
+                if listen and listener:
+                    bound = Address(listen.kind, listen.host, listener.getsockname()[1])
+                    self._nursery.start_soon(self._accept, listener)
+                task_status.started(bound)
+        finally:
+            if listener:
+                listener.close()
+            for connection in self.connections():
+                connection.muxer.cut()
+
+    async def request(
+        self, peer: bytes, addresses: Iterable[Address], protocol: str, data: bytes, *, cap: int, what: str
+    ) -> bytes:
+        """One message there and one of at most `cap` bytes back, on a stream of its own, within the deadline for requests.
+
+        Raises Unavailable, or a ProtocolViolation when the peer answers what is none.
+        """
+        with trio.move_on_after(self.timing.request):
+            before = trio.current_time()
+            connection = self.connection(peer)
+            if connection:
+                try:
+                    return await self._exchange(connection, protocol, data, cap, what)
+                except Unavailable:
+                    if not connection.muxer.is_dead:
+                        raise  # else the peer may have restarted, and the connection was to the one before
+                finally:
+                    if connection.muxer.heard < before and trio.current_time() - before >= self.timing.request:
+                        connection.muxer.cut()
+            connection = await self.connect(peer, addresses)
+            return await self._exchange(connection, protocol, data, cap, what)
+        raise Unavailable(f"no answer within {self.timing.request:g} s")
+
+    async def connect(self, peer: bytes, addresses: Iterable[Address]) -> Connection:
+        """A live connection to `peer`, dialled at all its `addresses` at once if there is none. Raises Unavailable."""
+        lock = self._dials.setdefault(peer, trio.Lock())
+        try:
+            async with lock:
+                return self.connection(peer) or await self._dial_any(peer, addresses)
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._dials.pop(peer, None)
+
+    # ---- dialling ----
+
+    async def _dial_any(self, peer: bytes, addresses: Iterable[Address]) -> Connection:
+        usable = [place for place in addresses if place.is_dialable and (self._loopback or not place.is_loopback)]
+        if not usable or peer == self.identity.peer:
+            raise Unavailable("it has no address that can be dialled from here")
+        made: list[Connection] = []
+        problems: list[str] = []
+
+        async def attempt(place: Address) -> None:
+            try:
+                made.append(await self._dial(peer, place))
+                nursery.cancel_scope.cancel()
+            except MurmurationError as error:
+                problems.append(f"{place.host}:{place.port}: {error}")
+
+        with trio.move_on_after(self.timing.dial):
+            async with trio.open_nursery() as nursery:
+                for place in usable:
+                    nursery.start_soon(attempt, place)
+        if not made:
+            where = " or ".join(f"{place.host}:{place.port}" for place in usable)
+            raise Unavailable("; ".join(problems) or f"{where}: no answer within {self.timing.dial:g} s")
+        for spare in made[1:]:
+            spare.muxer.cut()
+        return made[0]
+
+    async def _dial(self, peer: bytes, place: Address) -> Connection:
+        try:
+            socket = await trio.open_tcp_stream(place.host, place.port)
+        except OSError as error:
+            raise Unavailable(_reason(error)) from error
+        try:
+            remote = socket.socket.getpeername()[0]
+            upgraded = await upgrade(socket, self.identity, self.limits, self.timing, expected=peer)
+        except BaseException:
+            socket.socket.close()
+            raise
+        connection = Connection(upgraded, remote, outbound=True)
+        self._adopt(connection)
+        return connection
+
+    async def _exchange(self, connection: Connection, protocol: str, data: bytes, cap: int, what: str) -> bytes:
+        connection.used = trio.current_time()
+        connection.busy += 1
+        try:
+            with foreign_errors("the connection"):
+                stream = Stream(connection, await connection.muxer.open_stream())
+            try:
+                await negotiation.propose(stream, protocol, then=negotiation.message(data))
+                await stream.finish()
+                answer = await stream.read_message(cap, what)
+                await stream.expect_end()
+                return answer
+            finally:
+                await self._reset(stream)
+        finally:
+            connection.busy -= 1
+
+    # ---- being dialled ----
+
+    async def _accept(self, listener: trio.socket.SocketType) -> None:
+        while True:
+            try:
+                socket, _ = await listener.accept()
+            except OSError as error:
+                if error.errno in _OUT_OF_RESOURCES:
+                    log.warning("cannot accept a peer: %s", error.strerror)
+                    await trio.sleep(1)
+                continue  # else the stranger hung up before we looked
+            try:
+                remote = socket.getpeername()[0]
+            except OSError:
+                socket.close()
+                continue
+            if self._admits(network_of(remote)):
+                self._nursery.start_soon(self._welcome, trio.SocketStream(socket), remote)
+            else:
+                self.counts["refused"] += 1
+                socket.close()
+
+    def _admits(self, network: str) -> bool:
+        if len(self._accepts) > self.limits.connections:
+            self._accepts = {name: budget for name, budget in self._accepts.items() if not budget.is_full}
+        if network not in self._accepts:
+            self._accepts[network] = Budget(self.limits.accept_burst, self.limits.accept_rate)
+        if not self._accepts[network].spend(1):
+            return False
+        if self._handshakes >= self.limits.handshakes or self._networks[network] >= self.limits.connections_per_address:
+            return False
+        connections = self.connections()
+        if len(connections) < self.limits.connections:
+            return True
+        idle = [each for each in connections if not each.busy and not each.outbound]
+        if not idle:
+            return False
+        min(idle, key=lambda each: each.used).muxer.cut()
+        return True
+
+    async def _welcome(self, socket: trio.SocketStream, remote: str) -> None:
+        network = network_of(remote)
+        self._networks[network] += 1
+        self._handshakes += 1
+        upgraded = None
+        try:
+            with trio.move_on_after(self.timing.handshake):
+                upgraded = await upgrade(socket, self.identity, self.limits, self.timing, expected=None)
+        except MurmurationError as error:
+            log.debug("a handshake with %s failed: %s", remote, error)
+        finally:
+            self._handshakes -= 1
+            if upgraded is None or upgraded.peer == self.identity.peer:
+                self.counts["failed handshakes"] += 1
+                self._networks[network] -= 1
+                socket.socket.close()
+        if upgraded and upgraded.peer != self.identity.peer:
+            connection = Connection(upgraded, remote, outbound=False)
+            self._adopt(connection)
+
+    # ---- serving ----
+
+    def _adopt(self, connection: Connection) -> None:
+        group = self._connections[connection.peer]
+        group.append(connection)
+        for oldest in group[: -self.limits.connections_per_peer]:
+            oldest.muxer.cut()
+        self._nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._run_muxer, connection, nursery.cancel_scope)
+                while True:
+                    raw = await connection.muxer.accept_stream()
+                    if connection.busy >= self.limits.streams_per_connection:
+                        self.counts["refused streams"] += 1
+                        nursery.start_soon(self._reset, Stream(connection, raw))
+                        continue
+                    connection.busy += 1
+                    connection.used = trio.current_time()
+                    nursery.start_soon(self._serve_stream, Stream(connection, raw), connection)
+        except Exception as error:  # noqa: BLE001  whatever ends a connection ends only that one
+            _log_unexpected("a connection", connection.peer, error)
+        finally:
+            self._abandon(connection)
+
+    async def _run_muxer(self, connection: Connection, scope: trio.CancelScope) -> None:
+        try:
+            await connection.muxer.start()
+        finally:
+            scope.cancel()
+
+    async def _serve_stream(self, stream: Stream, connection: Connection) -> None:
+        try:
+            with trio.fail_after(self.timing.stream):
+                protocol = await negotiation.accept(stream, self._handlers)
+                await self._handlers[protocol](stream)
+                await stream.finish()
+                await stream.expect_end()
+        except (MurmurationError, trio.TooSlowError) as error:
+            self.counts["failed streams"] += 1
+            log.debug("a stream of %s failed: %s", peer_text(stream.peer), error)
+        except Exception as error:  # noqa: BLE001  a handler's fault ends its stream, never the node
+            self.counts["failed streams"] += 1
+            _log_unexpected("a stream handler", stream.peer, error)
+        finally:
+            connection.busy -= 1
+            await self._reset(stream)
+
+    @staticmethod
+    async def _reset(stream: Stream) -> None:
+        with trio.CancelScope(shield=True):  # bounded: the muxer gives every write a deadline
+            try:
+                await stream.reset()
+            except Unavailable as error:
+                log.debug("a stream was gone before its reset: %s", error)
+
+    def _abandon(self, connection: Connection) -> None:
+        connection.muxer.cut()
+        group = self._connections[connection.peer]
+        group.remove(connection)
+        if not group:
+            del self._connections[connection.peer]
+        if not connection.outbound:
+            network = network_of(connection.remote)
+            self._networks[network] -= 1
+            if self._networks[network] <= 0:
+                del self._networks[network]
+        self.on_lost(connection)
+
+    async def _close_idle(self) -> None:
+        while True:
+            await trio.sleep(self.timing.idle / 4)
+            now = trio.current_time()
+            for connection in self.connections():
+                if connection.outbound and not connection.kept and not connection.busy:
+                    if now - connection.used > self.timing.idle:
+                        connection.muxer.cut()
+
+
+async def _listen(place: Address) -> trio.socket.SocketType:
+    """A listening socket that shares its port with nobody. Raises PreflightError."""
+    socket = trio.socket.socket(trio.socket.AF_INET6 if place.kind == "ip6" else trio.socket.AF_INET)
+    try:
+        socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+        if place.kind == "ip6":
+            socket.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
+        await socket.bind((place.host, place.port))
+        socket.listen(_BACKLOG)
+    except OSError as error:
+        socket.close()
+        hint = "stop the other program, or choose another port" if error.errno == errno.EADDRINUSE else ""
+        raise PreflightError(f"cannot listen on port {place.port} of {place.host}: {_reason(error)}", hint=hint) from error
+    return socket
+
+
+def _reason(error: OSError) -> str:
+    """Why in a few words; trio wraps the reasons of several attempts."""
+    cause: BaseException | None = error
+    while isinstance(cause, OSError) and not cause.strerror and (cause.__cause__ or cause.__context__):
+        cause = cause.__cause__ or cause.__context__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    text = cause.strerror if isinstance(cause, OSError) else None
+    return (text or str(cause) or type(error).__name__).lower()
+
+
+def _log_unexpected(what: str, peer: bytes, error: BaseException) -> None:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if type(error).__name__ == "MuxedConnUnavailable":
+        return  # how Yamux says that the connection ended
+    log.error("%s of %s failed: %s: %s", what, peer_text(peer), type(error).__name__, error)

@@ -1,0 +1,212 @@
+"""One connection: TCP, then Noise, then Yamux; nothing else is offered. py-libp2p's parts, made safe against strangers.
+
+Its Noise, Yamux and PeerIDs are used; its Swarm, BasicHost and KadDHT are not, for reasons a test holds each
+(tests/p2p/test_hostile.py): they accept plaintext identities by default, one bad byte in a stream's negotiation ends the
+process' whole host, an accepted connection takes its slot for ever, twelve silent streams shut the DHT, and two hosts
+listen on one port without noticing.
+
+What Yamux itself lacks is added here: it trusts the remote to respect flow control, has no limit on what a connection
+sends, garbles the encrypted stream when a write is cancelled half-way, and never notices a dead peer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+from libp2p.crypto.secp256k1 import create_new_key_pair as secp256k1_pair
+from libp2p.crypto.x25519 import create_new_key_pair as x25519_pair
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.io.trio import TrioTCPStream
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.peer.id import ID
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.security.secure_session import SecureSession
+from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FORMAT, Yamux
+
+from protocol.errors import MurmurationError, Unavailable
+from protocol.identity import Key, address_of_peer
+from protocol.p2p import negotiation
+from protocol.p2p.settings import Limits, Timing
+
+NOISE: Final = "/noise"
+YAMUX: Final = "/yamux/1.0.0"
+
+if not os.environ.get("LIBP2P_DEBUG"):
+    # The library sets its loggers up without a handler, so that Python prints its warnings to stderr: a line or a traceback
+    # for every stranger that hangs up. What matters of it we log ourselves.
+    logging.getLogger("libp2p").addHandler(logging.NullHandler())
+
+
+class Identity:
+    """The node's secp256k1 key as libp2p wants it, and the Noise key that is signed with it."""
+
+    def __init__(self, key: Key) -> None:
+        pair = secp256k1_pair(bytes(key.account.key))
+        self.peer = key.peer
+        self.noise = NoiseTransport(pair, noise_privkey=x25519_pair().private_key)
+
+
+class Budget:
+    """A token bucket: `burst` at once, `rate` per second after that."""
+
+    def __init__(self, burst: float, rate: float) -> None:
+        self._burst, self._rate = burst, rate
+        self._left, self._since = burst, trio.current_time()
+
+    def spend(self, amount: float) -> bool:
+        """Takes `amount`; False when the bucket did not hold it."""
+        now = trio.current_time()
+        self._left = min(self._burst, self._left + (now - self._since) * self._rate) - amount
+        self._since = now
+        return self._left >= 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._left + (trio.current_time() - self._since) * self._rate >= self._burst
+
+
+class Metered:
+    """A Noise session that ends when its remote sends more than it may."""
+
+    def __init__(self, session: SecureSession, limits: Limits) -> None:
+        self._session = session
+        self._frame = limits.frame
+        self._bytes = Budget(limits.receive_burst, limits.receive_rate)
+        self._frames = Budget(limits.frames_burst, limits.frames_rate)
+        self.heard = trio.current_time()
+
+    async def read(self, count: int) -> bytes:
+        if count > self._frame or not self._frames.spend(1) or not self._bytes.spend(count):
+            raise ConnectionClosedError("connection closed: the peer sends too much")
+        data = await self._session.read(count)
+        self.heard = trio.current_time()
+        return bytes(data)
+
+    async def write(self, data: bytes) -> None:
+        await self._session.write(data)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+class BoundedYamux(Yamux):  # type: ignore[misc, unused-ignore]
+    """Yamux with a cap on unread bytes, writes that are whole or fatal, and a liveness check instead of RTT statistics."""
+
+    def __init__(
+        self, session: Metered, peer: bytes, socket: trio.SocketStream, limits: Limits, timing: Timing, *, outbound: bool
+    ) -> None:
+        super().__init__(session, ID(peer), is_initiator=outbound)
+        self._session = session
+        self._socket = socket
+        self._buffered = limits.buffered
+        self._timing = timing
+
+    @property
+    def heard(self) -> float:
+        """When the remote last sent anything, in trio's time."""
+        return self._session.heard
+
+    @property
+    def is_dead(self) -> bool:
+        return bool(self.event_shutting_down.is_set())
+
+    def cut(self) -> None:
+        """Ends the connection at once and without a word; everything that waits on it wakes with an error."""
+        self.event_shutting_down.set()
+        self._socket.socket.close()
+
+    async def _read_data_body(self, length: int) -> bytes:
+        if sum(map(len, self.stream_buffers.values())) + length > self._buffered:
+            raise trio.TooSlowError  # the one error on which Yamux closes the connection from everywhere it reads bodies
+        return bytes(await super()._read_data_body(length))
+
+    async def _write_frame(self, data: bytes) -> None:
+        async with self._write_lock:
+            # A frame cut off in the middle would garble every later one, so a cancelled caller lets this one finish.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + self._timing.write) as scope:
+                await self.secured_conn.write(data)
+            if scope.cancelled_caught:
+                self.cut()
+                raise ConnectionClosedError("connection closed: the peer does not read")
+        await trio.lowlevel.checkpoint()
+
+    async def _measure_rtt_loop(self) -> None:
+        while not self.is_dead:
+            with trio.move_on_after(self._timing.ping):
+                await self.event_shutting_down.wait()
+            if self.is_dead or trio.current_time() - self.heard < self._timing.ping:
+                continue
+            self._ping_id += 1
+            self._ping_event = trio.Event()
+            self._ping_sent_time = trio.current_time()
+            with foreign_errors("the liveness check"):
+                await self._write_frame(struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, self._ping_id))
+            with trio.move_on_after(self._timing.pong) as silence:
+                await self._ping_event.wait()
+            if silence.cancelled_caught:
+                self.cut()
+
+
+@dataclass(frozen=True)
+class Upgraded:
+    """A connection whose other end has proven to hold the key of `peer` (39 bytes)."""
+
+    peer: bytes
+    muxer: BoundedYamux
+
+
+async def upgrade(
+    socket: trio.SocketStream, identity: Identity, limits: Limits, timing: Timing, *, expected: bytes | None
+) -> Upgraded:
+    """Noise and Yamux over a fresh TCP connection; `expected` is whom we dialled, None when we were dialled.
+
+    Raises a ProtocolViolation, or Unavailable, also when somebody else than `expected` answered. Needs a deadline around it.
+    """
+    outbound = expected is not None
+    raw = RawConnection(TrioTCPStream(socket), outbound)
+    with foreign_errors("the connection"):
+        if expected is not None:
+            await negotiation.propose(raw, NOISE)
+            with _handshake_errors():
+                session = await identity.noise.secure_outbound(raw, ID(expected))
+        else:
+            await negotiation.accept(raw, (NOISE,))
+            with _handshake_errors():
+                session = await identity.noise.secure_inbound(raw)
+        peer = session.get_remote_peer().to_bytes()
+        address_of_peer(peer)  # another kind of key is nobody on any chain
+        metered = Metered(session, limits)
+        if outbound:
+            await negotiation.propose(metered, YAMUX)
+        else:
+            await negotiation.accept(metered, (YAMUX,))
+    return Upgraded(peer, BoundedYamux(metered, peer, socket, limits, timing, outbound=outbound))
+
+
+@contextmanager
+def foreign_errors(what: str) -> Iterator[None]:
+    """Maps what sockets, trio and libp2p raise when a connection ends into Unavailable."""
+    try:
+        yield
+    except (BaseLibp2pError, OSError, EOFError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        raise Unavailable(f"{what} broke: {str(error) or type(error).__name__}") from error
+
+
+@contextmanager
+def _handshake_errors() -> Iterator[None]:
+    try:
+        yield
+    except MurmurationError:
+        raise
+    except Exception as error:  # noqa: BLE001  noise, cryptography, coincurve and protobuf raise many kinds
+        if type(error).__name__ == "PeerIDMismatchesPubkey":
+            raise Unavailable("somebody else answers there: the PeerID is another one") from error
+        raise Unavailable(f"the Noise handshake failed: {str(error) or type(error).__name__}") from error

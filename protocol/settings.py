@@ -1,0 +1,163 @@
+"""Configuration in layers: command line > environment > TOML file > default. Every value knows where it came from.
+
+A role's settings are one tree of pydantic models. A TOML key, an environment variable or an override that the tree does not
+hold is an error that names the nearest one it does hold; a wrong value is an error that names its place and origin.
+
+Environment: MURMUR_ and the path in capitals with two underscores between levels, e.g. MURMUR_CHAIN__RPC.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from protocol.errors import ConfigError
+
+PREFIX = "MURMUR_"
+_NOT_SETTINGS = {"MURMUR_PASSWORD", "MURMUR_PYTHON"}  # read elsewhere; a password is never a setting
+
+
+class Settings(BaseModel):
+    """Base of all settings: immutable, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class Loaded(Generic[S]):
+    """Settings and the origin of each value, by dotted path."""
+
+    def __init__(self, value: S, origins: dict[str, str]) -> None:
+        self.value = value
+        self.origins = origins
+
+    def lines(self) -> Iterator[tuple[str, Any, str]]:
+        """(path, value, origin) of every setting."""
+        for path, value in _leaves(self.value.model_dump(mode="json")):
+            yield path, value, self.origins.get(path, "default")
+
+
+def load(
+    tree: type[S], file: Path | None, overrides: Mapping[str, Any] | None = None, *, tables: tuple[str, ...] = ()
+) -> Loaded[S]:
+    """Reads `file` (None: no file), the environment and `overrides` by dotted path; None overrides count as not given.
+
+    `tables`: top-level tables of the file that belong to somebody else and are skipped.
+    """
+    values: dict[str, tuple[Any, str]] = {}
+    known = list(_paths(tree))
+    if file is not None:
+        for path, value in _leaves({k: v for k, v in read_toml(file).items() if k not in tables}):
+            values[_known(path, known, str(file))] = (value, str(file))
+    for name, text in os.environ.items():
+        if name.startswith(PREFIX) and name not in _NOT_SETTINGS:
+            path = name[len(PREFIX) :].lower().replace("__", ".")
+            if path in known:  # other roles' variables may be set as well
+                values[path] = (_from_text(text), f"environment {name}")
+    for path, value in (overrides or {}).items():
+        if value is not None:
+            values[_known(path, known, "command line")] = (value, "command line")
+    nested: dict[str, Any] = {}
+    for path, (value, _) in values.items():
+        place = nested
+        *parents, leaf = path.split(".")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = value
+    origins = {path: origin for path, (_, origin) in values.items()}
+    try:
+        return Loaded(tree.model_validate(nested), origins)
+    except ValidationError as error:
+        raise ConfigError("the configuration is wrong:\n" + "\n".join(_complaints(error, origins, file))) from None
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+
+
+def write_toml(file: Path, tables: Mapping[str, Any], comment: str) -> None:
+    """Writes nested tables of strings, integers, floats, booleans and lists, for files that commands make."""
+    lines = [f"# {line}" for line in comment.splitlines()]
+    _write_table(lines, "", tables)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
+
+
+def _write_table(lines: list[str], name: str, table: Mapping[str, Any]) -> None:
+    import json
+
+    plain = {k: v for k, v in table.items() if not isinstance(v, Mapping) and v is not None and not _is_tables(v)}
+    if name and plain:
+        lines += ["", f"[{name}]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in plain.items()]  # JSON scalars and lists are valid TOML
+    for key, value in table.items():
+        path = f"{name}.{key}" if name else key
+        if isinstance(value, Mapping):
+            _write_table(lines, path, value)
+        elif _is_tables(value):
+            for item in value:
+                lines += ["", f"[[{path}]]"]
+                lines += [f"{k} = {json.dumps(v)}" for k, v in item.items() if not isinstance(v, Mapping)]
+                for k, v in item.items():
+                    if isinstance(v, Mapping):
+                        inner = ", ".join(f"{a} = {json.dumps(b)}" for a, b in v.items())
+                        lines.append(f"{k} = {{{inner}}}")
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _paths(tree: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in tree.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _paths(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _known(path: str, known: list[str], origin: str) -> str:
+    if path in known:
+        return path
+    near = difflib.get_close_matches(path, known, 1, 0.5)
+    raise ConfigError(f"unknown setting {path!r} ({origin})", hint=f"did you mean {near[0]!r}?" if near else "")
+
+
+def _from_text(text: str) -> Any:
+    """A TOML value where the text is one (numbers, lists, booleans), the text itself otherwise."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _complaints(error: ValidationError, origins: Mapping[str, str], file: Path | None) -> Iterator[str]:
+    for e in error.errors():
+        path = ".".join(map(str, e["loc"]))
+        origin = origins.get(path)
+        if e["type"] == "missing":
+            yield f"  {path} is not set" + (f" in {file}" if file else "")
+        else:
+            yield f"  {path}: {e['msg']}" + (f" ({origin})" if origin else "")

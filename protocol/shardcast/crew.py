@@ -1,0 +1,69 @@
+"""The threads that carry out a schedule: they take tasks, do them on pooled connections, and sort what goes wrong.
+
+Three kinds of failure are told apart, because only the second is anybody's fault: a source that cannot serve, a source
+that breaks the rules, and this machine failing (a full disk), which ends the whole fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+
+from protocol.errors import ProtocolViolation, Unavailable
+from protocol.shardcast.connection import Connection, Pool, StaleConnection, Timeouts
+from protocol.shardcast.schedule import Schedule, Task
+
+Perform = Callable[[Task, Connection, memoryview], None]
+"""Carries out a task on a connection, with room for one chunk, and reports what arrived to the schedule."""
+
+
+class Crew:
+    """`streams` threads at work while the context lasts. Leaving it interrupts them and waits for their end."""
+
+    def __init__(
+        self, schedule: Schedule, perform: Perform, timeouts: Timeouts, *, streams: int, room: int, deadline: float
+    ) -> None:
+        self._schedule, self._perform, self._room, self._deadline = schedule, perform, room, deadline
+        self._pool = Pool(timeouts)
+        self._threads = [Thread(target=self._work, name=f"shardcast-{n}", daemon=True) for n in range(streams)]
+
+    def __enter__(self) -> Crew:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._schedule.stop()
+        self._pool.close()
+        for thread in self._threads:
+            thread.join()  # ends: its sockets are shut, and what it does with them has deadlines of its own
+
+    def _work(self) -> None:
+        room = memoryview(bytearray(self._room))
+        while (task := self._schedule.take()) is not None:
+            try:
+                self._carry_out(task, room)
+            except ProtocolViolation as violation:
+                self._schedule.violated(task, violation)
+            except (OSError, Unavailable) as error:
+                self._schedule.failed(task, error)
+            except Exception as error:  # noqa: BLE001  carried to the thread that waits, and raised there
+                self._schedule.abort(error)
+                return
+            else:
+                self._schedule.finished(task)
+
+    def _carry_out(self, task: Task, room: memoryview) -> None:
+        try:
+            self._use_connection(task, room, fresh=False)
+        except StaleConnection:
+            self._use_connection(task, room, fresh=True)
+
+    def _use_connection(self, task: Task, room: memoryview, *, fresh: bool) -> None:
+        connection = self._pool.take(task.source, self._deadline, fresh=fresh)
+        try:
+            self._perform(task, connection, room)
+        except BaseException:
+            self._pool.drop(connection)
+            raise
+        self._pool.give(connection)

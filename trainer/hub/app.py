@@ -1,0 +1,93 @@
+"""The hub's HTTP routes: parse, call hub.py, answer. protocol/hub.py lists them with their meaning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+
+from protocol.constants import RECEIPT_BYTES_MAX
+from protocol.errors import BadSignature, MurmurationError, Oversized, PreflightError, ProtocolViolation, Unavailable
+from protocol.hub import PAGE, WAIT_MAX, Refused
+from trainer.hub.database import Database
+from trainer.hub.hub import Hub, Signed, bytes32
+
+Cursor = Annotated[int, Query(ge=0, lt=2**62)]
+Wait = Annotated[int, Query(ge=0, le=WAIT_MAX)]
+_STATUS = {BadSignature: 401, Oversized: 413, ProtocolViolation: 422, PreflightError: 507, Unavailable: 503}
+
+
+def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
+    """`status` is the file in which the trainer says what it does."""
+    app = FastAPI(title="Murmuration hub", docs_url=None, redoc_url=None, openapi_url=None)
+    base = f"/v1/runs/{hub.run}"
+
+    @app.exception_handler(MurmurationError)
+    async def refuse(_: Request, error: MurmurationError) -> Response:
+        hub.refused[type(error).__name__] += 1
+        code = (
+            error.status
+            if isinstance(error, Refused)
+            else next((c for k, c in _STATUS.items() if isinstance(error, k)), 500)
+        )
+        return PlainTextResponse(str(error), code)
+
+    @app.get(f"{base}/spec")
+    async def spec() -> Response:
+        return Response(hub.spec.canonical(), media_type="application/json")
+
+    @app.get(f"{base}/status")
+    async def trainer_status() -> dict[str, Any]:
+        told = json.loads(status.read_bytes()) if status.exists() else {}
+        return {**told, "hub": {"refused": dict(hub.refused)}}
+
+    @app.put(f"{base}/works/{{work}}")
+    async def upload(work: str, request: Request) -> dict[str, Any]:
+        return await hub.upload(bytes32(work), _signed(request), request.stream())
+
+    @app.get(f"{base}/works/{{work}}")
+    async def stored(work: str) -> dict[str, Any]:
+        return hub.stored(bytes32(work))
+
+    @app.get(f"{base}/files/{{root}}")
+    async def file(root: str, wait: Wait = 0) -> Response:
+        return FileResponse(await hub.file(bytes32(root), wait), media_type="application/vnd.apache.parquet")
+
+    @app.post(f"{base}/receipts")
+    async def add_receipt(request: Request) -> Response:
+        await hub.add_receipt(await _body(request), _signed(request))
+        return Response(status_code=204)
+
+    @app.get(f"{base}/receipts")
+    async def receipts(after: Cursor = 0, wait: Wait = 0) -> Response:
+        entries = await hub.listing(lambda: database.receipts(after, PAGE), wait)
+        return JSONResponse({"entries": [{"id": number, "value": json.loads(data)} for number, data in entries]})
+
+    @app.post(f"{base}/opinions")
+    async def add_opinion(request: Request) -> Response:
+        await hub.add_opinion(await _body(request), _signed(request))
+        return Response(status_code=204)
+
+    @app.get(f"{base}/opinions")
+    async def opinions(after: Cursor = 0, wait: Wait = 0) -> Response:
+        entries = await hub.listing(lambda: database.opinions(after, PAGE), wait)
+        return JSONResponse({"entries": [{"id": number, "value": {"work": work.hex()}} for number, work in entries]})
+
+    return app
+
+
+def _signed(request: Request) -> Signed:
+    return Signed(request.method, request.url.path, request.headers)
+
+
+async def _body(request: Request) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > RECEIPT_BYTES_MAX:
+            raise Oversized(f"more than {RECEIPT_BYTES_MAX} bytes")
+        parts.append(part)
+    return b"".join(parts)

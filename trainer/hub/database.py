@@ -1,0 +1,74 @@
+"""The hub's index in SQLite (WAL): quick answers over what store and chain hold, and nothing that they do not."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS stored (work BLOB PRIMARY KEY, root BLOB NOT NULL, size INTEGER NOT NULL, receipt TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS receipts (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, work BLOB NOT NULL, validator TEXT NOT NULL, receipt BLOB NOT NULL,
+    UNIQUE (work, validator)
+);
+CREATE TABLE IF NOT EXISTS opinions (id INTEGER PRIMARY KEY AUTOINCREMENT, work BLOB NOT NULL UNIQUE, asked_by TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS nonces (nonce BLOB PRIMARY KEY, expiry INTEGER NOT NULL);
+"""
+
+
+class Database:
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._db.executescript(
+                "DELETE FROM stored; DELETE FROM receipts; DELETE FROM opinions; DELETE FROM nonces;"
+            )
+
+    def use_nonce(self, nonce: bytes, expiry: int, now: int) -> bool:
+        """Whether the nonce is fresh; it is spent by asking. Expired ones are forgotten: their writes are refused anyway."""
+        with self._lock:
+            self._db.execute("DELETE FROM nonces WHERE expiry < ?", (now,))
+            return self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?)", (nonce, expiry)).rowcount == 1
+
+    def add_stored(self, work: bytes, root: bytes, size: int, receipt: str) -> None:
+        with self._lock:
+            self._db.execute("INSERT OR IGNORE INTO stored VALUES (?, ?, ?, ?)", (work, root, size, receipt))
+
+    def stored(self, work: bytes) -> str | None:
+        """JSON of the storage receipt."""
+        with self._lock:
+            row = self._db.execute("SELECT receipt FROM stored WHERE work = ?", (work,)).fetchone()
+        return row[0] if row else None
+
+    def add_receipt(self, work: bytes, validator: str, receipt: bytes) -> bool:
+        """False when this validator has judged the work before: the first word stands."""
+        row = (work, validator, receipt)
+        with self._lock:
+            query = "INSERT OR IGNORE INTO receipts (work, validator, receipt) VALUES (?, ?, ?)"
+            return self._db.execute(query, row).rowcount == 1
+
+    def receipts(self, after: int, most: int) -> list[tuple[int, bytes]]:
+        with self._lock:
+            query = "SELECT id, receipt FROM receipts WHERE id > ? ORDER BY id LIMIT ?"
+            return self._db.execute(query, (after, most)).fetchall()
+
+    def add_opinion(self, work: bytes, asked_by: str) -> bool:
+        with self._lock:
+            query = "INSERT OR IGNORE INTO opinions (work, asked_by) VALUES (?, ?)"
+            return self._db.execute(query, (work, asked_by)).rowcount == 1
+
+    def opinions(self, after: int, most: int) -> list[tuple[int, bytes]]:
+        with self._lock:
+            query = "SELECT id, work FROM opinions WHERE id > ? ORDER BY id LIMIT ?"
+            return self._db.execute(query, (after, most)).fetchall()

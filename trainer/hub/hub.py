@@ -1,0 +1,292 @@
+"""What the hub accepts: committed files from their own nodes, receipts from seated validators, within quotas.
+
+Knows the chain through an event index that service.py keeps polling. Every refusal is one of our errors and is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol import canonical
+from protocol.chain import Chain
+from protocol.chain.events import Submitted
+from protocol.chain.index import EventIndex
+from protocol.chain.types import Ref, Role
+from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
+from protocol.hub import EXPIRY, WAIT_MAX, Refused, Stored, check_write
+from protocol.identity import Key
+from protocol.runspec import RunSpec
+from protocol.signing import StorageReceipt
+from protocol.verdict import Receipt
+from trainer.hub.database import Database
+from trainer.hub.store import Store
+
+_UPLOAD_SECONDS_MAX = 300
+FORBIDDEN, NOT_FOUND, CONFLICT, TOO_MANY = 403, 404, 409, 429
+
+
+@dataclass(frozen=True)
+class Quota:
+    """Per seat."""
+
+    writes_per_minute: int = 600
+    bytes_per_hour: int = 4 << 30
+
+
+@dataclass
+class Allowance:
+    """Token buckets of one seat: refilled as time passes, spent by writing."""
+
+    quota: Quota
+    writes: float = field(init=False)
+    size: float = field(init=False)
+    last: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.writes, self.size = float(self.quota.writes_per_minute), float(self.quota.bytes_per_hour)
+
+    def spend(self, size: int) -> bool:
+        now = time.monotonic()
+        passed, self.last = now - self.last, now
+        self.writes = min(self.quota.writes_per_minute, self.writes + passed * self.quota.writes_per_minute / 60)
+        self.size = min(self.quota.bytes_per_hour, self.size + passed * self.quota.bytes_per_hour / 3600)
+        if self.writes < 1 or self.size < size:
+            return False
+        self.writes -= 1
+        self.size -= size
+        return True
+
+
+@dataclass(frozen=True)
+class Commitment:
+    event: Submitted
+    time: int
+
+
+class Hub:
+    """All methods are called from the server's event loop, except `learn`, which any thread may call."""
+
+    def __init__(
+        self, chain: Chain, run: int, spec: RunSpec, index: EventIndex, store: Store, database: Database, key: Key,
+        quota: Quota | None = None,
+    ) -> None:  # fmt: skip
+        self.run = run
+        self.spec = spec
+        self.refused: Counter[str] = Counter()
+        self._chain = chain
+        self._index = index
+        self._store = store
+        self._db = database
+        self._key = key
+        self._quota = quota or Quota()
+        self._allowances: dict[str, Allowance] = {}
+        self._commitments: dict[bytes, Commitment] = {}
+        self._changed = asyncio.Condition()
+        self._poll = asyncio.Lock()
+        self._writing: set[bytes] = set()
+
+    # ---- the chain -----------------------------------------------------------------------------------------------------
+
+    def learn(self) -> None:
+        """Reads new events of the chain."""
+        changes = self._index.poll()
+        for event in changes.removed:
+            if isinstance(event.data, Submitted) and event.data.run == self.run:
+                self._commitments.pop(_work(event.data), None)
+        for event in changes.added:
+            if isinstance(event.data, Submitted) and event.data.run == self.run:
+                self._commitments[_work(event.data)] = Commitment(event.data, self._chain.block(event.block).time)
+
+    @property
+    def now(self) -> int:
+        """Block time."""
+        return self._index.head.time if self._index.head else 0
+
+    async def commitment(self, work: bytes) -> Commitment:
+        if work not in self._commitments:
+            async with self._poll:  # a node uploads right after its transaction was mined: look once more
+                if work not in self._commitments:
+                    await asyncio.to_thread(self.learn)
+        if work not in self._commitments:
+            raise Refused("no such commitment on chain", NOT_FOUND)
+        return self._commitments[work]
+
+    # ---- writing -------------------------------------------------------------------------------------------------------
+
+    async def upload(self, work: bytes, request: Signed, parts: AsyncIterator[bytes]) -> dict[str, Any]:
+        """Stores the file of a committed work. A file that is there already is answered with its receipt again."""
+        commitment = await self.commitment(work)
+        event = commitment.event
+        address, nonce = self._signer(request, event.root)
+        if address != event.node:
+            raise Refused("this work is another node's", FORBIDDEN)
+        known = self._db.stored(work)
+        if known is not None:
+            return json.loads(known)
+        if self.now > commitment.time + self.spec.upload_grace_seconds:
+            raise Refused(f"uploaded more than {self.spec.upload_grace_seconds} s after the commitment", FORBIDDEN)
+        if work in self._writing:
+            raise Refused("this file is being uploaded already", CONFLICT)
+        cap = self._declared_size(request)
+        self._admit(address, nonce, request, cap)
+        self._writing.add(work)
+        try:
+            async with asyncio.timeout(_UPLOAD_SECONDS_MAX):
+                size = await self._store.receive(event.root, parts, cap=cap)
+        except TimeoutError as error:
+            raise Unavailable(f"the upload took longer than {_UPLOAD_SECONDS_MAX} s") from error
+        finally:
+            self._writing.discard(work)
+        receipt = StorageReceipt(self.run, work, event.root, size, self.now)
+        stored = Stored(receipt, receipt.sign(self._key, self._chain.domain)).as_json()
+        text = json.dumps(stored)
+        self._store.put("stored", f"{work.hex()}.json", text.encode())
+        self._db.add_stored(work, event.root, size, text)
+        await self.notify()
+        return stored
+
+    async def add_receipt(self, data: bytes, request: Signed) -> None:
+        """Takes a verdict of a seated validator; its first word on a work stands."""
+        address = await self._validator(request, data)
+        receipt = Receipt.parse(data, self._chain.domain, self.run)
+        if receipt.validator != address:
+            raise Refused("this receipt is another validator's", FORBIDDEN)
+        await self.commitment(receipt.work)
+        if self._db.add_receipt(receipt.work, address, data):
+            self._store.put("receipts", f"{hashlib.sha256(data).hexdigest()}.json", data)
+            await self.notify()
+
+    async def add_opinion(self, data: bytes, request: Signed) -> None:
+        """A validator asks the others to check a work as well."""
+        address = await self._validator(request, data)
+        value = canonical.decode(data, cap=256, what="request")
+        if not isinstance(value, dict) or set(value) != {"work"} or not isinstance(value["work"], str):
+            raise Malformed("a request names a work")
+        work = bytes32(value["work"])
+        await self.commitment(work)
+        if self._db.add_opinion(work, address):
+            await self.notify()
+
+    def _declared_size(self, request: Signed) -> int:
+        """Bytes the upload may have: what it declares, at most the run's cap."""
+        declared = request.headers.get("content-length", "")
+        size = int(declared) if declared.isdecimal() else self.spec.file_bytes_max
+        if size > self.spec.file_bytes_max:
+            raise Oversized(f"{size} bytes, more than {self.spec.file_bytes_max}")
+        return size
+
+    async def _validator(self, request: Signed, data: bytes) -> str:
+        address, nonce = self._signer(request, hashlib.sha256(data).digest())
+        if await asyncio.to_thread(self._chain.validator, self.run, address) != Role.ACTIVE:
+            raise Refused(f"{address} holds no validator seat", FORBIDDEN)
+        self._admit(address, nonce, request, len(data))
+        return address
+
+    def _signer(self, request: Signed, body: bytes) -> tuple[str, bytes]:
+        return check_write(
+            request.headers,
+            self._chain.domain,
+            run=self.run,
+            method=request.method,
+            path=request.path,
+            body=body,
+            now=self.now,
+        )
+
+    def _admit(self, address: str, nonce: bytes, request: Signed, size: int) -> None:
+        """Spends nonce and quota. Only seated keys get here, so nobody else can fill these tables."""
+        if not self._db.use_nonce(nonce, int(request.headers[EXPIRY]), self.now):
+            raise Refused("this write was sent before", CONFLICT)
+        if not self._allowances.setdefault(address, Allowance(self._quota)).spend(size):
+            raise Refused("quota of this seat is used up; wait a little", TOO_MANY)
+
+    # ---- reading -------------------------------------------------------------------------------------------------------
+
+    def stored(self, work: bytes) -> dict[str, Any]:
+        text = self._db.stored(work)
+        if text is None:
+            raise Refused("not uploaded", NOT_FOUND)
+        return json.loads(text)
+
+    async def file(self, root: bytes, wait: float) -> Any:
+        path = self._store.file(root)
+        await self.wait_for(path.exists, wait)
+        if not path.exists():
+            raise Refused("no such file", NOT_FOUND)
+        return path
+
+    async def listing(self, entries: Callable[[], list[tuple[int, Any]]], wait: float) -> list[tuple[int, Any]]:
+        await self.wait_for(lambda: bool(entries()), wait)
+        return entries()
+
+    async def wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Returns when the condition holds or the time is up."""
+        until = asyncio.get_running_loop().time() + min(max(seconds, 0), WAIT_MAX)
+        async with self._changed:
+            while not condition():
+                left = until - asyncio.get_running_loop().time()
+                if left <= 0:
+                    return
+                try:
+                    await asyncio.wait_for(self._changed.wait(), left)
+                except TimeoutError:
+                    return
+
+    async def notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    # ---- rebuilding ----------------------------------------------------------------------------------------------------
+
+    def rebuild(self) -> tuple[int, int]:
+        """Recreates the database from store and chain; returns (files, receipts) found. The chain decides what counts."""
+        self.learn()
+        self._db.clear()
+        files = receipts = 0
+        for _, data in self._store.objects("stored"):
+            try:
+                stored = Stored.parse(json.loads(data), self._chain.domain, self._key.address)
+            except (MurmurationError, ValueError):
+                continue
+            r = stored.receipt
+            if r.work in self._commitments and self._store.file(r.root).exists():
+                self._db.add_stored(r.work, r.root, r.size, data.decode())
+                files += 1
+        for _, data in self._store.objects("receipts"):
+            try:
+                receipt = Receipt.parse(data, self._chain.domain, self.run)
+            except MurmurationError:
+                continue
+            if receipt.work in self._commitments:
+                receipts += self._db.add_receipt(receipt.work, receipt.validator, data)
+        return files, receipts
+
+
+@dataclass(frozen=True)
+class Signed:
+    """The signed parts of a request."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+
+
+def _work(event: Submitted) -> bytes:
+    return Ref(event.node, event.step, event.sequence, event.root).work_id(event.run)
+
+
+def bytes32(text: str) -> bytes:
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise Malformed("expected 64 hex digits")
+    return value

@@ -1,0 +1,72 @@
+"""Content-addressed files on disk: what is there is complete and hashes to its name.
+
+files/<sha256>            rollout files            receipts/<sha256>.json    verdict receipts
+stored/<work id>.json     storage receipts         partial/                  uploads under way, removed at start
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from protocol.errors import HashMismatch, Oversized, PreflightError
+
+_SPARE = 256 << 20  # bytes that stay free on the disk, so that databases and logs can go on
+
+
+class Store:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        shutil.rmtree(root / "partial", ignore_errors=True)
+        for name in ("files", "receipts", "stored", "partial"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+
+    def file(self, root: bytes) -> Path:
+        return self.root / "files" / root.hex()
+
+    async def receive(self, root: bytes, parts: AsyncIterator[bytes], *, cap: int) -> int:
+        """Stores a file that must hash to `root`; returns its size. Raises Oversized, HashMismatch or PreflightError."""
+        self.require_space(cap)
+        hashed, size = hashlib.sha256(), 0
+        temporary = NamedTemporaryFile(dir=self.root / "partial", delete=False)  # noqa: SIM115  renamed, not closed, on success
+        try:
+            with temporary as sink:
+                async for part in parts:
+                    size += len(part)
+                    if size > cap:
+                        raise Oversized(f"more than {cap} bytes")
+                    hashed.update(part)
+                    sink.write(part)
+                sink.flush()
+                os.fsync(sink.fileno())
+            if hashed.digest() != root:
+                raise HashMismatch("the file is not the committed one")
+            os.replace(temporary.name, self.file(root))
+        except OSError as error:
+            raise PreflightError(f"the hub cannot store files: {error.strerror}") from error
+        finally:
+            Path(temporary.name).unlink(missing_ok=True)
+        return size
+
+    def put(self, kind: str, name: str, data: bytes) -> None:
+        """Writes a small object atomically."""
+        target = self.root / kind / name
+        temporary = self.root / "partial" / name
+        temporary.write_bytes(data)
+        os.replace(temporary, target)
+
+    def objects(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        """(name, bytes) of all small objects of a kind, oldest first."""
+        for path in sorted((self.root / kind).iterdir(), key=lambda path: path.stat().st_mtime_ns):
+            yield path.name, path.read_bytes()
+
+    def require_space(self, needed: int) -> None:
+        free = shutil.disk_usage(self.root).free
+        if free < needed + _SPARE:
+            raise PreflightError(
+                f"the hub's disk is full: {free >> 20} MiB left", hint="free some space for the hub's store"
+            )
