@@ -1,0 +1,37 @@
+"""What the node's commands share: home, settings, chain, and the operator's key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.settings import NodeSettings
+from protocol.chain import Chain, Sender
+from protocol.home import Home, default_home
+from protocol.settings import Loaded, load
+
+HomeOption = Annotated[Path, typer.Option("--home", help="Folder of keys, settings and data.", envvar="MURMUR_HOME")]
+OperatorKeystore = Annotated[
+    Path | None, typer.Option(help="Keystore of the operator's cold key, if it lies elsewhere.")
+]
+DEFAULT_HOME = default_home("node")
+
+
+def open_home(path: Path) -> Home:
+    return Home(path, "node")
+
+
+def settings(home: Home) -> Loaded[NodeSettings]:
+    return load(NodeSettings, home.require_config())
+
+
+def open_chain(node: NodeSettings) -> Chain:
+    chain = Chain(node.chain.rpc, node.chain.contract, timeout=node.chain.timeout_seconds)
+    chain.check(node.chain.chain_id)
+    return chain
+
+
+def operator_sender(home: Home, chain: Chain, password_file: Path | None, keystore: Path | None) -> Sender:
+    return Sender(chain, home.open_key("operator", password_file, keystore))

@@ -1,0 +1,160 @@
+"""`node stake`, `leave`, `unstake`, `withdraw` and `claim`: the operator's money, sent with the cold key.
+
+Each shows what it does and what follows before it asks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from eth_utils import keccak
+
+from node.commands.context import (
+    DEFAULT_HOME,
+    HomeOption,
+    OperatorKeystore,
+    open_chain,
+    open_home,
+    operator_sender,
+    settings,
+)
+from protocol.chain.events import Claimed, Withdrawn
+from protocol.chain.types import Role
+from protocol.cli import Json, PasswordFile, Yes, confirm, emit
+from protocol.errors import InsufficientFunds
+from protocol.money import deposit, duration, parse_tokens, tokens
+from protocol.signing import Join
+
+Hardware = Annotated[int, typer.Option(min=0, max=255, help="Hardware class of this machine, as the run numbers them.")]
+_CONSENT_SECONDS = 3600
+
+
+def register(app: typer.Typer) -> None:
+    for command in (stake, leave, unstake, withdraw, claim):
+        app.command()(command)
+
+
+def stake(
+    amount: Annotated[str | None, typer.Argument(help="Tokens to stake; what the seat needs, when not given.")] = None,
+    hardware: Hardware = 0,
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Deposit stake and take a seat in the run."""
+    place = open_home(home)
+    node = settings(place).value
+    chain, run = open_chain(node), node.chain.run
+    policy = chain.policy(run)
+    node_key = place.open_key("node", password_file)
+    sender = operator_sender(place, chain, password_file, operator_keystore)
+    account = chain.account(sender.key.address)
+    missing = max(0, policy.node_stake - (account.active - account.locked))
+    wei = missing if amount is None else parse_tokens(amount)
+    if wei < missing:
+        raise InsufficientFunds(
+            f"a seat needs {tokens(policy.node_stake)} of free stake; {tokens(missing)} are missing"
+        )
+    seated = chain.seat(run, node_key.address).role == Role.ACTIVE
+    confirm(
+        "Stake and take the seat?",
+        [
+            f"deposits  {tokens(wei)} from {sender.key.address} (the operator)",
+            f"seats     {node_key.address} in run {run}, hardware class {hardware}"
+            if not seated
+            else "seat      already taken",
+            f"at risk   {tokens(policy.penalty)} on a hard verdict; a wrong proof or wrong sampling is one",
+            f"comes back after leaving, and {duration(chain.withdrawal_delay())} after unstaking",
+        ],
+        yes,
+    )
+    if wei:
+        deposit(sender, sender.key.address, wei)
+    if not seated:
+        deadline = chain.block().time + _CONSENT_SECONDS
+        join = Join(run, sender.key.address, node_key.address, keccak(node_key.peer), hardware, deadline)
+        consent = join.sign(node_key, chain.domain)
+        sender.send(chain.join(run, node_key.address, node_key.peer, hardware, deadline, consent))
+    typer.echo(f"{node_key.address} is seated in run {run} on {tokens(policy.node_stake)}")
+    typer.echo("next: node start", err=True)
+
+
+def leave(
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Give up the seat; what was earned stays claimable."""
+    place = open_home(home)
+    node = settings(place).value
+    chain = open_chain(node)
+    sender = operator_sender(place, chain, password_file, operator_keystore)
+    confirm("Leave the run?", [f"{place.address('node')} stops working for run {node.chain.run}"], yes)
+    sender.send(chain.leave(node.chain.run, place.address("node")))
+    typer.echo("left; next: node unstake AMOUNT, then node withdraw")
+
+
+def unstake(
+    amount: Annotated[str, typer.Argument(help="Tokens to take out of stake.")],
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Start the way out for free stake; it can be slashed until it is withdrawn."""
+    place = open_home(home)
+    chain = open_chain(settings(place).value)
+    sender = operator_sender(place, chain, password_file, operator_keystore)
+    delay = duration(chain.withdrawal_delay())
+    wei = parse_tokens(amount)
+    confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
+    sender.send(chain.unbond(wei))
+    typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: node withdraw")
+
+
+def withdraw(
+    home: HomeOption = DEFAULT_HOME, operator_keystore: OperatorKeystore = None, password_file: PasswordFile = None
+) -> None:
+    """Pay out unstaked tokens whose time has come."""
+    place = open_home(home)
+    chain = open_chain(settings(place).value)
+    sent = operator_sender(place, chain, password_file, operator_keystore).send(chain.withdraw())
+    typer.echo(f"withdrew {tokens(sent.event(Withdrawn).amount)}")
+
+
+def claim(
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Pay the operator what has vested. Claiming nothing is not an error and sends nothing."""
+    place = open_home(home)
+    node = settings(place).value
+    chain, run, address = open_chain(node), node.chain.run, place.address("node")
+    reward = chain.policy(run).reward
+    ready, pending = chain.claimable(run, address)
+    claimed = None
+    if ready:
+        sent = operator_sender(place, chain, password_file, operator_keystore).send(chain.claim(run, address))
+        claimed = sent.event(Claimed)
+    data = {
+        "units": claimed.units if claimed else 0,
+        "amount": claimed.amount if claimed else 0,
+        "operator": claimed.operator if claimed else chain.seat(run, address).operator,
+        "pending_units": pending,
+        "transaction": "0x" + sent.hash.hex() if claimed else None,
+    }
+
+    def text() -> None:
+        if claimed:
+            typer.echo(f"claimed {tokens(claimed.amount)} for {claimed.units} units, paid to {claimed.operator}")
+        else:
+            typer.echo("nothing to claim yet")
+        if pending:
+            typer.echo(f"{pending} units ({tokens(pending * reward)}) still wait for the verification window", err=True)
+
+    emit(data, as_json, text)

@@ -1,0 +1,87 @@
+"""What a node made, committed, uploaded and was told about it: SQLite (WAL), so that a restart loses nothing.
+
+A submission is written down before its transaction is sent. Its file stays until its reward has vested.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.chain.types import Ref
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS submissions (
+    work BLOB PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, sequence INTEGER NOT NULL, root BLOB NOT NULL,
+    units INTEGER NOT NULL, state TEXT NOT NULL, made_at INTEGER NOT NULL, receipt TEXT
+);
+CREATE TABLE IF NOT EXISTS cursors (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
+
+MADE, COMMITTED, STORED, ACCEPTED, SOFT, HARD, LOST = "made", "committed", "stored", "accepted", "soft", "hard", "lost"
+"""States of a submission. `lost`: never reached the chain, or its upload came too late."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    ref: Ref
+    work: bytes
+    units: int
+    state: str
+    made_at: int
+    receipt: str | None
+    """JSON of the verdict receipt that decided."""
+
+
+class Journal:
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def add(self, ref: Ref, work: bytes, units: int, made_at: int) -> None:
+        row = (work, ref.node, ref.step, ref.sequence, ref.root, units, MADE, made_at, None)
+        with self._lock:
+            self._db.execute("INSERT OR REPLACE INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def set_state(self, work: bytes, state: str, receipt: str | None = None) -> None:
+        with self._lock:
+            query = "UPDATE submissions SET state = ?, receipt = COALESCE(?, receipt) WHERE work = ?"
+            self._db.execute(query, (state, receipt, work))
+
+    def get(self, work: bytes) -> Submission | None:
+        return next(self._select("WHERE work = ?", (work,)), None)
+
+    def all(self, *states: str, most: int = 1_000_000) -> list[Submission]:
+        """Newest first, in the given states (all, when none is given)."""
+        where = f"WHERE state IN ({','.join('?' * len(states))})" if states else ""
+        return list(self._select(f"{where} ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ?", (*states, most)))
+
+    def counts(self) -> Counter[str]:
+        with self._lock:
+            return Counter(dict(self._db.execute("SELECT state, COUNT(*) FROM submissions GROUP BY state").fetchall()))
+
+    def cursor(self, name: str) -> int:
+        with self._lock:
+            row = self._db.execute("SELECT value FROM cursors WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else 0
+
+    def set_cursor(self, name: str, value: int) -> None:
+        with self._lock:
+            self._db.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?)", (name, value))
+
+    def _select(self, clause: str, values: tuple[object, ...]) -> Iterator[Submission]:
+        columns = "work, node, step, sequence, root, units, state, made_at, receipt"
+        with self._lock:
+            rows = self._db.execute(f"SELECT {columns} FROM submissions {clause}", values).fetchall()  # noqa: S608
+        for work, node, step, sequence, root, units, state, made_at, receipt in rows:
+            yield Submission(Ref(node, step, sequence, root), work, units, state, made_at, receipt)

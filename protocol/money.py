@@ -1,0 +1,55 @@
+"""Amounts for people, integers for machines; and the one deposit that operators and validators share."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+
+from protocol.chain import Sender
+from protocol.errors import InsufficientFunds, UsageError
+
+DECIMALS = 18
+SYMBOL = "MUR"
+
+
+def tokens(wei: int) -> str:
+    """`1500000000000000000` → `1.5 MUR`, exactly."""
+    whole, rest = divmod(abs(wei), 10**DECIMALS)
+    fraction = f".{rest:0{DECIMALS}d}".rstrip("0") if rest else ""
+    return f"{'-' if wei < 0 else ''}{whole:,}{fraction} {SYMBOL}"
+
+
+def parse_tokens(text: str) -> int:
+    """Tokens as people write them, in wei. Raises UsageError for anything but a positive decimal of 18 places or fewer."""
+    try:
+        value = Decimal(text.replace(",", "")) * 10**DECIMALS
+    except InvalidOperation:
+        raise UsageError(f"{text!r} is no amount of tokens", hint="write it like 250 or 0.5") from None
+    if not value.is_finite() or value <= 0 or value != value.to_integral_value():
+        raise UsageError(
+            f"{text!r} is no amount of tokens", hint=f"it must be positive, with at most {DECIMALS} decimals"
+        )
+    return int(value)
+
+
+def duration(seconds: int) -> str:
+    """`90000` → `1 d 1 h`."""
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def deposit(sender: Sender, account: str, wei: int) -> None:
+    """Deposits stake for `account` from the sender's tokens, approving exactly that much first."""
+    chain = sender.chain
+    have = chain.token_balance(sender.key.address)
+    if have < wei:
+        raise InsufficientFunds(
+            f"{sender.key.address} holds {tokens(have)}, fewer than {tokens(wei)}",
+            hint=f"send tokens to {sender.key.address}",
+        )
+    if chain.allowance(sender.key.address, chain.bonds.address) < wei:
+        sender.send(chain.approve_tokens(chain.bonds.address, wei))
+    sender.send(chain.deposit(account, wei))

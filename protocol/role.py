@@ -1,0 +1,156 @@
+"""What every role of a run has in common: which chain and run, how it finds peers, and the connections that follow.
+
+A role knows an RPC endpoint, a contract, a run and bootnodes. Everything else is found: the policy on chain, the hub and
+relays through the DHT, the run spec at the hub (it must hash to the chain's digest).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import Field
+
+from protocol.chain import Chain
+from protocol.chain.index import EventIndex
+from protocol.chain.types import Policy
+from protocol.errors import ConfigError, MurmurationError, Unavailable
+from protocol.hub import HubClient
+from protocol.identity import Key
+from protocol.p2p import Endpoint, Host, Provider, Service
+from protocol.runspec import RunSpec
+from protocol.settings import Settings
+from protocol.shardcast.client import Source
+
+log = logging.getLogger(__name__)
+
+
+class ChainSettings(Settings):
+    rpc: str = "http://127.0.0.1:8545"
+    """JSON-RPC endpoint."""
+    contract: str
+    """Address of the Runs contract."""
+    chain_id: int
+    """Must be the endpoint's."""
+    run: int = Field(ge=1)
+    first_block: int = Field(default=0, ge=0)
+    """Block from which events are read; that of the deployment or later."""
+    confirmations: int = Field(default=0, ge=0)
+    """Blocks to stay behind the head."""
+    poll_seconds: float = Field(default=2.0, gt=0)
+    timeout_seconds: float = Field(default=10.0, gt=0)
+
+
+class PeerSettings(Settings):
+    listen: str = "/ip4/0.0.0.0/tcp/0"
+    """libp2p listening address (multiaddr)."""
+    bootnodes: tuple[str, ...] = ()
+    """Multiaddrs, each ending in /p2p/PEERID."""
+    find_seconds: float = Field(default=60.0, gt=0)
+    """How long a look-up may take before it is an error."""
+
+
+class Connection:
+    """A role's connection to one run: chain, peers, hub. Opened with `connect`."""
+
+    def __init__(self, chain: Chain, settings: ChainSettings, peers: PeerSettings, key: Key, host: Host) -> None:
+        self.chain = chain
+        self.settings = settings
+        self.peers = peers
+        self.run = settings.run
+        self.key = key
+        self.host = host
+        self._hub: HubClient | None = None
+
+    @cached_property
+    def policy(self) -> Policy:
+        return self.chain.policy(self.run)
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        """The run spec, from the hub; waits for a hub for as long as a look-up may take."""
+        digest = self.chain.spec_digest(self.run)
+        return self.retry(lambda: self.hub.spec(digest), "fetching the run spec")
+
+    def index(self, path: Path | None = None) -> EventIndex:
+        """An event index of this role's own."""
+        s = self.settings
+        return EventIndex(self.chain, first_block=s.first_block, confirmations=s.confirmations, path=path)
+
+    def service(self, role: str) -> Service:
+        return Service(self.settings.chain_id, self.chain.runs.address, self.run, role)
+
+    def announce(self, role: str, url: str) -> None:
+        self.host.announce(self.service(role), Endpoint(role=role, run=self.run, http=url))
+
+    @property
+    def hub(self) -> HubClient:
+        """The run's hub: the provider whose PeerID is the run's trainer key."""
+        if self._hub is None:
+            found = self._trusted("hub")
+            self._hub = HubClient(found.endpoint.http, self.run, self.chain.domain, key=self.key, now=self.block_time)
+            log.info("hub found at %s", found.endpoint.http)
+        return self._hub
+
+    def forget_hub(self) -> None:
+        """Looks the hub up again at its next use: it may have moved."""
+        self._hub = None
+
+    def sources(self) -> list[Source]:
+        """Where weights can be fetched: all relays, and the trainer's origin."""
+        relays = self.host.find(self.service("relay"), deadline=self.peers.find_seconds / 4, at_least=0)
+        found = [Source(p.endpoint.http, name=p.address, is_relay=True) for p in relays]
+        origin = self._trusted("origin")
+        return [*found, Source(origin.endpoint.http, name=origin.address, is_relay=False)]
+
+    def _trusted(self, role: str) -> Provider:
+        """The provider of `role` that holds the trainer key; anybody may claim to be one."""
+        providers = self.host.find(self.service(role), deadline=self.peers.find_seconds)
+        for provider in providers:
+            if provider.address == self.policy.trainer:
+                return provider
+        raise Unavailable(
+            f"{len(providers)} peers claim to be the {role} of run {self.run}, none with the trainer's key"
+        )
+
+    def block_time(self) -> int:
+        return self.chain.block().time
+
+    def retry(self, action: Callable[[], object], doing: str) -> object:
+        """Repeats `action` while peers are unavailable, within the look-up deadline; then raises the last error."""
+        until = time.monotonic() + self.peers.find_seconds
+        while True:
+            try:
+                return action()
+            except Unavailable as error:
+                if time.monotonic() > until:
+                    raise
+                log.info("%s: %s; trying again", doing, error)
+                self.forget_hub()
+                time.sleep(min(1.0, self.settings.poll_seconds))
+
+
+@contextmanager
+def connect(
+    settings: ChainSettings, peers: PeerSettings, key: Key, *, peers_file: Path | None = None
+) -> Iterator[Connection]:
+    """Checks the chain and brings up the libp2p host. Raises WrongChain, RpcUnavailable or ConfigError."""
+    chain = Chain(settings.rpc, settings.contract, timeout=settings.timeout_seconds)
+    chain.check(settings.chain_id)
+    if not peers.bootnodes:
+        raise ConfigError(
+            "no bootnode is configured", hint="put peers.bootnodes into the config file, or give --bootnode"
+        )
+    with Host(key, listen=peers.listen, bootnodes=peers.bootnodes, peers_file=peers_file) as host:
+        yield Connection(chain, settings, peers, key, host)
+
+
+def is_fatal(error: MurmurationError) -> bool:
+    """Whether a running role must stop for this error; peers and endpoints that fail are waited for."""
+    from protocol.errors import ProtocolViolation, RpcUnavailable
+
+    return not isinstance(error, Unavailable | RpcUnavailable | ProtocolViolation)
