@@ -6,7 +6,7 @@ Here a line has at most 256 bytes, and the dialler says both its lines at once, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Container
 from typing import Final, Protocol
 
 from protocol.errors import Malformed, Oversized, Unavailable
@@ -18,10 +18,12 @@ _REFUSED: Final = "na"
 
 
 class Channel(Protocol):
-    """What is needed of a connection or stream: at most `count` bytes, none at its end, and writing."""
+    """What is needed of a connection or stream."""
 
-    read: Callable[[int], Awaitable[bytes]]
-    write: Callable[[bytes], Awaitable[None]]
+    async def read(self, count: int, /) -> bytes:
+        """At most `count` bytes, none at the end."""
+
+    async def write(self, data: bytes, /) -> None: ...
 
 
 async def propose(channel: Channel, protocol: str, then: bytes = b"") -> None:

@@ -10,6 +10,7 @@ import errno
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -18,30 +19,45 @@ from protocol.errors import Malformed, MurmurationError, PreflightError, Unavail
 from protocol.p2p import negotiation
 from protocol.p2p.address import Address, network_of, peer_text
 from protocol.p2p.settings import Limits, Timing
-from protocol.p2p.transport import BoundedYamux, Budget, Identity, Upgraded, foreign_errors, upgrade
+from protocol.p2p.transport import (
+    CONNECTION_ERRORS,
+    BoundedYamux,
+    Budget,
+    Identity,
+    Upgraded,
+    foreign_errors,
+    upgrade,
+)
 
 log = logging.getLogger(__name__)
 
 _CHUNK = 64 << 10
 _BACKLOG = 128
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_HUNG_UP = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EPERM}
 
 
 class Stream:
-    """A stream to a proven peer. Every method raises Unavailable when the connection breaks."""
+    """A stream to a proven peer. Every method raises Unavailable when the connection breaks.
+
+    What is written leaves with the next read that has to wait, or with `finish`: an answer then costs one frame, not four.
+    """
 
     def __init__(self, connection: Connection, raw: Any) -> None:
         self.peer = connection.peer
         self.remote = connection.remote
         self._raw = raw
         self._ahead = b""
+        self._behind = b""
+        self._received = 0
 
     async def read(self, count: int) -> bytes:
         """At most `count` bytes; none when the peer has finished."""
         if not self._ahead:
+            await self._flush()
             with foreign_errors("the stream"):
                 try:
-                    self._ahead = bytes(await self._raw.read(_CHUNK))
+                    self._ahead = await self._receive()
                 except EOFError:
                     if self._raw.conn.is_dead:
                         raise
@@ -49,8 +65,23 @@ class Stream:
         return taken
 
     async def write(self, data: bytes) -> None:
-        with foreign_errors("the stream"):
-            await self._raw.write(data)
+        self._behind += data
+        if len(self._behind) > _CHUNK:
+            await self._flush()
+
+    async def _receive(self) -> bytes:
+        if self._received < _CHUNK:  # far from the end of the window, so the peer needs no frame about it
+            data = await self._raw.conn.read_stream(self._raw.stream_id, _CHUNK)
+        else:
+            data = await self._raw.read(_CHUNK)
+        self._received += len(data)
+        return bytes(data)
+
+    async def _flush(self) -> None:
+        data, self._behind = self._behind, b""
+        if data:
+            with foreign_errors("the stream"):
+                await self._raw.write(data)
 
     async def read_message(self, cap: int, what: str) -> bytes:
         return await negotiation.read_message(self, cap, what)
@@ -60,6 +91,7 @@ class Stream:
 
     async def finish(self) -> None:
         """Says that nothing more will be written."""
+        await self._flush()
         with foreign_errors("the stream"):
             await self._raw.close()
 
@@ -121,9 +153,7 @@ class Node:
         alive = [connection for connection in self._connections.get(peer, ()) if not connection.muxer.is_dead]
         return alive[-1] if alive else None
 
-    async def run(
-        self, listen: Address | None, *, task_status: trio.TaskStatus[Address | None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, listen: Address | None, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled; started with the address it listens on. Raises PreflightError when it cannot listen."""
         listener = await _listen(listen) if listen else None
         try:
@@ -134,11 +164,14 @@ class Node:
                     bound = Address(listen.kind, listen.host, listener.getsockname()[1])
                     self._nursery.start_soon(self._accept, listener)
                 task_status.started(bound)
+                try:
+                    await trio.sleep_forever()
+                finally:  # first, so that nothing that is being cancelled waits for a peer
+                    for connection in self.connections():
+                        connection.muxer.cut()
         finally:
             if listener:
                 listener.close()
-            for connection in self.connections():
-                connection.muxer.cut()
 
     async def request(
         self, peer: bytes, addresses: Iterable[Address], protocol: str, data: bytes, *, cap: int, what: str
@@ -225,7 +258,8 @@ class Node:
                 await negotiation.propose(stream, protocol, then=negotiation.message(data))
                 await stream.finish()
                 answer = await stream.read_message(cap, what)
-                await stream.expect_end()
+                with suppress(Unavailable):  # the answer is whole, whatever became of the connection after it
+                    await stream.expect_end()
                 return answer
             finally:
                 await self._reset(stream)
@@ -242,10 +276,12 @@ class Node:
                 if error.errno in _OUT_OF_RESOURCES:
                     log.warning("cannot accept a peer: %s", error.strerror)
                     await trio.sleep(1)
-                continue  # else the stranger hung up before we looked
+                elif error.errno not in _HUNG_UP:
+                    raise
+                continue
             try:
                 remote = socket.getpeername()[0]
-            except OSError:
+            except OSError:  # the stranger hung up before we looked
                 socket.close()
                 continue
             if self._admits(network_of(remote)):
@@ -273,8 +309,7 @@ class Node:
         return True
 
     async def _welcome(self, socket: trio.SocketStream, remote: str) -> None:
-        network = network_of(remote)
-        self._networks[network] += 1
+        self._networks[network_of(remote)] += 1
         self._handshakes += 1
         upgraded = None
         try:
@@ -282,15 +317,16 @@ class Node:
                 upgraded = await upgrade(socket, self.identity, self.limits, self.timing, expected=None)
         except MurmurationError as error:
             log.debug("a handshake with %s failed: %s", remote, error)
+        except Exception as error:  # noqa: BLE001  a stranger's fault ends its connection, never the node
+            log.error("a handshake with %s failed: %s: %s", remote, type(error).__name__, error)
         finally:
             self._handshakes -= 1
-            if upgraded is None or upgraded.peer == self.identity.peer:
+            if upgraded is None:
                 self.counts["failed handshakes"] += 1
-                self._networks[network] -= 1
+                self._leave(remote)
                 socket.socket.close()
-        if upgraded and upgraded.peer != self.identity.peer:
-            connection = Connection(upgraded, remote, outbound=False)
-            self._adopt(connection)
+        if upgraded:
+            self._adopt(Connection(upgraded, remote, outbound=False))
 
     # ---- serving ----
 
@@ -304,26 +340,29 @@ class Node:
     async def _serve(self, connection: Connection) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._run_muxer, connection, nursery.cancel_scope)
-                while True:
-                    raw = await connection.muxer.accept_stream()
-                    if connection.busy >= self.limits.streams_per_connection:
-                        self.counts["refused streams"] += 1
-                        nursery.start_soon(self._reset, Stream(connection, raw))
-                        continue
-                    connection.busy += 1
-                    connection.used = trio.current_time()
-                    nursery.start_soon(self._serve_stream, Stream(connection, raw), connection)
-        except Exception as error:  # noqa: BLE001  whatever ends a connection ends only that one
-            _log_unexpected("a connection", connection.peer, error)
+                nursery.start_soon(self._accept_streams, connection, nursery)
+                try:
+                    await connection.muxer.start()
+                except Exception as error:  # noqa: BLE001  whatever ends a connection ends only that one
+                    if not _is_expected(error):
+                        _log_unexpected("a connection", connection.peer, error)
+                nursery.cancel_scope.cancel()
         finally:
             self._abandon(connection)
 
-    async def _run_muxer(self, connection: Connection, scope: trio.CancelScope) -> None:
-        try:
-            await connection.muxer.start()
-        finally:
-            scope.cancel()
+    async def _accept_streams(self, connection: Connection, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                stream = Stream(connection, await connection.muxer.accept_stream())
+            except CONNECTION_ERRORS:
+                return  # the muxer has ended, and with it all there is to serve
+            if connection.busy >= self.limits.streams_per_connection:
+                self.counts["refused streams"] += 1
+                nursery.start_soon(self._reset, stream)
+            else:
+                connection.busy += 1
+                connection.used = trio.current_time()
+                nursery.start_soon(self._serve_stream, stream, connection)
 
     async def _serve_stream(self, stream: Stream, connection: Connection) -> None:
         try:
@@ -357,20 +396,23 @@ class Node:
         if not group:
             del self._connections[connection.peer]
         if not connection.outbound:
-            network = network_of(connection.remote)
-            self._networks[network] -= 1
-            if self._networks[network] <= 0:
-                del self._networks[network]
+            self._leave(connection.remote)
         self.on_lost(connection)
+
+    def _leave(self, remote: str) -> None:
+        network = network_of(remote)
+        self._networks[network] -= 1
+        if self._networks[network] <= 0:
+            del self._networks[network]
 
     async def _close_idle(self) -> None:
         while True:
             await trio.sleep(self.timing.idle / 4)
             now = trio.current_time()
             for connection in self.connections():
-                if connection.outbound and not connection.kept and not connection.busy:
-                    if now - connection.used > self.timing.idle:
-                        connection.muxer.cut()
+                unused = connection.outbound and not connection.kept and not connection.busy
+                if unused and now - connection.used > self.timing.idle:
+                    connection.muxer.cut()
 
 
 async def _listen(place: Address) -> trio.socket.SocketType:
@@ -385,7 +427,9 @@ async def _listen(place: Address) -> trio.socket.SocketType:
     except OSError as error:
         socket.close()
         hint = "stop the other program, or choose another port" if error.errno == errno.EADDRINUSE else ""
-        raise PreflightError(f"cannot listen on port {place.port} of {place.host}: {_reason(error)}", hint=hint) from error
+        raise PreflightError(
+            f"cannot listen on port {place.port} of {place.host}: {_reason(error)}", hint=hint
+        ) from error
     return socket
 
 
@@ -400,9 +444,13 @@ def _reason(error: OSError) -> str:
     return (text or str(cause) or type(error).__name__).lower()
 
 
+def _is_expected(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_expected(each) for each in error.exceptions)
+    return isinstance(error, (MurmurationError, *CONNECTION_ERRORS))
+
+
 def _log_unexpected(what: str, peer: bytes, error: BaseException) -> None:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    if type(error).__name__ == "MuxedConnUnavailable":
-        return  # how Yamux says that the connection ended
     log.error("%s of %s failed: %s: %s", what, peer_text(peer), type(error).__name__, error)

@@ -13,6 +13,9 @@ from typing import Final
 from protocol.p2p.routing import Contact
 from protocol.p2p.settings import Limits
 
+PROVIDERS_PER_KEY: Final = 64
+"""Most providers of one key, and so the most in an answer. Changing it breaks: nodes with a smaller one read no answer."""
+
 _SWEEP_SECONDS: Final = 60.0
 
 
@@ -44,7 +47,7 @@ class ProviderRecords:
         if self._held[source] >= self._limits.records_per_address or not self._has_room(key, now):
             return False
         records = self._keys.setdefault(key, {})
-        if len(records) >= self._limits.providers_per_key:
+        if len(records) >= PROVIDERS_PER_KEY:
             self._drop(key, self._expendable(records))
         self._keys.setdefault(key, {})[contact.peer] = _Record(contact, source, now + self._life)
         self._held[source] += 1

@@ -19,7 +19,8 @@ from typing import Final
 from protocol.p2p.address import Address, neighbourhood_of
 
 BUCKET: Final = 20
-"""Peers per bucket, peers a record is stored with, and peers in an answer: Kademlia's k. Changing it breaks: nothing."""
+"""Peers per bucket, peers a record is stored with, and peers in an answer: Kademlia's k. Changing it breaks: nodes with a smaller
+one read no answer."""
 
 NEIGHBOURS: Final = 2
 STALE_SECONDS: Final = 900.0

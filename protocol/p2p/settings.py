@@ -6,6 +6,13 @@ None of these is part of the protocol: two nodes with different settings underst
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol.p2p.address import Address, PeerAddress
+
+if TYPE_CHECKING:
+    from protocol.identity import Key
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,21 @@ class Limits:
     frames_rate: float = 512.0
     candidates: int = 64  # providers asked by one `find`
     parallel: int = 8  # questions of one lookup in flight
-    providers_per_key: int = 64
     keys: int = 16384  # provider keys held for others
-    records_per_address: int = 512  # provider records from one IPv4 address or IPv6 /64: PeerIDs cost nothing, networks do
+    records_per_address: int = (
+        512  # provider records from one IPv4 address or IPv6 /64: PeerIDs cost nothing, networks do
+    )
     saved_peers: int = 64
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All a host is told at its start. `announce` are addresses to be known by, instead of the one it listens on."""
+
+    key: Key
+    listen: Address | None
+    bootnodes: tuple[PeerAddress, ...]
+    announce: tuple[Address, ...]
+    peers_file: Path | None
+    timing: Timing
+    limits: Limits

@@ -15,7 +15,7 @@ import logging
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,6 +73,16 @@ class Budget:
         return self._left + (trio.current_time() - self._since) * self._rate >= self._burst
 
 
+class _Socket(TrioTCPStream):  # type: ignore[misc, unused-ignore]
+    """py-libp2p asks a hundred times more after the end of a connection; this says it once."""
+
+    async def read(self, n: int | None = None) -> bytes:
+        data = await super().read(n)
+        if not data and n != 0:
+            raise ConnectionClosedError("connection closed")
+        return bytes(data)
+
+
 class Metered:
     """A Noise session that ends when its remote sends more than it may."""
 
@@ -101,7 +111,14 @@ class BoundedYamux(Yamux):  # type: ignore[misc, unused-ignore]
     """Yamux with a cap on unread bytes, writes that are whole or fatal, and a liveness check instead of RTT statistics."""
 
     def __init__(
-        self, session: Metered, peer: bytes, socket: trio.SocketStream, limits: Limits, timing: Timing, *, outbound: bool
+        self,
+        session: Metered,
+        peer: bytes,
+        socket: trio.SocketStream,
+        limits: Limits,
+        timing: Timing,
+        *,
+        outbound: bool,
     ) -> None:
         super().__init__(session, ID(peer), is_initiator=outbound)
         self._session = session
@@ -147,12 +164,11 @@ class BoundedYamux(Yamux):  # type: ignore[misc, unused-ignore]
             self._ping_id += 1
             self._ping_event = trio.Event()
             self._ping_sent_time = trio.current_time()
-            with foreign_errors("the liveness check"):
+            with trio.move_on_after(self._timing.pong), suppress(Unavailable), foreign_errors("the liveness check"):
                 await self._write_frame(struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, self._ping_id))
-            with trio.move_on_after(self._timing.pong) as silence:
                 await self._ping_event.wait()
-            if silence.cancelled_caught:
-                self.cut()
+                continue
+            self.cut()
 
 
 @dataclass(frozen=True)
@@ -171,7 +187,7 @@ async def upgrade(
     Raises a ProtocolViolation, or Unavailable, also when somebody else than `expected` answered. Needs a deadline around it.
     """
     outbound = expected is not None
-    raw = RawConnection(TrioTCPStream(socket), outbound)
+    raw = RawConnection(_Socket(socket), outbound)
     with foreign_errors("the connection"):
         if expected is not None:
             await negotiation.propose(raw, NOISE)
@@ -191,12 +207,16 @@ async def upgrade(
     return Upgraded(peer, BoundedYamux(metered, peer, socket, limits, timing, outbound=outbound))
 
 
+CONNECTION_ERRORS: Final = (BaseLibp2pError, OSError, EOFError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""What sockets, trio and libp2p raise when a connection ends."""
+
+
 @contextmanager
 def foreign_errors(what: str) -> Iterator[None]:
-    """Maps what sockets, trio and libp2p raise when a connection ends into Unavailable."""
+    """Maps CONNECTION_ERRORS into Unavailable."""
     try:
         yield
-    except (BaseLibp2pError, OSError, EOFError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+    except CONNECTION_ERRORS as error:
         raise Unavailable(f"{what} broke: {str(error) or type(error).__name__}") from error
 
 
@@ -206,7 +226,7 @@ def _handshake_errors() -> Iterator[None]:
         yield
     except MurmurationError:
         raise
-    except Exception as error:  # noqa: BLE001  noise, cryptography, coincurve and protobuf raise many kinds
+    except Exception as error:  # noise, cryptography, coincurve and protobuf raise many kinds
         if type(error).__name__ == "PeerIDMismatchesPubkey":
             raise Unavailable("somebody else answers there: the PeerID is another one") from error
         raise Unavailable(f"the Noise handshake failed: {str(error) or type(error).__name__}") from error

@@ -22,8 +22,8 @@ from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from protocol.errors import Malformed, Oversized
 from protocol.identity import address_of_peer
 from protocol.p2p.address import Address
+from protocol.p2p.records import PROVIDERS_PER_KEY
 from protocol.p2p.routing import BUCKET, Contact
-from protocol.p2p.settings import Limits
 
 PROTOCOL: Final = "/murmuration/kad/1.0.0"
 """Not /ipfs/kad/1.0.0: this is a network of its own. Changing it breaks: nodes of different versions no longer meet."""
@@ -33,8 +33,6 @@ ANSWER_BYTES_MAX: Final = 64 << 10
 KEY_BYTES_MAX: Final = 64
 ADDRESSES_MAX: Final = 4
 """Addresses per peer. Changing it breaks: nothing below the cap."""
-
-_PROVIDERS_MAX: Final = Limits.providers_per_key
 
 
 class Kind(Enum):
@@ -89,7 +87,7 @@ class Answer:
         message = _parse(data, ANSWER_BYTES_MAX, "DHT answer")
         if message.type != kind.value:
             raise Malformed("the DHT answer is to another question")
-        return cls(tuple(_read(message.closerPeers, BUCKET)), tuple(_read(message.providerPeers, _PROVIDERS_MAX)))
+        return cls(tuple(_read(message.closerPeers, BUCKET)), tuple(_read(message.providerPeers, PROVIDERS_PER_KEY)))
 
 
 def _parse(data: bytes, cap: int, what: str) -> Any:

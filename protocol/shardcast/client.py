@@ -68,8 +68,8 @@ class Client:
     def fetch(self, step: int, manifest_digest: bytes, sources: Sequence[Source], deadline: float) -> Path:
         """The folder of version `step`, whose manifest hashes to `manifest_digest` on chain; fetched if need be.
 
-        `deadline` is a value of `time.monotonic()`. The folder stays for as long as the store keeps the version: lease
-        it for use. Of several sources with one name the first is asked.
+        `deadline` is the number of seconds that all of it may take. The folder stays for as long as the store keeps the
+        version: lease it for use. Of several sources with one name the first is asked.
 
         Raises DeadlineExceeded with what is missing and why each source failed; Unavailable once every source has been
         caught lying; HashMismatch if the signed manifest contradicts itself; PreflightError where the disk is full.
@@ -83,7 +83,7 @@ class Client:
                 del self._banned[next(iter(self._banned))]
             known = {source.name: self._standings.get(source.name, Standing()) for source in sources}
             self._standings = known
-        return _Fetch(self, expected, sources, known, banned, deadline).run()
+        return _Fetch(self, expected, sources, known, banned, time.monotonic() + deadline).run()
 
     def _holds(self, step: int, digest: bytes) -> bool:
         """Whether the version is here. One with another digest, which the chain has replaced since, is removed."""
@@ -97,7 +97,7 @@ class Client:
 
 @dataclass
 class _Fetch:
-    """One call of `Client.fetch`: `standings` and `banned` are the client's memory of `sources`."""
+    """One call of `Client.fetch`: `standings` and `banned` are the client's memory of `sources`, `deadline` is a moment."""
 
     client: Client
     expected: Expected

@@ -157,7 +157,7 @@ class Pool:
     def _dial(self, source: Source, deadline: float) -> Connection:
         """Connects to the first of the source's addresses that answers."""
         reason: OSError = TimeoutError("no address answered in time")
-        for family, kind, protocol, _, address in _resolve(*source.address, deadline):
+        for family, kind, protocol, _, address in _resolve(*source.address(), deadline):
             connection = Connection(source, socket.socket(family, kind, protocol), self._timeouts)
             with self._mutex:
                 if self._is_closed:

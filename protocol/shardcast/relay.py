@@ -37,5 +37,5 @@ class Relay:
         return self.server.url
 
     def follow(self, step: int, manifest_digest: bytes, sources: Sequence[Source], deadline: float) -> Path:
-        """Fetches a version and serves it from then on. Raises what `Client.fetch` raises."""
+        """Fetches a version within `deadline` seconds and serves it from then on. Raises what `Client.fetch` raises."""
         return self.client.fetch(step, manifest_digest, sources, deadline)

@@ -26,19 +26,15 @@ _WEIGHT_MIN = 1e-3  # no usable source is ever quite without a chance
 class Source:
     """`name` is the party that answers for what `url` serves, and is blamed for it.
 
-    Raises Malformed unless `url` is http://host[:port] and nothing more: addresses come from strangers.
+    Making one never fails, since addresses come from strangers: a useless one fails where it is used, alone.
     """
 
     url: str
     name: str
     is_relay: bool
 
-    def __post_init__(self) -> None:
-        self.address  # noqa: B018  checked by being read
-
-    @property
     def address(self) -> tuple[str, int]:
-        """Host and port to connect to."""
+        """Host and port. Raises Malformed unless `url` is http://host[:port]; hashes give what TLS would."""
         try:
             parts = urlsplit(self.url)
             port = parts.port or 80

@@ -1,0 +1,230 @@
+"""`murmur validator …`: parse, call, print."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from node.validator.settings import ValidatorSettings
+from protocol.chain import Chain, Sender
+from protocol.chain.events import Submitted
+from protocol.chain.types import Role
+from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
+from protocol.errors import InsufficientFunds, UsageError
+from protocol.home import Home, default_home
+from protocol.money import deposit, duration, parse_tokens, tokens
+from protocol.settings import load, write_toml
+
+app = group("Check rollouts, take what is false to court, never punish the honest.")
+HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
+DEFAULT_HOME = default_home("validator")
+
+
+def _open(path: Path) -> tuple[Home, ValidatorSettings]:
+    home = Home(path, "validator")
+    return home, load(ValidatorSettings, home.require_config()).value
+
+
+def _sender(home: Home, settings: ValidatorSettings, password_file: Path | None) -> Sender:
+    chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
+    chain.check(settings.chain.chain_id)
+    return Sender(chain, home.open_key("validator", password_file))
+
+
+@app.command()
+def init(
+    rpc: Annotated[str, typer.Option(help="JSON-RPC endpoint of the chain.")],
+    contract: Annotated[str, typer.Option(help="Address of the Runs contract.")],
+    run: Annotated[int, typer.Option(help="Number of the run to validate.")],
+    bootnode: Annotated[
+        list[str], typer.Option(help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given twice.")
+    ],
+    home: HomeOption = DEFAULT_HOME,
+    listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
+    first_block: Annotated[int, typer.Option(help="Block of the contracts' deployment.")] = 0,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Create a validator's key and settings."""
+    place = Home(home, "validator")
+    chain = Chain(rpc, contract)
+    chain.check()
+    chain.policy(run)
+    key = place.create_key("validator", chain_id=chain.chain_id, password_file=password_file)
+    tables = {
+        "chain": {
+            "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
+        },
+        "peers": {"listen": listen, "bootnodes": bootnode},
+    }  # fmt: skip
+    write_toml(place.config, tables, "Settings of a Murmuration validator.")
+
+    def text() -> None:
+        typer.echo(f"validator key  {key.address}  (PeerID {key.peer_id})\nsettings       {place.config}")
+        typer.echo(
+            "\nnext: ask the run's owner to approve this address, send it ETH and tokens, then: murmur validator stake"
+        )
+
+    emit({"home": str(home), "validator": key.address, "peer": key.peer_id}, as_json, text)
+
+
+@app.command()
+def stake(
+    amount: Annotated[
+        str | None, typer.Argument(help="Tokens to stake; seat and one appeal's bond, when not given.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Deposit the stake that backs the seat and the bonds of cases."""
+    place, settings = _open(home)
+    sender = _sender(place, settings, password_file)
+    policy = sender.chain.policy(settings.chain.run)
+    account = sender.chain.account(sender.key.address)
+    missing = max(0, policy.validator_stake + policy.bond - (account.active - account.locked))
+    wei = missing if amount is None else parse_tokens(amount)
+    if not wei:
+        typer.echo("enough is staked already")
+        return
+    delay = duration(sender.chain.withdrawal_delay())
+    confirm("Stake?", [f"deposits {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"], yes)
+    deposit(sender, sender.key.address, wei)
+    typer.echo(f"staked {tokens(wei)}; next: murmur validator enlist")
+
+
+@app.command()
+def enlist(
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    off: Annotated[bool, typer.Option("--off", help="Give the seat up instead.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Take the validator seat (the run's owner must have approved this address)."""
+    place, settings = _open(home)
+    sender = _sender(place, settings, password_file)
+    chain, run = sender.chain, settings.chain.run
+    role, policy = chain.validator(run, sender.key.address), chain.policy(run)
+    if role == Role.NONE and not off:
+        raise UsageError(
+            f"{sender.key.address} is not approved for run {run}",
+            hint=f"its owner runs: murmur run approve {sender.key.address}",
+        )
+    if role == (Role.LEFT if off else Role.ACTIVE):
+        typer.echo("nothing to do")
+        return
+    account = chain.account(sender.key.address)
+    if not off and account.active - account.locked < policy.validator_stake:
+        raise InsufficientFunds(
+            f"a seat needs {tokens(policy.validator_stake)} of free stake", hint="murmur validator stake"
+        )
+    confirm(
+        "Go on?", [f"{'leaves' if off else 'takes'} the seat; {tokens(policy.validator_stake)} of stake back it"], yes
+    )
+    sender.send(chain.enlist(run, not off))
+    typer.echo("seat given up" if off else "seat taken; next: murmur validator start")
+
+
+@app.command()
+def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
+    """Judge work until stopped (Ctrl-C); restarts lose nothing."""
+    from node.validator.service import ValidatorService, require_seat
+    from protocol.role import connect
+
+    set_up_logging()
+    place, settings = _open(home)
+    key = place.open_key("validator", password_file)
+    with place.lock(), connect(settings.chain, settings.peers, key, peers_file=place.data / "peers.json") as connection:
+        require_seat(connection)
+        service = ValidatorService(connection, place, settings.judge)
+        signal.signal(signal.SIGTERM, lambda *_: service.stop())
+        signal.signal(signal.SIGINT, lambda *_: service.stop())
+        try:
+            service.run()
+        finally:
+            service.close()
+            place.write_status(state="stopped")
+
+
+@app.command()
+def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Show seat, stake and what the running validator does."""
+    place, settings = _open(home)
+    chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
+    chain.check(settings.chain.chain_id)
+    address = place.address("validator")
+    role, account = chain.validator(settings.chain.run, address), chain.account(address)
+    told = place.read_status() or {"state": "never started"}
+    data = {
+        "validator": address,
+        "role": role.name.lower(),
+        "stake": account.active,
+        "locked": account.locked,
+        "doing": told,
+    }
+
+    def text() -> None:
+        typer.echo(f"Seat\n  {role.name.lower()} in run {settings.chain.run}, {address}")
+        typer.echo(f"Stake\n  {tokens(account.active)}, {tokens(account.locked)} of it locked")
+        counts = ", ".join(f"{told[k]} {k}" for k in ("pending", "accept", "soft", "hard") if k in told)
+        typer.echo(f"Work\n  {told['state']}" + (f": {counts}" if counts else ""))
+
+    emit(data, as_json, text)
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="A rollout file whose commitment is on chain.")],
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Judge one file as the running validator would, in full, and print the finding. Changes nothing."""
+    from node.validator.bench import Bench
+    from node.validator.candidate import Commitment
+    from node.validator.journal import Journal
+    from protocol.chain.types import Ref
+    from protocol.role import connect
+
+    set_up_logging("WARNING")
+    place, settings = _open(home)
+    root = hashlib.sha256(file.read_bytes()).digest()
+    key = place.open_key("validator", password_file)
+    with connect(settings.chain, settings.peers, key) as connection:
+        index = connection.index()
+        index.poll()
+        found = index.find(Submitted, lambda s: s.run == connection.run and s.root == root)
+        if found is None:
+            raise UsageError(
+                f"nobody committed to {file} in run {connection.run}", hint="is it the whole, unchanged file?"
+            )
+        event, s = found
+        seat = connection.chain.seat(connection.run, s.node)
+        beacon = connection.chain.publication(connection.run, s.step).beacon
+        ref = Ref(s.node, s.step, s.sequence, s.root)
+        commitment = Commitment(ref, s.units, beacon, seat.hardware, event.block_hash)
+        journal = Journal(place.data / "verify.sqlite")
+        bench = Bench(connection, place.data / "verify", journal, threads=settings.judge.threads)
+        try:
+            details = bench.judge(commitment, file, newcomer=True, time=connection.block_time())
+        finally:
+            bench.close()
+            journal.close()
+    _print_details(vars(details), as_json)
+
+
+def _print_details(d: dict[str, Any], as_json: bool) -> None:
+    def text() -> None:
+        outcome = {1: "accept", 2: "soft", 3: "hard"}[d["outcome"]]
+        typer.echo(f"{outcome}: step {d['step']}, sequence {d['sequence']} of {d['node']}")
+        typer.echo(
+            f"checked {d['sequences_checked']} samples, {d['proofs_checked']} proofs, {d['tokens_checked']} tokens"
+        )
+        if d["rule"]:
+            typer.echo(f"rule {d['rule']}: measured {d['measured']}, threshold {d['threshold']} ({d['detail']})")
+
+    emit(d, as_json, text)

@@ -1,0 +1,25 @@
+"""A validator's settings (validator.toml). Imports nothing heavy."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from protocol.role import ChainSettings, PeerSettings
+from protocol.settings import Settings
+
+
+class JudgeSettings(Settings):
+    fallback_seconds: float = Field(default=60.0, gt=0)
+    """How long an assigned validator may be silent before the next in order judges as well."""
+    opinion_seconds: float = Field(default=120.0, gt=0)
+    """How long a hard finding waits for a second validator before it is treated as soft."""
+    retry_seconds: float = Field(default=5.0, gt=0)
+    """Pause before a judgement that could not be made is tried again."""
+    threads: int = Field(default=1, ge=1)
+    """Torch threads on the CPU."""
+
+
+class ValidatorSettings(Settings):
+    chain: ChainSettings
+    peers: PeerSettings = PeerSettings()
+    judge: JudgeSettings = JudgeSettings()

@@ -1,0 +1,38 @@
+"""A bootnode: a host with a well-known address that only helps others to meet. It holds routing tables and provider
+records in memory; after a restart the others come back and announce themselves anew."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol.p2p.host import Host
+from protocol.p2p.settings import Limits, Timing
+
+if TYPE_CHECKING:
+    from protocol.identity import Key
+
+
+def run_bootnode(
+    key: Key,
+    listen: str,
+    *,
+    bootnodes: Iterable[str] = (),
+    announce: Iterable[str] = (),
+    peers_file: Path | None = None,
+    timing: Timing = Timing(),
+    limits: Limits = Limits(),
+    ready: Callable[[Host], None] | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Serves until `stop` is set, or for ever; `ready` is called once with the listening host. Prints nothing.
+
+    `bootnodes` are other bootnodes of the same network, if there are any. Raises ConfigError, or PreflightError when it
+    cannot listen.
+    """
+    with Host(key, listen, bootnodes, announce=announce, peers_file=peers_file, timing=timing, limits=limits) as host:
+        if ready is not None:
+            ready(host)
+        (stop or threading.Event()).wait()

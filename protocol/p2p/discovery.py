@@ -1,0 +1,188 @@
+"""What runs inside the host's thread: node, DHT and membership put together, and the endpoint protocol.
+
+A provider record in the DHT only says that some PeerID claims a key, to be found at some addresses. The endpoint itself is
+asked of that peer, over a connection on which it has proven its PeerID:
+
+    /murmuration/endpoint/1    service key (34 bytes) → endpoint JSON (≤ 4 KiB), empty when it provides no such thing
+
+Messages are length-prefixed, one each way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from protocol.errors import Malformed, MurmurationError, ProtocolViolation, Unavailable
+from protocol.identity import address_of_peer
+from protocol.p2p.address import Address, peer_text
+from protocol.p2p.backoff import Backoff, jittered
+from protocol.p2p.kademlia import Kademlia
+from protocol.p2p.membership import Membership
+from protocol.p2p.node import Node, Stream
+from protocol.p2p.routing import Contact
+from protocol.p2p.service import ENDPOINT_BYTES_MAX, Endpoint, Provider, Service
+from protocol.p2p.settings import Setup
+from protocol.p2p.transport import Identity
+from protocol.p2p.wire import ADDRESSES_MAX
+
+log = logging.getLogger(__name__)
+
+ENDPOINT_PROTOCOL: Final = "/murmuration/endpoint/1"
+"""Changing it breaks: nodes of different versions no longer learn each other's endpoints."""
+
+_KEY_BYTES = 34
+_ATTEMPTS_PER_PROVIDER = 8  # of one `find`: it may be restarting just now
+_PAUSE_SECONDS = 0.1
+_PAUSE_MOST_SECONDS = 2.0
+
+
+class Discovery:
+    """One life of the thread. `announcements` gives what is to be provided just now; the host keeps it over restarts."""
+
+    def __init__(self, setup: Setup, announcements: Callable[[], Mapping[Service, Endpoint]]) -> None:
+        self._setup = setup
+        self._announcements = announcements
+        self._holders: dict[Service, int] = {}
+        self._provide_again = trio.Event()
+        self._provided = trio.Event()
+        self.bound: Address | None = None
+        self.own: tuple[Address, ...] = ()
+        self.dropped: Counter[str] = Counter()
+
+    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs until cancelled; started once it listens. Raises PreflightError when it cannot."""
+        setup = self._setup
+        near = [setup.listen, *setup.announce, *(known.address for known in setup.bootnodes)]
+        loopback = any(place.is_loopback for place in near if place)
+        self.node = Node(Identity(setup.key), setup.limits, setup.timing, loopback=loopback)
+        async with trio.open_nursery() as nursery:
+            self.bound = await nursery.start(self.node.run, setup.listen)
+            if self.bound:
+                self.own = (setup.announce or (self.bound,))[:ADDRESSES_MAX]
+            self.dht = Kademlia(self.node, self.own)
+            self.membership = Membership(self.node, self.dht, setup.bootnodes, setup.peers_file, self.announce_again)
+            self.node.handle(ENDPOINT_PROTOCOL, self._answer)
+            nursery.start_soon(self.membership.run)
+            nursery.start_soon(self._keep_providing)
+            task_status.started()
+
+    # ---- providing ----
+
+    def announce_again(self) -> None:
+        """Place all provider records now: there is a new one, or the network may have lost them."""
+        self._provide_again.set()
+
+    async def announced(self, service: Service) -> None:
+        """Returns once somebody else holds the provider record of `service`."""
+        while not self._holders.get(service):
+            await self._provided.wait()
+
+    async def _keep_providing(self) -> None:
+        timing = self._setup.timing
+        backoff = Backoff(timing.retry, timing.retry_most)
+        while True:
+            self._provide_again = trio.Event()
+            services = list(self._announcements())
+            for service in services:
+                self._holders[service] = await self.dht.provide(service.key)
+            self._provided.set()
+            self._provided = trio.Event()
+            if all(self._holders[service] for service in services):
+                backoff.reset()
+                pause = jittered(timing.provide)
+            else:
+                pause = backoff.pause()
+            with trio.move_on_after(pause):
+                await self._provide_again.wait()
+
+    async def _answer(self, stream: Stream) -> None:
+        key = await stream.read_message(_KEY_BYTES, "service key")
+        endpoints = (endpoint for service, endpoint in self._announcements().items() if service.key == key)
+        endpoint = next(endpoints, None)
+        await stream.write_message(endpoint.encode() if endpoint else b"")
+
+    # ---- finding ----
+
+    async def find(self, service: Service, at_least: int, seconds: float) -> list[Provider]:
+        """Those who prove to provide `service`, quickest first: all that answer, once there are `at_least`.
+
+        Fewer when `seconds` have passed. Raises Unavailable when that leaves none, though some were wanted.
+        """
+        search = _Search(self, service, at_least)
+        with trio.move_on_after(seconds):
+            backoff = Backoff(_PAUSE_SECONDS, _PAUSE_MOST_SECONDS)
+            while True:
+                if self.membership.is_joined or len(self.dht.records):
+                    await search.round()
+                    if len(search.found) >= at_least:
+                        break
+                await trio.sleep(backoff.pause())
+        if search.dropped:
+            self.dropped.update(search.dropped)
+            what = ", ".join(f"{count} {why}" for why, count in sorted(search.dropped.items()))
+            log.info("%s: %d found, dropped %s", service, len(search.found), what)
+        if not search.found and at_least > 0:
+            if not self.membership.is_joined:
+                raise Unavailable(f"cannot look for a {service}: {self.membership.reason()}")
+            tried = f"; {len(search.asked)} claimed to be one and failed" if search.asked else ""
+            raise Unavailable(f"no {service} was found within {seconds:g} s{tried}")
+        return list(search.found.values())
+
+    async def ask(self, contact: Contact, service: Service) -> Provider:
+        """Raises Unavailable, or a ProtocolViolation for an answer that is not an endpoint of `service`."""
+        data = await self.node.request(
+            contact.peer, contact.addresses, ENDPOINT_PROTOCOL, service.key, cap=ENDPOINT_BYTES_MAX, what="endpoint"
+        )
+        if not data:
+            raise Malformed(f"it provides no {service}")
+        endpoint = Endpoint.decode(data)
+        if (endpoint.role, endpoint.run) != (service.role, service.run):
+            raise Malformed(f"it calls itself {endpoint.role} of run {endpoint.run}")
+        return Provider(peer_text(contact.peer), address_of_peer(contact.peer), endpoint)
+
+
+class _Search:
+    """One `find`: whom it asked, who answered, and how many were dropped for what."""
+
+    def __init__(self, discovery: Discovery, service: Service, at_least: int) -> None:
+        self.found: dict[bytes, Provider] = {}
+        self.asked: Counter[bytes] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self._discovery = discovery
+        self._service = service
+        self._at_least = at_least
+
+    async def round(self) -> None:
+        """One lookup; everybody it names is asked at once. Once there are enough, the others get a moment's grace."""
+        node = self._discovery.node
+        slots = trio.CapacityLimiter(node.limits.parallel)
+
+        async def ask(contact: Contact) -> None:
+            async with slots:
+                if contact.peer in self.found:
+                    return
+                try:
+                    self.found[contact.peer] = await self._discovery.ask(contact, self._service)
+                except MurmurationError as error:
+                    wrong = isinstance(error, ProtocolViolation)
+                    self.dropped["with a wrong answer" if wrong else "without an answer"] += 1
+                    log.debug("%s: dropped %s: %s", self._service, peer_text(contact.peer), error)
+                    return
+            if 0 < self._at_least <= len(self.found):
+                nursery.cancel_scope.deadline = min(
+                    nursery.cancel_scope.deadline, trio.current_time() + node.timing.grace
+                )
+
+        def named(contact: Contact) -> None:
+            known = contact.peer in self.asked or len(self.asked) < node.limits.candidates
+            if known and contact.peer not in self.found and self.asked[contact.peer] < _ATTEMPTS_PER_PROVIDER:
+                self.asked[contact.peer] += 1
+                nursery.start_soon(ask, contact)
+
+        async with trio.open_nursery() as nursery:
+            await self._discovery.dht.providers(self._service.key, named)

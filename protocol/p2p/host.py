@@ -1,0 +1,282 @@
+"""A libp2p node in a thread of its own, and the synchronous face it shows to all other threads.
+
+The node lives in trio; nothing else of the project does. Every call in here takes a deadline and keeps it, whatever state
+the thread is in. A fault that reaches the thread's top is logged in one line and the node starts anew, with the same key,
+port and announcements; calls that were under way end with Unavailable.
+
+Starting needs no network: a host whose bootnodes are down keeps trying in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from protocol.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    Malformed,
+    MurmurationError,
+    PreflightError,
+    Unavailable,
+    UsageError,
+)
+from protocol.p2p.address import Address, PeerAddress, peer_text
+from protocol.p2p.backoff import Backoff
+from protocol.p2p.settings import Limits, Setup, Timing
+
+if TYPE_CHECKING:
+    from protocol.identity import Key
+    from protocol.p2p.discovery import Discovery
+    from protocol.p2p.life import Life
+    from protocol.p2p.service import Endpoint, Service
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SLACK_SECONDS = 1.0  # the thread keeps a deadline itself; should it be too busy to, its caller does, this much later
+_RESTART_SECONDS = (0.5, 30.0)
+_HEALTHY_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class HostStatus:
+    """A glance at a host. `reason` says what is wrong while it has not joined; `counts` what it refused and dropped."""
+
+    joined: bool
+    peers: int
+    connections: int
+    records: int
+    reason: str
+    counts: dict[str, int]
+
+
+class Host:
+    """Starts on entering the context or with `start`, ends on leaving it or with `close`."""
+
+    def __init__(
+        self,
+        key: Key,
+        listen: str | None = "/ip4/127.0.0.1/tcp/0",
+        bootnodes: Iterable[str] = (),
+        *,
+        announce: Iterable[str] = (),
+        peers_file: Path | None = None,
+        timing: Timing = Timing(),
+        limits: Limits = Limits(),
+    ) -> None:
+        """`listen` None makes a host that only asks: it takes no connections and cannot provide anything.
+
+        `announce` are addresses others shall use instead of `listen`, for a machine behind a forwarded port; listening on
+        all interfaces (/ip4/0.0.0.0/…) needs none, others then use the address they see. Raises ConfigError.
+        """
+        try:
+            self._setup = Setup(
+                key=key,
+                listen=Address.parse(listen) if listen else None,
+                bootnodes=tuple(PeerAddress.parse(text) for text in bootnodes),
+                announce=tuple(Address.parse(text) for text in announce),
+                peers_file=peers_file,
+                timing=timing,
+                limits=limits,
+            )
+        except Malformed as error:
+            raise ConfigError(f"p2p: {error}") from error
+        if self._setup.listen and self._setup.listen.ip is None:
+            raise ConfigError(f"p2p: {listen} is no address of this machine to listen on; give an IP")
+        self._announcements: dict[Service, Endpoint] = {}
+        self._state = threading.Condition()
+        self._life: Life | None = None
+        self._fatal: MurmurationError | None = None
+        self._addresses: tuple[str, ...] = ()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Host:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def peer_id(self) -> str:
+        return self._setup.key.peer_id
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Multiaddrs others can give as bootnode, /p2p/PeerID included; none unless it listens."""
+        return self._addresses
+
+    def start(self) -> None:
+        """Returns once it listens. Raises PreflightError when it cannot, DeadlineExceeded when it takes too long."""
+        if self._thread is not None:
+            raise UsageError("a p2p host is started once")
+        self._thread = threading.Thread(target=self._supervise, name="p2p", daemon=True)
+        self._thread.start()
+        try:
+            self._await_life(time.monotonic() + self._setup.timing.start, "starting the p2p host")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the thread, within its deadline. May be called again, and after a failed start."""
+        self._closing.set()
+        with self._state:
+            life = self._life
+            self._state.notify_all()
+        if life is not None:
+            life.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(self._setup.timing.close)
+            if self._thread.is_alive():
+                log.error("the p2p thread did not end within %g s", self._setup.timing.close)
+
+    def join(self, deadline: float) -> None:
+        """Waits until other peers are known. Raises Unavailable with the reason after `deadline` seconds."""
+
+        async def joined(discovery: Discovery) -> None:
+            await discovery.membership.wait_joined(deadline)
+
+        self.run_inside(joined, deadline=deadline + _SLACK_SECONDS, what="joining the network")
+
+    def status(self, deadline: float = 5.0) -> HostStatus:
+        """Raises Unavailable while the host is not running."""
+
+        async def look(discovery: Discovery) -> HostStatus:
+            node, membership = discovery.node, discovery.membership
+            return HostStatus(
+                joined=membership.is_joined,
+                peers=len(discovery.dht.table),
+                connections=len(node.connections()),
+                records=len(discovery.dht.records),
+                reason="" if membership.is_joined else membership.reason(),
+                counts=dict(node.counts + discovery.dropped),
+            )
+
+        return self.run_inside(look, deadline=deadline, what="the status of the p2p host")
+
+    def provide(self, service: Service, endpoint: Endpoint | None) -> None:
+        """Provides `service` from now on, or no longer; used by `Directory`."""
+        if self._setup.listen is None:
+            raise UsageError("a p2p host that does not listen cannot provide anything")
+        with self._state:
+            changed = dict(self._announcements)
+            if endpoint is None:
+                changed.pop(service, None)
+            else:
+                changed[service] = endpoint
+            self._announcements = changed
+            life = self._life
+        if life is not None:
+            life.soon(life.discovery.announce_again)
+
+    def run_inside(self, function: Callable[[Discovery], Awaitable[T]], *, deadline: float, what: str) -> T:
+        """Runs `function` in the thread and returns its result.
+
+        Raises what it raises, DeadlineExceeded after `deadline` seconds, and Unavailable when the host stops meanwhile;
+        `what` names the wait in these.
+        """
+        end = time.monotonic() + deadline
+        life = self._await_life(end, what)
+        left = max(0.0, end - time.monotonic())
+        future = life.begin(function, left, what)
+        try:
+            return cast(T, future.result(timeout=left + _SLACK_SECONDS))
+        except FutureTimeout:
+            if future.done():
+                raise
+            raise DeadlineExceeded(f"{what} took longer than {deadline:g} s") from None
+        finally:
+            future.cancel()
+
+    # ---- the thread ----
+
+    def _await_life(self, end: float, what: str) -> Life:
+        with self._state:
+            while self._life is None:
+                if self._fatal is not None:
+                    raise self._fatal
+                if self._closing.is_set() or self._thread is None:
+                    raise Unavailable(f"{what}: the p2p host is not running")
+                if not self._state.wait(max(0.0, end - time.monotonic())):
+                    raise DeadlineExceeded(f"{what}: the p2p host did not come up in time")
+            return self._life
+
+    def _supervise(self) -> None:
+        backoff = Backoff(*_RESTART_SECONDS)
+        lived = False
+        while not self._closing.is_set():
+            began, fault = time.monotonic(), None
+            try:
+                self._live()
+            except Exception as error:  # noqa: BLE001  the supervisor: whatever it was, the node starts anew
+                fault = _innermost(error)
+            lived = self._end_life() or lived
+            if fault is None or self._closing.is_set():
+                continue
+            if not lived:
+                self._give_up(fault)
+                return
+            if time.monotonic() - began > _HEALTHY_SECONDS:
+                backoff.reset()
+            pause = backoff.pause()
+            log.error("p2p failed and starts anew in %.1f s: %s: %s", pause, type(fault).__name__, fault)
+            self._closing.wait(pause)
+
+    def _live(self) -> None:
+        """One life, from listening to its end."""
+        import trio
+
+        from protocol.p2p.life import Life
+
+        life = Life(self._setup, lambda: self._announcements)
+
+        def started() -> None:
+            discovery = life.discovery
+            peer_id = peer_text(self._setup.key.peer)
+            with self._state:
+                self._life = life
+                self._setup = replace(self._setup, listen=discovery.bound)  # the next life keeps the port
+                self._addresses = tuple(f"{place}/p2p/{peer_id}" for place in discovery.own)
+                self._state.notify_all()
+            if self._closing.is_set():
+                life.stop()
+
+        trio.run(life.run, started)
+
+    def _end_life(self) -> bool:
+        """Lets everybody who waits know. False when the life never came to listening."""
+        with self._state:
+            life, self._life = self._life, None
+        if life is None:
+            return False
+        life.ended()
+        return True
+
+    def _give_up(self, cause: BaseException) -> None:
+        if not isinstance(cause, MurmurationError):
+            log.error("p2p cannot start: %s: %s", type(cause).__name__, cause)
+            cause = PreflightError(f"p2p cannot start: {type(cause).__name__}: {cause}")
+        with self._state:
+            self._fatal = cause
+            self._state.notify_all()
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first fault in what trio and its nurseries have wrapped it into."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif type(error).__name__ == "TrioInternalError" and error.__cause__:
+            error = error.__cause__
+        else:
+            return error

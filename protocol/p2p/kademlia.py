@@ -1,0 +1,171 @@
+"""The DHT: asking the peers around a key, and answering when asked. Wire-compatible with libp2p's Kademlia messages.
+
+py-libp2p's KadDHT is not used: it serves twelve streams at a time and lets silent ones keep them for ever, finds what it
+once found for 48 hours and nothing newer, gives each key to the first twenty who claim it, stores a megabyte for anybody,
+takes clients for servers, and always speaks the public IPFS network's protocol id.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+
+import trio
+
+from protocol.errors import Malformed, MurmurationError
+from protocol.p2p.address import Address, PeerAddress, network_of, peer_text
+from protocol.p2p.node import Node, Stream
+from protocol.p2p.records import ProviderRecords
+from protocol.p2p.routing import BUCKET, Contact, RoutingTable, nearest
+from protocol.p2p.wire import ANSWER_BYTES_MAX, PROTOCOL, QUESTION_BYTES_MAX, Answer, Kind, Question
+
+log = logging.getLogger(__name__)
+
+_QUESTIONS_PER_LOOKUP = 64
+_LOOPBACK = ("127.0.0.1", "::1")
+
+
+class Kademlia:
+    """`own` is how others reach this node; empty when it does not listen, and then it only asks."""
+
+    def __init__(self, node: Node, own: tuple[Address, ...]) -> None:
+        self.peer = node.identity.peer
+        self.table = RoutingTable(self.peer)
+        self.records = ProviderRecords(node.limits, node.timing.record)
+        self._node = node
+        self._self = Contact(self.peer, own) if own else None
+        if own:
+            node.handle(PROTOCOL, self._answer)
+
+    async def introduce(self, known: PeerAddress) -> None:
+        """Asks a peer we only have the address of for those around us. Raises Unavailable or a ProtocolViolation."""
+        await self._ask(Contact(known.peer, (known.address,)), Question(Kind.FIND_NODE, self.peer, self._self))
+
+    async def refresh(self) -> None:
+        """Looks around ourselves and around a random place; drops who no longer answers."""
+        await self.lookup(self.peer)
+        if len(self.table) > BUCKET:  # else the first lookup has asked everybody
+            await self.lookup(os.urandom(32))
+
+    async def provide(self, key: bytes) -> int:
+        """Announces that we provide `key`; the number of peers that hold the record now."""
+        if self._self is None:
+            raise ValueError("a node that does not listen provides nothing")
+        holders = 0
+
+        async def give(contact: Contact) -> None:
+            nonlocal holders
+            try:
+                await self._ask(contact, Question(Kind.ADD_PROVIDER, key, self._self))
+                holders += 1
+            except MurmurationError as error:
+                log.debug("%s did not take a provider record: %s", peer_text(contact.peer), error)
+
+        closest = await self.lookup(key)
+        async with trio.open_nursery() as nursery:
+            for contact in closest:
+                nursery.start_soon(give, contact)
+        return holders
+
+    async def providers(self, key: bytes, found: Callable[[Contact], None]) -> None:
+        """Calls `found` for each provider of `key` as soon as somebody names it, each peer and address once."""
+        known: set[tuple[bytes, Address]] = set()
+
+        def merge(contacts: Iterable[Contact]) -> None:
+            for contact in contacts:
+                fresh = tuple(place for place in contact.addresses if (contact.peer, place) not in known)
+                known.update((contact.peer, place) for place in fresh)
+                if fresh and contact.peer != self.peer:
+                    found(Contact(contact.peer, fresh))
+
+        merge(self.records.get(key, trio.current_time()))
+        await self.lookup(key, lambda answer: merge(answer.providers))
+
+    async def lookup(self, key: bytes, heard: Callable[[Answer], None] | None = None) -> list[Contact]:
+        """The peers closest to `key` that answered, closest first; `heard` sees every answer.
+
+        With `heard` it asks for providers, else for peers only.
+        """
+        question = Question(Kind.GET_PROVIDERS if heard else Kind.FIND_NODE, key, self._self)
+        candidates = {contact.peer: contact for contact in self.table.nearest(key)}
+        asked: set[bytes] = set()
+        failed: set[bytes] = set()
+        wake = trio.Event()
+        limiter = trio.Semaphore(self._node.limits.parallel)
+
+        async def ask(contact: Contact) -> None:
+            nonlocal wake
+            try:
+                answer = await self._ask(contact, question)
+            except MurmurationError as error:
+                log.debug("%s does not answer: %s", peer_text(contact.peer), error)
+                failed.add(contact.peer)
+            else:
+                for closer in answer.closer:
+                    if closer.peer != self.peer:
+                        candidates.setdefault(closer.peer, closer)
+                if heard:
+                    heard(answer)
+            finally:
+                running.discard(contact.peer)
+                limiter.release()
+                wake.set()
+
+        running: set[bytes] = set()
+        async with trio.open_nursery() as nursery:
+            while len(asked) < _QUESTIONS_PER_LOOKUP:
+                closest = nearest((each for each in candidates.values() if each.peer not in failed), key)
+                following = next((contact for contact in closest if contact.peer not in asked), None)
+                if following is None:
+                    if not running:
+                        break
+                    await wake.wait()
+                    wake = trio.Event()
+                    continue
+                await limiter.acquire()
+                asked.add(following.peer)
+                running.add(following.peer)
+                nursery.start_soon(ask, following)
+        return nearest((candidates[peer] for peer in asked - failed), key)
+
+    async def _ask(self, contact: Contact, question: Question) -> Answer:
+        """Raises Unavailable or a ProtocolViolation, and then the contact is forgotten."""
+        try:
+            data = await self._node.request(
+                contact.peer, contact.addresses, PROTOCOL, question.encode(), cap=ANSWER_BYTES_MAX, what="DHT answer"
+            )
+            answer = Answer.decode(data, question.kind)
+        except MurmurationError:
+            self.table.forget(contact.peer)
+            raise
+        self.table.seen(contact, trio.current_time())
+        return answer
+
+    async def _answer(self, stream: Stream) -> None:
+        question = Question.decode(await stream.read_message(QUESTION_BYTES_MAX, "DHT question"))
+        now = trio.current_time()
+        sender = self._as_seen(question.server, stream) if question.server else None
+        if sender:
+            self.table.seen(sender, now)
+        if question.kind is Kind.ADD_PROVIDER:
+            if sender is None:
+                raise Malformed("the provider record holds no address that could be dialled")
+            self.records.put(question.key, sender, source=network_of(stream.remote), now=now)
+            answer = Answer()
+        else:
+            closer = [
+                contact for contact in self.table.nearest(question.key, BUCKET + 1) if contact.peer != stream.peer
+            ]
+            providers = self.records.get(question.key, now) if question.kind is Kind.GET_PROVIDERS else []
+            answer = Answer(tuple(closer[:BUCKET]), tuple(providers))
+        await stream.write_message(answer.encode(question.kind))
+
+    def _as_seen(self, sender: Contact, stream: Stream) -> Contact | None:
+        """The sender as others can reach it. Nobody may speak for somebody else, or send others into their own machine."""
+        if sender.peer != stream.peer:
+            raise Malformed("the sender names another peer as itself")
+        inside = stream.remote in _LOOPBACK
+        seen = (place.seen_from(stream.remote) for place in sender.addresses)
+        usable = tuple(place for place in seen if place.is_dialable and (inside or not place.is_loopback))
+        return Contact(sender.peer, usable) if usable else None

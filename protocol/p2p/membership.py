@@ -1,0 +1,143 @@
+"""Joining the network and staying in it.
+
+A node is in while its routing table holds somebody. It keeps a connection to every bootnode it reached; losing one (a
+bootnode that restarts, and with it every record it held) makes it join again at once and announce itself anew. Bootnodes
+that do not answer are tried again for ever, with growing pauses and jitter. A node without bootnodes waits to be found.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import trio
+
+from protocol.errors import MurmurationError, Unavailable
+from protocol.p2p import peers
+from protocol.p2p.address import PeerAddress
+from protocol.p2p.backoff import Backoff, jittered
+from protocol.p2p.kademlia import Kademlia
+from protocol.p2p.node import Connection, Node
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.05
+_SETTLE_SECONDS = 10.0  # others join at the same time: the first refreshes come sooner
+_SETTLE_FACTOR = 6.0
+
+
+class Membership:
+    def __init__(
+        self, node: Node, dht: Kademlia, bootnodes: Sequence[PeerAddress], file: Path | None, joined: Callable[[], None]
+    ) -> None:
+        """`joined` is called each time the node has (re)joined: provider records must then be placed anew."""
+        self._node = node
+        self._dht = dht
+        self._bootnodes = [bootnode for bootnode in bootnodes if bootnode.peer != dht.peer]
+        self.problems: dict[PeerAddress, str] = dict.fromkeys(self._bootnodes, "not tried yet")
+        self._file = file
+        self._saved = peers.load(file, most=node.limits.saved_peers) if file else []
+        self._joined = joined
+        self._lost = trio.Event()
+        node.on_lost = self._note_loss
+
+    @property
+    def is_joined(self) -> bool:
+        return len(self._dht.table) > 0
+
+    async def wait_joined(self, seconds: float) -> None:
+        """Raises Unavailable with the reason when nobody is known after `seconds`."""
+        with trio.move_on_after(seconds):
+            while not self.is_joined:
+                await trio.sleep(_LOOK_SECONDS)
+            return
+        raise Unavailable(self.reason())
+
+    def reason(self) -> str:
+        """Why nobody is found, for people: the bootnodes and what is wrong with each."""
+        if not self._bootnodes:
+            return "no bootnode was given, and nobody has come here"
+        problems = (f"{known.address.host}:{known.address.port}: {why}" for known, why in self.problems.items())
+        return "no bootnode is reachable (" + "; ".join(problems) + ")"
+
+    async def run(self) -> None:
+        timing = self._node.timing
+        backoff = Backoff(timing.retry, timing.retry_most)
+        settle, was_joined, calm_since = _SETTLE_SECONDS, False, trio.current_time()
+        while True:
+            self._lost = trio.Event()
+            new = await self._introduce_bootnodes()
+            if not self.is_joined:
+                await self._introduce_saved()
+            if self.is_joined:
+                await self._dht.refresh()
+            if self.is_joined and (new or not was_joined):
+                settle = _SETTLE_SECONDS
+                self._joined()
+                self.save()
+            if was_joined and not self.is_joined:
+                log.warning("lost all peers; trying to join again: %s", self.reason())
+            was_joined = self.is_joined
+
+            pause, settle = jittered(settle), min(settle * _SETTLE_FACTOR, timing.refresh)
+            if any(self.problems.values()):
+                pause, calm_since = min(pause, backoff.pause()), trio.current_time()
+            with trio.move_on_after(pause):
+                await self._lost.wait()
+                if trio.current_time() - calm_since > timing.retry_most:
+                    backoff.reset()
+                calm_since, settle = trio.current_time(), _SETTLE_SECONDS
+            if self._lost.is_set():
+                await trio.sleep(backoff.pause())  # many lose a bootnode at the same moment
+
+    def save(self) -> None:
+        """Writes the peers that answer to the saved peer list, in random order so that nobody is everybody's first."""
+        if self._file is None or not self.is_joined:
+            return
+        known = [
+            PeerAddress(place, contact.peer) for contact in self._dht.table.contacts() for place in contact.addresses
+        ]
+        peers.save(self._file, random.sample(known, min(len(known), self._node.limits.saved_peers)))
+
+    async def _introduce_bootnodes(self) -> bool:
+        """Calls on every bootnode there is no connection to. True when one answered."""
+        answered = False
+
+        async def call_on(known: PeerAddress) -> None:
+            nonlocal answered
+            try:
+                await self._dht.introduce(known)
+            except MurmurationError as error:
+                if not self.problems[known]:
+                    log.warning("the bootnode %s went away (%s); trying again", known.address, error)
+                self.problems[known] = str(error)
+                return
+            answered = True
+            self.problems[known] = ""
+            connection = self._node.connection(known.peer)
+            if connection:
+                connection.kept = True
+
+        async with trio.open_nursery() as nursery:
+            for known in self._bootnodes:
+                connection = self._node.connection(known.peer)
+                if connection is None or not connection.kept:
+                    nursery.start_soon(call_on, known)
+        return answered
+
+    async def _introduce_saved(self) -> None:
+        async def call_on(known: PeerAddress) -> None:
+            try:
+                await self._dht.introduce(known)
+            except MurmurationError as error:
+                log.debug("the saved peer %s does not answer: %s", known, error)
+
+        async with trio.open_nursery() as nursery:
+            for known in random.sample(self._saved, min(len(self._saved), self._node.limits.parallel)):
+                nursery.start_soon(call_on, known)
+
+    def _note_loss(self, connection: Connection) -> None:
+        if connection.kept:
+            self._lost.set()
