@@ -103,9 +103,12 @@ class Connection:
     def sources(self) -> list[Source]:
         """Where weights can be fetched: all relays, and the trainer's origin."""
         relays = self.host.find(self.service("relay"), deadline=self.peers.find_seconds / 4, at_least=0)
-        found = [Source(p.endpoint.http, name=p.address, is_relay=True) for p in relays]
+        return [*(Source(p.endpoint.http, name=p.address, is_relay=True) for p in relays), self.origin()]
+
+    def origin(self) -> Source:
+        """The trainer's own end of SHARDCAST."""
         origin = self._trusted("origin")
-        return [*found, Source(origin.endpoint.http, name=origin.address, is_relay=False)]
+        return Source(origin.endpoint.http, name=origin.address, is_relay=False)
 
     def _trusted(self, role: str) -> Provider:
         """The provider of `role` that holds the trainer key; anybody may claim to be one."""

@@ -115,7 +115,7 @@ class ValidatorService:
     def _load_known(self) -> None:
         """Works from before this start that were never judged and can still be challenged."""
         self._index.poll()
-        for event, seated in self._index.events(ValidatorSeated):
+        for _, seated in self._index.events(ValidatorSeated):
             self._note_validator(seated.run, seated.validator, seated.seated)
         judged = self._journal.judged()
         for event, submitted in self._index.events(Submitted):

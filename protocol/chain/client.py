@@ -169,6 +169,9 @@ class Chain:
             raise ConfigError(f"there is no run {run} at {self.runs.address}", hint="check --run and --contract")
         return found
 
+    def run_count(self) -> int:
+        return self._call("counting runs", self.runs.functions.count())
+
     def spec_digest(self, run: int) -> bytes:
         return bytes(self._call("reading the spec digest", self.runs.functions.specDigests(run)))
 

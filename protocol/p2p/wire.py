@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -90,6 +91,12 @@ class Answer:
         return cls(tuple(_read(message.closerPeers, BUCKET)), tuple(_read(message.providerPeers, PROVIDERS_PER_KEY)))
 
 
+@lru_cache(maxsize=4096)  # the same peers stand in every answer, and a point on the curve is dear to check
+def _check_peer(peer: bytes) -> None:
+    """Raises Malformed unless `peer` is a secp256k1 PeerID."""
+    address_of_peer(peer)
+
+
 def _parse(data: bytes, cap: int, what: str) -> Any:
     if len(data) > cap:
         raise Oversized(f"{what} has {len(data)} bytes, more than {cap}")
@@ -111,7 +118,7 @@ def _read(field: Any, most: int) -> list[Contact]:
         raise Malformed(f"DHT message with {len(field)} peers")
     contacts = []
     for peer in field:
-        address_of_peer(peer.id)  # raises unless it is a secp256k1 PeerID
+        _check_peer(peer.id)
         if not 1 <= len(peer.addrs) <= ADDRESSES_MAX:
             raise Malformed(f"DHT peer with {len(peer.addrs)} addresses")
         contacts.append(Contact(peer.id, tuple(Address.decode(raw) for raw in peer.addrs)))

@@ -1,0 +1,49 @@
+"""Calibrations: measured honest work, and the limits that follow from it. A run spec names one by its digest.
+
+A calibration is canonical JSON: what was measured (model, devices, counts, tails), by which method, and the limits of the
+rules `computation` and `sampling`. Shipped ones lie in protocol/calibrations; `murmur validator calibrate` makes new ones.
+No cheat takes part in fitting a limit.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from protocol import canonical
+from protocol.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Calibration:
+    content: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits."""
+        return canonical.digest(self.content).hex()
+
+    @property
+    def computation(self) -> dict[str, Any]:
+        return self.content["limits"]["computation"]
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        return self.content["limits"]["sampling"]
+
+
+def load(name: str, beside: Path) -> Calibration:
+    """A calibration file, relative to the folder `beside`, or a shipped one by its name."""
+    path = beside / name
+    shipped = files("protocol") / "calibrations" / f"{name}.json"
+    source = path if path.is_file() else shipped
+    try:
+        content = json.loads(source.read_text())
+        calibration = Calibration(content)
+        _ = calibration.digest, calibration.computation, calibration.sampling
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{name!r} is no calibration: neither a file nor shipped ({error})") from error
+    return calibration

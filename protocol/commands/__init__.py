@@ -1,0 +1,1 @@
+"""Command groups of `murmur` that belong to no package above: chain, run, bootnode."""

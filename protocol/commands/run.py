@@ -1,0 +1,147 @@
+"""`murmur run …`: what a run's owner does on chain."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocol import runfile
+from protocol.chain import Chain, Sender
+from protocol.chain.events import RunCreated
+from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, strip_at
+from protocol.errors import ConfigError, InsufficientFunds
+from protocol.home import PASSWORD_VARIABLE
+from protocol.identity import load_keystore, read_password
+from protocol.money import duration, parse_tokens, tokens
+from protocol.settings import read_toml
+
+app = group("Create a run, fund it, approve its validators.")
+File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
+Keystore = Annotated[Path, typer.Option(help="Keystore of the run's owner.")]
+
+
+def _sender(file: Path, keystore: Path, password_file: Path | None) -> Sender:
+    chain = _chain(file)
+    password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
+    return Sender(chain, load_keystore(keystore, password))
+
+
+def _chain(file: Path) -> Chain:
+    table = read_toml(file).get("chain", {})
+    if "rpc" not in table or "contract" not in table:
+        raise ConfigError(f"{file} needs chain.rpc and chain.contract")
+    chain = Chain(table["rpc"], table["contract"])
+    chain.check(table.get("chain_id"))
+    return chain
+
+
+def _run(file: Path) -> int:
+    run = read_toml(file).get("chain", {}).get("run")
+    if not isinstance(run, int):
+        raise ConfigError(
+            f"{file} does not say which run it is", hint="put `run = N` under [chain], as `murmur run create` told"
+        )
+    return run
+
+
+@app.command()
+def create(
+    file: File, keystore: Keystore, password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False
+) -> None:
+    """Complete the spec, write spec.json beside the file, and create the run on chain."""
+    path = strip_at(file)
+    sender = _sender(path, keystore, password_file)
+    model = path.parent / read_toml(path).get("trainer", {}).get("model", "policy")
+    spec = runfile.complete(path, model)
+    policy = runfile.read_policy(path).policy(sender.key.address)
+    confirm(
+        "Create the run?",
+        [
+            f"spec      {spec.digest.hex()} ({spec.name})",
+            f"window    {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}",
+            f"seat      {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit",
+            "none of this can be changed later",
+        ],
+        yes,
+    )
+    runfile.write_spec(path, spec)
+    run = sender.send(sender.chain.create(policy, spec.digest)).event(RunCreated).run
+
+    def text() -> None:
+        typer.echo(f"run {run} created; put `run = {run}` under [chain] of {path}")
+        typer.echo("next: murmur run fund, then murmur run approve VALIDATOR", err=True)
+
+    emit({"run": run, "spec": spec.digest.hex()}, as_json, text)
+
+
+@app.command()
+def fund(
+    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
+    password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Add to the run's budget for rewards."""
+    path = strip_at(file)
+    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount)
+    chain, owner = sender.chain, sender.key.address
+    if chain.token_balance(owner) < wei:
+        raise InsufficientFunds(f"{owner} holds {tokens(chain.token_balance(owner))}, fewer than {tokens(wei)}")
+    confirm("Fund the run?", [f"{tokens(wei)} from {owner} to run {run}; unspent tokens can be taken back"], yes)
+    if chain.allowance(owner, chain.runs.address) < wei:
+        sender.send(chain.approve_tokens(chain.runs.address, wei))
+    sender.send(chain.fund(run, wei))
+    typer.echo(f"run {run} has {tokens(chain.funds(run).free)} to spend")
+
+
+@app.command()
+def approve(
+    file: File, validator: Annotated[str, typer.Argument(help="Address of the validator.")], keystore: Keystore,
+    password_file: PasswordFile = None,
+    off: Annotated[bool, typer.Option("--off", help="Withdraw the approval, and the seat with it.")] = False,
+    yes: Yes = False,
+) -> None:  # fmt: skip
+    """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
+    path = strip_at(file)
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    confirm("Go on?", [f"{validator} may {'no longer ' if off else ''}judge work of run {run}"], yes)
+    sender.send(sender.chain.approve_validator(run, validator, not off))
+    typer.echo(f"{validator} {'is no longer approved' if off else 'is approved'} for run {run}")
+
+
+@app.command()
+def pause(
+    file: File, keystore: Keystore, password_file: PasswordFile = None,
+    off: Annotated[bool, typer.Option("--off", help="Resume.")] = False, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Stop taking new work. Verdicts, claims and withdrawals go on."""
+    path = strip_at(file)
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    confirm("Go on?", [f"run {run} {'takes new work again' if off else 'takes no new work'}"], yes)
+    sender.send(sender.chain.pause(run, not off))
+    typer.echo(f"run {run} {'resumed' if off else 'paused'}")
+
+
+@app.command()
+def show(file: File, as_json: Json = False) -> None:
+    """Show the run as the chain knows it."""
+    path = strip_at(file)
+    chain, run = _chain(path), _run(path)
+    policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
+    data = {
+        "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved,
+        "paused": chain.paused(run), "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
+    }  # fmt: skip
+
+    def text() -> None:
+        typer.echo(f"Run {run}: " + ("nothing published yet" if head is None else f"weights at step {head.step}"))
+        typer.echo(f"  budget  {tokens(funds.free)} free, {tokens(funds.reserved)} owed")
+        typer.echo(
+            f"  window  {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}"
+        )
+        typer.echo(
+            f"  seat    {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit"
+        )
+
+    emit(data, as_json, text)

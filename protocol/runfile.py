@@ -1,0 +1,137 @@
+"""run.toml, a researcher's one file for a run, and what is made of it.
+
+    [chain], [peers]  as for every role          [policy]    goes on chain, for good (contracts/src/Runs.sol, Policy)
+    [spec]            what all must agree on      [trainer], [hub]   the researcher's own business (trainer/config.py)
+
+Digests may be left out of [spec]: `complete` computes them from the model folder, the calibration and the environments,
+and the result is kept beside run.toml as spec.json, in the canonical form whose SHA-256 goes on chain.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from protocol import calibration, runspec
+from protocol.canonical import decode
+from protocol.chain.types import Policy
+from protocol.constants import SPEC_BYTES_MAX
+from protocol.environments.reasoning import AUDITED_VERSION
+from protocol.environments.tasks import head_digest
+from protocol.errors import ConfigError, MurmurationError
+from protocol.money import parse_tokens
+from protocol.runspec import EnvironmentSpec, RunSpec
+from protocol.settings import Settings, read_toml
+
+SPEC_FILE = "spec.json"
+
+
+class PolicyTable(Settings):
+    """[policy] of run.toml. Times in seconds; amounts in tokens, as text."""
+
+    trainer: str
+    gate: str = "0x" + "0" * 40
+    window: int = Field(default=86_400, ge=5)
+    appeal: int = Field(default=43_200, ge=0)
+    vote: int = Field(default=43_200, ge=0)
+    grace: int = Field(default=120, ge=0)
+    max_units: int = Field(ge=1, lt=2**32)
+    max_per_step: int = Field(ge=1, lt=2**32)
+    finder_bps: int = Field(default=2000, ge=0, le=5000)
+    quorum: int = Field(default=2, ge=0, lt=256)
+    node_stake: str
+    validator_stake: str
+    penalty: str
+    bond: str
+    reward: str
+    """Per unit, that is per completion token."""
+
+    def policy(self, owner: str) -> Policy:
+        amounts = {
+            name: parse_tokens(getattr(self, name))
+            for name in ("node_stake", "validator_stake", "penalty", "bond", "reward")
+        }
+        return Policy(owner=owner, **{**self.model_dump(), **amounts})  # type: ignore[arg-type]
+
+
+def read_policy(file: Path) -> PolicyTable:
+    table = _table(file, "policy")
+    try:
+        return PolicyTable.model_validate(table)
+    except ValidationError as error:
+        lines = [f"  policy.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError(f"{file} has a wrong policy:\n" + "\n".join(lines)) from None
+
+
+def complete(file: Path, model: Path) -> RunSpec:
+    """The run spec of `file`, with the digests that it leaves out filled in."""
+    table = copy.deepcopy(_table(file, "spec"))
+    verification = table.setdefault("verification", {})
+    if len(verification.get("calibration", "")) != 64:
+        if "calibration" not in verification:
+            raise ConfigError("spec.verification.calibration is not set", hint="name a shipped calibration or a file")
+        found = calibration.load(verification["calibration"], file.parent)
+        verification["calibration"] = found.digest
+        verification.setdefault("computation", found.computation)
+        verification.setdefault("sampling", found.sampling)
+    section = table.setdefault("model", {})
+    for key, name in (("config", "config.json"), ("tokenizer", "tokenizer.json")):
+        section.setdefault(key, _digest_of(model / name))
+    for environment in table.get("environments", []):
+        environment.setdefault("package", "reasoning-gym")
+        environment.setdefault("version", AUDITED_VERSION)
+        if "head" not in environment:
+            environment["head"] = _head(environment)
+    return runspec.from_table(table)
+
+
+def write_spec(file: Path, spec: RunSpec) -> Path:
+    """Keeps the canonical spec beside run.toml; one that was created before is never changed under a run."""
+    path = file.parent / SPEC_FILE
+    if path.exists() and path.read_bytes() != spec.canonical():
+        raise ConfigError(
+            f"{path} holds another spec", hint="a run's spec never changes; move the file away for a new run"
+        )
+    path.write_bytes(spec.canonical())
+    return path
+
+
+def read_spec(file: Path) -> RunSpec:
+    """The spec that `murmur run create` left beside run.toml."""
+    path = file.parent / SPEC_FILE
+    try:
+        data = path.read_bytes()
+        return runspec.from_table(decode(data, cap=SPEC_BYTES_MAX, what=str(path)))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="murmur run create writes it") from error
+    except MurmurationError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _table(file: Path, name: str) -> dict[str, Any]:
+    table = read_toml(file).get(name)
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file} has no [{name}] table")
+    return table
+
+
+def _digest_of(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}", hint="trainer.model must name the policy's folder"
+        ) from error
+
+
+def _head(environment: dict[str, Any]) -> str:
+    """Digest of an environment's first problems, from a table without it."""
+    try:
+        return head_digest(EnvironmentSpec.model_validate({**environment, "head": "0" * 64}))
+    except ValidationError as error:
+        lines = [f"  environments.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("the run spec is wrong:\n" + "\n".join(lines)) from None
