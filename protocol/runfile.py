@@ -81,12 +81,22 @@ def complete(file: Path, model: Path) -> RunSpec:
     section = table.setdefault("model", {})
     for key, name in (("config", "config.json"), ("tokenizer", "tokenizer.json")):
         section.setdefault(key, _digest_of(model / name))
-    for environment in table.get("environments", []):
-        environment.setdefault("package", "reasoning-gym")
-        environment.setdefault("version", AUDITED_VERSION)
-        if "head" not in environment:
-            environment["head"] = _head(environment)
+    table["environments"] = [e.model_dump() for e in environments(file)]
     return runspec.from_table(table)
+
+
+def environments(file: Path) -> list[EnvironmentSpec]:
+    """The environments of `file`, completed; for whoever needs the tasks before there is a model."""
+    found = []
+    for table in _table(file, "spec").get("environments", []):
+        defaults = {"package": "reasoning-gym", "version": AUDITED_VERSION, "head": "0" * 64}
+        try:
+            spec = EnvironmentSpec.model_validate({**defaults, **table})
+        except ValidationError as error:
+            lines = [f"  environments.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+            raise ConfigError("the run spec is wrong:\n" + "\n".join(lines)) from None
+        found.append(spec if "head" in table else spec.model_copy(update={"head": head_digest(spec)}))
+    return found
 
 
 def write_spec(file: Path, spec: RunSpec) -> Path:
@@ -126,12 +136,3 @@ def _digest_of(path: Path) -> str:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}", hint="trainer.model must name the policy's folder"
         ) from error
-
-
-def _head(environment: dict[str, Any]) -> str:
-    """Digest of an environment's first problems, from a table without it."""
-    try:
-        return head_digest(EnvironmentSpec.model_validate({**environment, "head": "0" * 64}))
-    except ValidationError as error:
-        lines = [f"  environments.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise ConfigError("the run spec is wrong:\n" + "\n".join(lines)) from None

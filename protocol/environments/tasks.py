@@ -7,6 +7,7 @@ problem that asks the same question as one of them is skipped by assignment, so 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 from protocol import canonical
 from protocol.environments import reasoning
 from protocol.errors import VersionMismatch
-from protocol.runspec import EnvironmentSpec, RunSpec
+from protocol.runspec import EnvironmentSpec
 
 _HEAD = 256
 
@@ -43,8 +44,8 @@ class Source(Protocol):
 class TaskSet:
     """All problems of a run. Construction is quick; nothing is generated before it is asked for."""
 
-    def __init__(self, spec: RunSpec) -> None:
-        self.specs = spec.environments
+    def __init__(self, environments: Sequence[EnvironmentSpec]) -> None:
+        self.specs = list(environments)
         self._train: list[Source] = [reasoning.Dataset(e, e.seed, e.size) for e in self.specs]
         self._held_out: list[Source] = [reasoning.Dataset(e, e.held_out_seed, None) for e in self.specs]
         self._starts = [0, *accumulate(e.size for e in self.specs)]

@@ -23,10 +23,11 @@ from protocol.p2p.address import Address, peer_text
 from protocol.p2p.backoff import Backoff, jittered
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.membership import Membership
-from protocol.p2p.node import Node, Stream
+from protocol.p2p.node import Node
 from protocol.p2p.routing import Contact
 from protocol.p2p.service import ENDPOINT_BYTES_MAX, Endpoint, Provider, Service
 from protocol.p2p.settings import Setup
+from protocol.p2p.stream import Stream
 from protocol.p2p.transport import Identity
 from protocol.p2p.wire import ADDRESSES_MAX
 
@@ -114,11 +115,13 @@ class Discovery:
         Fewer when `seconds` have passed. Raises Unavailable when that leaves none, though some were wanted.
         """
         search = _Search(self, service, at_least)
+        looked = False
         with trio.move_on_after(seconds):
             backoff = Backoff(_PAUSE_SECONDS, _PAUSE_MOST_SECONDS)
             while True:
                 if self.membership.is_joined or len(self.dht.records):
                     await search.round()
+                    looked = True
                     if len(search.found) >= at_least:
                         break
                 await trio.sleep(backoff.pause())
@@ -126,7 +129,7 @@ class Discovery:
             self.dropped.update(search.dropped)
             what = ", ".join(f"{count} {why}" for why, count in sorted(search.dropped.items()))
             log.info("%s: %d found, dropped %s", service, len(search.found), what)
-        if not search.found and at_least > 0:
+        if not search.found and (at_least > 0 or not looked):
             if not self.membership.is_joined:
                 raise Unavailable(f"cannot look for a {service}: {self.membership.reason()}")
             tried = f"; {len(search.asked)} claimed to be one and failed" if search.asked else ""

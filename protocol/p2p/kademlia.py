@@ -7,6 +7,7 @@ takes clients for servers, and always speaks the public IPFS network's protocol 
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -15,32 +16,40 @@ import trio
 
 from protocol.errors import Malformed, MurmurationError
 from protocol.p2p.address import Address, PeerAddress, network_of, peer_text
-from protocol.p2p.node import Node, Stream
+from protocol.p2p.node import Node
 from protocol.p2p.records import ProviderRecords
 from protocol.p2p.routing import BUCKET, Contact, RoutingTable, nearest
+from protocol.p2p.stream import Stream
 from protocol.p2p.wire import ANSWER_BYTES_MAX, PROTOCOL, QUESTION_BYTES_MAX, Answer, Kind, Question
 
 log = logging.getLogger(__name__)
 
 _QUESTIONS_PER_LOOKUP = 64
-_LOOPBACK = ("127.0.0.1", "::1")
 
 
 class Kademlia:
-    """`own` is how others reach this node; empty when it does not listen, and then it only asks."""
+    """`own` is how others reach this node; empty when it does not listen, and then it only asks.
+
+    `anchors` are peers that take part in every lookup and hold every record of ours, however far from the key: whoever
+    mints PeerIDs all around a key then still does not hide it. Membership puts the bootnodes there.
+    """
 
     def __init__(self, node: Node, own: tuple[Address, ...]) -> None:
         self.peer = node.identity.peer
         self.table = RoutingTable(self.peer)
         self.records = ProviderRecords(node.limits, node.timing.record)
+        self.anchors: dict[bytes, Contact] = {}
         self._node = node
         self._self = Contact(self.peer, own) if own else None
         if own:
             node.handle(PROTOCOL, self._answer)
 
-    async def introduce(self, known: PeerAddress) -> None:
+    async def introduce(self, known: PeerAddress, *, anchor: bool = False) -> None:
         """Asks a peer we only have the address of for those around us. Raises Unavailable or a ProtocolViolation."""
-        await self._ask(Contact(known.peer, (known.address,)), Question(Kind.FIND_NODE, self.peer, self._self))
+        contact = Contact(known.peer, (known.address,))
+        await self._ask(contact, Question(Kind.FIND_NODE, self.peer, self._self))
+        if anchor:
+            self.anchors[known.peer] = contact
 
     async def refresh(self) -> None:
         """Looks around ourselves and around a random place; drops who no longer answers."""
@@ -49,7 +58,7 @@ class Kademlia:
             await self.lookup(os.urandom(32))
 
     async def provide(self, key: bytes) -> int:
-        """Announces that we provide `key`; the number of peers that hold the record now."""
+        """Announces that we provide `key` to the peers closest to it; the number of those that hold the record now."""
         if self._self is None:
             raise ValueError("a node that does not listen provides nothing")
         holders = 0
@@ -62,9 +71,9 @@ class Kademlia:
             except MurmurationError as error:
                 log.debug("%s did not take a provider record: %s", peer_text(contact.peer), error)
 
-        closest = await self.lookup(key)
+        holding = {contact.peer: contact for contact in await self.lookup(key)} | self.anchors
         async with trio.open_nursery() as nursery:
-            for contact in closest:
+            for contact in holding.values():
                 nursery.start_soon(give, contact)
         return holders
 
@@ -88,7 +97,7 @@ class Kademlia:
         With `heard` it asks for providers, else for peers only.
         """
         question = Question(Kind.GET_PROVIDERS if heard else Kind.FIND_NODE, key, self._self)
-        candidates = {contact.peer: contact for contact in self.table.nearest(key)}
+        candidates = self.anchors | {contact.peer: contact for contact in self.table.nearest(key)}
         asked: set[bytes] = set()
         failed: set[bytes] = set()
         wake = trio.Event()
@@ -116,7 +125,8 @@ class Kademlia:
         async with trio.open_nursery() as nursery:
             while len(asked) < _QUESTIONS_PER_LOOKUP:
                 closest = nearest((each for each in candidates.values() if each.peer not in failed), key)
-                following = next((contact for contact in closest if contact.peer not in asked), None)
+                line = (*self.anchors.values(), *closest)
+                following = next((contact for contact in line if contact.peer not in asked), None)
                 if following is None:
                     if not running:
                         break
@@ -165,7 +175,7 @@ class Kademlia:
         """The sender as others can reach it. Nobody may speak for somebody else, or send others into their own machine."""
         if sender.peer != stream.peer:
             raise Malformed("the sender names another peer as itself")
-        inside = stream.remote in _LOOPBACK
+        inside = ipaddress.ip_address(stream.remote.partition("%")[0]).is_loopback
         seen = (place.seen_from(stream.remote) for place in sender.addresses)
         usable = tuple(place for place in seen if place.is_dialable and (inside or not place.is_loopback))
         return Contact(sender.peer, usable) if usable else None

@@ -58,14 +58,15 @@ class Membership:
     def reason(self) -> str:
         """Why nobody is found, for people: the bootnodes and what is wrong with each."""
         if not self._bootnodes:
-            return "no bootnode was given, and nobody has come here"
+            return "no bootnode was given and nobody has come here"
         problems = (f"{known.address.host}:{known.address.port}: {why}" for known, why in self.problems.items())
         return "no bootnode is reachable (" + "; ".join(problems) + ")"
 
     async def run(self) -> None:
         timing = self._node.timing
         backoff = Backoff(timing.retry, timing.retry_most)
-        settle, was_joined, calm_since = _SETTLE_SECONDS, False, trio.current_time()
+        settle, calm_since = _SETTLE_SECONDS, trio.current_time()
+        first, was_joined = True, False
         while True:
             self._lost = trio.Event()
             new = await self._introduce_bootnodes()
@@ -77,9 +78,12 @@ class Membership:
                 settle = _SETTLE_SECONDS
                 self._joined()
                 self.save()
-            if was_joined and not self.is_joined:
-                log.warning("lost all peers; trying to join again: %s", self.reason())
-            was_joined = self.is_joined
+            if self.is_joined != was_joined or (first and self._bootnodes):
+                if self.is_joined:
+                    log.info("joined: %d peers are known", len(self._dht.table))
+                else:
+                    log.warning("%s; trying again in the background", self.reason())
+            was_joined, first = self.is_joined, False
 
             pause, settle = jittered(settle), min(settle * _SETTLE_FACTOR, timing.refresh)
             if any(self.problems.values()):
@@ -108,7 +112,7 @@ class Membership:
         async def call_on(known: PeerAddress) -> None:
             nonlocal answered
             try:
-                await self._dht.introduce(known)
+                await self._dht.introduce(known, anchor=True)
             except MurmurationError as error:
                 if not self.problems[known]:
                     log.warning("the bootnode %s went away (%s); trying again", known.address, error)

@@ -15,10 +15,11 @@ from typing import Any
 
 import trio
 
-from protocol.errors import Malformed, MurmurationError, PreflightError, Unavailable
+from protocol.errors import MurmurationError, PreflightError, Unavailable
 from protocol.p2p import negotiation
 from protocol.p2p.address import Address, network_of, peer_text
 from protocol.p2p.settings import Limits, Timing
+from protocol.p2p.stream import Stream
 from protocol.p2p.transport import (
     CONNECTION_ERRORS,
     BoundedYamux,
@@ -31,80 +32,9 @@ from protocol.p2p.transport import (
 
 log = logging.getLogger(__name__)
 
-_CHUNK = 64 << 10
 _BACKLOG = 128
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _HUNG_UP = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EPERM}
-
-
-class Stream:
-    """A stream to a proven peer. Every method raises Unavailable when the connection breaks.
-
-    What is written leaves with the next read that has to wait, or with `finish`: an answer then costs one frame, not four.
-    """
-
-    def __init__(self, connection: Connection, raw: Any) -> None:
-        self.peer = connection.peer
-        self.remote = connection.remote
-        self._raw = raw
-        self._ahead = b""
-        self._behind = b""
-        self._received = 0
-
-    async def read(self, count: int) -> bytes:
-        """At most `count` bytes; none when the peer has finished."""
-        if not self._ahead:
-            await self._flush()
-            with foreign_errors("the stream"):
-                try:
-                    self._ahead = await self._receive()
-                except EOFError:
-                    if self._raw.conn.is_dead:
-                        raise
-        taken, self._ahead = self._ahead[:count], self._ahead[count:]
-        return taken
-
-    async def write(self, data: bytes) -> None:
-        self._behind += data
-        if len(self._behind) > _CHUNK:
-            await self._flush()
-
-    async def _receive(self) -> bytes:
-        if self._received < _CHUNK:  # far from the end of the window, so the peer needs no frame about it
-            data = await self._raw.conn.read_stream(self._raw.stream_id, _CHUNK)
-        else:
-            data = await self._raw.read(_CHUNK)
-        self._received += len(data)
-        return bytes(data)
-
-    async def _flush(self) -> None:
-        data, self._behind = self._behind, b""
-        if data:
-            with foreign_errors("the stream"):
-                await self._raw.write(data)
-
-    async def read_message(self, cap: int, what: str) -> bytes:
-        return await negotiation.read_message(self, cap, what)
-
-    async def write_message(self, data: bytes) -> None:
-        await self.write(negotiation.message(data))
-
-    async def finish(self) -> None:
-        """Says that nothing more will be written."""
-        await self._flush()
-        with foreign_errors("the stream"):
-            await self._raw.close()
-
-    async def expect_end(self) -> None:
-        """Waits until the peer has finished too. Raises Malformed when it says more instead."""
-        if await self.read(1):
-            raise Malformed("the peer goes on where its message should end")
-
-    async def reset(self) -> None:
-        """Forgets the stream on both sides, unless it ended well."""
-        if not (self._raw.closed or self._raw.conn.is_dead):
-            with foreign_errors("the stream"):
-                await self._raw.reset()
 
 
 Handler = Callable[[Stream], Awaitable[None]]
@@ -122,6 +52,9 @@ class Connection:
         self.busy = 0
         self.used = trio.current_time()
 
+    def stream(self, raw: Any) -> Stream:
+        return Stream(raw, self.peer, self.remote)
+
 
 class Node:
     """Listens, dials, and hands inbound streams to the handlers of their protocols."""
@@ -138,7 +71,7 @@ class Node:
         self._connections: defaultdict[bytes, list[Connection]] = defaultdict(list)
         self._networks: Counter[str] = Counter()
         self._accepts: dict[str, Budget] = {}
-        self._handshakes = 0
+        self._strangers: dict[trio.SocketStream, None] = {}  # in the middle of a handshake, oldest first
         self._dials: dict[bytes, trio.Lock] = {}
         self._nursery: trio.Nursery
 
@@ -239,7 +172,8 @@ class Node:
         except OSError as error:
             raise Unavailable(_reason(error)) from error
         try:
-            remote = socket.socket.getpeername()[0]
+            with foreign_errors("the connection"):
+                remote = socket.socket.getpeername()[0]
             upgraded = await upgrade(socket, self.identity, self.limits, self.timing, expected=peer)
         except BaseException:
             socket.socket.close()
@@ -253,7 +187,7 @@ class Node:
         connection.busy += 1
         try:
             with foreign_errors("the connection"):
-                stream = Stream(connection, await connection.muxer.open_stream())
+                stream = connection.stream(await connection.muxer.open_stream())
             try:
                 await negotiation.propose(stream, protocol, then=negotiation.message(data))
                 await stream.finish()
@@ -284,8 +218,11 @@ class Node:
             except OSError:  # the stranger hung up before we looked
                 socket.close()
                 continue
-            if self._admits(network_of(remote)):
-                self._nursery.start_soon(self._welcome, trio.SocketStream(socket), remote)
+            if self._admits(network_of(remote)) and self._make_room():
+                stranger = trio.SocketStream(socket)
+                self._strangers[stranger] = None
+                self._networks[network_of(remote)] += 1
+                self._nursery.start_soon(self._welcome, stranger, remote)
             else:
                 self.counts["refused"] += 1
                 socket.close()
@@ -297,20 +234,25 @@ class Node:
             self._accepts[network] = Budget(self.limits.accept_burst, self.limits.accept_rate)
         if not self._accepts[network].spend(1):
             return False
-        if self._handshakes >= self.limits.handshakes or self._networks[network] >= self.limits.connections_per_address:
-            return False
+        return self._networks[network] < self.limits.connections_per_address
+
+    def _make_room(self) -> bool:
+        """Where all places are taken, who is missed least goes: a stranger that dallies, an idle connection of the address
+        that has most of them. Refusing newcomers instead would let an attacker keep others out by being first."""
+        if len(self._strangers) >= self.limits.handshakes:
+            dallying = next(iter(self._strangers))
+            del self._strangers[dallying]
+            dallying.socket.close()
         connections = self.connections()
+        idle = [each for each in connections if not (each.busy or each.kept or each.outbound)]
         if len(connections) < self.limits.connections:
             return True
-        idle = [each for each in connections if not each.busy and not each.outbound]
-        if not idle:
-            return False
-        min(idle, key=lambda each: each.used).muxer.cut()
-        return True
+        if idle:
+            crowd = Counter(network_of(each.remote) for each in idle)
+            min(idle, key=lambda each: (-crowd[network_of(each.remote)], each.used)).muxer.cut()
+        return bool(idle)
 
     async def _welcome(self, socket: trio.SocketStream, remote: str) -> None:
-        self._networks[network_of(remote)] += 1
-        self._handshakes += 1
         upgraded = None
         try:
             with trio.move_on_after(self.timing.handshake):
@@ -320,7 +262,7 @@ class Node:
         except Exception as error:  # noqa: BLE001  a stranger's fault ends its connection, never the node
             log.error("a handshake with %s failed: %s: %s", remote, type(error).__name__, error)
         finally:
-            self._handshakes -= 1
+            self._strangers.pop(socket, None)
             if upgraded is None:
                 self.counts["failed handshakes"] += 1
                 self._leave(remote)
@@ -353,7 +295,7 @@ class Node:
     async def _accept_streams(self, connection: Connection, nursery: trio.Nursery) -> None:
         while True:
             try:
-                stream = Stream(connection, await connection.muxer.accept_stream())
+                stream = connection.stream(await connection.muxer.accept_stream())
             except CONNECTION_ERRORS:
                 return  # the muxer has ended, and with it all there is to serve
             if connection.busy >= self.limits.streams_per_connection:

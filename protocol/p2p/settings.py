@@ -41,10 +41,10 @@ class Timing:
 class Limits:
     """Caps. What exceeds one is refused before it is read; who exceeds a budget is disconnected."""
 
-    connections: int = 512
+    connections: int = 512  # beyond it, a new one costs the least missed idle one its place
     connections_per_address: int = 64  # of one IPv4 address or IPv6 /64
     connections_per_peer: int = 2  # both may have dialled at once; a third replaces the oldest
-    handshakes: int = 64  # strangers in the middle of a handshake
+    handshakes: int = 128  # strangers in the middle of a handshake; beyond it, a new one replaces the oldest
     accept_burst: int = 128  # new connections of one address at once …
     accept_rate: float = 16.0  # … and per second after that
     streams_per_connection: int = 32  # inbound and open at the same time

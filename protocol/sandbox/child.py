@@ -39,13 +39,13 @@ class Child:
                 from protocol.environments import TaskSet
                 from protocol.runspec import from_table
 
-                self.tasks = TaskSet(from_table(spec))
+                self.tasks = TaskSet(from_table(spec).environments)
                 return {}, {}
             case {"op": "read", "path": str(path), "rows": int(rows), "tokens": int(tokens), "bytes": int(size)}:
                 return read_rollouts(path, rows=rows, tokens=tokens, size=size)
-            case {"op": "score", "items": items}:
-                scores = [self.tasks.score(self.tasks.problem(index), text) for index, text in items]
-                return {"rewards": scores}, {}
+            case {"op": "score", "items": items, "held_out": bool(held_out)}:
+                problem = self.tasks.held_out.__getitem__ if held_out else self.tasks.problem
+                return {"rewards": [self.tasks.score(problem(index), text) for index, text in items]}, {}
         raise ValueError("unknown request")
 
 

@@ -76,7 +76,7 @@ class Sandbox:
 
     def warm_up(self) -> None:
         """Starts the child now, so that the first request does not wait for its imports."""
-        self._ask({"op": "score", "items": []})
+        self.score([])
 
     def read(self, path: Path) -> Reading:
         """Raises Malformed for whatever is not a rollout file of this run's shape, also when it kills the reader."""
@@ -97,9 +97,12 @@ class Sandbox:
         except (KeyError, AttributeError, wire.WireError) as error:
             raise Malformed(f"the reader's answer makes no sense: {error}") from error
 
-    def score(self, items: Sequence[tuple[int, str | None]]) -> list[float]:
-        """Task rewards of (problem index, answer) pairs. Raises Unavailable when a verifier dies or takes too long."""
-        head, _ = self._ask({"op": "score", "items": [list(item) for item in items]})
+    def score(self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False) -> list[float]:
+        """Task rewards of (index, answer) pairs; indices are of training problems, or of the held-out ones.
+
+        Raises Unavailable when a verifier dies or takes too long.
+        """
+        head, _ = self._ask({"op": "score", "items": [list(item) for item in items], "held_out": held_out})
         rewards = head.get("rewards")
         if not isinstance(rewards, list) or len(rewards) != len(items):
             raise Unavailable("the verifiers' answer makes no sense")

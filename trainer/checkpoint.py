@@ -1,0 +1,98 @@
+"""Checkpoints: everything a resumed run needs, written whole or not at all.
+
+    checkpoints/step_N/   model.safetensors (fp32)   optimizer.safetensors   state.json   digests.json
+A folder appears under its name by one atomic rename, after all of it is on disk. digests.json holds the SHA-256 of the
+other files; a folder that does not match is passed over with a warning. No pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import IntegrityError, PreflightError
+
+log = logging.getLogger("trainer")
+
+STATE, DIGESTS = "state.json", "digests.json"
+
+
+class Checkpoints:
+    def __init__(self, folder: Path, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".writing-*"):  # of a process that died
+            shutil.rmtree(left)
+
+    def save(self, step: int, state: dict[str, Any], write: Callable[[Path], None]) -> Path:
+        """Saves `state` and whatever `write(folder)` puts beside it. Raises PreflightError when the disk is full."""
+        final, partial = self._folder / f"step_{step}", self._folder / f".writing-{step}"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            write(partial)
+            (partial / STATE).write_text(json.dumps({"step": step, **state}))
+            (partial / DIGESTS).write_text(json.dumps(_digests(partial)))
+            for path in partial.iterdir():
+                _sync(path)
+            shutil.rmtree(final, ignore_errors=True)
+            os.replace(partial, final)
+            _sync(self._folder)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise PreflightError(
+                f"cannot write the checkpoint of step {step}: {error.strerror or error}", hint="free some space"
+            ) from error
+        for old in self.steps()[: -self._keep]:
+            shutil.rmtree(self._folder / f"step_{old}", ignore_errors=True)
+        return final
+
+    def steps(self) -> list[int]:
+        """Steps of all checkpoints, whole or not, ascending."""
+        names = [path.name for path in self._folder.glob("step_*")]
+        return sorted(int(name[5:]) for name in names if name[5:].isdecimal())
+
+    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint that is whole, and its state."""
+        for step in reversed(self.steps()):
+            folder = self._folder / f"step_{step}"
+            try:
+                return folder, verify(folder)
+            except IntegrityError as error:
+                log.warning("%s; trying an older one", error)
+        return None
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The state of a checkpoint whose files all match their digests. Raises IntegrityError."""
+    try:
+        expected = json.loads((folder / DIGESTS).read_text())
+        if _digests(folder) != expected:
+            raise IntegrityError(f"{folder} is damaged: its files do not match their digests")
+        return dict(json.loads((folder / STATE).read_text()))
+    except (OSError, ValueError) as error:
+        raise IntegrityError(f"{folder} is no whole checkpoint: {error}") from error
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.name != DIGESTS:
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,83 @@
+"""The hub as the trainer's child process: started, watched, restarted, stopped with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from protocol.errors import DeadlineExceeded, MurmurationError, PreflightError
+from protocol.home import read_json
+from trainer.config import Layout
+
+log = logging.getLogger("trainer")
+
+_RESTARTS_PER_HOUR = 5
+
+
+class HubProcess:
+    """Use as a context manager. The child also ends by itself when this process does (its stdin closes)."""
+
+    def __init__(self, layout: Layout, password_file: Path | None) -> None:
+        self._layout = layout
+        self._password_file = password_file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started: list[float] = []
+
+    def __enter__(self) -> HubProcess:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(5)
+
+    def wait_for_url(self, deadline: float = 90.0) -> str:
+        """The hub's local URL, once it serves. Raises what ended the hub, or DeadlineExceeded."""
+        until = time.monotonic() + deadline
+        while time.monotonic() < until:
+            told = read_json(self._layout.hub_status)
+            if told and self._process and told.get("pid") == self._process.pid and told.get("url"):
+                return str(told["url"])
+            self._raise_if_ended()
+            time.sleep(0.05)
+        raise DeadlineExceeded(f"the hub did not come up within {deadline:g} s", hint="see its messages above")
+
+    def require_running(self) -> None:
+        """Restarts a hub that has ended; raises when it keeps ending."""
+        if self._process is not None and self._process.poll() is not None:
+            log.error("the hub ended with %s; restarting it", self._process.returncode)
+            recent = [t for t in self._started if time.monotonic() - t < 3600]
+            if len(recent) >= _RESTARTS_PER_HOUR:
+                self._raise_if_ended()
+            self._start()
+
+    def _start(self) -> None:
+        self._layout.hub.mkdir(parents=True, exist_ok=True)
+        self._layout.hub_status.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "protocol", "trainer", "hub", "start", str(self._layout.file), "--with-parent"]
+        if self._password_file is not None:
+            command += ["--password-file", str(self._password_file)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self._started.append(time.monotonic())
+
+    def _raise_if_ended(self) -> None:
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise _Ended(code)
+
+
+class _Ended(PreflightError):
+    """The hub ended by itself; its own message is on stderr already, and its exit code becomes ours."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"the hub ended with exit code {code}", hint="its message is above")
+        known = {kind.exit_code for kind in MurmurationError.__subclasses__()}
+        self.exit_code = code if code in known else PreflightError.exit_code  # type: ignore[misc]

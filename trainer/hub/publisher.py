@@ -1,0 +1,49 @@
+"""Publishing: hashes and signs what the trainer put into its outbox, serves it, and puts its hash on chain, in order.
+
+A version is served before the chain knows it, so that whoever sees the event can fetch at once. A step that the chain knows
+already must have the very same manifest; anything else is an IntegrityError, never a second version of a step.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from protocol.chain import Sender
+from protocol.errors import IntegrityError
+from protocol.shardcast.origin import Origin
+from trainer.broadcast import Outbox
+
+log = logging.getLogger("hub")
+
+
+class Publisher:
+    def __init__(self, sender: Sender, run: int, origin: Origin, outbox: Outbox, kept: int) -> None:
+        """`kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
+        self._sender = sender
+        self._run = run
+        self._origin = origin
+        self._outbox = outbox
+        self._kept = kept
+        self.published: int | None = None
+        """Newest step that this process has served and the chain knows."""
+
+    def turn(self) -> bool:
+        """Publishes the next waiting version; False when there is none."""
+        chain = self._sender.chain
+        for step in self._outbox.waiting():
+            if self.published is not None and step <= self.published:
+                continue
+            count = chain.published(self._run)
+            if step > count:
+                raise IntegrityError(f"version {step} waits to be published, but the chain is at {count}")
+            manifest = self._origin.publish(self._outbox.folder / str(step), step, link=True)
+            if step < count:
+                if chain.publication(self._run, step).manifest != manifest.digest:
+                    raise IntegrityError(f"step {step} is on chain with other weights than these")
+            else:
+                self._sender.send(chain.publish(self._run, step, manifest.digest))
+                log.info("published step %d, %d bytes", step, manifest.total_bytes)
+            self.published = step
+            self._outbox.remove_before(step + 1 - self._kept)
+            return True
+        return False

@@ -1,0 +1,189 @@
+"""The running hub: HTTP server, SHARDCAST origin, publisher and libp2p host, in one process that holds the trainer key.
+
+Four kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, the origin's serve bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+import uvicorn
+
+from node.versions import versions_kept
+from protocol.chain import Chain, Sender
+from protocol.chain.index import EventIndex
+from protocol.errors import IntegrityError, MurmurationError, PreflightError
+from protocol.home import write_json
+from protocol.identity import Key
+from protocol.p2p import Host
+from protocol.role import Connection, is_fatal
+from protocol.runspec import RunSpec
+from protocol.shardcast.origin import Origin
+from protocol.shardcast.server import Server
+from protocol.shardcast.store import VersionStore
+from trainer.broadcast import Outbox
+from trainer.config import Layout, RunSettings
+from trainer.hub.app import create_app
+from trainer.hub.database import Database
+from trainer.hub.hub import Hub, Quota
+from trainer.hub.publisher import Publisher
+from trainer.hub.store import Store
+
+log = logging.getLogger("hub")
+
+_RETRY_SECONDS = 1.0
+
+
+class HubService:
+    def __init__(self, settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> None:
+        self._settings = settings
+        self._layout = layout
+        self._spec = spec
+        self._key = key
+        self._stop = threading.Event()
+        self._failed: MurmurationError | None = None
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        """Serves until stopped. Raises what it cannot go on with."""
+        c, h = self._settings.chain, self._settings.hub
+        chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
+        chain.check(c.chain_id)
+        self._require_own_run(chain)
+        index = EventIndex(chain, first_block=c.first_block, confirmations=c.confirmations)
+        database = Database(_database(self._layout))
+        quota = Quota(h.writes_per_minute, h.bytes_per_hour)
+        hub = Hub(chain, c.run, self._spec, index, Store(self._layout.hub / "store"), database, self._key, quota)
+        hub.learn()
+        kept = versions_kept(self._spec.max_lag)
+        store = VersionStore(self._layout.hub / "weights", kept)
+        peers = self._settings.peers
+        with (
+            store,
+            Server(store, host=h.host, port=h.origin_port) as origin_server,
+            Host(self._key, peers.listen, peers.bootnodes, peers_file=self._layout.hub / "peers.json") as host,
+        ):
+            connection = Connection(chain, c, peers, self._key, host)
+            publisher = Publisher(
+                Sender(chain, self._key), c.run, Origin(store, self._key, chain.domain, c.run),
+                Outbox(self._layout.outgoing, self._layout.model), kept,
+            )  # fmt: skip
+            server = _Server(create_app(hub, database, self._layout.status), h.host, h.port)
+            with server:
+                reachable = h.public_host or _reachable(h.host)
+                connection.announce("hub", f"http://{reachable}:{server.port}")
+                connection.announce("origin", f"http://{reachable}:{origin_server.port}")
+                local = f"http://{_reachable(h.host)}:{server.port}"
+                log.info("hub at %s, origin on port %d", local, origin_server.port)
+                followers = [
+                    threading.Thread(target=self._repeat, args=(hub.learn, c.poll_seconds), name="chain", daemon=True),
+                    threading.Thread(
+                        target=self._repeat,
+                        args=(publisher.turn, min(0.1, c.poll_seconds)),
+                        name="publish",
+                        daemon=True,
+                    ),
+                ]
+                for thread in followers:
+                    thread.start()
+                while not self._stop.is_set():
+                    self._tell(local, publisher, origin_server)
+                    self._stop.wait(0.5)
+                for thread in followers:
+                    thread.join(10)
+        database.close()
+        if self._failed is not None:
+            raise self._failed
+
+    def _require_own_run(self, chain: Chain) -> None:
+        run = self._settings.chain.run
+        trainer = chain.policy(run).trainer
+        if trainer != self._key.address:
+            raise PreflightError(
+                f"run {run} is trained by {trainer}, and the key here is {self._key.address}",
+                hint="check hub.keystore in run.toml",
+            )
+        if chain.spec_digest(run) != self._spec.digest:
+            raise IntegrityError(f"spec.json is not the spec of run {run} on chain", hint="check chain.run in run.toml")
+
+    def _repeat(self, turn: object, pause: float) -> None:
+        """Calls `turn` until stopped; what passes is tried again, what does not stops the service."""
+        while not self._stop.is_set():
+            try:
+                again = turn()  # type: ignore[operator]
+            except MurmurationError as error:
+                if is_fatal(error):
+                    self._failed = error
+                    self._stop.set()
+                    return
+                log.warning("%s; trying again", error)
+                again = False
+                self._stop.wait(_RETRY_SECONDS)
+            if not again:
+                self._stop.wait(pause)
+
+    def _tell(self, url: str, publisher: Publisher, origin: Server) -> None:
+        told = {
+            "pid": os.getpid(),
+            "url": url,
+            "published": publisher.published,
+            "bytes_served": origin.counts.bytes_served,
+        }
+        write_json(self._layout.hub_status, told)
+
+
+class _Server:
+    """uvicorn in a thread, on a port that is known before it answers."""
+
+    def __init__(self, app: object, host: str, port: int) -> None:
+        import socket
+
+        try:
+            self._socket = socket.create_server((host, port), backlog=256)
+        except OSError as error:
+            raise PreflightError(
+                f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another hub.port"
+            ) from error
+        self.port = int(self._socket.getsockname()[1])
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, timeout_keep_alive=30, limit_concurrency=512
+        )  # type: ignore[arg-type]
+        self._server = uvicorn.Server(config)
+        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  they belong to the command
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
+
+    def __enter__(self) -> _Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(5)
+        self._socket.close()
+
+
+def _reachable(host: str) -> str:
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+
+
+def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> tuple[int, int]:
+    """Recreates the hub's database from chain and store; returns (files, receipts) found."""
+    c = settings.chain
+    chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
+    chain.check(c.chain_id)
+    database = Database(_database(layout))
+    try:
+        index = EventIndex(chain, first_block=c.first_block)
+        return Hub(chain, c.run, spec, index, Store(layout.hub / "store"), database, key).rebuild()
+    finally:
+        database.close()
+
+
+def _database(layout: Layout) -> Path:
+    layout.hub.mkdir(parents=True, exist_ok=True)
+    return layout.hub / "hub.sqlite"
