@@ -12,7 +12,6 @@ from pathlib import Path
 
 from pydantic import Field
 
-from node.versions import versions_kept
 from protocol.errors import MurmurationError
 from protocol.home import Home
 from protocol.role import ChainSettings, Connection, PeerSettings, is_fatal
@@ -59,7 +58,7 @@ class RelayService:
     def run(self) -> None:
         """Follows the head until stopped."""
         policy, domain = self._c.policy, self._c.chain.domain
-        store = VersionStore(self._folder, versions_kept(self._c.spec.max_lag))
+        store = VersionStore(self._folder, self._c.spec.versions_kept)
         server = Server(store, host=self._settings.host, port=self._settings.port)
         with store, Relay(store, Client(store, domain, self._c.run, policy.trainer), server) as relay:
             self._c.announce("relay", self._settings.public_url or relay.url)

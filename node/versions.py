@@ -16,16 +16,11 @@ from protocol.shardcast.store import VersionStore
 _SOURCES_SECONDS = 60.0  # for how long the peers that were found are asked again without a new look-up
 
 
-def versions_kept(max_lag: int) -> int:
-    """Five, and never fewer than a rollout's age and the one after it need."""
-    return max(5, max_lag + 2)
-
-
 class Versions:
     def __init__(self, connection: Connection, folder: Path, *, fetch_seconds: float = 900.0) -> None:
         """`fetch_seconds`: longest time one version may take to arrive."""
         self._connection = connection
-        self.store = VersionStore(folder, versions_kept(connection.spec.max_lag))
+        self.store = VersionStore(folder, connection.spec.versions_kept)
         policy, domain = connection.policy, connection.chain.domain
         self._client = Client(self.store, domain, connection.run, policy.trainer)
         self._fetch_seconds = fetch_seconds

@@ -55,7 +55,7 @@ class Worker:
         self._sender = Sender(connection.chain, connection.key)
         self.journal = Journal(home.data / "journal.sqlite")
         spec = connection.spec
-        tasks = TaskSet(spec)
+        tasks = TaskSet(spec.environments)
         tasks.require_same_problems()
         self._context = RunContext(spec, connection.chain.domain, connection.run, tasks, Sandbox(spec))
         self._context.sandbox.warm_up()

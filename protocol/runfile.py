@@ -122,6 +122,11 @@ def read_spec(file: Path) -> RunSpec:
         raise ConfigError(str(error)) from error
 
 
+def model_folder(file: Path) -> Path:
+    """Folder of the policy before training, trainer.model; readable before the run has a chain."""
+    return file.resolve().parent / str(read_toml(file).get("trainer", {}).get("model", "policy"))
+
+
 def _table(file: Path, name: str) -> dict[str, Any]:
     table = read_toml(file).get(name)
     if not isinstance(table, dict):

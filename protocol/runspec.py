@@ -169,6 +169,11 @@ class RunSpec(Part):
         return canonical.digest(self.model_dump(mode="json"))
 
     @property
+    def versions_kept(self) -> int:
+        """Versions of the weights that whoever serves or judges keeps: five, and never fewer than max_lag + 2."""
+        return max(5, self.max_lag + 2)
+
+    @property
     def samples(self) -> int:
         """Samples (rows) in one submission."""
         return self.sampling.group_size * self.sampling.groups_per_submission

@@ -9,14 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import nn
-
-from node.engine.weights import CONFIG, TOKENIZER, WEIGHTS, save_weights
 from protocol.errors import PreflightError
-
-PUBLISHED_DTYPE = torch.bfloat16
 
 
 class Outbox:
@@ -26,8 +21,12 @@ class Outbox:
         self._model_files = model_files
         folder.mkdir(parents=True, exist_ok=True)
 
-    def put(self, model: nn.Module, step: int) -> Path:
+    def put(self, model: Any, step: int) -> Path:
         """Writes version `step`; a version that is there already is left as it is. Raises PreflightError on a full disk."""
+        import torch  # the hub's process reads outboxes, and has no use for torch
+
+        from node.engine.weights import CONFIG, TOKENIZER, WEIGHTS, save_weights
+
         final, partial = self.folder / str(step), self.folder / f".writing-{step}"
         if final.exists():
             return final
@@ -36,7 +35,7 @@ class Outbox:
             partial.mkdir()
             for name in (CONFIG, TOKENIZER):
                 shutil.copyfile(self._model_files / name, partial / name)
-            save_weights(model, partial / WEIGHTS, PUBLISHED_DTYPE)
+            save_weights(model, partial / WEIGHTS, torch.bfloat16)
             os.replace(partial, final)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)

@@ -98,7 +98,7 @@ class Trainer:
 
     def _open_source(self) -> RolloutSource:
         c = self._settings.chain
-        chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
+        chain = self._chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
         chain.check(c.chain_id)
         if chain.spec_digest(c.run) != self._spec.digest:
             raise IntegrityError(
@@ -114,6 +114,13 @@ class Trainer:
         self._learner.restore(folder)
         self._source.restore(state["consumed"])
         self._step = int(state["step"])
+        published = self._chain.published(self._settings.chain.run)
+        if published > self._step + 1:
+            # Versions after the checkpoint are on chain for good: these weights become the next version after them.
+            log.warning(
+                "the chain is %d versions ahead of the checkpoint; they are given up", published - 1 - self._step
+            )
+            self._step = published
         self._trained_tokens = int(state["trained_tokens"])
         self._status["evaluations"] = state["evaluations"]
         log.info("resumed from %s", folder)

@@ -20,7 +20,7 @@ from protocol.verdict import Details
 class Bench:
     def __init__(self, connection: Connection, folder: Path, journal: Journal, *, threads: int) -> None:
         spec = connection.spec
-        tasks = TaskSet(spec)
+        tasks = TaskSet(spec.environments)
         tasks.require_same_problems()
         self.context = RunContext(spec, connection.chain.domain, connection.run, tasks, Sandbox(spec))
         self.context.sandbox.warm_up()

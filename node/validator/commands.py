@@ -228,3 +228,30 @@ def _print_details(d: dict[str, Any], as_json: bool) -> None:
             typer.echo(f"rule {d['rule']}: measured {d['measured']}, threshold {d['threshold']} ({d['detail']})")
 
     emit(d, as_json, text)
+
+
+@app.command()
+def calibrate(
+    file: Annotated[str, typer.Argument(help="The run's file, as @run.toml, for its tasks.")],
+    model: Annotated[list[Path], typer.Option(help="Folder of a model; several give more variety.")],
+    out: Annotated[Path, typer.Option(help="Calibration file to write.")],
+    dtype: Annotated[str, typer.Option(help="Compute dtype of the run.")] = "float32",
+    prompts: Annotated[int, typer.Option(help="Problems per model, batch size and number of threads.")] = 16,
+    samples: Annotated[int, typer.Option(help="Samples of each problem.")] = 4,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest completion.")] = 48,
+) -> None:
+    """Measure how far honest work strays on this machine, and write the limits that follow."""
+    import json
+
+    from node.validator.calibrate import calibrate as measure
+    from protocol import runfile
+    from protocol.calibration import Calibration
+    from protocol.cli import strip_at
+    from protocol.environments import TaskSet
+
+    set_up_logging("WARNING")
+    tasks = TaskSet(runfile.environments(strip_at(file)))
+    content = measure(model, tasks, dtype, prompts=prompts, samples=samples, max_new_tokens=max_new_tokens)
+    out.write_text(json.dumps(content, indent=1) + "\n")
+    work = content["work"]
+    typer.echo(f"{work['proofs']} proofs, {work['tokens']} tokens: {out}, digest {Calibration(content).digest}")

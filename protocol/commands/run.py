@@ -54,8 +54,7 @@ def create(
     """Complete the spec, write spec.json beside the file, and create the run on chain."""
     path = strip_at(file)
     sender = _sender(path, keystore, password_file)
-    model = path.parent / read_toml(path).get("trainer", {}).get("model", "policy")
-    spec = runfile.complete(path, model)
+    spec = runfile.complete(path, runfile.model_folder(path))
     policy = runfile.read_policy(path).policy(sender.key.address)
     confirm(
         "Create the run?",

@@ -61,6 +61,7 @@ class Kademlia:
         """Announces that we provide `key` to the peers closest to it; the number of those that hold the record now."""
         if self._self is None:
             raise ValueError("a node that does not listen provides nothing")
+        self.records.put(key, self._self, source="", now=trio.current_time())  # whoever asks us first need ask nobody else
         holders = 0
 
         async def give(contact: Contact) -> None:
@@ -150,7 +151,7 @@ class Kademlia:
             self.table.forget(contact.peer)
             raise
         self.table.seen(contact, trio.current_time())
-        return answer
+        return self._as_told(answer, contact)
 
     async def _answer(self, stream: Stream) -> None:
         question = Question.decode(await stream.read_message(QUESTION_BYTES_MAX, "DHT question"))
@@ -170,6 +171,20 @@ class Kademlia:
             providers = self.records.get(question.key, now) if question.kind is Kind.GET_PROVIDERS else []
             answer = Answer(tuple(closer[:BUCKET]), tuple(providers))
         await stream.write_message(answer.encode(question.kind))
+
+    def _as_told(self, answer: Answer, teller: Contact) -> Answer:
+        """An answer in which the one who gave it is found where we found it, if it named itself as "any interface"."""
+        connection = self._node.connection(teller.peer)
+        if connection is None:
+            return answer
+        remote = connection.remote
+        providers = (
+            Contact(each.peer, tuple(place.seen_from(remote) for place in each.addresses))
+            if each.peer == teller.peer
+            else each
+            for each in answer.providers
+        )
+        return Answer(answer.closer, tuple(providers))
 
     def _as_seen(self, sender: Contact, stream: Stream) -> Contact | None:
         """The sender as others can reach it. Nobody may speak for somebody else, or send others into their own machine."""

@@ -81,7 +81,7 @@ class Life:
                 else:
                     _settle(future, None, result)
                 return
-            _settle(future, DeadlineExceeded(f"{what} took longer than {seconds:g} s"))
+            _settle(future, DeadlineExceeded(f"{what} took longer than {seconds:.3g} s"))
 
         def start() -> None:
             try:

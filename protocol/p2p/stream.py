@@ -33,8 +33,8 @@ class Stream:
             with foreign_errors("the stream"):
                 try:
                     self._ahead = await self._receive()
-                except EOFError:
-                    if self._raw.conn.is_dead:
+                except EOFError:  # Yamux says so too when the stream was reset and forgotten, or the connection ended
+                    if self._raw.conn.is_dead or self._raw.reset_received:
                         raise
         taken, self._ahead = self._ahead[:count], self._ahead[count:]
         return taken

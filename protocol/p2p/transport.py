@@ -84,10 +84,11 @@ class _Socket(TrioTCPStream):  # type: ignore[misc, unused-ignore]
 
 
 class Metered:
-    """A Noise session that ends when its remote sends more than it may."""
+    """A Noise session whose connection is cut when its remote sends more than it may."""
 
-    def __init__(self, session: SecureSession, limits: Limits) -> None:
+    def __init__(self, session: SecureSession, socket: trio.SocketStream, limits: Limits) -> None:
         self._session = session
+        self._socket = socket
         self._frame = limits.frame
         self._bytes = Budget(limits.receive_burst, limits.receive_rate)
         self._frames = Budget(limits.frames_burst, limits.frames_rate)
@@ -95,6 +96,7 @@ class Metered:
 
     async def read(self, count: int) -> bytes:
         if count > self._frame or not self._frames.spend(1) or not self._bytes.spend(count):
+            self._socket.socket.close()  # an error alone would not do: Yamux logs some and reads on
             raise ConnectionClosedError("connection closed: the peer sends too much")
         data = await self._session.read(count)
         self.heard = trio.current_time()
@@ -199,7 +201,7 @@ async def upgrade(
                 session = await identity.noise.secure_inbound(raw)
         peer = session.get_remote_peer().to_bytes()
         address_of_peer(peer)  # another kind of key is nobody on any chain
-        metered = Metered(session, limits)
+        metered = Metered(session, socket, limits)
         if outbound:
             await negotiation.propose(metered, YAMUX)
         else:

@@ -17,15 +17,21 @@ Perform = Callable[[Task, Connection, memoryview], None]
 """Carries out a task on a connection, with room for one chunk, and reports what arrived to the schedule."""
 
 
+_SPARE = 2  # threads per stream: the second half works while tasks of the first half lag
+
+
 class Crew:
-    """`streams` threads at work while the context lasts. Leaving it interrupts them and waits for their end."""
+    """Threads for `streams` tasks at once, and for as many that lag, at work while the context lasts.
+
+    Leaving it interrupts them and waits for their end. `room` is the size of a chunk in bytes.
+    """
 
     def __init__(
         self, schedule: Schedule, perform: Perform, timeouts: Timeouts, *, streams: int, room: int, deadline: float
     ) -> None:
         self._schedule, self._perform, self._room, self._deadline = schedule, perform, room, deadline
         self._pool = Pool(timeouts)
-        self._threads = [Thread(target=self._work, name=f"shardcast-{n}", daemon=True) for n in range(streams)]
+        self._threads = [Thread(target=self._work, name=f"fetch-{n}", daemon=True) for n in range(_SPARE * streams)]
 
     def __enter__(self) -> Crew:
         for thread in self._threads:
@@ -39,19 +45,22 @@ class Crew:
             thread.join()  # ends: its sockets are shut, and what it does with them has deadlines of its own
 
     def _work(self) -> None:
-        room = memoryview(bytearray(self._room))
-        while (task := self._schedule.take()) is not None:
-            try:
-                self._carry_out(task, room)
-            except ProtocolViolation as violation:
-                self._schedule.violated(task, violation)
-            except (OSError, Unavailable) as error:
-                self._schedule.failed(task, error)
-            except Exception as error:  # noqa: BLE001  carried to the thread that waits, and raised there
-                self._schedule.abort(error)
-                return
-            else:
-                self._schedule.finished(task)
+        try:
+            room = memoryview(bytearray(self._room))
+            while (task := self._schedule.take()) is not None:
+                self._attempt(task, room)
+        except Exception as error:  # noqa: BLE001  carried to the thread that waits, and raised there
+            self._schedule.abort(error)
+
+    def _attempt(self, task: Task, room: memoryview) -> None:
+        try:
+            self._carry_out(task, room)
+        except ProtocolViolation as violation:
+            self._schedule.violated(task, violation)
+        except (OSError, Unavailable) as error:
+            self._schedule.failed(task, error)
+        else:
+            self._schedule.finished(task)
 
     def _carry_out(self, task: Task, room: memoryview) -> None:
         try:

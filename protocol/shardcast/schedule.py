@@ -2,8 +2,11 @@
 
 Chunks are numbered in the order of the manifest. A worker takes a task: a run of neighbouring chunks of one file and a
 source, drawn with probability ∝ success rate × bandwidth. What a failed task has not brought goes back and is taken by
-another, most likely from another source. When nothing is left to hand out, the last chunks of whoever lags are asked a
-second time of a different source, so that one slow source cannot hold up the end.
+another, most likely from another source.
+
+A task that does not move for much longer than others take lags. It no longer counts as one of the streams, its source is
+not asked for more meanwhile, and when nothing else is left to hand out its last chunks are asked a second time of a
+different source: neither a hanging source nor a slow one can hold up the rest.
 
 It opens no connection and reads no bytes; all of it is arithmetic under one lock.
 """
@@ -49,7 +52,6 @@ class Task:
     source: Source
     chunks: Sequence[int]
     moved: float
-    is_second: bool = False
     done: int = 0
 
 
@@ -57,7 +59,8 @@ class Schedule:
     """The state of one fetch of chunks with the given `sizes`; `files` tells which file each belongs to.
 
     `standings` outlive the fetch and are changed by it. `banned` names the sources that are not asked for this version,
-    and grows by every one that commits a violation. `describe` names a chunk in errors.
+    and grows by every one that commits a violation. At most `streams` tasks run at once, besides those that lag.
+    `describe` names a chunk in errors.
     """
 
     def __init__(
@@ -139,12 +142,13 @@ class Schedule:
             chunk = task.chunks[task.done]
             task.done += 1
             task.moved = self._clock()
-            if self._sizes[chunk]:
-                self._standings[task.source.name].delivered(self._sizes[chunk], seconds)
-            if not self._have[chunk]:
-                self._have[chunk] = 1
-                self.bytes_present += self._sizes[chunk]
-                self._statistics.bytes_from[task.source.name] += self._sizes[chunk]
+            size, name = self._sizes[chunk], task.source.name
+            if size:  # a manifest's is 0: too small to measure a bandwidth by
+                self._standings[name].delivered(size, seconds)
+            if size and not self._have[chunk]:
+                self.bytes_present += size
+                self._statistics.bytes_from[name] += size
+            self._have[chunk] = 1
             self._changed.notify_all()
 
     def finished(self, task: Task) -> None:
@@ -188,16 +192,23 @@ class Schedule:
         return [source for name, source in self._sources.items() if name not in self._banned]
 
     def _ready(self, now: float) -> list[Source]:
-        return [source for source in self._usable() if self._standings[source.name].rests_until <= now]
+        lagging = {task.source.name for task in self._running if self._lags_from(task) <= now}
+        return [
+            source
+            for source in self._usable()
+            if source.name not in lagging and self._standings[source.name].rests_until <= now
+        ]
 
     def _next_task(self, now: float) -> Task | None:
+        if sum(self._lags_from(task) > now for task in self._running) >= self._streams:
+            return None
         while self._waiting and self._have[self._waiting[0]]:
             heapq.heappop(self._waiting)  # a second source brought it in the meantime
-        if not self._waiting:
-            return self._second_task(now)
         ready = self._ready(now)
         if not ready:
             return None
+        if not self._waiting:
+            return self._second_task(ready, now)
         source = self._draw(ready, now)
         return Task(source, self._take_run(source), now)
 
@@ -217,32 +228,31 @@ class Schedule:
     def _follows(self, chunk: int, other: int) -> bool:
         return other == chunk + 1 and self._files[other] == self._files[chunk] and not self._have[other]
 
-    def _second_task(self, now: float) -> Task | None:
-        """The last chunk that a lagging task still owes, to be asked of a source that is not the laggard."""
-        ready = self._ready(now)
+    def _second_task(self, ready: list[Source], now: float) -> Task | None:
+        """The last chunk that a lagging task still owes, to be asked of a source that is not lagging."""
         for laggard in sorted(self._running, key=lambda task: task.moved):
-            others = [source for source in ready if source.name != laggard.source.name]
             owed = [chunk for chunk in laggard.chunks[laggard.done :] if self._is_asked_once(chunk)]
-            if others and owed and now >= self._lags_from(laggard):
-                return Task(self._draw(others, now), [owed[-1]], now, is_second=True)
+            if owed and self._lags_from(laggard) <= now:
+                return Task(self._draw(ready, now), [owed[-1]], now)
         return None
 
     def _is_asked_once(self, chunk: int) -> bool:
         return not self._have[chunk] and sum(chunk in task.chunks[task.done :] for task in self._running) == 1
 
     def _lags_from(self, task: Task) -> float:
-        """The moment from which a task that has not moved counts as lagging behind what another source would do."""
-        others = [
-            self._standings[source.name].bandwidth for source in self._usable() if source.name != task.source.name
-        ]
-        best = max((bandwidth for bandwidth in others if bandwidth), default=float("inf"))
-        return task.moved + max(_LAG_SECONDS, _LAG_CHUNKS * max(self._sizes[chunk] for chunk in task.chunks) / best)
+        """The moment from which a task that has not moved lags behind the best; never, if there is nobody else to ask."""
+        usable = self._usable()
+        if all(source.name == task.source.name for source in usable):
+            return float("inf")
+        best = max(self._standings[source.name].bandwidth or 0.0 for source in usable)
+        usual = max(self._sizes[chunk] for chunk in task.chunks) / best if best else 0.0
+        return task.moved + max(_LAG_SECONDS, _LAG_CHUNKS * usual)
 
     def _time_to_next(self, now: float) -> float:
         """Seconds until time alone may make a task possible."""
         moments = [self._standings[source.name].rests_until for source in self._usable()]
         moments += [self._lags_from(task) for task in self._running]
-        return min([moment - now for moment in moments if moment > now], default=_NAP_SECONDS)
+        return min([moment - now for moment in moments if moment > now] + [_NAP_SECONDS])
 
     def _give_back(self, task: Task) -> None:
         self._running.remove(task)

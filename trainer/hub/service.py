@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
 
-from node.versions import versions_kept
 from protocol.chain import Chain, Sender
 from protocol.chain.index import EventIndex
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
@@ -60,7 +60,7 @@ class HubService:
         quota = Quota(h.writes_per_minute, h.bytes_per_hour)
         hub = Hub(chain, c.run, self._spec, index, Store(self._layout.hub / "store"), database, self._key, quota)
         hub.learn()
-        kept = versions_kept(self._spec.max_lag)
+        kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept)
         peers = self._settings.peers
         with (
@@ -111,11 +111,11 @@ class HubService:
         if chain.spec_digest(run) != self._spec.digest:
             raise IntegrityError(f"spec.json is not the spec of run {run} on chain", hint="check chain.run in run.toml")
 
-    def _repeat(self, turn: object, pause: float) -> None:
+    def _repeat(self, turn: Callable[[], object], pause: float) -> None:
         """Calls `turn` until stopped; what passes is tried again, what does not stops the service."""
         while not self._stop.is_set():
             try:
-                again = turn()  # type: ignore[operator]
+                again = turn()
             except MurmurationError as error:
                 if is_fatal(error):
                     self._failed = error

@@ -1,0 +1,124 @@
+"""Things go down and come back: nobody has to be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol import canonical
+from protocol.errors import Unavailable
+from protocol.identity import Key
+from protocol.p2p import Directory
+from tests.p2p.network import RELAY, Network, endpoint, eventually, find, find_exactly, listening_on, port_of, quick
+
+
+def test_a_provider_that_restarts_on_a_new_port_is_found_again(network: Network) -> None:
+    key = Key.generate()
+    bootnode = network.host()
+    before = network.provider(bootnode, key=key, port=8101)
+    seeker = network.host(bootnode)
+    assert find(seeker)[key.peer_id].endpoint.http == "http://127.0.0.1:8101"
+    before.close()
+
+    after = network.provider(bootnode, key=key, port=8102)
+
+    assert port_of(after) != port_of(before)
+    found = find_exactly(seeker, {key.peer_id})
+    assert found[key.peer_id].endpoint.http == "http://127.0.0.1:8102"
+
+
+def test_after_a_bootnode_restarts_newcomers_find_the_providers_of_before(network: Network) -> None:
+    key = Key.generate()
+    bootnode = network.host(key=key)
+    place = listening_on(bootnode)
+    provider = network.provider(bootnode)
+    bootnode.close()
+
+    again = network.host(key=key, listen=place)
+
+    assert again.addresses == bootnode.addresses
+    assert set(find(network.host(again))) == {provider.peer_id}
+
+
+def test_hosts_join_once_their_bootnode_comes_up(network: Network) -> None:
+    key = Key.generate()
+    bootnode = network.host(key=key)
+    address, place = bootnode.addresses[0], listening_on(bootnode)
+    bootnode.close()
+    provider, seeker = network.host(address), network.host(address)
+    Directory(provider).announce(RELAY, endpoint(8100))
+    with pytest.raises(Unavailable, match="no bootnode is reachable"):
+        find(seeker, within=0.5)
+
+    network.host(key=key, listen=place)
+
+    assert set(find(seeker)) == {provider.peer_id}
+
+
+def test_who_has_met_still_finds_each_other_while_the_bootnode_is_down(network: Network) -> None:
+    bootnode = network.host()
+    provider = network.provider(bootnode)
+    seeker = network.host(bootnode)
+    eventually(lambda: seeker.status().peers == 2 and provider.status().peers == 2)
+    bootnode.close()
+
+    late = network.provider(*provider.addresses, port=8101)
+
+    assert set(find(seeker, at_least=2)) == {provider.peer_id, late.peer_id}
+
+
+def test_a_saved_peer_list_replaces_bootnodes_that_are_gone(network: Network, tmp_path: Path) -> None:
+    file = tmp_path / "state" / "peers.json"
+    bootnode = network.host()
+    provider = network.provider(bootnode)
+    first = network.host(bootnode, peers_file=file)
+    eventually(lambda: first.status().peers == 2)
+    first.close()
+    bootnode.close()
+
+    saved = canonical.decode(file.read_bytes(), cap=1 << 16, what="saved peers")
+    assert sorted(saved) == sorted([*bootnode.addresses, *provider.addresses])
+    second = network.host(*bootnode.addresses, peers_file=file)
+
+    assert set(find(second)) == {provider.peer_id}
+    assert [each.name for each in file.parent.iterdir()] == ["peers.json"]
+
+
+def test_a_provider_that_vanished_is_left_out_and_the_others_are_found(network: Network) -> None:
+    bootnode = network.host()
+    gone, here = network.provider(bootnode, port=8101), network.provider(bootnode, port=8102)
+    gone.close()
+
+    assert set(find(network.host(bootnode))) == {here.peer_id}
+
+
+def test_a_peer_that_falls_silent_without_a_word_is_noticed(network: Network) -> None:
+    """A machine that loses its power closes no connection: only the liveness check can tell."""
+    bootnode = network.host(timing=quick(ping=0.2, pong=0.3))
+    silent = network.host(bootnode)
+    eventually(lambda: bootnode.status().connections == 1)
+
+    async def fall_silent(discovery: object) -> None:
+        import trio
+
+        for connection in discovery.node.connections():  # type: ignore[attr-defined]
+
+            async def nothing(data: bytes) -> None:
+                await trio.sleep_forever()
+
+            connection.muxer._write_frame = nothing
+
+    silent.run_inside(fall_silent, deadline=5, what="falling silent")
+
+    eventually(lambda: bootnode.status().connections == 0)
+
+
+def test_two_bootnodes_that_know_each_other_survive_the_loss_of_either(network: Network) -> None:
+    first = network.host()
+    second = network.host(first)
+    provider, seeker = network.provider(first, second), network.host(first, second)
+    first.close()
+
+    assert set(find(seeker)) == {provider.peer_id}
+    assert set(find(network.host(*first.addresses, second))) == {provider.peer_id}

@@ -1,0 +1,109 @@
+"""One run with its trainer key, and everything of SHARDCAST that a test starts: closed at its end, in order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.identity import Key
+from protocol.shardcast.client import Client
+from protocol.shardcast.connection import Timeouts
+from protocol.shardcast.manifest import Expected, Limits, Manifest
+from protocol.shardcast.origin import Origin
+from protocol.shardcast.relay import Relay
+from protocol.shardcast.server import Server
+from protocol.shardcast.source import Source
+from protocol.shardcast.store import VersionStore
+from protocol.signing import Domain
+
+from .faults import Scripted
+
+CHUNK = 64 << 10  # small, so that a few hundred kilobytes are many chunks
+RUN = 3
+DEADLINE = 20.0
+QUICK = Timeouts(connect=1.0, idle=0.3, floor_rate=1 << 20)
+
+
+class Cast:
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self.root, self.stack = root, stack
+        self.key = Key.from_secret("0x" + "11" * 32)
+        self.domain = Domain(31337, "0x" + "22" * 20)  # type: ignore[arg-type]
+        self.content = random.Random(7)
+
+    def bytes(self, count: int) -> bytes:
+        return self.content.randbytes(count)
+
+    def folder(self, files: dict[str, bytes], name: str = "weights") -> Path:
+        path = self.root / name
+        path.mkdir()
+        for file, content in files.items():
+            (path / file).write_bytes(content)
+        return path
+
+    def store(self, name: str, keep: int = 5, **options: Any) -> VersionStore:
+        options.setdefault("reserve", 0)
+        return self.stack.enter_context(VersionStore(self.root / name, keep, **options))
+
+    def serve(self, store: VersionStore, **options: Any) -> Server:
+        return self.stack.enter_context(Server(store, **options))
+
+    def origin(self, files: dict[str, bytes], step: int = 1, **options: Any) -> tuple[Manifest, Server]:
+        """Publishes `files` as version `step` of a new origin; `options` are its server's."""
+        name = f"origin-{len(list(self.root.iterdir()))}"
+        store = self.store(name)
+        manifest = self.publisher(store).publish(self.folder(files, f"{name}-weights"), step)
+        return manifest, self.serve(store, **options)
+
+    def publisher(self, store: VersionStore) -> Origin:
+        return Origin(store, self.key, self.domain, RUN, chunk_bytes=CHUNK)
+
+    def client(self, store: VersionStore | None = None, **options: Any) -> Client:
+        options = {"timeouts": QUICK, "streams": 3, "rng": random.Random(0), "chunk_bytes": CHUNK} | options
+        return Client(store or self.store("client"), self.domain, RUN, self.key.address, **options)
+
+    def relay(self, manifest: Manifest, sources: list[Source], name: str = "relay", **options: Any) -> Relay:
+        """A relay that has fetched the version already."""
+        store = self.store(name)
+        relay = self.stack.enter_context(Relay(store, self.client(store), Server(store, **options)))
+        relay.follow(manifest.step, manifest.digest, sources, DEADLINE)
+        return relay
+
+    def scripted(self, *arguments: Any, **options: Any) -> Scripted:
+        return self.stack.enter_context(Scripted(*arguments, **options))
+
+    def expected(self, manifest: Manifest, **changes: Any) -> Expected:
+        values: dict[str, Any] = {
+            "run": RUN,
+            "step": manifest.step,
+            "digest": manifest.digest,
+            "trainer": self.key.address,
+            "domain": self.domain,
+            "limits": Limits(),
+            "chunk_bytes": CHUNK,
+        }
+        return Expected(**(values | changes))
+
+
+def origin_at(url: str, name: str = "origin") -> Source:
+    return Source(url, name, is_relay=False)
+
+
+def relay_at(url: str, name: str = "relay") -> Source:
+    return Source(url, name, is_relay=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The published files of a version's folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+@pytest.fixture
+def cast(tmp_path: Path) -> Iterator[Cast]:
+    with ExitStack() as stack:
+        yield Cast(tmp_path, stack)

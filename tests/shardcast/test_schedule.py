@@ -1,0 +1,272 @@
+"""Which source is asked, as arithmetic: no sockets, and a clock that stands still unless it is told."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from protocol.errors import DeadlineExceeded, HashMismatch, Malformed, Unavailable
+from protocol.shardcast.schedule import Schedule, Statistics, Task
+from protocol.shardcast.source import Source, Standing, weights
+
+FAST, SLOW = Source("http://fast:1", "fast", True), Source("http://slow:1", "slow", True)
+ORIGIN = Source("http://origin:1", "origin", False)
+
+
+class Stage:
+    """A schedule of `chunks` chunks of 100 bytes in one file, on a clock at `now`."""
+
+    def __init__(self, chunks: int, sources: list[Source], **options: Any) -> None:
+        self.now = 1000.0
+        self.standings = {source.name: Standing() for source in sources}
+        self.banned: set[str] = set()
+        self.statistics = Statistics()
+        options = {"streams": 2, "files": [0] * chunks} | options
+        self.schedule = Schedule(
+            [100] * chunks,
+            options.pop("files"),
+            sources,
+            self.standings,
+            self.banned,
+            self.statistics,
+            describe=lambda number: f"chunk {number}",
+            rng=random.Random(0),
+            clock=lambda: self.now,
+            **options,
+        )
+
+    def take(self) -> Task:
+        task = self.schedule.take()
+        assert task is not None
+        return task
+
+    def may_take(self) -> bool:
+        """Whether there is a task now."""
+        with self.schedule._changed:
+            return self.schedule._next_task(self.now) is not None
+
+    def finish(self, task: Task, seconds: float = 1.0) -> None:
+        for _ in range(len(task.chunks) - task.done):
+            self.schedule.arrived(task, seconds)
+        self.schedule.finished(task)
+
+
+def shares(standings: dict[str, Standing], sources: list[Source], now: float = 0.0) -> dict[str, float]:
+    parts = weights(sources, standings, now)
+    return {source.name: part / sum(parts) for source, part in zip(sources, parts, strict=True)}
+
+
+def test_the_chance_of_a_source_is_proportional_to_success_times_bandwidth() -> None:
+    standings = {"fast": Standing(), "slow": Standing()}
+    standings["fast"].delivered(300, 1.0)
+    standings["slow"].delivered(100, 1.0)
+    assert shares(standings, [FAST, SLOW]) == pytest.approx({"fast": 0.75, "slow": 0.25})
+    standings["fast"].failed("down", 0.0)  # success 0.7
+    assert shares(standings, [FAST, SLOW]) == pytest.approx({"fast": 2.1 / 3.1, "slow": 1 / 3.1})
+
+
+def test_tasks_are_drawn_by_these_chances() -> None:
+    stage = Stage(2000, [FAST, SLOW], files=list(range(2000)))
+    stage.standings["fast"].bandwidth, stage.standings["slow"].bandwidth = 300.0, 100.0
+    drawn = Counter(stage.take().source.name for _ in range(2000))
+    assert 0.72 < drawn["fast"] / 2000 < 0.78
+
+
+def test_a_failed_source_heals_with_time() -> None:
+    standings = {"fast": Standing(), "slow": Standing()}
+    for _ in range(5):
+        standings["slow"].failed("down", 0.0)
+    assert shares(standings, [FAST, SLOW], 0.0)["slow"] < 0.15
+    assert shares(standings, [FAST, SLOW], 60.0)["slow"] > 0.4
+
+
+def test_a_source_not_measured_yet_counts_as_the_measured_on_average() -> None:
+    standings = {"fast": Standing(), "slow": Standing()}
+    standings["fast"].delivered(12345, 1.0)
+    assert shares(standings, [FAST, SLOW]) == pytest.approx({"fast": 0.5, "slow": 0.5})
+
+
+def test_an_origin_is_spared_while_relays_work_and_asked_when_they_do_not() -> None:
+    standings = {"fast": Standing(), "origin": Standing()}
+    assert shares(standings, [FAST, ORIGIN])["origin"] < 0.05
+    for _ in range(12):
+        standings["fast"].failed("down", 0.0)
+    assert shares(standings, [FAST, ORIGIN])["origin"] > 0.7
+
+
+def test_a_failed_source_rests_longer_every_time_but_never_for_long() -> None:
+    stage = Stage(1, [FAST])
+    rests = []
+    for _ in range(12):
+        task = stage.take()
+        stage.schedule.failed(task, ConnectionRefusedError("refused"))
+        assert not stage.may_take()
+        rests.append(round(stage.standings["fast"].rests_until - stage.now, 3))
+        stage.now = stage.standings["fast"].rests_until
+    assert rests == sorted(rests)
+    assert rests[0] < 0.1
+    assert rests[-1] == 5.0
+
+
+def test_a_fast_source_gets_long_tasks_and_an_unknown_one_a_single_chunk() -> None:
+    stage = Stage(100, [FAST])
+    assert list(stage.take().chunks) == [0]
+    stage.standings["fast"].bandwidth = 250.0
+    assert list(stage.take().chunks) == [1, 2, 3, 4, 5]
+    stage.standings["fast"].bandwidth = 1e9
+    assert len(stage.take().chunks) == 16
+
+
+def test_a_task_never_crosses_files_nor_holds_what_is_there() -> None:
+    stage = Stage(10, [FAST], files=[0, 0, 0, 1, 1, 1, 1, 1, 1, 1], present=[0, 5], streams=1)
+    stage.standings["fast"].bandwidth = 1e9
+    assert [list(stage.take().chunks) for _ in range(3)] == [[1, 2], [3, 4], [6, 7]]
+
+
+def test_the_end_of_a_fetch_is_divided_among_the_streams() -> None:
+    stage = Stage(8, [FAST], streams=4)
+    stage.standings["fast"].bandwidth = 1e9
+    assert len(stage.take().chunks) == 1
+
+
+def test_what_a_failed_task_has_not_brought_goes_to_another_source() -> None:
+    stage = Stage(8, [FAST, SLOW], streams=1)
+    stage.standings["fast"].bandwidth = stage.standings["slow"].bandwidth = 1e9
+    task = stage.take()
+    assert list(task.chunks) == [0, 1, 2, 3]
+    stage.schedule.arrived(task, 1.0)
+    stage.schedule.failed(task, ConnectionResetError("gone"))
+    again = stage.take()
+    assert again.chunks[0] == 1
+    assert again.source != task.source
+    assert stage.statistics.failovers == 1
+    assert stage.statistics.bytes_from == {task.source.name: 100}
+
+
+def test_a_liar_is_not_asked_again_and_what_it_still_brings_is_not_wanted() -> None:
+    stage = Stage(8, [FAST], streams=1)
+    task, other = stage.take(), stage.take()
+    assert stage.schedule.is_wanted(other)
+    stage.schedule.violated(task, HashMismatch("lie"))
+    assert not stage.schedule.is_wanted(other)
+    assert not stage.may_take()
+    assert stage.banned == {"fast"}
+    assert stage.statistics.bad_chunks == stage.statistics.violations == {"fast": 1}
+    with pytest.raises(Unavailable, match=r"no source is left.*fast: HashMismatch, lie"):
+        stage.schedule.wait_for(0, stage.now + 1)
+
+
+def test_only_wrong_hashes_count_as_bad_chunks() -> None:
+    stage = Stage(1, [FAST])
+    stage.schedule.violated(stage.take(), Malformed("garbage"))
+    assert (stage.statistics.bad_chunks, stage.statistics.violations) == ({}, {"fast": 1})
+
+
+def take_from(stage: Stage, source: Source) -> Task:
+    """The next task, drawn for `source`, whose chunks take it a second as they do the others."""
+    for name in stage.standings:
+        stage.standings[name].bandwidth = 100.0
+        stage.standings[name].rests_until = 0.0 if name == source.name else float("inf")
+    task = stage.take()
+    for standing in stage.standings.values():
+        standing.rests_until = 0.0
+    return task
+
+
+def test_the_last_chunk_of_a_laggard_is_asked_of_another_source() -> None:
+    stage = Stage(1, [FAST, SLOW])
+    task = take_from(stage, SLOW)
+    stage.now += 2.9
+    assert not stage.may_take()
+    stage.now += 0.2
+    second = stage.take()
+    assert (second.source, list(second.chunks)) == (FAST, [0])
+    assert not stage.may_take(), "a chunk is asked of two sources at most"
+    stage.finish(second)
+    assert not stage.schedule.is_wanted(task)
+    stage.finish(task)
+    assert stage.statistics.bytes_from == {"fast": 100}, "bytes that came twice count once"
+
+
+def test_a_source_that_moves_is_no_laggard() -> None:
+    stage = Stage(2, [FAST, SLOW], streams=1)
+    stage.standings["fast"].bandwidth = stage.standings["slow"].bandwidth = 10.0  # a chunk takes ten seconds
+    task = stage.take()
+    stage.take()
+    stage.now += 25.0
+    assert not stage.may_take()
+    stage.schedule.arrived(task, 10.0)
+    stage.now += 10.0
+    assert stage.may_take()
+
+
+def test_a_laggard_is_asked_for_nothing_more_meanwhile() -> None:
+    stage = Stage(20, [FAST, SLOW], streams=10)
+    take_from(stage, SLOW)
+    stage.now += 4.0
+    assert {stage.take().source for _ in range(10)} == {FAST}
+
+
+def test_laggards_take_no_streams_from_the_others() -> None:
+    """However many tasks hang, as many as there are streams are at work."""
+    stage = Stage(40, [FAST, SLOW], files=list(range(40)), streams=2)
+    for _ in range(2):
+        take_from(stage, SLOW)
+    assert not stage.may_take()
+    stage.now += 4.0
+    assert [stage.take().source for _ in range(2)] == [FAST, FAST]
+    assert not stage.may_take()
+
+
+def test_the_only_source_never_lags_however_slow() -> None:
+    stage = Stage(10, [SLOW], streams=2)
+    stage.take()
+    stage.now += 1000.0
+    assert stage.take().source == SLOW
+    assert not stage.may_take()
+
+
+def test_a_chunk_that_two_tasks_hold_comes_back_only_when_both_have_failed() -> None:
+    stage = Stage(1, [FAST, SLOW])
+    task = take_from(stage, SLOW)
+    stage.now += 4.0
+    second = stage.take()
+    assert second.source == FAST
+    stage.schedule.failed(task, OSError("gone"))
+    stage.now += 0.5
+    assert not stage.may_take()
+    stage.schedule.failed(second, OSError("gone too"))
+    stage.now += 60.0
+    assert list(stage.take().chunks) == [0]
+
+
+def test_the_wait_ends_at_the_deadline_with_what_is_missing_and_why() -> None:
+    stage = Stage(6, [FAST, ORIGIN])
+    stage.schedule.failed(stage.take(), ConnectionRefusedError("refused"))
+    asked = next(name for name, standing in stage.standings.items() if standing.last_failure == "refused")
+    with pytest.raises(DeadlineExceeded) as caught:
+        stage.schedule.wait_for(0, stage.now)
+    assert "6 of 6 missing (chunk 0, chunk 1, chunk 2, chunk 3 and 2 more)" in str(caught.value)
+    assert f"{asked}: refused" in str(caught.value)
+    assert ": not asked" in str(caught.value)
+
+
+def test_without_a_source_the_wait_ends_at_once() -> None:
+    with pytest.raises(Unavailable, match="No source was given"):
+        Stage(1, []).schedule.wait_for(0, 1e9)
+
+
+def test_after_the_end_nobody_is_blamed() -> None:
+    """Connections are cut at the end; what their threads make of it says nothing about the sources."""
+    stage = Stage(2, [FAST, SLOW])
+    first, second = stage.take(), stage.take()
+    stage.schedule.stop()
+    stage.schedule.failed(first, OSError("cut"))
+    stage.schedule.violated(second, Malformed("cut"))
+    assert stage.schedule.take() is None
+    assert stage.statistics == Statistics()
+    assert not stage.banned
+    assert all(standing.success(stage.now) == 1.0 for standing in stage.standings.values())
