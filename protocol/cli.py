@@ -44,7 +44,11 @@ class LazyGroups(TyperGroup):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         found = [point for point in entry_points(group="murmuration.commands") if point.name == name]
-        return typer.main.get_command(found[0].load()) if found else None
+        if not found:
+            return None
+        command = typer.main.get_command(found[0].load())
+        command.name = name
+        return command
 
 
 app = typer.Typer(

@@ -122,13 +122,19 @@ class Schedule:
         """The next task, as soon as there is one; None when the fetch is over."""
         with self._changed:
             while not self._is_over:
-                now = self._clock()
-                task = self._next_task(now)
+                task = self.offer()
                 if task is not None:
-                    self._running.append(task)
                     return task
-                self._changed.wait(self._time_to_next(now))
+                self._changed.wait(self._time_to_next(self._clock()))
             return None
+
+    def offer(self) -> Task | None:
+        """The next task if there is one at this moment."""
+        with self._changed:
+            task = self._next_task(self._clock())
+            if task is not None:
+                self._running.append(task)
+            return task
 
     def is_wanted(self, task: Task) -> bool:
         """Whether it is worth reading on: something of the task is missing and its source has not been caught lying."""

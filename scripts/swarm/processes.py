@@ -75,7 +75,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
-                preexec_fn=None if detach else _die_with_parent,  # noqa: PLW1509  it makes one system call
+                preexec_fn=None if detach else die_with_parent,  # noqa: PLW1509  it makes one system call
             )
 
     @property
@@ -123,6 +123,7 @@ def stop_all(processes: Sequence[Process], grace: float = 5.0) -> None:
         process.wait(2.0)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """For `preexec_fn`: the kernel ends the child when the thread that started it ends."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -62,7 +62,9 @@ def find(host: Host, service: Service = RELAY, *, within: float = 20.0, at_least
     return {provider.peer_id: provider for provider in found}
 
 
-def find_exactly(host: Host, wanted: set[str], service: Service = RELAY, *, within: float = 20.0) -> dict[str, Provider]:
+def find_exactly(
+    host: Host, wanted: set[str], service: Service = RELAY, *, within: float = 20.0
+) -> dict[str, Provider]:
     """Looks until exactly the PeerIDs `wanted` are found: stale records may need a moment to be replaced."""
     last: dict[str, Provider] = {}
 

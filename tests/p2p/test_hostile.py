@@ -191,7 +191,7 @@ async def nonsense_questions(bootnode: Host) -> None:
 
 async def resets(bootnode: Host) -> None:
     async with hostile(bootnode) as peer:
-        for number in range(1, 1001, 2):
+        for number in range(1, 601, 2):
             await peer.open(number)
             await peer.frame(TYPE_WINDOW_UPDATE, FLAG_RST, number, 0)
 
@@ -437,7 +437,7 @@ def test_a_liar_that_provides_the_key_but_answers_nonsense_is_dropped(
 
     honest.close()
     with pytest.raises(Unavailable, match="claimed to be one and failed"):
-        find(seeker, within=1.0)
+        find(seeker, within=0.3)
 
 
 def test_nobody_announces_for_somebody_else(bootnode: Host) -> None:
@@ -481,7 +481,7 @@ def test_a_thousand_announcements_are_not_all_kept(network: Network) -> None:
 
     async def announce() -> None:
         async with hostile(bootnode, key=key) as peer:
-            for number in range(1, 401, 2):
+            for _ in range(200):
                 question = Question(Kind.ADD_PROVIDER, os.urandom(34), own)
                 stream = await peer.muxer.open_stream()
                 channel = Stream(stream, own.peer, "")

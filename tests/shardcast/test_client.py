@@ -25,7 +25,6 @@ from . import faults
 from .conftest import CHUNK, DEADLINE, QUICK, RUN, Cast, contents, origin_at, relay_at
 from .faults import FAILURES, VIOLATIONS, Request, Script, Scripted
 
-
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
 

@@ -39,14 +39,13 @@ class Stage:
         )
 
     def take(self) -> Task:
-        task = self.schedule.take()
-        assert task is not None
+        task = self.schedule.offer()
+        assert task is not None, "there is nothing to do at this moment"
         return task
 
-    def may_take(self) -> bool:
-        """Whether there is a task now."""
-        with self.schedule._changed:
-            return self.schedule._next_task(self.now) is not None
+    def is_at_rest(self) -> bool:
+        """Whether there is nothing to do at this moment."""
+        return self.schedule.offer() is None
 
     def finish(self, task: Task, seconds: float = 1.0) -> None:
         for _ in range(len(task.chunks) - task.done):
@@ -69,7 +68,7 @@ def test_the_chance_of_a_source_is_proportional_to_success_times_bandwidth() -> 
 
 
 def test_tasks_are_drawn_by_these_chances() -> None:
-    stage = Stage(2000, [FAST, SLOW], files=list(range(2000)))
+    stage = Stage(2000, [FAST, SLOW], files=list(range(2000)), streams=2000)
     stage.standings["fast"].bandwidth, stage.standings["slow"].bandwidth = 300.0, 100.0
     drawn = Counter(stage.take().source.name for _ in range(2000))
     assert 0.72 < drawn["fast"] / 2000 < 0.78
@@ -103,7 +102,7 @@ def test_a_failed_source_rests_longer_every_time_but_never_for_long() -> None:
     for _ in range(12):
         task = stage.take()
         stage.schedule.failed(task, ConnectionRefusedError("refused"))
-        assert not stage.may_take()
+        assert stage.is_at_rest()
         rests.append(round(stage.standings["fast"].rests_until - stage.now, 3))
         stage.now = stage.standings["fast"].rests_until
     assert rests == sorted(rests)
@@ -112,7 +111,7 @@ def test_a_failed_source_rests_longer_every_time_but_never_for_long() -> None:
 
 
 def test_a_fast_source_gets_long_tasks_and_an_unknown_one_a_single_chunk() -> None:
-    stage = Stage(100, [FAST])
+    stage = Stage(100, [FAST], streams=3)
     assert list(stage.take().chunks) == [0]
     stage.standings["fast"].bandwidth = 250.0
     assert list(stage.take().chunks) == [1, 2, 3, 4, 5]
@@ -121,9 +120,9 @@ def test_a_fast_source_gets_long_tasks_and_an_unknown_one_a_single_chunk() -> No
 
 
 def test_a_task_never_crosses_files_nor_holds_what_is_there() -> None:
-    stage = Stage(10, [FAST], files=[0, 0, 0, 1, 1, 1, 1, 1, 1, 1], present=[0, 5], streams=1)
+    stage = Stage(10, [FAST], files=[0, 0, 0, 1, 1, 1, 1, 1, 1, 1], present=[0, 5], streams=2)
     stage.standings["fast"].bandwidth = 1e9
-    assert [list(stage.take().chunks) for _ in range(3)] == [[1, 2], [3, 4], [6, 7]]
+    assert [list(stage.take().chunks) for _ in range(2)] == [[1, 2], [3, 4]]
 
 
 def test_the_end_of_a_fetch_is_divided_among_the_streams() -> None:
@@ -147,12 +146,12 @@ def test_what_a_failed_task_has_not_brought_goes_to_another_source() -> None:
 
 
 def test_a_liar_is_not_asked_again_and_what_it_still_brings_is_not_wanted() -> None:
-    stage = Stage(8, [FAST], streams=1)
+    stage = Stage(8, [FAST])
     task, other = stage.take(), stage.take()
     assert stage.schedule.is_wanted(other)
     stage.schedule.violated(task, HashMismatch("lie"))
     assert not stage.schedule.is_wanted(other)
-    assert not stage.may_take()
+    assert stage.is_at_rest()
     assert stage.banned == {"fast"}
     assert stage.statistics.bad_chunks == stage.statistics.violations == {"fast": 1}
     with pytest.raises(Unavailable, match=r"no source is left.*fast: HashMismatch, lie"):
@@ -180,11 +179,11 @@ def test_the_last_chunk_of_a_laggard_is_asked_of_another_source() -> None:
     stage = Stage(1, [FAST, SLOW])
     task = take_from(stage, SLOW)
     stage.now += 2.9
-    assert not stage.may_take()
+    assert stage.is_at_rest()
     stage.now += 0.2
     second = stage.take()
     assert (second.source, list(second.chunks)) == (FAST, [0])
-    assert not stage.may_take(), "a chunk is asked of two sources at most"
+    assert stage.is_at_rest(), "a chunk is asked of two sources at most"
     stage.finish(second)
     assert not stage.schedule.is_wanted(task)
     stage.finish(task)
@@ -192,15 +191,15 @@ def test_the_last_chunk_of_a_laggard_is_asked_of_another_source() -> None:
 
 
 def test_a_source_that_moves_is_no_laggard() -> None:
-    stage = Stage(2, [FAST, SLOW], streams=1)
+    stage = Stage(2, [FAST, SLOW])
     stage.standings["fast"].bandwidth = stage.standings["slow"].bandwidth = 10.0  # a chunk takes ten seconds
     task = stage.take()
     stage.take()
     stage.now += 25.0
-    assert not stage.may_take()
+    assert stage.is_at_rest()
     stage.schedule.arrived(task, 10.0)
     stage.now += 10.0
-    assert stage.may_take()
+    assert stage.take()
 
 
 def test_a_laggard_is_asked_for_nothing_more_meanwhile() -> None:
@@ -215,10 +214,10 @@ def test_laggards_take_no_streams_from_the_others() -> None:
     stage = Stage(40, [FAST, SLOW], files=list(range(40)), streams=2)
     for _ in range(2):
         take_from(stage, SLOW)
-    assert not stage.may_take()
+    assert stage.is_at_rest()
     stage.now += 4.0
     assert [stage.take().source for _ in range(2)] == [FAST, FAST]
-    assert not stage.may_take()
+    assert stage.is_at_rest()
 
 
 def test_the_only_source_never_lags_however_slow() -> None:
@@ -226,7 +225,7 @@ def test_the_only_source_never_lags_however_slow() -> None:
     stage.take()
     stage.now += 1000.0
     assert stage.take().source == SLOW
-    assert not stage.may_take()
+    assert stage.is_at_rest()
 
 
 def test_a_chunk_that_two_tasks_hold_comes_back_only_when_both_have_failed() -> None:
@@ -237,7 +236,7 @@ def test_a_chunk_that_two_tasks_hold_comes_back_only_when_both_have_failed() -> 
     assert second.source == FAST
     stage.schedule.failed(task, OSError("gone"))
     stage.now += 0.5
-    assert not stage.may_take()
+    assert stage.is_at_rest()
     stage.schedule.failed(second, OSError("gone too"))
     stage.now += 60.0
     assert list(stage.take().chunks) == [0]

@@ -213,13 +213,14 @@ def test_idle_connections_do_not_hold_up_others(cast: Cast, content: bytes) -> N
 def test_the_longest_idle_gives_way_and_no_other(cast: Cast, content: bytes) -> None:
     limits = ServerLimits(connections=2, per_address=2, eviction_age=0.0)
     _, server = cast.origin({"model": content}, limits=limits)
-    with Peer(server) as first, Peer(server) as second:
-        assert second.get("/v/1/files/absent")[0] == 404
-        assert first.get("/v/1/files/absent")[0] == 404
-        with Peer(server) as third:
-            assert third.get("/v/1/files/model") == (200, content)
-            assert second.is_closed()
-            assert first.get("/v/1/files/model") == (200, content)
+    with Peer(server) as silent:
+        wait_until(lambda: server.counts.connections == 1)
+        with Peer(server) as busy:
+            assert busy.get("/v/1/files/absent") == (404, b"")
+            with Peer(server) as newcomer:
+                assert newcomer.get("/v/1/files/model") == (200, content)
+                assert silent.is_closed()
+                assert busy.get("/v/1/files/model") == (200, content)
 
 
 @pytest.mark.parametrize(

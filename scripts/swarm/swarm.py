@@ -1,0 +1,284 @@
+"""A swarm: Anvil, the contracts, a run, and every role as a process of its own, set up by the commands a person would type.
+
+Nothing here calls a contract or touches a database on a role's behalf, but for handing out play money.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from protocol.chain import Chain, Sender
+from protocol.chain.deploy import Deployment
+from protocol.home import read_json, write_json
+from protocol.identity import Key, save_keystore
+from protocol.settings import write_toml
+from swarm.anvil import Anvil
+from swarm.processes import ROOT, Process, die_with_parent, stop_all, wait_until
+from swarm.settings import SwarmSettings, run_file
+
+PASSWORD = "play money only"  # protects accounts of a chain that lives for minutes
+COMMAND_SECONDS = 120
+ETH = 10**18
+TOKENS = 10**18
+
+
+class CommandFailed(Exception):
+    """A command of the set-up ended badly; the message holds what it printed."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node or validator: its home and addresses. `operator` is empty for validators."""
+
+    name: str
+    home: Path
+    address: str
+    operator: str = ""
+    is_cheat: bool = False
+
+
+class Swarm:
+    def __init__(self, folder: Path, settings: SwarmSettings, *, detach: bool = False) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.processes: list[Process] = []
+        self.nodes: list[Member] = []
+        self.validators: list[Member] = []
+        self.run = 0
+        self._detach = detach
+        self.deployment: Deployment | None = None
+        self._addresses: dict[str, str] = {}
+        self._owner_busy = Lock()  # one sender per key: commands of the owner run one after the other
+        self._environment = {**settings.environment, "MURMUR_PASSWORD": PASSWORD}
+
+    # ---- life ----------------------------------------------------------------------------------------------------------
+
+    def up(self, say: Callable[[str], None]) -> None:
+        """Sets everything up and starts all roles; `say` tells what is being done."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        say("starting Anvil")
+        self.anvil = Anvil(self.folder / "logs", block_time=1, detach=self._detach)
+        self._keep(self.anvil.process)
+        self.bank = self._keystore("bank", self.anvil.bank)
+        self.owner = self._keystore("owner", Key.generate())
+        self._write_run_file(trainer="0x" + "0" * 40, contract="0x" + "0" * 40, bootnode="")
+        with ThreadPoolExecutor(2) as pool:
+            say("deploying the contracts; building and warming up the policy")
+            policy = pool.submit(self._make_policy)
+            self._create_run(say)
+            say("nodes and validators stake")
+            list(pool.map(self._add_validator, range(self.settings.validators)))
+            nodes = [False] * self.settings.honest + [True] * self.settings.cheats
+            list(pool.map(self._add_node, range(len(nodes)), nodes))
+            policy.result()
+        self.nodes.sort(key=lambda member: member.name)
+        self.validators.sort(key=lambda member: member.name)
+        say("starting trainer, hub, relay, validators and nodes")
+        self._start_roles()
+        self._remember()
+
+    def down(self) -> None:
+        """Stops every process of the swarm, and whatever they started."""
+        stop_all(list(reversed(self.processes)))
+        self.processes.clear()
+
+    def require_running(self) -> None:
+        """Raises PreflightError naming the process that has ended and the end of its log."""
+        for process in self.processes:
+            process.require_running()
+
+    def start(self, name: str, *arguments: str | Path, module: str = "protocol") -> Process:
+        """Starts `murmur …` (or another module's command line) and keeps track of it."""
+        command = [sys.executable, "-m", module, *arguments]
+        environment = {**self._environment, "PYTHONPATH": str(ROOT)}
+        process = Process(name, command, self.folder / "logs" / f"{name}.log", env=environment, detach=self._detach)
+        self._keep(process)
+        return process
+
+    def stop(self, names: Sequence[str]) -> None:
+        chosen = [process for process in self.processes if process.name in names]
+        stop_all(chosen)
+        self.processes = [process for process in self.processes if process not in chosen]
+
+    def murmur(self, *arguments: str | Path) -> str:
+        """Runs one command to its end and returns what it printed. Raises CommandFailed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "protocol", *map(str, arguments)],
+            env={**os.environ, **self._environment},
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+            preexec_fn=die_with_parent,
+        )
+        if done.returncode:
+            shown = " ".join(["murmur", *map(str, arguments)])
+            raise CommandFailed(
+                f"`{shown}` ended with {done.returncode}:\n{done.stderr.strip() or done.stdout.strip()}"
+            )
+        return done.stdout
+
+    def json(self, *arguments: str | Path) -> dict[str, Any]:
+        return dict(json.loads(self.murmur(*arguments, "--json")))
+
+    def _keep(self, process: Process) -> None:
+        self.processes.append(process)
+        self._remember()
+
+    def _remember(self) -> None:
+        """Notes the processes, so that another command can find and stop them."""
+        write_json(self.folder / "processes.json", [{"name": p.name, "pid": p.pid} for p in self.processes])
+
+    # ---- set-up --------------------------------------------------------------------------------------------------------
+
+    def _keystore(self, name: str, key: Key) -> Path:
+        path = self.folder / f"{name}.json"
+        save_keystore(key, path, PASSWORD, chain_id=31337)
+        self._addresses[name] = key.address
+        return path
+
+    def _make_policy(self) -> None:
+        self.murmur("trainer", "tiny", f"@{self.run_toml}", "--seed", str(self.settings.seed))
+
+    def _create_run(self, say: Callable[[str], None]) -> None:
+        addresses = self.folder / "deployment.json"
+        self.murmur(
+            "chain",
+            "deploy",
+            "--rpc",
+            self.anvil.rpc,
+            "--keystore",
+            self.owner,
+            "--sink",
+            "0x" + "51" * 20,
+            "--out",
+            addresses,
+            "--yes",
+        )
+        self.deployment = Deployment.load(addresses)
+        self.chain = Chain(self.anvil.rpc, self.deployment.runs)
+        self._bank = Sender(self.chain, self.anvil.bank)
+        trainer = self.murmur("chain", "new-key", self.folder / "trainer.json", "--rpc", self.anvil.rpc).strip()
+        self._give(trainer, 0)
+        self._give(self._addresses["owner"], 1_000_000)
+        self.bootnode = self._start_bootnode()
+        self._write_run_file(trainer=trainer, contract=self.chain.runs.address, bootnode=self.bootnode)
+        wait_until(
+            (self.folder / "policy/model.safetensors").exists, deadline=COMMAND_SECONDS, what="the policy"
+        )
+        say("creating and funding the run")
+        wait_until(self._policy_is_whole, deadline=COMMAND_SECONDS, what="the policy", poll=0.2)
+        self.run = int(self.json("run", "create", f"@{self.run_toml}", "--keystore", self.owner, "--yes")["run"])
+        self._write_run_file(trainer=trainer, contract=self.chain.runs.address, bootnode=self.bootnode)
+        self.murmur("run", "fund", f"@{self.run_toml}", "10000", "--keystore", self.owner, "--yes")
+
+    def _start_bootnode(self) -> str:
+        home = self.folder / "bootnode"
+        self.murmur("bootnode", "init", "--home", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--rpc", self.anvil.rpc)
+        process = self.start("bootnode", "bootnode", "start", "--home", home)
+        told: dict[str, Any] = {}
+
+        def listening() -> bool:
+            process.require_running()
+            told.update(read_json(home / "status.json") or {})
+            return bool(told.get("addresses"))
+
+        wait_until(listening, deadline=60, what="the bootnode listens")
+        return str(told["addresses"][0])
+
+    @property
+    def run_toml(self) -> Path:
+        return self.folder / "run.toml"
+
+    def _write_run_file(self, *, trainer: str, contract: str, bootnode: str) -> None:
+        tables = run_file(
+            self.settings, rpc=self.anvil.rpc, contract=contract, chain_id=31337, run=self.run or None, trainer=trainer,
+            bootnode=bootnode, first_block=self.deployment.block if self.deployment else 0,
+        )  # fmt: skip
+        write_toml(self.run_toml, tables, "The demo's run. See docs/running.md for what each table means.")
+
+    def _join_options(self, home: Path) -> list[str | Path]:
+        return [
+            "--home", home, "--rpc", self.anvil.rpc, "--contract", self.chain.runs.address, "--run", str(self.run),
+            "--bootnode", self.bootnode, "--listen", "/ip4/127.0.0.1/tcp/0",
+        ]  # fmt: skip
+
+    def _give(self, address: str, tokens: int) -> None:
+        self.anvil.give(address, 10 * ETH)
+        if tokens:
+            self._bank.send(self.chain.transfer_tokens(address, tokens * TOKENS))
+
+    def _add_validator(self, number: int) -> None:
+        home = self.folder / f"validator-{number}"
+        made = self.json("validator", "init", *self._join_options(home))
+        self._give(made["validator"], 1000)
+        with self._owner_busy:
+            self.murmur("run", "approve", f"@{self.run_toml}", made["validator"], "--keystore", self.owner, "--yes")
+        self.murmur("validator", "stake", "--home", home, "--yes")
+        self.murmur("validator", "enlist", "--home", home, "--yes")
+        self.validators.append(Member(f"validator-{number}", home, made["validator"]))
+
+    def _add_node(self, number: int, is_cheat: bool) -> None:
+        name = "cheat" if is_cheat else f"node-{number}"
+        home = self.folder / name
+        made = self.json("node", "init", *self._join_options(home))
+        self._give(made["node"], 0)
+        self._give(made["operator"], 200)
+        self.murmur("node", "stake", "--home", home, "--yes")
+        self.nodes.append(Member(name, home, made["node"], made["operator"], is_cheat))
+
+    def _start_roles(self) -> None:
+        self.start("trainer", "trainer", "run", f"@{self.run_toml}")
+        relay = self.folder / "relay"
+        options = self._join_options(relay)
+        self.murmur("relay", "init", *options, "--host", "127.0.0.1", "--port", "0")
+        self.start("relay", "relay", "start", "--home", relay)
+        for validator in self.validators:
+            self.start(validator.name, "validator", "start", "--home", validator.home)
+        for node in self.nodes:
+            if node.is_cheat:
+                self.start(node.name, "--home", node.home, module="tests.cheats.smaller_model")
+            else:
+                self.start(node.name, "node", "start", "--home", node.home)
+
+
+def stop_remembered(folder: Path) -> int:
+    """Stops the processes of a swarm that another process left running; returns how many there were."""
+    stopped = 0
+    for entry in reversed(read_json(folder / "processes.json") or []):
+        try:
+            os.killpg(entry["pid"], signal.SIGTERM)
+            stopped += 1
+        except (ProcessLookupError, PermissionError):
+            continue
+    until = time.monotonic() + 5
+    for entry in read_json(folder / "processes.json") or []:
+        while _alive(entry["pid"]) and time.monotonic() < until:
+            time.sleep(0.05)
+        if _alive(entry["pid"]):
+            os.killpg(entry["pid"], signal.SIGKILL)
+    (folder / "processes.json").unlink(missing_ok=True)
+    return stopped
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
