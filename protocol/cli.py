@@ -15,7 +15,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -39,10 +38,10 @@ def group(help_text: str) -> typer.Typer:
 class LazyGroups(TyperGroup):
     """Command groups of all installed packages, each imported at its first use."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: typer.Context) -> list[str]:
         return sorted(point.name for point in entry_points(group="murmuration.commands"))
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+    def get_command(self, ctx: typer.Context, name: str) -> Any:
         found = [point for point in entry_points(group="murmuration.commands") if point.name == name]
         if not found:
             return None
@@ -74,12 +73,12 @@ def run(application: typer.Typer, name: str) -> None:
     try:
         typer.main.get_command(application)(prog_name=name, standalone_mode=False)
         code = 0
-    except click.exceptions.Exit as error:
+    except typer.Exit as error:
         code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = 2
-    except (KeyboardInterrupt, click.Abort):
+    except typer.TyperException as error:
+        error.show()  # type: ignore[attr-defined]  all that are raised for a wrong command line have it
+        code = UsageError.exit_code
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         code = INTERRUPTED
     except MurmurationError as error:
@@ -107,7 +106,7 @@ def emit(data: dict[str, Any], as_json: bool, text: Callable[[], None]) -> None:
 
 
 def confirm(question: str, consequences: list[str], yes: bool) -> None:
-    """Shows what follows and asks. Raises UsageError at once when nobody can answer, click.Abort when the answer is no."""
+    """Shows what follows and asks. Raises UsageError at once when nobody can answer, typer.Abort when the answer is no."""
     for line in consequences:
         typer.echo(f"  {line}", err=True)
     if yes:

@@ -21,7 +21,7 @@ from protocol.chain.types import Policy
 from protocol.errors import ConfigError, MurmurationError, Unavailable
 from protocol.hub import HubClient
 from protocol.identity import Key
-from protocol.p2p import Endpoint, Host, Provider, Service
+from protocol.p2p import Directory, Endpoint, Host, Provider, Service
 from protocol.runspec import RunSpec
 from protocol.settings import Settings
 from protocol.shardcast.client import Source
@@ -63,7 +63,7 @@ class Connection:
         self.peers = peers
         self.run = settings.run
         self.key = key
-        self.host = host
+        self._directory = Directory(host)
         self._hub: HubClient | None = None
 
     @cached_property
@@ -85,7 +85,7 @@ class Connection:
         return Service(self.settings.chain_id, self.chain.runs.address, self.run, role)
 
     def announce(self, role: str, url: str) -> None:
-        self.host.announce(self.service(role), Endpoint(role=role, run=self.run, http=url))
+        self._directory.announce(self.service(role), Endpoint(role=role, run=self.run, http=url))
 
     @property
     def hub(self) -> HubClient:
@@ -102,7 +102,7 @@ class Connection:
 
     def sources(self) -> list[Source]:
         """Where weights can be fetched: all relays, and the trainer's origin."""
-        relays = self.host.find(self.service("relay"), deadline=self.peers.find_seconds / 4, at_least=0)
+        relays = self._directory.find(self.service("relay"), self.peers.find_seconds / 4, at_least=0)
         return [*(Source(p.endpoint.http, name=p.address, is_relay=True) for p in relays), self.origin()]
 
     def origin(self) -> Source:
@@ -112,13 +112,17 @@ class Connection:
 
     def _trusted(self, role: str) -> Provider:
         """The provider of `role` that holds the trainer key; anybody may claim to be one."""
-        providers = self.host.find(self.service(role), deadline=self.peers.find_seconds)
-        for provider in providers:
-            if provider.address == self.policy.trainer:
-                return provider
-        raise Unavailable(
-            f"{len(providers)} peers claim to be the {role} of run {self.run}, none with the trainer's key"
-        )
+        until = time.monotonic() + self.peers.find_seconds
+        wanted = 1
+        while True:
+            left = max(0.0, until - time.monotonic())
+            providers = self._directory.find(self.service(role), left, at_least=wanted)
+            for provider in providers:
+                if provider.address == self.policy.trainer:
+                    return provider
+            if time.monotonic() >= until:
+                raise Unavailable(f"{len(providers)} peers claim to be the {role} of run {self.run}, none with the trainer's key")
+            wanted = len(providers) + 1  # whoever lies first shall not keep the true one from being found
 
     def block_time(self) -> int:
         return self.chain.block().time

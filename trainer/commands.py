@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -129,7 +129,7 @@ def hub_start(
     signal.signal(signal.SIGTERM, lambda *_: service.stop())
     signal.signal(signal.SIGINT, lambda *_: service.stop())
     if with_parent:
-        threading.Thread(target=lambda: (sys.stdin.buffer.read(), service.stop()), daemon=True).start()
+        threading.Thread(target=lambda: (os.read(0, 1), service.stop()), daemon=True).start()
     with Home(layout.hub, "hub").lock():
         service.run()
 

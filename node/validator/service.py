@@ -23,7 +23,7 @@ from protocol.chain import Sender
 from protocol.chain.events import Event, Submitted, ValidatorApproved, ValidatorSeated
 from protocol.chain.types import Ref, Role, State
 from protocol.constants import PROTOCOL_VERSION
-from protocol.errors import MurmurationError, ProtocolViolation, TransactionReverted
+from protocol.errors import InsufficientFunds, MurmurationError, ProtocolViolation, TransactionReverted
 from protocol.home import Home
 from protocol.role import Connection, is_fatal
 from protocol.verdict import Details, Finding, Outcome, Receipt
@@ -277,12 +277,19 @@ class ValidatorService:
             self._journal.set_state(judgement.work, states.POSTED)
         for judgement in self._journal.in_state(states.JUDGED):
             self._c.hub.post_receipt(judgement.receipt)
-            challenged = judgement.outcome != Outcome.ACCEPT and self._challenge(self._receipt(judgement))
+            try:
+                challenged = judgement.outcome != Outcome.ACCEPT and self._challenge(self._receipt(judgement))
+            except InsufficientFunds as error:
+                log.error("cannot challenge %s now: %s (%s)", judgement.work.hex()[:12], error, error.hint)
+                continue  # tried again in the next round; the window is long
             self._journal.set_state(judgement.work, states.CHALLENGED if challenged else states.POSTED)
 
     def _challenge(self, receipt: Receipt) -> bool:
-        """Takes a work to court; False when somebody else did, or it is too late."""
+        """Takes a work to court; False when there is nothing to gain: somebody else did, it is too late, or a hard case
+        is open against the seat already and will take all its work in the window."""
         hard = receipt.outcome == Outcome.HARD
+        if hard and self._c.chain.seat(self._c.run, receipt.details.node).open_hard:
+            return False
         evidence = receipt.evidence(self._c.chain.domain)
         try:
             self._sender.send(self._c.chain.challenge(self._c.run, receipt.details.ref, hard, evidence))

@@ -1,7 +1,7 @@
 """Fetches a version from several sources at once and believes none of them.
 
 The signed manifest is taken from any source and checked against chain and trainer before anything else is fetched. Then
-`streams` threads ask for runs of chunks; each chunk is verified before it counts, so a lie costs one chunk and its teller
+several threads ask for runs of chunks; each chunk is verified before it counts, so a lie costs one chunk and its teller
 is known. Meanwhile the waiting thread hashes the whole files in order. A version is visible only when all of it is right;
 what was fetched before a crash or a deadline is found again on disk by verifying it.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -37,8 +37,8 @@ _VERSIONS_REMEMBERED = 16  # for how many unfinished versions it is known who li
 class Client:
     """Fetches versions of `run` into `store`, trusting the key `trainer` and the digests it is given, nobody else.
 
-    `streams` is the number of threads, each with one request under way. `progress(step, present, total)` is called from
-    them, in bytes, after every chunk that was verified. `statistics` adds up over all fetches.
+    `streams` is the number of requests under way at once. `progress(step, present, total)` is called from the threads
+    that fetch, in bytes, after every chunk that was verified. `statistics` adds up over all fetches.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class _Fetch:
             found.append((bytes(data), self.expected.open(bytes(data))))
             schedule.arrived(task, 0.0)
 
-        with self._crew(schedule, perform):
+        with self._crew(schedule, perform, room=0):
             schedule.wait_for(0, self.deadline)
         return found[0]
 
@@ -143,36 +143,29 @@ class _Fetch:
         )
 
         def perform(task: Task, connection: Connection, room: memoryview) -> None:
-            self._fetch_run(task, [chunks[number] for number in task.chunks], connection, room, schedule, partial)
-            self.client.progress(manifest.step, schedule.bytes_present, manifest.total_bytes)
+            began = time.monotonic()
+            for chunk in self._receive([chunks[number] for number in task.chunks], connection, room):
+                partial.write(chunk, room[: chunk.size])
+                ended = time.monotonic()
+                schedule.arrived(task, ended - began)
+                self.client.progress(manifest.step, schedule.bytes_present, manifest.total_bytes)
+                if not schedule.is_wanted(task):
+                    return
+                began = ended
 
-        with self._crew(schedule, perform):
+        with self._crew(schedule, perform, room=self.client.chunk_bytes):
             partial.check_files(chunks, lambda number: schedule.wait_for(number, self.deadline))
 
-    def _fetch_run(
-        self,
-        task: Task,
-        chunks: Sequence[Chunk],
-        connection: Connection,
-        room: memoryview,
-        schedule: Schedule,
-        partial: Partial,
-    ) -> None:
-        """Asks for neighbouring chunks in one request; reads, verifies and writes them one by one."""
-        began = time.monotonic()
+    def _receive(self, chunks: Sequence[Chunk], connection: Connection, room: memoryview) -> Iterator[Chunk]:
+        """Asks for neighbouring chunks in one request; gives each when its verified bytes lie in `room`."""
         file, first, last = chunks[0].file, chunks[0].offset, chunks[-1].offset + chunks[-1].size - 1
         connection.ask_range(file_target(self.expected.step, file.name), first, last, file.size, self.deadline)
         for chunk in chunks:
-            if not schedule.is_wanted(task):
-                return
             content = room[: chunk.size]
             connection.read(content, self.deadline)
             if not chunk.matches(content):
                 raise HashMismatch(f"{file.name} from byte {chunk.offset} does not hash to what the manifest says")
-            partial.write(chunk, content)
-            ended = time.monotonic()
-            schedule.arrived(task, ended - began)
-            began = ended
+            yield chunk
 
     def _present(self, partial: Partial, chunks: Sequence[Chunk]) -> list[int]:
         """Numbers of the chunks that an earlier attempt has left on disk."""
@@ -201,13 +194,6 @@ class _Fetch:
             rng=self.client.rng,
         )
 
-    def _crew(self, schedule: Schedule, perform: Perform) -> Crew:
+    def _crew(self, schedule: Schedule, perform: Perform, *, room: int) -> Crew:
         client = self.client
-        return Crew(
-            schedule,
-            perform,
-            client.timeouts,
-            streams=client.streams,
-            room=client.chunk_bytes,
-            deadline=self.deadline,
-        )
+        return Crew(schedule, perform, client.timeouts, streams=client.streams, room=room, deadline=self.deadline)

@@ -100,15 +100,15 @@ class Schedule:
         """Returns when the chunk is there. Raises DeadlineExceeded; Unavailable once no source is left to ask; and
         whatever a worker gave to `abort`."""
         with self._changed:
-            while not self._have[chunk]:
-                if self._error is not None:
-                    raise self._error
+            while self._error is None and not self._have[chunk]:
                 if not self._usable():
                     raise Unavailable(f"no source is left: {self._account()}")
                 left = deadline - self._clock()
                 if left <= 0:
                     raise DeadlineExceeded(f"not fetched in time: {self._account()}")
                 self._changed.wait(left)
+            if self._error is not None:
+                raise self._error
 
     def stop(self) -> None:
         """No more tasks; workers that ask for one get None."""
@@ -180,7 +180,7 @@ class Schedule:
             name = task.source.name
             self._banned.add(name)
             self._statistics.violations[name] += 1
-            if isinstance(violation, HashMismatch):
+            if isinstance(violation, HashMismatch) and self._sizes[task.chunks[task.done]]:
                 self._statistics.bad_chunks[name] += 1
             self._statistics.failovers += 1
             self._standings[name].failed(f"{type(violation).__name__}, {violation}", self._clock())

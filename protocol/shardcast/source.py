@@ -18,7 +18,7 @@ _KEPT = 0.7  # share of a moving average that stays when a new observation comes
 _HEALING = 30.0  # seconds in which half of a lost success rate comes back
 _REST_FIRST, _REST_MAX = 0.05, 5.0  # seconds a source is left alone after a failure; doubles with each further one
 _ORIGIN_SHARE = 1 / 20  # weight of an origin against a relay of the same standing: relays exist to spare it
-_BANDWIDTH_FIRST = float(8 << 20)  # bytes per second assumed while no source has been measured
+_EXPLORED = 0.25  # most of the draws that go to sources which never delivered, once one has
 _WEIGHT_MIN = 1e-3  # no usable source is ever quite without a chance
 
 
@@ -82,13 +82,28 @@ class Standing:
 def weights(sources: Sequence[Source], standings: dict[str, Standing], now: float) -> list[float]:
     """The relative probability of each source: success rate × bandwidth, an origin counting a twentieth of a relay.
 
-    A source not measured yet is taken for as fast as the measured ones are on average.
+    A source that never delivered is taken for as fast as the others on average, but all of those together get at most a
+    quarter of the draws, or leave a quarter to the origins while nobody has delivered: names cost nothing, and a crowd of
+    them that only hangs must not drown the few that serve.
     """
-    known = [rate for source in sources if (rate := standings[source.name].bandwidth) is not None]
-    usual = sum(known) / len(known) if known else _BANDWIDTH_FIRST
+    rates = [standings[source.name].bandwidth for source in sources]
+    known = [rate for rate in rates if rate is not None]
+    usual = sum(known) / len(known) if known else 1.0
     result = []
-    for source in sources:
-        standing = standings[source.name]
-        weight = standing.success(now) * (usual if standing.bandwidth is None else standing.bandwidth) / usual
-        result.append(max(_WEIGHT_MIN, weight) * (1.0 if source.is_relay else _ORIGIN_SHARE))
+    for source, rate in zip(sources, rates, strict=True):
+        merit = standings[source.name].success(now) * (usual if rate is None else rate) / usual
+        result.append(max(_WEIGHT_MIN, merit) * (1.0 if source.is_relay else _ORIGIN_SHARE))
+    if known:
+        _limit_share(result, [rate is None for rate in rates], _EXPLORED)
+    else:
+        _limit_share(result, [source.is_relay for source in sources], 1 - _EXPLORED)
     return result
+
+
+def _limit_share(shares: list[float], crowd: Sequence[bool], most: float) -> None:
+    """Scales the marked shares down until they make up at most the part `most` of all, if there are others at all."""
+    crowded = sum(share for share, marked in zip(shares, crowd, strict=True) if marked)
+    allowed = (sum(shares) - crowded) * most / (1 - most)
+    if 0 < allowed < crowded:
+        for index, marked in enumerate(crowd):
+            shares[index] *= allowed / crowded if marked else 1.0

@@ -67,5 +67,9 @@ class Anvil:
         self.request("evm_setNextBlockTimestamp", time)
         self.request("evm_mine")
 
+    def stop_clock(self) -> None:
+        """From now on blocks are mined for transactions only."""
+        self.request("evm_setAutomine", True)
+
     def stop(self) -> None:
         self.process.stop()

@@ -163,7 +163,7 @@ class Swarm:
             "--rpc",
             self.anvil.rpc,
             "--keystore",
-            self.owner,
+            self.bank,
             "--sink",
             "0x" + "51" * 20,
             "--out",
@@ -178,11 +178,9 @@ class Swarm:
         self._give(self._addresses["owner"], 1_000_000)
         self.bootnode = self._start_bootnode()
         self._write_run_file(trainer=trainer, contract=self.chain.runs.address, bootnode=self.bootnode)
-        wait_until(
-            (self.folder / "policy/model.safetensors").exists, deadline=COMMAND_SECONDS, what="the policy"
-        )
+        # The warm-up writes weights again and again; config and tokenizer, which the spec names, stand from the first time.
+        wait_until((self.folder / "policy/model.safetensors").exists, deadline=COMMAND_SECONDS, what="the policy")
         say("creating and funding the run")
-        wait_until(self._policy_is_whole, deadline=COMMAND_SECONDS, what="the policy", poll=0.2)
         self.run = int(self.json("run", "create", f"@{self.run_toml}", "--keystore", self.owner, "--yes")["run"])
         self._write_run_file(trainer=trainer, contract=self.chain.runs.address, bootnode=self.bootnode)
         self.murmur("run", "fund", f"@{self.run_toml}", "10000", "--keystore", self.owner, "--yes")
@@ -229,7 +227,7 @@ class Swarm:
         self._give(made["validator"], 1000)
         with self._owner_busy:
             self.murmur("run", "approve", f"@{self.run_toml}", made["validator"], "--keystore", self.owner, "--yes")
-        self.murmur("validator", "stake", "--home", home, "--yes")
+        self.murmur("validator", "stake", "700", "--home", home, "--yes")
         self.murmur("validator", "enlist", "--home", home, "--yes")
         self.validators.append(Member(f"validator-{number}", home, made["validator"]))
 

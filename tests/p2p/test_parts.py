@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from multiaddr import Multiaddr
@@ -16,7 +17,7 @@ from multiaddr import Multiaddr
 from protocol import canonical
 from protocol.errors import Malformed, Oversized, ProtocolViolation
 from protocol.identity import Key
-from protocol.p2p import Endpoint, Limits, Service, peers
+from protocol.p2p import Endpoint, Limits, Service, Timing, peers
 from protocol.p2p.address import Address, PeerAddress, network_of
 from protocol.p2p.backoff import Backoff
 from protocol.p2p.kademlia import Kademlia
@@ -408,6 +409,41 @@ def test_a_remote_peer_cannot_send_others_into_their_own_machines() -> None:
 
     assert seen("192.0.2.7") == ["/ip4/192.0.2.7/tcp/4001"]
     assert seen("127.0.0.1") == ["/ip4/127.0.0.1/tcp/22", "/ip4/127.0.0.1/tcp/4001", "/ip6/::1/tcp/1"]
+
+
+def test_a_bootnode_is_asked_and_told_however_many_others_sit_closer_to_the_key() -> None:
+    """Whoever mints PeerIDs all around a key does not hide it from those who share a bootnode."""
+    key = os.urandom(34)
+    far, *near = nearest([contact(number) for number in range(1, 60)], key, 59)[::-1]
+    asked: list[tuple[bytes, Kind]] = []
+
+    class Surrounded:
+        identity = SimpleNamespace(peer=KEYS[0].peer)
+        limits, timing = Limits(), Timing()
+
+        def handle(self, protocol: str, handler: object) -> None: ...
+
+        def connection(self, peer: bytes) -> None: ...
+
+        async def request(self, peer: bytes, addresses: object, protocol: str, data: bytes, **_: object) -> bytes:
+            question = Question.decode(data)
+            asked.append((peer, question.kind))
+            return Answer().encode(question.kind)
+
+    async def run() -> None:
+        dht = Kademlia(Surrounded(), contact(0).addresses)  # type: ignore[arg-type]
+        for each in near:
+            dht.table.seen(each, 0)
+        await dht.introduce(PeerAddress(far.addresses[0], far.peer), anchor=True)
+        dht.table.forget(far.peer)
+        asked.clear()
+        await dht.providers(key, lambda found: None)
+        await dht.provide(key)
+
+    trio.run(run)
+    assert (far.peer, Kind.GET_PROVIDERS) in asked
+    assert (far.peer, Kind.ADD_PROVIDER) in asked
+    assert len([peer for peer, kind in asked if kind is Kind.ADD_PROVIDER]) == BUCKET + 1
 
 
 # ---- the saved peer list ----

@@ -15,14 +15,14 @@ import pytest
 from protocol.constants import MANIFEST_BYTES_MAX
 from protocol.errors import DeadlineExceeded, HashMismatch, IntegrityError, LockHeld, PreflightError, Unavailable
 from protocol.identity import Key
-from protocol.shardcast import schedule as schedule_module
+from protocol.shardcast import schedule
 from protocol.shardcast.connection import Timeouts
 from protocol.shardcast.manifest import Manifest, describe, sign
 from protocol.shardcast.partial import Partial
 from protocol.shardcast.source import Source
 
 from . import faults
-from .conftest import CHUNK, DEADLINE, QUICK, RUN, Cast, contents, origin_at, relay_at
+from .conftest import CHUNK, DEADLINE, QUICK, RUN, Cast, contents, origin_at, relay_at, wait_until
 from .faults import FAILURES, VIOLATIONS, Request, Script, Scripted
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -41,13 +41,13 @@ def files(cast: Cast) -> dict[str, bytes]:
 def test_files_pass_from_an_origin_through_a_relay_to_a_client_unchanged(cast: Cast, files: dict[str, bytes]) -> None:
     manifest, origin = cast.origin(files)
     relay = cast.relay(manifest, [origin_at(origin.url)])
-    client = cast.client()
+    client = cast.client(timeouts=Timeouts())
     folder = client.fetch(1, manifest.digest, [relay_at(relay.url)], DEADLINE)
     assert contents(folder) == files
     assert folder == client.store.folder(1)
     assert client.store.manifest(1) == relay.store.manifest(1)
     assert client.statistics.bytes_from == {"relay": manifest.total_bytes}
-    assert relay.server.counts.bytes_served == manifest.total_bytes
+    wait_until(lambda: relay.server.counts.bytes_served == manifest.total_bytes)
     assert client.statistics.failovers == 0
 
 
@@ -59,20 +59,30 @@ def test_a_version_of_empty_files_needs_no_byte(cast: Cast) -> None:
 def test_no_byte_is_asked_for_twice(cast: Cast, files: dict[str, bytes]) -> None:
     manifest, origin = cast.origin(files)
     relays = [cast.relay(manifest, [origin_at(origin.url)], name) for name in ("north", "south")]
-    before = origin.counts.bytes_served
-    client = cast.client()
+    client = cast.client(timeouts=Timeouts())
     sources = [relay_at(relay.url, name) for relay, name in zip(relays, ("north", "south"), strict=True)]
     client.fetch(1, manifest.digest, [*sources, origin_at(origin.url)], DEADLINE)
-    served = sum(relay.server.counts.bytes_served for relay in relays) + origin.counts.bytes_served - before
-    assert served == manifest.total_bytes == sum(client.statistics.bytes_from.values())
+    assert sum(client.statistics.bytes_from.values()) == manifest.total_bytes
+    servers = [origin, *(relay.server for relay in relays)]
+    wait_until(lambda: sum(server.counts.bytes_served for server in servers) == 3 * manifest.total_bytes)
 
 
 def test_relays_carry_the_load_while_they_work(cast: Cast) -> None:
-    manifest, origin = cast.origin({"model": cast.bytes(60 * CHUNK)})
+    manifest, origin = cast.origin({"model": cast.bytes(120 * CHUNK)})
     relay = cast.relay(manifest, [origin_at(origin.url)])
     client = cast.client()
     client.fetch(1, manifest.digest, [origin_at(origin.url), relay_at(relay.url)], DEADLINE)
-    assert client.statistics.bytes_from["relay"] > 3 * client.statistics.bytes_from["origin"]
+    assert client.statistics.bytes_from["relay"] > client.statistics.bytes_from["origin"]
+
+
+def test_a_crowd_of_hanging_relays_does_not_keep_a_client_from_the_origin(cast: Cast) -> None:
+    files = {"model": cast.bytes(10 * CHUNK)}
+    manifest, origin = cast.origin(files)
+    hanging = cast.scripted(origin.store.manifest(1), files, faults.hang)
+    crowd = [relay_at(hanging.url, f"crowd {number}") for number in range(300)]
+    client = cast.client()
+    assert contents(client.fetch(1, manifest.digest, [*crowd, origin_at(origin.url)], DEADLINE)) == files
+    assert not client.statistics.violations
 
 
 def test_a_version_that_is_held_is_not_fetched_again(cast: Cast) -> None:
@@ -101,23 +111,25 @@ def test_progress_is_told_up_to_the_whole(cast: Cast, files: dict[str, bytes]) -
 # ---- sources that fail or lie
 
 
-def beside_an_honest_origin(
+def beside_an_honest_source(
     cast: Cast, files: dict[str, bytes], script: Script
 ) -> tuple[Manifest, Scripted, list[Source]]:
+    """A faulty source, and an honest one that is busy until the faulty one has been asked: no luck decides the test."""
     manifest, origin = cast.origin(files)
-    faulty = cast.scripted(origin.store.manifest(1), files, script)
-    return manifest, faulty, [relay_at(faulty.url, "faulty"), origin_at(origin.url, "honest")]
+    signed = origin.store.manifest(1)
+    faulty = cast.scripted(signed, files, script)
+    honest = cast.scripted(signed, files, lambda r: r.serve() if faulty.file_requests else faults.be_busy(r))
+    return manifest, faulty, [relay_at(faulty.url, "faulty"), origin_at(honest.url, "honest")]
 
 
 @pytest.mark.parametrize("script", FAILURES, ids=lambda script: script.__name__)
 def test_a_source_that_merely_fails_is_replaced_without_blame(cast: Cast, script: Script) -> None:
     files = {"model": cast.bytes(5 * CHUNK + 1)}
-    manifest, faulty, sources = beside_an_honest_origin(cast, files, script)
+    manifest, faulty, sources = beside_an_honest_source(cast, files, script)
     client = cast.client()
     folder = client.fetch(1, manifest.digest, sources, DEADLINE)
     assert contents(folder) == files
     assert faulty.file_requests
-    assert client.statistics.failovers > 0
     assert not client.statistics.violations
     assert client.statistics.bytes_from == {"honest": manifest.total_bytes}
 
@@ -125,7 +137,7 @@ def test_a_source_that_merely_fails_is_replaced_without_blame(cast: Cast, script
 @pytest.mark.parametrize("script", VIOLATIONS, ids=lambda script: script.__name__)
 def test_a_source_that_breaks_the_rules_is_blamed_and_not_asked_again(cast: Cast, script: Script) -> None:
     files = {"model": cast.bytes(5 * CHUNK + 1)}
-    manifest, faulty, sources = beside_an_honest_origin(cast, files, script)
+    manifest, faulty, sources = beside_an_honest_source(cast, files, script)
     client = cast.client(streams=1)
     folder = client.fetch(1, manifest.digest, sources, DEADLINE)
     assert contents(folder) == files
@@ -137,7 +149,7 @@ def test_a_source_that_breaks_the_rules_is_blamed_and_not_asked_again(cast: Cast
 
 def test_bytes_behind_an_answer_are_not_taken_for_the_next_one(cast: Cast) -> None:
     files = {"a": cast.bytes(10), "b": cast.bytes(10), "c": cast.bytes(10)}
-    manifest, _, sources = beside_an_honest_origin(cast, files, faults.add_a_surplus)
+    manifest, _, sources = beside_an_honest_source(cast, files, faults.add_a_surplus)
     client = cast.client(streams=1)
     assert contents(client.fetch(1, manifest.digest, sources, DEADLINE)) == files
     assert "honest" not in client.statistics.violations
@@ -149,7 +161,7 @@ def test_a_redirect_is_never_followed(cast: Cast) -> None:
     def redirect(request: Request) -> None:
         request.send(request.head("302 Found", Location=f"{elsewhere.url}{request.target}", Content_Length="0"))
 
-    manifest, _, sources = beside_an_honest_origin(cast, {"model": cast.bytes(CHUNK)}, redirect)
+    manifest, _, sources = beside_an_honest_source(cast, {"model": cast.bytes(CHUNK)}, redirect)
     cast.client().fetch(1, manifest.digest, sources, DEADLINE)
     assert elsewhere.requests == []
 
@@ -162,16 +174,20 @@ def test_one_flipped_bit_on_a_relay_is_blamed_on_it_and_costs_one_chunk(cast: Ca
         file.seek(7 * CHUNK + 100)
         file.write(bytes([content[7 * CHUNK + 100] ^ 4]))
     client = cast.client(streams=1)
-    folder = client.fetch(1, manifest.digest, [relay_at(relay.url), origin_at(origin.url)], DEADLINE)
+
+    def wait_for_the_lie(request: Request) -> None:
+        request.serve() if client.statistics.bad_chunks else faults.be_busy(request)
+
+    honest = cast.scripted(origin.store.manifest(1), {"model": content}, wait_for_the_lie)
+    folder = client.fetch(1, manifest.digest, [relay_at(relay.url), origin_at(honest.url)], DEADLINE)
     assert contents(folder) == {"model": content}
     assert client.statistics.bad_chunks == client.statistics.violations == {"relay": 1}
-    assert client.statistics.bytes_from["relay"] > 0, "what it served before its lie was right and stays"
-    assert sum(client.statistics.bytes_from.values()) == manifest.total_bytes
+    assert client.statistics.bytes_from == {"relay": 7 * CHUNK, "origin": 5 * CHUNK}, "only its chunk was wrong"
 
 
 def test_who_lied_about_a_version_is_remembered_by_the_next_attempt(cast: Cast) -> None:
     files = {"model": cast.bytes(2 * CHUNK)}
-    manifest, faulty, sources = beside_an_honest_origin(cast, files, faults.flip_a_bit)
+    manifest, faulty, sources = beside_an_honest_source(cast, files, faults.flip_a_bit)
     client = cast.client(streams=1)
     with pytest.raises(Unavailable, match="faulty: HashMismatch"):
         client.fetch(1, manifest.digest, sources[:1], DEADLINE)
@@ -209,7 +225,8 @@ def test_a_dead_address_an_odd_one_and_one_without_a_name_each_fail_alone(cast: 
     assert client.statistics.bytes_from == {"origin": manifest.total_bytes}
 
 
-def test_a_source_that_never_accepts_does_not_hold_up_the_end(cast: Cast) -> None:
+def test_a_source_that_never_accepts_does_not_hold_up_the_end(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "_LAG_SECONDS", 0.1)
     manifest, origin = cast.origin({"model": cast.bytes(4 * CHUNK)})
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -241,9 +258,9 @@ def test_a_name_that_is_never_resolved_does_not_outlast_the_deadline(
 
 def test_a_slow_source_does_not_hold_up_the_end(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is never idle and above the slowest rate allowed: only asking another for the same chunk helps."""
-    monkeypatch.setattr(schedule_module, "_LAG_SECONDS", 0.1)
+    monkeypatch.setattr(schedule, "_LAG_SECONDS", 0.1)
     files = {"model": cast.bytes(4 * CHUNK)}
-    manifest, faulty, sources = beside_an_honest_origin(cast, files, faults.trickle)
+    manifest, faulty, sources = beside_an_honest_source(cast, files, faults.trickle)
     client = cast.client(timeouts=Timeouts(idle=5.0, floor_rate=1))
     assert contents(client.fetch(1, manifest.digest, sources, DEADLINE)) == files
     assert faulty.file_requests
@@ -260,7 +277,7 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure(cast: Cast) -
     files = {"a": cast.bytes(10), "b": cast.bytes(10), "c": cast.bytes(10)}
     manifest, origin = cast.origin(files)
     closing = cast.scripted(origin.store.manifest(1), files, serve_and_close)
-    client = cast.client(streams=1)
+    client = cast.client(streams=1, timeouts=Timeouts())
     client.fetch(1, manifest.digest, [relay_at(closing.url)], DEADLINE)
     assert client.statistics.failovers == 0
 
@@ -379,7 +396,7 @@ def test_what_arrived_before_the_deadline_is_not_fetched_again(cast: Cast) -> No
     folder = client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
     assert contents(folder) == files
     assert client.statistics.resumed_chunks == kept
-    assert origin.counts.bytes_served == manifest.total_bytes - kept * CHUNK
+    wait_until(lambda: origin.counts.bytes_served == manifest.total_bytes - kept * CHUNK)
 
 
 def test_leftovers_that_do_not_verify_are_fetched_again(cast: Cast) -> None:
@@ -392,7 +409,7 @@ def test_leftovers_that_do_not_verify_are_fetched_again(cast: Cast) -> None:
     folder = client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
     assert contents(folder) == files
     assert client.statistics.resumed_chunks == 3
-    assert origin.counts.bytes_served == CHUNK
+    wait_until(lambda: origin.counts.bytes_served == CHUNK)
 
 
 def test_too_little_space_is_said_before_a_chunk_is_asked_for(cast: Cast) -> None:
@@ -419,21 +436,21 @@ def test_a_disk_that_returns_other_bytes_is_an_integrity_error_and_no_sources_fa
 
 
 def test_a_fault_of_our_own_ends_the_fetch_at_once(cast: Cast) -> None:
-    manifest, origin = cast.origin({"model": cast.bytes(2 * CHUNK)})
+    manifest, origin = cast.origin({"model": cast.bytes(5 * CHUNK)})
 
     def fail(*_: int) -> None:
         raise ZeroDivisionError
 
     began = time.monotonic()
     with pytest.raises(ZeroDivisionError):
-        cast.client(progress=fail).fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
+        cast.client(progress=fail, streams=1).fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
     assert time.monotonic() - began < DEADLINE / 2
 
 
 def test_no_thread_outlives_a_fetch_even_if_sources_hang(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_module, "_LAG_SECONDS", 0.1)
+    monkeypatch.setattr(schedule, "_LAG_SECONDS", 0.1)
     files = {"model": cast.bytes(3 * CHUNK)}
-    manifest, _, sources = beside_an_honest_origin(cast, files, faults.hang)
+    manifest, _, sources = beside_an_honest_source(cast, files, faults.hang)
     cast.client(timeouts=Timeouts(idle=30)).fetch(1, manifest.digest, sources, DEADLINE)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("fetch-")]
 

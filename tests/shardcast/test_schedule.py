@@ -68,32 +68,43 @@ def test_the_chance_of_a_source_is_proportional_to_success_times_bandwidth() -> 
 
 
 def test_tasks_are_drawn_by_these_chances() -> None:
-    stage = Stage(2000, [FAST, SLOW], files=list(range(2000)), streams=2000)
+    stage = Stage(1, [FAST, SLOW])
     stage.standings["fast"].bandwidth, stage.standings["slow"].bandwidth = 300.0, 100.0
-    drawn = Counter(stage.take().source.name for _ in range(2000))
+    drawn: Counter[str] = Counter()
+    for _ in range(2000):
+        task = stage.take()
+        drawn[task.source.name] += 1
+        stage.schedule.finished(task)
     assert 0.72 < drawn["fast"] / 2000 < 0.78
 
 
 def test_a_failed_source_heals_with_time() -> None:
     standings = {"fast": Standing(), "slow": Standing()}
+    for standing in standings.values():
+        standing.delivered(100, 1.0)
     for _ in range(5):
         standings["slow"].failed("down", 0.0)
     assert shares(standings, [FAST, SLOW], 0.0)["slow"] < 0.15
     assert shares(standings, [FAST, SLOW], 60.0)["slow"] > 0.4
 
 
-def test_a_source_not_measured_yet_counts_as_the_measured_on_average() -> None:
-    standings = {"fast": Standing(), "slow": Standing()}
-    standings["fast"].delivered(12345, 1.0)
-    assert shares(standings, [FAST, SLOW]) == pytest.approx({"fast": 0.5, "slow": 0.5})
-
-
 def test_an_origin_is_spared_while_relays_work_and_asked_when_they_do_not() -> None:
     standings = {"fast": Standing(), "origin": Standing()}
-    assert shares(standings, [FAST, ORIGIN])["origin"] < 0.05
+    for standing in standings.values():
+        standing.delivered(100, 1.0)
+    assert shares(standings, [FAST, ORIGIN])["origin"] == pytest.approx(1 / 21)
     for _ in range(12):
         standings["fast"].failed("down", 0.0)
     assert shares(standings, [FAST, ORIGIN])["origin"] > 0.7
+
+
+def test_a_crowd_of_names_that_never_delivered_cannot_drown_those_that_did() -> None:
+    crowd = [Source(f"http://crowd:{port}", f"crowd {port}", True) for port in range(1, 1001)]
+    standings = {source.name: Standing() for source in [*crowd, FAST, ORIGIN]}
+    assert shares(standings, [*crowd, ORIGIN])["origin"] == pytest.approx(0.25)
+    standings["fast"].delivered(100, 1.0)
+    assert shares(standings, [*crowd, FAST])["fast"] == pytest.approx(0.75)
+    assert shares(standings, [*crowd, FAST])["crowd 7"] > 0, "a newcomer gets its chance"
 
 
 def test_a_failed_source_rests_longer_every_time_but_never_for_long() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,7 @@ from protocol.errors import PreflightError, ProtocolViolation
 from protocol.shardcast.http1 import HEAD_BYTES_MAX, parse_head
 from protocol.shardcast.server import Server, ServerLimits
 
-from .conftest import CHUNK, DEADLINE, Cast, contents, origin_at
+from .conftest import CHUNK, DEADLINE, Cast, contents, origin_at, wait_until
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -70,13 +69,6 @@ class Peer:
             piece = self.sock.recv(1 << 20)
             assert piece, f"closed after {len(self.data)} bytes"
             self.data += piece
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < end, "it never came to pass"
-        threading.Event().wait(0.002)
 
 
 @pytest.fixture
@@ -276,7 +268,7 @@ def test_every_byte_served_is_counted_and_reported(cast: Cast, content: bytes) -
         peer.get("/v/1/files/model", "Range: bytes=0-9")
         peer.get("/v/1/files/empty")
         peer.get("/v/1/files/absent")
-    assert seen == {(1, "model"): len(content) + 10}
+    wait_until(lambda: seen == {(1, "model"): len(content) + 10})
     assert server.counts.bytes_served == len(content) + 10
     assert server.counts.requests == 4
 

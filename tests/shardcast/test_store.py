@@ -14,7 +14,7 @@ import pytest
 from protocol.errors import DeadlineExceeded, HashMismatch, IntegrityError, LockHeld, PreflightError, UsageError
 from protocol.shardcast.store import VersionStore
 
-from .conftest import Cast, contents
+from .conftest import DEADLINE, Cast, contents, origin_at
 
 
 def put(store: VersionStore, step: int, content: bytes = b"weights") -> Path:
@@ -42,6 +42,19 @@ def test_a_version_is_invisible_until_it_is_committed_and_then_whole(cast: Cast)
     assert folder == store.folder(4)
     assert contents(folder) == {"model": b"weights"}
     assert store.manifest(4) == b"manifest"
+
+
+def test_everything_has_reached_the_disk_before_a_version_is_visible(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = cast.store("s")
+    synced: list[tuple[str, bool]] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append((Path(os.readlink(f"/proc/self/fd/{fd}")).name, store.holds(4)))
+    )
+    put(store, 4)
+    assert sorted(synced[:-1]) == [(".manifest.json", False), ("4-label", False), ("model", False)]
+    assert synced[-1] == ("complete", True)
 
 
 def test_versions_outlive_the_process(cast: Cast) -> None:
@@ -217,8 +230,6 @@ def test_a_disk_that_fills_while_copying_is_said_and_leaves_no_half_version(cast
 
 
 def test_a_disk_that_fills_while_fetching_is_said_and_leaves_no_half_version(cast: Cast, tiny_disk: Path) -> None:
-    from .conftest import DEADLINE, origin_at
-
     manifest, server = cast.origin({"model": cast.bytes(400 << 10)})
     with VersionStore(tiny_disk, 5, reserve=0, free_space=lambda folder: 1 << 40) as store:
         client = cast.client(store)

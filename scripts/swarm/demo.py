@@ -1,0 +1,151 @@
+"""The whole swarm, once, for real: `scripts/demo`.
+
+Starts every role as a process of its own with the commands a person would type, watches them learn, catches the cheat,
+moves the clock, pays, and says whether all promises were kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from protocol.errors import MurmurationError
+from swarm import ending, promises, summary
+from swarm.display import Display
+from swarm.processes import ROOT
+from swarm.settings import SwarmSettings
+from swarm.swarm import CommandFailed, Swarm, stop_remembered
+from swarm.watch import Watch
+
+FOLDER = ROOT / ".swarm/demo"
+_TRAINING_SECONDS_MAX = 20  # per step, before something must be wrong
+_START_SECONDS_MAX = 180
+
+
+class Demo:
+    def __init__(self, settings: SwarmSettings, display: Display, folder: Path = FOLDER, *, keep: bool = False) -> None:
+        self.swarm = Swarm(folder, settings, detach=keep)
+        self.seconds: dict[str, float] = {}
+        self._display = display
+
+    def run(self, *, require_gain: bool) -> list[str]:
+        """The whole story; returns the promises that were broken."""
+        with self._phase("set-up"):
+            self.swarm.up(self._display.say)
+        self._watch = Watch(self.swarm)
+        with self._phase("start and training"):
+            self._train()
+        with self._phase("verdicts and rewards"):
+            steps = (self.swarm, self._watch, self._display.say, self._tick)
+            ending.finish_judging(*steps)
+            ending.settle(*steps)
+            payouts = ending.pay(*steps)
+        self._tick()
+        self._result = summary.render(self.swarm, self._watch, payouts, self.seconds)
+        return list(promises.broken(self.swarm, self._watch, payouts, require_gain=require_gain))
+
+    def print_result(self) -> None:
+        self._display.print(*self._result)
+
+    def _train(self) -> None:
+        until = time.monotonic() + _START_SECONDS_MAX + _TRAINING_SECONDS_MAX * self.swarm.settings.steps
+        while self._watch.trainer.get("state") != "finished":
+            self._tick()
+            self._require_running()
+            if time.monotonic() > until:
+                raise MurmurationError("training took far too long", hint=f"see {self.swarm.folder / 'logs'}")
+            time.sleep(0.25)
+
+    def _require_running(self) -> None:
+        """All processes run; only a cheat may have been shown the door."""
+        cheats = {node.name for node in self.swarm.nodes if node.is_cheat}
+        for process in self.swarm.processes:
+            if process.name not in cheats:
+                process.require_running()
+
+    def _tick(self) -> None:
+        for line in self._watch.poll():
+            self._display.say(line)
+        self._display.show(self._watch)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - started
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo", description="Run the whole swarm on this machine, once, for real."
+    )
+    parser.add_argument("--steps", type=int, default=60, help="training steps (default 60)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the policy's weights and warm-up (default 0)")
+    parser.add_argument("--keep", action="store_true", help="leave the swarm running at the end, to look around")
+    parser.add_argument("--stop", action="store_true", help="stop a swarm that was kept, and do nothing else")
+    parser.add_argument("--no-gain", action="store_true", help="do not require that accuracy rises (for short runs)")
+    arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error("--steps must be at least 1")
+    signal.signal(signal.SIGTERM, _interrupt)
+    if stop_remembered(FOLDER):
+        print("stopped the swarm that an earlier run had kept", file=sys.stderr)
+    if arguments.stop:
+        return 0
+    display = Display("Murmuration: reinforcement learning by a swarm of machines nobody controls")
+    demo = Demo(SwarmSettings(steps=arguments.steps, seed=arguments.seed), display, keep=arguments.keep)
+    kept = False
+    try:
+        with display:
+            failures = demo.run(require_gain=not arguments.no_gain)
+        demo.print_result()
+        kept = arguments.keep
+        return _verdict(display, failures)
+    except (MurmurationError, CommandFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        hint = getattr(error, "hint", "") or f"see the logs in {FOLDER / 'logs'}"
+        print(f"  try: {hint}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; stopping everything", file=sys.stderr)
+        return 130
+    finally:
+        if kept:
+            _say_how_to_look_around(demo.swarm)
+        else:
+            demo.swarm.down()
+
+
+def _verdict(display: Display, failures: list[str]) -> int:
+    if failures:
+        display.print("", "[bold red]Promises broken:[/]", *(f"  - {failure}" for failure in failures))
+        return 1
+    display.print("", "[bold green]All promises kept.[/]")
+    return 0
+
+
+def _say_how_to_look_around(swarm: Swarm) -> None:
+    print(f"""
+The swarm is still up. Look around with
+
+  export MURMUR_PASSWORD='play money only'
+  .venv/bin/node status --home {swarm.nodes[0].home}
+  .venv/bin/node submissions --home {swarm.nodes[-1].home}
+  .venv/bin/murmur validator status --home {swarm.validators[0].home}
+  .venv/bin/murmur run show @{swarm.run_toml}
+  ls {swarm.folder / "logs"}
+
+and stop it with  scripts/demo --stop""")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Showing a swarm as it runs: a live screen at a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter, deque
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from swarm.watch import Watch
+
+_EVENTS = 8
+
+
+class Display:
+    """`say` tells what happens; `show` draws the swarm's state. Use as a context manager."""
+
+    def __init__(self, title: str) -> None:
+        self.console = Console(stderr=False, highlight=False)
+        self._title = title
+        self._started = time.monotonic()
+        self._events: deque[str] = deque(maxlen=_EVENTS)
+        self._live = (
+            Live(console=self.console, refresh_per_second=4, transient=True) if self.console.is_terminal else None
+        )
+        self._last_step: int | None = None
+
+    def __enter__(self) -> Display:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        """One thing that happened."""
+        stamped = f"{time.monotonic() - self._started:6.1f} s  {line}"
+        if self._live:
+            self._events.append(stamped)
+            self._live.update(self._frame(None))
+        else:
+            print(stamped, flush=True)
+
+    def show(self, watch: Watch) -> None:
+        """The state of everything."""
+        if self._live:
+            self._live.update(self._frame(watch))
+            return
+        step = watch.trainer.get("step")
+        if watch.seen.head is not None and step != self._last_step:
+            self._last_step = step
+            self.say(_plain(watch))
+
+    def print(self, *renderables: Any) -> None:
+        """Final output, below the live screen."""
+        for renderable in renderables:
+            self.console.print(renderable, soft_wrap=isinstance(renderable, str))
+        sys.stdout.flush()
+
+    def _frame(self, watch: Watch | None) -> Group:
+        events = Panel(Text("\n".join(self._events)), title="what happens", title_align="left", border_style="dim")
+        if watch is None:
+            return Group(Text(self._title, style="bold"), events)
+        return Group(Text(self._title, style="bold"), _training(watch), _nodes(watch), events)
+
+
+def _training(watch: Watch) -> Panel:
+    told = watch.trainer
+    metrics, evaluations = told.get("metrics") or {}, told.get("evaluations") or []
+    table = Table.grid(padding=(0, 2))
+    step, steps = told.get("step", 0), max(1, told.get("steps", 1))
+    head = "none yet" if watch.seen.head is None else str(watch.seen.head)
+    table.add_row("step", f"{step} of {steps}", ProgressBar(total=steps, completed=step, width=30), f"on chain: {head}")
+    waiting = told.get("waiting") or {}
+    reason = f" ({waiting['have']} of {waiting['need']} groups)" if waiting else ""
+    table.add_row("trainer", told.get("state", "starting") + reason, "", "")
+    table.add_row("reward", f"{metrics['reward']:.3f}" if metrics else "–", "", "")
+    scores = "  ".join(f"{e['score']:.2f}" for e in evaluations[-10:])
+    table.add_row("held out", scores or "–", "", f"{evaluations[-1]['problems']} problems" if evaluations else "")
+    served = watch.hub.get("bytes_served", 0), watch.relay.get("bytes_served", 0)
+    versions = watch.relay.get("versions") or []
+    table.add_row(
+        "broadcast", f"origin {served[0] / 1e6:.1f} MB, relay {served[1] / 1e6:.1f} MB served", "",
+        f"relay has step {versions[-1]}" if versions else "",
+    )  # fmt: skip
+    return Panel(table, title="training", title_align="left")
+
+
+def _nodes(watch: Watch) -> Panel:
+    table = Table(box=None, pad_edge=False)
+    for column in ("node", "submitted", "accepted", "soft", "hard", "doing"):
+        table.add_column(column, justify="left" if column in ("node", "doing") else "right")
+    for node in watch.members():
+        counts, status = watch.seen.counts(node.address), watch.doing(node)
+        style = "red" if node.address in watch.seen.banned or counts["hard"] else ""
+        table.add_row(
+            node.name,
+            str(counts["submitted"]),
+            str(counts["accept"]),
+            str(counts["soft"]),
+            str(counts["hard"]),
+            status,
+            style=style,
+        )
+    return Panel(table, title="nodes", title_align="left")
+
+
+def _plain(watch: Watch) -> str:
+    told = watch.trainer
+    metrics, evaluations = told.get("metrics") or {}, told.get("evaluations") or []
+    reward = f", reward {metrics['reward']:.3f}" if metrics else ""
+    score = f", held-out {evaluations[-1]['score']:.3f}" if evaluations else ""
+    totals = sum((watch.seen.counts(node.address) for node in watch.members()), Counter())
+    judged = (
+        f"submitted {totals['submitted']}, accepted {totals['accept']}, soft {totals['soft']}, hard {totals['hard']}"
+    )
+    return f"step {told.get('step', 0)} of {told.get('steps', '?')}{reward}{score}; {judged}"

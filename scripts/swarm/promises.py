@@ -1,0 +1,78 @@
+"""What a run of the swarm must have kept. A broken promise is a sentence; the demo fails when there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from protocol.money import tokens
+from protocol.verdict import Outcome
+from swarm.ending import Payout
+from swarm.swarm import Swarm
+from swarm.watch import Watch
+
+GAIN_REQUIRED = 0.3
+
+
+def gain(evaluations: list[dict[str, Any]]) -> float:
+    """Mean of the last three evaluations minus the first."""
+    last = [e["score"] for e in evaluations[1:]][-3:]
+    return sum(last) / len(last) - evaluations[0]["score"] if last else 0.0
+
+
+def broken(swarm: Swarm, watch: Watch, payouts: list[Payout], *, require_gain: bool) -> Iterator[str]:
+    """Each promise that was not kept, in a sentence."""
+    trainer = watch.trainer
+    if trainer.get("step", 0) < swarm.settings.steps:
+        yield f"training ended at step {trainer.get('step')} of {swarm.settings.steps}"
+    if require_gain and gain(trainer["evaluations"]) < GAIN_REQUIRED:
+        yield f"held-out accuracy rose by {gain(trainer['evaluations']):.3f}, less than {GAIN_REQUIRED}"
+    trained = trainer.get("data", {}).get("trained_nodes", {})
+    for node in swarm.nodes:
+        yield from (_cheat if node.is_cheat else _honest)(swarm, watch, node, trained)
+    for payout in payouts:
+        if payout.early:
+            yield f"{payout.member.name} could claim {tokens(payout.early)} before the window had passed"
+        if payout.claimed != payout.expected:
+            yield f"{payout.member.name} claimed {tokens(payout.claimed)} instead of {tokens(payout.expected)}"
+    if not any(payout.claimed for payout in payouts):
+        yield "nobody earned anything"
+
+
+def _cheat(swarm: Swarm, watch: Watch, node: Any, trained: dict[str, int]) -> Iterator[str]:
+    counts, stake = watch.seen.counts(node.address), swarm.chain.account(node.operator).active
+    if not counts["submitted"]:
+        yield f"{node.name} never submitted anything"
+    if not counts["hard"]:
+        yield f"{node.name} got no hard verdict"
+    if node.address not in watch.seen.banned:
+        yield f"{node.name} was not banned"
+    if not any(s.account == node.operator for _, s in watch.seen.slashed) or stake >= initial_stake(swarm):
+        yield f"the operator of {node.name} was not slashed"
+    if trained.get(node.address):
+        yield f"{trained[node.address]} groups of {node.name} were trained on"
+
+
+def _honest(swarm: Swarm, watch: Watch, node: Any, trained: dict[str, int]) -> Iterator[str]:
+    counts = watch.seen.counts(node.address)
+    if counts["hard"]:
+        yield f"{node.name} is honest and got {counts['hard']} hard verdicts"
+    if swarm.chain.account(node.operator).active != initial_stake(swarm):
+        yield f"the operator of {node.name} is honest and lost stake"
+    if not trained.get(node.address):
+        yield f"nothing of {node.name} was trained on"
+
+
+def soft_verdicts(swarm: Swarm, watch: Watch) -> Iterator[str]:
+    """Every soft verdict on an honest node, with its reason."""
+    honest = {node.address: node.name for node in swarm.nodes if not node.is_cheat}
+    for receipts in watch.seen.receipts.values():
+        for receipt in receipts:
+            d = receipt.details
+            if receipt.outcome == Outcome.SOFT and d.node in honest:
+                yield f"{honest[d.node]} step {d.step}.{d.sequence}: {d.rule}, measured {d.measured}, threshold {d.threshold} ({d.detail})"
+
+
+def initial_stake(swarm: Swarm) -> int:
+    """What every operator staked, in wei: exactly what a seat needs."""
+    return swarm.chain.policy(swarm.run).node_stake

@@ -1,0 +1,120 @@
+"""The demo's last screen: what was learned, who earned, who cheated, and how long it took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.table import Table
+
+from protocol.money import tokens
+from protocol.verdict import Outcome
+from swarm import promises
+from swarm.ending import Payout
+from swarm.swarm import Swarm
+from swarm.watch import Watch
+
+
+def render(swarm: Swarm, watch: Watch, payouts: list[Payout], seconds: dict[str, float]) -> list[Any]:
+    """Rich renderables, top to bottom."""
+    return [
+        "",
+        _learning(watch),
+        _cheating(swarm, watch),
+        *_soft(swarm, watch),
+        _rewards(payouts),
+        _times(watch, seconds),
+    ]
+
+
+def _grid(title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    return table
+
+
+def _learning(watch: Watch) -> Table:
+    told = watch.trainer
+    evaluations, data = told["evaluations"], told["data"]
+    table = _grid("Learning")
+    first, last = evaluations[0], evaluations[-3:]
+    mean = sum(e["score"] for e in last) / len(last)
+    table.add_row(
+        "held-out accuracy",
+        f"{first['score']:.3f} → {mean:.3f} (mean of the last {len(last)}), {first['problems']} problems",
+    )
+    for name in first["by_environment"]:
+        table.add_row(
+            f"  {name}", f"{first['by_environment'][name]:.3f} → {evaluations[-1]['by_environment'][name]:.3f} (last)"
+        )
+    table.add_row("steps", f"{told['step']}")
+    generated = sum(s.units for s in watch.seen.submitted.values())
+    table.add_row("tokens", f"{generated:,} generated, {told['trained_tokens']:,} trained on")
+    accepted = [r.details for receipts in watch.seen.receipts.values() for r in receipts]
+    table.add_row(
+        "checked",
+        f"{sum(d.proofs_checked for d in accepted):,} proofs, {sum(d.sequences_checked for d in accepted):,} samples",
+    )
+    staleness = Counter({int(k): v for k, v in data["staleness"].items()})
+    shown = ", ".join(f"{count} at lag {lag}" for lag, count in sorted(staleness.items()))
+    table.add_row(
+        "groups",
+        f"{sum(staleness.values())} trained on ({shown}), {data['equal_groups']} without signal, {data['stale_groups']} too old",
+    )
+    return table
+
+
+def _cheating(swarm: Swarm, watch: Watch) -> Table:
+    table = _grid("The cheat")
+    for node in swarm.nodes:
+        if not node.is_cheat:
+            continue
+        verdicts = [
+            r
+            for rs in watch.seen.receipts.values()
+            for r in rs
+            if r.details.node == node.address and r.outcome == Outcome.HARD
+        ]
+        if verdicts:
+            d = verdicts[0].details
+            table.add_row(
+                "verdict", f"hard, rule {d.rule}: measured {d.measured}, threshold {d.threshold} ({d.detail})"
+            )
+            table.add_row("found by", ", ".join(sorted({watch.name(r.validator) for r in verdicts})))
+        before, after = promises.initial_stake(swarm), swarm.chain.account(node.operator).active
+        slashed = [event for event, s in watch.seen.slashed if s.account == node.operator]
+        transaction = f" in transaction 0x{slashed[0].transaction.hex()}" if slashed else ""
+        table.add_row("stake", f"{tokens(before)} → {tokens(after)}{transaction}")
+        table.add_row("seat", "banned" if node.address in watch.seen.banned else "NOT banned")
+        trained = watch.trainer["data"]["trained_nodes"].get(node.address, 0)
+        table.add_row("trained on", f"{trained} of its groups")
+    return table
+
+
+def _soft(swarm: Swarm, watch: Watch) -> list[Table]:
+    lines = list(promises.soft_verdicts(swarm, watch))
+    if not lines:
+        return []
+    table = _grid("Soft verdicts on honest nodes")
+    for line in lines:
+        table.add_row("", line)
+    return [table]
+
+
+def _rewards(payouts: list[Payout]) -> Table:
+    table = Table(title="Rewards", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in ("operator of", "one second early", "pending then", "claimed after 1.2 windows"):
+        table.add_column(column, justify="left" if column == "operator of" else "right")
+    for p in payouts:
+        table.add_row(p.member.name, tokens(p.early), tokens(p.pending), tokens(p.claimed))
+    return table
+
+
+def _times(watch: Watch, seconds: dict[str, float]) -> Table:
+    table = _grid("Time")
+    for name, value in seconds.items():
+        table.add_row(name, f"{value:.0f} s")
+    phases = sorted(watch.trainer.get("seconds", {}).items(), key=lambda item: -item[1])
+    table.add_row("trainer", ", ".join(f"{name} {value:.0f} s" for name, value in phases))
+    return table

@@ -1,0 +1,165 @@
+"""What can be seen of a swarm from outside: the chain's events, the hub's receipts, and what trainer and relay say they do.
+
+Reads only, as anybody could.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.chain import Chain
+from protocol.chain.events import (
+    Challenged,
+    Claimed,
+    Cleared,
+    Event,
+    Joined,
+    Left,
+    Published,
+    Revoked,
+    Slashed,
+    Submitted,
+)
+from protocol.chain.index import EventIndex
+from protocol.chain.types import Ref
+from protocol.errors import MurmurationError
+from protocol.home import read_json
+from protocol.hub import HubClient
+from protocol.money import tokens
+from protocol.verdict import Outcome, Receipt
+from swarm.swarm import Member, Swarm
+
+
+@dataclass
+class Seen:
+    """Everything learned so far. Times are block time."""
+
+    head: int | None = None
+    submitted: dict[bytes, Submitted] = field(default_factory=dict)
+    times: dict[bytes, int] = field(default_factory=dict)
+    receipts: dict[bytes, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
+    revoked: list[tuple[Event, Revoked]] = field(default_factory=list)
+    slashed: list[tuple[Event, Slashed]] = field(default_factory=list)
+    challenged: list[tuple[Event, Challenged]] = field(default_factory=list)
+    claimed: list[Claimed] = field(default_factory=list)
+    banned: set[str] = field(default_factory=set)
+
+    def counts(self, node: str) -> Counter[str]:
+        """Submissions of a node: how many, and how they were judged."""
+        counts: Counter[str] = Counter()
+        for work, submitted in self.submitted.items():
+            if submitted.node == node:
+                counts["submitted"] += 1
+                outcome = self.outcome(work)
+                if outcome:
+                    counts[outcome.name.lower()] += 1
+        return counts
+
+    def outcome(self, work: bytes) -> Outcome | None:
+        """The gravest verdict on a work so far."""
+        return max((receipt.outcome for receipt in self.receipts.get(work, [])), default=None)
+
+
+class Watch:
+    def __init__(self, swarm: Swarm) -> None:
+        self.seen = Seen()
+        self.names = {m.address: m.name for m in (*swarm.nodes, *swarm.validators)}
+        self.names |= {m.operator: f"operator of {m.name}" for m in swarm.nodes}
+        self._swarm = swarm
+        self._chain: Chain = swarm.chain
+        self._index = EventIndex(self._chain)
+        self._hub: HubClient | None = None
+        self._cursor = 0
+
+    @property
+    def trainer(self) -> dict[str, Any]:
+        """What the trainer last said."""
+        return read_json(self._swarm.folder / "output/status.json") or {}
+
+    @property
+    def hub(self) -> dict[str, Any]:
+        return read_json(self._swarm.folder / "output/hub/status.json") or {}
+
+    @property
+    def relay(self) -> dict[str, Any]:
+        return read_json(self._swarm.folder / "relay/status.json") or {}
+
+    def members(self) -> list[Member]:
+        """The nodes, the cheat last."""
+        return sorted(self._swarm.nodes, key=lambda member: (member.is_cheat, member.name))
+
+    def doing(self, member: Member) -> str:
+        """What a node says it does."""
+        told = read_json(member.home / "status.json") or {}
+        reason = told.get("reason")
+        return str(told.get("state", "starting")) + (f": {reason}" if reason else "")
+
+    @property
+    def now(self) -> int:
+        return self._index.head.time if self._index.head else 0
+
+    def poll(self) -> list[str]:
+        """Learns what is new; returns a line for each event worth telling."""
+        lines = [line for event in self._index.poll().added if (line := self._note(event))]
+        self._follow_receipts()
+        return lines
+
+    def unjudged(self) -> list[str]:
+        """Works without any verdict, whose seat is not about to be convicted anyway."""
+        accused = {c.node for _, c in self.seen.challenged if c.hard}
+        waiting = [
+            s for work, s in self.seen.submitted.items() if not self.seen.receipts.get(work) and s.node not in accused
+        ]
+        return [f"step {s.step}.{s.sequence} of {self.name(s.node)}" for s in waiting]
+
+    def name(self, address: str) -> str:
+        return self.names.get(address, address[:10])
+
+    def _follow_receipts(self) -> None:
+        url = self.hub.get("url")
+        if not url:
+            return
+        if self._hub is None:
+            self._hub = HubClient(url, self._swarm.run, self._chain.domain)
+        try:
+            for cursor, data in self._hub.receipts(self._cursor):
+                self._cursor = cursor
+                receipt = Receipt.parse(data, self._chain.domain, self._swarm.run)
+                self.seen.receipts[receipt.work].append(receipt)
+        except MurmurationError:
+            self._hub = None  # it may have restarted elsewhere
+
+    def _note(self, event: Event) -> str | None:
+        seen = self.seen
+        match event.data:
+            case Published() as e:
+                seen.head = e.step
+                return f"weights of step {e.step} published"
+            case Submitted() as e:
+                work = Ref(e.node, e.step, e.sequence, e.root).work_id(e.run)
+                seen.submitted[work] = e
+                seen.times[work] = self._chain.block(event.block).time
+                return None
+            case Joined() as e:
+                return f"{self.name(e.node)} took a seat"
+            case Challenged() as e:
+                seen.challenged.append((event, e))
+                kind = "hard" if e.hard else "soft"
+                return f"{self.name(e.challenger)} challenges step {e.step}.{e.sequence} of {self.name(e.node)}: {kind}"
+            case Revoked() as e:
+                seen.revoked.append((event, e))
+                return f"verdict upheld: {e.units} units of {self.name(e.node)} revoked"
+            case Cleared() as e:
+                return f"case against {self.name(e.node)} dropped"
+            case Slashed() as e:
+                seen.slashed.append((event, e))
+                return f"{self.name(e.account)} slashed {tokens(e.amount)}"
+            case Left(role=3) as e:
+                seen.banned.add(e.node)
+                return f"{self.name(e.node)} banned"
+            case Claimed() as e:
+                seen.claimed.append(e)
+                return f"{self.name(e.operator)} was paid {tokens(e.amount)}"
+        return None
