@@ -38,10 +38,10 @@ def group(help_text: str) -> typer.Typer:
 class LazyGroups(TyperGroup):
     """Command groups of all installed packages, each imported at its first use."""
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return sorted(point.name for point in entry_points(group="murmuration.commands"))
 
-    def get_command(self, ctx: typer.Context, name: str) -> Any:
+    def get_command(self, ctx: Any, name: str) -> Any:
         found = [point for point in entry_points(group="murmuration.commands") if point.name == name]
         if not found:
             return None
@@ -76,7 +76,9 @@ def run(application: typer.Typer, name: str) -> None:
     except typer.Exit as error:
         code = error.exit_code
     except typer.TyperException as error:
-        error.show()  # type: ignore[attr-defined]  all that are raised for a wrong command line have it
+        context = getattr(error, "ctx", None)
+        message = getattr(error, "format_message", error.__str__)()
+        report(UsageError(message, hint=f"{context.command_path if context else name} --help"))
         code = UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)

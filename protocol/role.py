@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import Field
 
@@ -27,6 +28,7 @@ from protocol.settings import Settings
 from protocol.shardcast.client import Source
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class ChainSettings(Settings):
@@ -121,13 +123,15 @@ class Connection:
                 if provider.address == self.policy.trainer:
                     return provider
             if time.monotonic() >= until:
-                raise Unavailable(f"{len(providers)} peers claim to be the {role} of run {self.run}, none with the trainer's key")
+                raise Unavailable(
+                    f"{len(providers)} peers claim to be the {role} of run {self.run}, none with the trainer's key"
+                )
             wanted = len(providers) + 1  # whoever lies first shall not keep the true one from being found
 
     def block_time(self) -> int:
         return self.chain.block().time
 
-    def retry(self, action: Callable[[], object], doing: str) -> object:
+    def retry(self, action: Callable[[], T], doing: str) -> T:
         """Repeats `action` while peers are unavailable, within the look-up deadline; then raises the last error."""
         until = time.monotonic() + self.peers.find_seconds
         while True:

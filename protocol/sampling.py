@@ -15,6 +15,7 @@ the very argmax. Noise lies in (-3.2, 22.9) per unit of temperature.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,9 @@ class TokenScores:
     logprobs: NDArray[np.float64]
 
 
-def score(logits_TV: NDArray[np.float32], tokens: NDArray[np.int64], *, key: int, temperature: float) -> TokenScores:
+def score(
+    logits_TV: NDArray[np.float32], tokens: NDArray[np.integer[Any]], *, key: int, temperature: float
+) -> TokenScores:
     """Scores the tokens of one sequence against a verifier's own logits [T, V]."""
     length = len(tokens)
     logits = logits_TV.astype(np.float64)

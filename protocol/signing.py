@@ -50,7 +50,7 @@ class Typed:
         types = {type(self).__name__: [{"name": n, "type": t} for n, t in zip(names, self.SOLIDITY, strict=True)]}
         return encode_typed_data(domain.as_dict(), types, {name: getattr(self, name) for name in names})
 
-    def digest(self, domain: Domain) -> bytes:
+    def signing_hash(self, domain: Domain) -> bytes:
         """The 32 bytes that are signed."""
         message = self._encoded(domain)
         return keccak(b"\x19" + message.version + message.header + message.body)
@@ -66,7 +66,7 @@ class Typed:
         if int.from_bytes(signature[32:64], "big") > _HALF_ORDER:
             raise BadSignature("signature is malleable (s in the upper half)")
         try:
-            return Account._recover_hash(self.digest(domain), signature=signature)
+            return Account._recover_hash(self.signing_hash(domain), signature=signature)
         except (ValueError, CurveMismatch, ValidationError) as error:
             raise BadSignature("signature matches no key") from error
 

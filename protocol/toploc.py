@@ -242,13 +242,12 @@ def _interpolate(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64
         _reduce(master[:, : i + 2])
     master = np.mod(master, TOPLOC_FIELD)
     slope = _evaluate(_elements(master[:, 1:] * np.arange(1, k + 1)), x)
-    power = np.mod(y, TOPLOC_FIELD) * _inverses()[slope] % TOPLOC_FIELD
-    power = power.astype(np.float64)
+    weights = (np.mod(y, TOPLOC_FIELD) * _inverses()[slope] % TOPLOC_FIELD).astype(np.float64)  # s_i, then s_i x_i^r
     sums = np.empty((batch, k))
     for r in range(k):
-        sums[:, r] = power.sum(1)
-        power *= points
-        _reduce(power)
+        sums[:, r] = weights.sum(1)
+        weights *= points
+        _reduce(weights)
     sums = np.mod(sums, TOPLOC_FIELD)
     padded = np.concatenate([master[:, 1:], np.zeros((batch, k))], axis=1)
     windows = np.lib.stride_tricks.sliding_window_view(padded, k, axis=1)[:, :k]

@@ -107,7 +107,7 @@ class Receipt:
 
     def evidence(self, domain: Domain) -> bytes:
         """The 32 bytes that stand for this receipt on chain."""
-        return _message(self.details).digest(domain)
+        return _message(self.details).signing_hash(domain)
 
     def encode(self) -> bytes:
         """Wire form: canonical JSON of details, validator and signature."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from swarm.anvil import Anvil
 
+from tests.tiny_run import TinyRun
 from tests.world import World
 
 
@@ -22,3 +23,13 @@ def anvil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Anvil]:
 def world(anvil: Anvil, tmp_path: Path) -> World:
     """Contracts deployed, a run created and funded, nobody seated yet."""
     return World.fresh(anvil)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyRun]:
+    """A spec and a tiny policy, shared by all tests that need a model."""
+    from trainer.tiny import make_policy
+
+    run = TinyRun.create(tmp_path_factory.mktemp("run"), make_policy)
+    yield run
+    run.context.sandbox.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -129,9 +130,14 @@ def hub_start(
     signal.signal(signal.SIGTERM, lambda *_: service.stop())
     signal.signal(signal.SIGINT, lambda *_: service.stop())
     if with_parent:
-        threading.Thread(target=lambda: (os.read(0, 1), service.stop()), daemon=True).start()
+        threading.Thread(target=_when_stdin_closes, args=(service.stop,), daemon=True).start()
     with Home(layout.hub, "hub").lock():
         service.run()
+
+
+def _when_stdin_closes(stop: Callable[[], None]) -> None:
+    os.read(0, 1)
+    stop()
 
 
 @hub.command()

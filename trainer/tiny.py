@@ -106,7 +106,7 @@ def _shared_pieces(prompts: Sequence[str]) -> list[str]:
                 or (frequency[word] >= 0.15 * len(prompts) and not re.fullmatch(r"\W*(\d+|\w)?\W*", word))
             )
             if common:
-                run.append(word)  # type: ignore[arg-type]
+                run.append(word)
             else:
                 runs["".join(run)] += 1
                 run = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -69,7 +69,7 @@ def info(
     known = Deployment.load(deployment) if deployment else None
     chain = Chain(rpc, known.runs if known else contract)
     chain.check(known.chain_id if known else None)
-    runs = []
+    runs: list[dict[str, Any]] = []
     for run in range(1, chain.run_count() + 1):
         policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
         runs.append(

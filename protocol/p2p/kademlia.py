@@ -61,9 +61,8 @@ class Kademlia:
         """Announces that we provide `key` to the peers closest to it; the number of those that hold the record now."""
         if self._self is None:
             raise ValueError("a node that does not listen provides nothing")
-        self.records.put(
-            key, self._self, source="", now=trio.current_time()
-        )  # whoever asks us first need ask nobody else
+        # Held here too: whoever asks this node first, because it is their bootnode, need ask nobody else.
+        self.records.put(key, self._self, source="", now=trio.current_time())
         holders = 0
 
         async def give(contact: Contact) -> None:

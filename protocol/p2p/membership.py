@@ -24,7 +24,6 @@ from protocol.p2p.node import Connection, Node
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
-_SETTLE_SECONDS = 10.0  # others join at the same time: the first refreshes come sooner
 _SETTLE_FACTOR = 6.0
 
 
@@ -65,7 +64,7 @@ class Membership:
     async def run(self) -> None:
         timing = self._node.timing
         backoff = Backoff(timing.retry, timing.retry_most)
-        settle, calm_since = _SETTLE_SECONDS, trio.current_time()
+        settle, calm_since = timing.settle, trio.current_time()
         first, was_joined = True, False
         while True:
             self._lost = trio.Event()
@@ -75,7 +74,7 @@ class Membership:
             if self.is_joined:
                 await self._dht.refresh()
             if self.is_joined and (new or not was_joined):
-                settle = _SETTLE_SECONDS
+                settle = timing.settle
                 self._joined()
                 self.save()
             if self.is_joined != was_joined or (first and self._bootnodes):
@@ -92,7 +91,7 @@ class Membership:
                 await self._lost.wait()
                 if trio.current_time() - calm_since > timing.retry_most:
                     backoff.reset()
-                calm_since, settle = trio.current_time(), _SETTLE_SECONDS
+                calm_since, settle = trio.current_time(), timing.settle
             if self._lost.is_set():
                 await trio.sleep(backoff.pause())  # many lose a bootnode at the same moment
 

@@ -31,6 +31,9 @@ class Timing:
     idle: float = 120.0  # an outbound connection nobody uses is closed after this
     retry: float = 0.25  # first wait before joining again; doubles, with jitter
     retry_most: float = 30.0
+    settle: float = (
+        10.0  # to the first refresh after joining: others join at the same time; the next come later and later
+    )
     refresh: float = 300.0  # between refreshes of a settled routing table
     provide: float = 600.0  # between announcements of the same provider record; a third of `record`
     record: float = 1800.0  # life of a provider record that nobody renews

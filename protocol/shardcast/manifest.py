@@ -153,16 +153,6 @@ def sign(manifest: Manifest, key: Key, domain: signing.Domain) -> bytes:
     return _BEFORE + manifest.encode() + b',"signature":"0x' + signature + b'"}'
 
 
-class _Signed(signing.Typed):
-    """The field `digest` of signing.Manifest hides the method by which a message finds out who signed it."""
-
-    def __init__(self, message: signing.Manifest) -> None:
-        self._message = message
-
-    def digest(self, domain: signing.Domain) -> bytes:
-        return signing.Typed.digest(self._message, domain)
-
-
 @dataclass(frozen=True)
 class Expected:
     """What a signed manifest must be to count: `digest` comes from the chain, `trainer` is the run's trainer address."""
@@ -184,7 +174,7 @@ class Expected:
         if hashlib.sha256(body).digest() != self.digest:
             raise HashMismatch("manifest does not hash to the digest on chain")
         message = signing.Manifest(self.run, self.step, self.digest)
-        _Signed(message).require(signature, self.domain, self.trainer, "manifest")
+        message.require(signature, self.domain, self.trainer, "manifest")
         manifest = Manifest.parse(body, self.limits, chunk_bytes=self.chunk_bytes)
         if (manifest.run, manifest.step) != (self.run, self.step):
             raise Malformed(f"manifest is of run {manifest.run}, step {manifest.step}, not {self.run}, {self.step}")

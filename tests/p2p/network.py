@@ -16,7 +16,7 @@ CONTRACT = "0x" + "ab" * 20
 RELAY = Service(31337, CONTRACT, 1, "relay")
 HUB = Service(31337, CONTRACT, 1, "hub")
 
-QUICK = Timing(retry=0.05, retry_most=0.4, handshake=2.0, stream=3.0, request=2.0, dial=2.0)
+QUICK = Timing(retry=0.05, retry_most=0.4, settle=120, handshake=2.0, stream=3.0, request=2.0, dial=2.0)
 
 
 def endpoint(port: int, service: Service = RELAY) -> Endpoint:

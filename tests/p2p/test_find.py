@@ -114,6 +114,7 @@ def test_a_provider_finds_the_others_and_not_itself(network: Network) -> None:
 
     assert set(find(first)) == {second.peer_id}
     assert set(find(second)) == {first.peer_id}
+    assert first.status().counts == {}  # and does not even try
 
 
 def test_a_new_endpoint_replaces_the_old_one_and_a_withdrawn_one_is_gone(network: Network) -> None:

@@ -38,6 +38,7 @@ def test_after_a_bootnode_restarts_newcomers_find_the_providers_of_before(networ
     again = network.host(key=key, listen=place)
 
     assert again.addresses == bootnode.addresses
+    eventually(lambda: again.status().records == 1, what="the provider placing its record anew")
     assert set(find(network.host(again))) == {provider.peer_id}
 
 
@@ -111,7 +112,7 @@ def test_a_peer_that_falls_silent_without_a_word_is_noticed(network: Network) ->
 
     silent.run_inside(fall_silent, deadline=5, what="falling silent")
 
-    eventually(lambda: bootnode.status().connections == 0)
+    eventually(lambda: bootnode.status().connections == 0, within=5)
 
 
 def test_two_bootnodes_that_know_each_other_survive_the_loss_of_either(network: Network) -> None:

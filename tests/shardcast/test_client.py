@@ -12,12 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.constants import MANIFEST_BYTES_MAX
 from protocol.errors import DeadlineExceeded, HashMismatch, IntegrityError, LockHeld, PreflightError, Unavailable
 from protocol.identity import Key
 from protocol.shardcast import schedule
-from protocol.shardcast.connection import Timeouts
-from protocol.shardcast.manifest import Manifest, describe, sign
+from protocol.shardcast.connection import Pool, Timeouts
+from protocol.shardcast.manifest import Chunk, Manifest, describe, sign
 from protocol.shardcast.partial import Partial
 from protocol.shardcast.source import Source
 
@@ -282,6 +281,19 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure(cast: Cast) -
     assert client.statistics.failovers == 0
 
 
+def test_a_connection_whose_answer_was_not_read_to_its_end_is_not_used_again(cast: Cast) -> None:
+    """Its rest would be taken for the next answer, and an honest source blamed for it."""
+    _, origin = cast.origin({"model": cast.bytes(2 * CHUNK)})
+    pool, source, end = Pool(Timeouts()), origin_at(origin.url), time.monotonic() + DEADLINE
+    for read, is_kept in ((CHUNK, False), (2 * CHUNK, True)):
+        connection = pool.take(source, end)
+        connection.ask_range("/v/1/files/model", 0, 2 * CHUNK - 1, 2 * CHUNK, end)
+        connection.read(memoryview(bytearray(read)), end)
+        pool.give(connection)
+        assert (pool.take(source, end) is connection) == is_kept
+    pool.close()
+
+
 # ---- manifests that must not count
 
 
@@ -294,7 +306,7 @@ def manifest_of(cast: Cast, step: int = 1) -> Manifest:
 
 def endless(cast: Cast) -> Script:
     def answer(request: Request) -> None:
-        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (MANIFEST_BYTES_MAX + 1))
+        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (1 << 50))
         while True:
             request.send(bytes(1 << 16))
 
@@ -412,6 +424,15 @@ def test_leftovers_that_do_not_verify_are_fetched_again(cast: Cast) -> None:
     wait_until(lambda: origin.counts.bytes_served == CHUNK)
 
 
+def test_verifying_leftovers_ends_at_the_deadline_too(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, origin = cast.origin({"model": cast.bytes(60 * CHUNK)})
+    monkeypatch.setattr(Partial, "holds", lambda *_: threading.Event().wait(0.1))  # a slow disk
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        cast.client().fetch(1, manifest.digest, [origin_at(origin.url)], 0.5)
+    assert time.monotonic() - began < 4
+
+
 def test_too_little_space_is_said_before_a_chunk_is_asked_for(cast: Cast) -> None:
     manifest, origin = cast.origin({"model": cast.bytes(2 * CHUNK)})
     client = cast.client(cast.store("small", free_space=lambda folder: CHUNK))
@@ -425,9 +446,11 @@ def test_a_disk_that_returns_other_bytes_is_an_integrity_error_and_no_sources_fa
 ) -> None:
     manifest, origin = cast.origin({"model": cast.bytes(2 * CHUNK)})
     write = Partial.write
-    monkeypatch.setattr(
-        Partial, "write", lambda self, chunk, content: write(self, chunk, memoryview(bytes(len(content))))
-    )
+
+    def forget_the_first(partial: Partial, chunk: Chunk, content: memoryview) -> None:
+        write(partial, chunk, content if chunk.offset else memoryview(bytes(len(content))))
+
+    monkeypatch.setattr(Partial, "write", forget_the_first)
     client = cast.client()
     with pytest.raises(IntegrityError, match="disk"):
         client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
@@ -451,7 +474,9 @@ def test_no_thread_outlives_a_fetch_even_if_sources_hang(cast: Cast, monkeypatch
     monkeypatch.setattr(schedule, "_LAG_SECONDS", 0.1)
     files = {"model": cast.bytes(3 * CHUNK)}
     manifest, _, sources = beside_an_honest_source(cast, files, faults.hang)
+    began = time.monotonic()
     cast.client(timeouts=Timeouts(idle=30)).fetch(1, manifest.digest, sources, DEADLINE)
+    assert time.monotonic() - began < DEADLINE / 2
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("fetch-")]
 
 

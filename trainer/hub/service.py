@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 
 from protocol.chain import Chain, Sender
 from protocol.chain.index import EventIndex
@@ -140,7 +141,7 @@ class HubService:
 class _Server:
     """uvicorn in a thread, on a port that is known before it answers."""
 
-    def __init__(self, app: object, host: str, port: int) -> None:
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
         import socket
 
         try:
@@ -152,9 +153,8 @@ class _Server:
         self.port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_keep_alive=30, limit_concurrency=512
-        )  # type: ignore[arg-type]
+        )
         self._server = uvicorn.Server(config)
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  they belong to the command
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
 
     def __enter__(self) -> _Server:
