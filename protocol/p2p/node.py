@@ -33,6 +33,7 @@ from protocol.p2p.transport import (
 log = logging.getLogger(__name__)
 
 _BACKLOG = 128
+_RESET_SECONDS = 1.0
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _HUNG_UP = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EPERM}
 
@@ -325,7 +326,7 @@ class Node:
 
     @staticmethod
     async def _reset(stream: Stream) -> None:
-        with trio.CancelScope(shield=True):  # bounded: the muxer gives every write a deadline
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _RESET_SECONDS):
             try:
                 await stream.reset()
             except Unavailable as error:

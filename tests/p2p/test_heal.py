@@ -106,7 +106,7 @@ def test_a_peer_that_falls_silent_without_a_word_is_noticed(network: Network) ->
         for connection in discovery.node.connections():  # type: ignore[attr-defined]
 
             async def nothing(data: bytes) -> None:
-                await trio.sleep_forever()
+                await trio.lowlevel.checkpoint()
 
             connection.muxer._write_frame = nothing
 

@@ -1,0 +1,34 @@
+"""Canonical JSON: what is hashed has one form, and nothing else is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol import canonical
+from protocol.errors import Malformed, Oversized
+
+
+@pytest.mark.parametrize("value", [0.5, {"a": [1.0]}, [float("nan")]])
+def test_floats_are_never_hashed(value: object) -> None:
+    with pytest.raises(ValueError, match="floats"):
+        canonical.encode(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'{"a":1.0}', b'{"a":1e3}', b'{"a":NaN}', b'{"a":1,"a":2}', b'{"b":1,"a":2}', b'{"a": 1}', b"{", b"", b"\xff", b"[" * 5000],
+    ids=["decimal", "exponent", "nan", "twice", "unsorted", "space", "open", "empty", "bytes", "deep"],
+)  # fmt: skip
+def test_only_the_canonical_form_is_read(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        canonical.decode(data, cap=10_000, what="x")
+
+
+def test_size_is_capped_before_parsing() -> None:
+    with pytest.raises(Oversized):
+        canonical.decode(b"[" * 11, cap=10, what="x")
+
+
+def test_what_is_written_is_read_back() -> None:
+    value = {"b": [1, -5, 2**53 - 1], "a": {"x": None, "y": "é"}}
+    assert canonical.decode(canonical.encode(value), cap=1000, what="x") == value

@@ -1,0 +1,76 @@
+"""Configuration in layers, and errors that name place, origin and the nearest known key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ConfigError
+from protocol.settings import Settings, load, read_toml, write_toml
+
+
+class Inner(Settings):
+    rpc: str = "http://default"
+    timeout: float = 1.0
+    names: tuple[str, ...] = ()
+
+
+class Outer(Settings):
+    run: int
+    chain: Inner = Inner()
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    return file
+
+
+def test_command_line_beats_environment_beats_file_beats_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, 'run = 1\n[chain]\nrpc = "file"\ntimeout = 2.0\n')
+    assert load(Outer, file).value.chain == Inner(rpc="file", timeout=2.0)
+    monkeypatch.setenv("MURMUR_CHAIN__RPC", "environment")
+    loaded = load(Outer, file, {"chain.timeout": 3.0, "run": None})
+    assert loaded.value == Outer(run=1, chain=Inner(rpc="environment", timeout=3.0))
+    origins = {path: origin for path, _, origin in loaded.lines()}
+    assert origins["chain.rpc"] == "environment MURMUR_CHAIN__RPC"
+    assert origins["chain.timeout"] == "command line"
+    assert origins["run"] == str(file)
+    assert origins["chain.names"] == "default"
+
+
+def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'chain.rcp'") as caught:
+        load(Outer, written(tmp_path, 'run = 1\n[chain]\nrcp = "x"\n'))
+    assert caught.value.hint == "did you mean 'chain.rpc'?"
+
+
+def test_a_wrong_value_names_place_and_origin(tmp_path: Path) -> None:
+    file = written(tmp_path, 'run = "many"\n')
+    with pytest.raises(ConfigError, match=rf"run: .*\({file}\)"):
+        load(Outer, file)
+    with pytest.raises(ConfigError, match="run is not set"):
+        load(Outer, written(tmp_path, ""))
+
+
+@pytest.mark.parametrize("text", ["run = ", "run = 1\nrun = 2\n", "\x00"])
+def test_broken_toml_is_a_config_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(Outer, written(tmp_path, text))
+
+
+def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(Outer, tmp_path / "none.toml")
+
+
+def test_what_commands_write_can_be_read_back(tmp_path: Path) -> None:
+    tables = {
+        "top": 1, "chain": {"rpc": 'a "quoted" é', "flag": True, "names": ["x", "y"], "deep": {"n": 2}},
+        "list": {"items": [{"a": 1, "config": {"b": 2, "c": "d"}}, {"a": 3}]},
+    }  # fmt: skip
+    write_toml(tmp_path / "x.toml", tables, "two\nlines")
+    assert read_toml(tmp_path / "x.toml") == tables

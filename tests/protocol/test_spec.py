@@ -1,0 +1,204 @@
+"""Run specs, the task set behind them, and assignment by arithmetic."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol import assignment, runfile, runspec, seeds
+from protocol.environments import TaskSet, reasoning
+from protocol.environments.tasks import head_digest
+from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
+from protocol.settings import write_toml
+from tests.tiny_run import TinyRun, run_tables
+
+
+def test_the_digest_names_the_spec(tiny_run: TinyRun) -> None:
+    spec = tiny_run.spec
+    assert runspec.from_bytes(spec.canonical(), spec.digest) == spec
+    with pytest.raises(HashMismatch):
+        runspec.from_bytes(spec.canonical(), b"\x00" * 32)
+
+
+def test_every_field_moves_the_digest(tiny_run: TinyRun) -> None:
+    spec = tiny_run.spec
+    changed = [
+        spec.model_copy(update={"max_lag": 3}),
+        spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"temperature": "1.0"})}),
+        spec.model_copy(update={"environments": spec.environments[::-1]}),
+    ]
+    assert len({spec.digest, *(c.digest for c in changed)}) == 4
+
+
+def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
+    from protocol import canonical
+
+    value = {"name": "x"}
+    with pytest.raises(Malformed, match="wrong"):
+        runspec.from_bytes(canonical.encode(value), canonical.digest(value))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "complaint"),
+    [
+        (("sampling", "temperature"), 1.0, "sampling.temperature"),
+        (("sampling", "temperature"), "-1", "not negative"),
+        (("sampling", "group_size"), 1, "sampling.group_size"),
+        (("sampling", "surprise"), 1, "sampling.surprise"),
+        (("max_lag",), -1, "max_lag"),
+        (("name",), "No Spaces", "name"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_place(
+    tmp_path: Path, tiny_run: TinyRun, path: tuple[str, ...], value: Any, complaint: str
+) -> None:
+    tables = run_tables()
+    place = tables["spec"]
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    write_toml(tmp_path / "run.toml", tables, "x")
+    with pytest.raises(ConfigError, match=complaint):
+        runfile.complete(tmp_path / "run.toml", tiny_run.model)
+
+
+def test_a_created_spec_is_never_changed_under_its_run(tmp_path: Path, tiny_run: TinyRun) -> None:
+    file = tmp_path / "run.toml"
+    runfile.write_spec(file, tiny_run.spec)
+    assert runfile.read_spec(file) == tiny_run.spec
+    runfile.write_spec(file, tiny_run.spec)
+    with pytest.raises(ConfigError, match="another spec"):
+        runfile.write_spec(file, tiny_run.spec.model_copy(update={"max_lag": 1}))
+
+
+# ---- tasks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_all_parties_draw_the_same_problems(tiny_run: TinyRun) -> None:
+    tasks = TaskSet(tiny_run.spec.environments)
+    tasks.require_same_problems()
+    again = TaskSet(tiny_run.spec.environments)
+    for index in (0, 5, 1_000_000, 1_999_999):
+        assert tasks.problem(index) == again.problem(index)
+    assert tasks.problem(999_999).environment == 0
+    assert tasks.problem(1_000_000).environment == 1
+
+
+def test_other_problems_than_the_specs_are_noticed(tiny_run: TinyRun) -> None:
+    other = tiny_run.spec.environments[0].model_copy(update={"head": "0" * 64})
+    with pytest.raises(VersionMismatch, match="other problems"):
+        TaskSet([other]).require_same_problems()
+
+
+def test_held_out_problems_are_distinct_and_never_assigned(tiny_run: TinyRun) -> None:
+    tasks = TaskSet(tiny_run.spec.environments)
+    prompts = [problem.prompt for problem in tasks.held_out]
+    assert len(prompts) == len(set(prompts)) == 40
+    asked = {
+        group.problem.prompt
+        for sequence in range(200)
+        for group in assignment.assign(tiny_run.spec, tasks, seeds.derive(b"\x01" * 32, "x", sequence), 0)
+    }
+    assert len(asked) > 300
+    assert not asked & set(prompts)
+
+
+def test_a_task_set_that_is_all_held_out_is_an_error_not_an_endless_search(tiny_run: TinyRun) -> None:
+    tiny = tiny_run.spec.environments[0].model_copy(
+        update={"size": 1, "held_out_seed": 1_000_000_000, "held_out_size": 1}
+    )
+    spec = tiny_run.spec.model_copy(update={"environments": [tiny]})
+    with pytest.raises(ConfigError, match="held out"):
+        assignment.assign(spec, TaskSet([tiny]), b"\x00" * 32, 0)
+
+
+@pytest.mark.parametrize("dataset", ["codeio", "simple_integration", "n_queens", "no_such"])
+def test_datasets_whose_verifiers_were_not_audited_are_refused(tiny_run: TinyRun, dataset: str) -> None:
+    with pytest.raises(ConfigError, match="not audited"):
+        TaskSet([tiny_run.spec.environments[0].model_copy(update={"dataset": dataset})])
+
+
+def test_another_version_of_the_package_is_refused(tiny_run: TinyRun) -> None:
+    with pytest.raises(VersionMismatch):
+        head_digest(tiny_run.spec.environments[0].model_copy(update={"version": "0.1.24"}))
+
+
+def test_an_answer_is_never_evaluated(tiny_run: TinyRun, tmp_path: Path) -> None:
+    tasks = TaskSet(tiny_run.spec.environments)
+    spiral = tasks.problem(1_000_000)
+    mark = tmp_path / "mark"
+    assert tasks.score(spiral, f"[open({str(mark)!r}, 'w')]") == 0
+    assert not mark.exists()
+    assert tasks.score(spiral, str(spiral.entry["answer"])) == 1
+    assert tasks.score(spiral, str([int(x) for x in spiral.entry["answer"].split()])) == pytest.approx(0.1)
+
+
+def test_no_audited_verifier_reaches_pythons_eval() -> None:
+    """Whatever audited module mentions eval has it replaced; whoever audits another dataset is reminded here."""
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS
+
+    assert reasoning_gym
+    for dataset, module_name in reasoning.AUDITED.items():
+        module = DATASETS[dataset][0].__module__
+        names = {
+            n.id
+            for n in ast.walk(ast.parse(Path(importlib.import_module(module).__file__).read_text()))
+            if isinstance(n, ast.Name)
+        }
+        dangerous = names & {"eval", "exec", "compile", "parse_expr", "sympify", "__import__", "pickle"}
+        assert not dangerous or (dangerous == {"eval"} and module == module_name), (dataset, dangerous)
+
+
+# ---- assignment ----------------------------------------------------------------------------------------------------------
+
+
+def test_assignment_follows_from_the_seed_alone(tiny_run: TinyRun) -> None:
+    tasks, seed = TaskSet(tiny_run.spec.environments), b"\x05" * 32
+    first = assignment.assign(tiny_run.spec, tasks, seed, 0)
+    assert first == assignment.assign(tiny_run.spec, tasks, seed, 0)
+    assert first != assignment.assign(tiny_run.spec, tasks, b"\x06" * 32, 0)
+    assert [len(group.keys) for group in first] == [4, 4]
+    assert len({key for group in first for key in group.keys}) == 8
+
+
+def test_nothing_that_names_a_submission_can_be_exchanged() -> None:
+    given = {
+        "chain_id": 1,
+        "contract": b"\x01" * 20,
+        "run": 1,
+        "beacon": b"\x02" * 32,
+        "node": b"\x03" * 20,
+        "step": 4,
+        "sequence": 5,
+    }
+    changed = [
+        {**given, key: value}
+        for key, value in {"chain_id": 2, "contract": b"\x09" * 20, "run": 2, "beacon": b"\x09" * 32, "node": b"\x09" * 20, "step": 5, "sequence": 6}.items()
+    ]  # fmt: skip
+    assert len({seeds.submission_seed(**g) for g in [given, *changed]}) == 8
+
+
+def test_length_budgets_are_announced_and_charged_by_hardware_class(tiny_run: TinyRun) -> None:
+    tasks = TaskSet(tiny_run.spec.environments)
+    budgets = {
+        g.budget
+        for i in range(50)
+        for g in assignment.assign(tiny_run.spec, tasks, seeds.derive(b"\x00" * 32, "i", i), 1)
+    }
+    assert budgets == {10, 20}
+    assert {g.budget for g in assignment.assign(tiny_run.spec, tasks, b"\x00" * 32, 0)} == {0}
+    prompt = tiny_run.tokens.prompt(tiny_run.spec, "x", 20)
+    assert prompt != tiny_run.tokens.prompt(tiny_run.spec, "x", 0)
+    assert assignment.length_penalty(tiny_run.spec, 20, 15) == pytest.approx(0.005)
+    assert assignment.length_penalty(tiny_run.spec, 0, 15) == 0
+
+
+def test_groups_are_values(tiny_run: TinyRun) -> None:
+    group = assignment.assign(tiny_run.spec, TaskSet(tiny_run.spec.environments), b"\x00" * 32, 0)[0]
+    assert replace(group) == group

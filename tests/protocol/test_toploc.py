@@ -1,0 +1,134 @@
+"""The TOPLOC codec: format, strict parsing, scoring."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import toploc
+from protocol.constants import TOPLOC_CHUNK, TOPLOC_FIELD, TOPLOC_K
+from protocol.errors import Malformed, MurmurationError
+
+
+def rows(tokens: int, hidden: int, seed: int = 0) -> toploc.Bits:
+    values = np.random.default_rng(seed).standard_normal((tokens, hidden)).astype(np.float32)
+    return toploc.bf16_bits(values * 3)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 31, 32, 33, 63, 64, 65])
+@pytest.mark.parametrize("hidden", [16, 128, 1024])
+def test_ones_own_proofs_match_exactly(tokens: int, hidden: int) -> None:
+    own = rows(tokens, hidden)
+    proofs = toploc.prove([own])[0]
+    assert len(proofs) == toploc.chunk_count(tokens)
+    for score in toploc.score([own], [proofs])[0]:
+        assert (score.exponents, score.signs, score.mantissa_mean, score.mantissa_median) == (0, 0, 0.0, 0.0)
+
+
+def test_a_full_chunk_takes_258_bytes() -> None:
+    assert [len(p) for p in toploc.prove([rows(32, 128)])[0]] == [258]
+
+
+def test_a_short_chunk_remembers_no_more_than_it_has() -> None:
+    assert [len(p) for p in toploc.prove([rows(1, 50)])[0]] == [2 + 2 * 50]
+
+
+def test_colliding_indices_get_a_smaller_modulus() -> None:
+    own = np.zeros((32, 4096), np.uint16)
+    flat = own.reshape(-1)
+    flat[:: len(flat) // 200] = 0x4000  # some large values, two of which collide mod 65497
+    flat[5] = flat[5 + TOPLOC_FIELD] = 0x7F00
+    proof = toploc.prove([own])[0][0]
+    modulus, _ = toploc.parse(proof, own.size)
+    assert modulus < TOPLOC_FIELD
+    assert toploc.score([own], [[proof]])[0][0].exponents == 0
+
+
+def test_ties_go_to_the_lowest_index() -> None:
+    chunk = np.full((1, 1000), 0x3F80, np.uint16)
+    indices, values = toploc.largest(chunk)
+    assert indices[0].tolist() == list(range(TOPLOC_K))
+    assert (values == 0x3F80).all()
+
+
+def test_another_models_states_do_not_pass() -> None:
+    proofs = toploc.prove([rows(64, 512, seed=1)])[0]
+    for score in toploc.score([rows(64, 512, seed=2)], [proofs])[0]:
+        assert score.exponents > 0.5 * score.k
+
+
+def test_flipped_signs_are_counted() -> None:
+    own = rows(32, 256)
+    proof = toploc.prove([own])[0]
+    score = toploc.score([own ^ 0x8000], [proof])[0][0]
+    assert (score.signs, score.exponents) == (TOPLOC_K, 0)
+
+
+def test_small_errors_show_in_the_mantissa_only() -> None:
+    values = np.random.default_rng(0).standard_normal((32, 256)).astype(np.float32) * 3
+    proofs = toploc.prove([toploc.bf16_bits(values)])[0]
+    score = toploc.score([toploc.bf16_bits(values * np.float32(1.004))], [proofs])[0][0]
+    assert 0 < score.mantissa_mean < 4
+    assert score.exponents < 0.05 * score.k
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38])
+def test_no_proof_is_made_of_what_is_not_finite(value: float) -> None:
+    values = np.ones((1, 4), np.float32)
+    values[0, 2] = value
+    with pytest.raises(ValueError, match=r"NaN|overflow"):
+        toploc.bf16_bits(values)
+
+
+def test_rounding_to_bf16_is_to_nearest_even() -> None:
+    values = np.array([1.0, 1.00390625, 1.01171875, -1.00390625], np.float32)  # ties between two bf16 values
+    assert toploc.bf16_bits(values).tolist() == [0x3F80, 0x3F80, 0x3F82, 0xBF80]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_missing_and_extra_proofs_are_malformed(count: int) -> None:
+    own = rows(64, 128)
+    proofs = (toploc.prove([own])[0] * 2)[:count]
+    with pytest.raises(Malformed, match="which need 2"):
+        toploc.score([own], [proofs])
+
+
+def malformed() -> list[tuple[str, bytes]]:
+    good = toploc.prove([rows(32, 128)])[0][0]
+    return [
+        ("empty", b""),
+        ("short", good[:-2]),
+        ("long", good + b"\x00\x00"),
+        ("modulus zero", bytes(2) + good[2:]),
+        ("modulus of the hidden size", (128).to_bytes(2, "big") + good[2:]),
+        ("modulus above the field", (65498).to_bytes(2, "big") + good[2:]),
+        ("coefficient outside the field", good[:-2] + b"\xff\xff"),
+        ("all zero", bytes(258)),
+    ]
+
+
+@pytest.mark.parametrize(("name", "proof"), malformed(), ids=lambda value: value if isinstance(value, str) else "")
+def test_malformed_proofs_are_refused(name: str, proof: bytes) -> None:
+    with pytest.raises(Malformed):
+        toploc.score([rows(32, 128)], [[proof]])
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_arbitrary_bytes_are_refused_or_scored_but_never_crash(proof: bytes) -> None:
+    try:
+        toploc.score([OWN], [[proof]])
+    except MurmurationError:
+        assert True
+
+
+@given(st.integers(1, 3 * TOPLOC_CHUNK), st.sampled_from([8, 64, 200]), st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_batches_give_the_proofs_of_single_sequences(tokens: int, hidden: int, seed: int) -> None:
+    sequences = [rows(1 + (tokens * (i + 1)) % 70, hidden, seed + i) for i in range(3)]
+    assert toploc.prove(sequences) == [toploc.prove([s])[0] for s in sequences]
+
+
+OWN = rows(32, 128)
