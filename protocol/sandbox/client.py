@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from protocol.errors import DeadlineExceeded, Malformed, Unavailable
+from protocol.errors import DeadlineExceeded, Malformed, Oversized, Unavailable
 from protocol.rollout import Header, RolloutFile, from_columns
 from protocol.runspec import RunSpec
 from protocol.sandbox import wire
@@ -94,6 +94,8 @@ class Sandbox:
         try:
             header = Header.parse(head["header"].encode())
             return Reading(from_columns(header, _columns(arrays, self._spec.samples)), head["problem"])
+        except Oversized as error:
+            raise Malformed(str(error)) from error
         except (KeyError, AttributeError, wire.WireError) as error:
             raise Malformed(f"the reader's answer makes no sense: {error}") from error
 
@@ -134,7 +136,10 @@ class Sandbox:
         return self._send(process, request)
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
+        if self._process is not None and self._process.poll() is not None:
+            self._kill()
+            self.restarts += 1
+        if self._process is None:
             command = [sys.executable, "-m", "protocol.sandbox.child", str(self._memory)]
             environment = {
                 k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")

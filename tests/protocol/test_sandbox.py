@@ -1,0 +1,214 @@
+"""Rollout files are read in a child that nothing gets out of: wrong files are Malformed, and the service goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from protocol import rollout
+from protocol.errors import Malformed, Unavailable
+from protocol.rollout import Header
+from protocol.sandbox import Sandbox, wire
+from tests.tiny_run import TinyRun
+
+METADATA = rollout.METADATA_KEY
+
+
+@pytest.fixture(scope="module")
+def honest(tiny_run: TinyRun) -> pa.Table:
+    return pq.read_table(tiny_run.honest().path)
+
+
+def written(tmp_path: Path, table: pa.Table, **options: object) -> Path:
+    pq.write_table(table, tmp_path / "x.parquet", **options)
+    return tmp_path / "x.parquet"
+
+
+def test_what_was_written_is_read(tiny_run: TinyRun) -> None:
+    made = tiny_run.honest(step=3, sequence=1)
+    reading = tiny_run.context.sandbox.read(made.path)
+    assert reading.problem is None
+    assert (reading.file.header.step, reading.file.header.sequence) == (3, 1)
+    assert reading.file.units == made.units
+    assert reading.file.samples[0].completion.dtype == np.int32
+    assert [len(p) for p in reading.file.samples[0].proofs][:1] == [258]
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 100, os.urandom(5000), b"PAR1" + b"\xff" * 64 + b"PAR1"])
+def test_junk_is_malformed(tiny_run: TinyRun, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "junk"
+    path.write_bytes(content)
+    with pytest.raises(Malformed):
+        tiny_run.context.sandbox.read(path)
+
+
+def test_a_truncated_or_mutated_file_never_hurts(tiny_run: TinyRun, tmp_path: Path) -> None:
+    """200 mutations of an honest file: each is Malformed or reads as something of the right shape."""
+    original = tiny_run.honest().path.read_bytes()
+    rng, path = random.Random(0), tmp_path / "mutated"
+    refused = 0
+    for _ in range(200):
+        data = bytearray(original)
+        for _ in range(rng.randint(1, 8)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        if rng.random() < 0.2:
+            data = data[: rng.randrange(len(data))]
+        path.write_bytes(data)
+        try:
+            assert len(tiny_run.context.sandbox.read(path).file.samples) == tiny_run.spec.samples
+        except Malformed:
+            refused += 1
+    assert refused > 100
+    assert tiny_run.context.sandbox.read(tiny_run.honest().path).problem is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.slice(1),
+        lambda t: pa.concat_tables([t, t]),
+        lambda t: t.drop_columns(["proofs"]),
+        lambda t: t.replace_schema_metadata({}),
+        lambda t: t.replace_schema_metadata({METADATA: b"{}"}),
+        lambda t: t.replace_schema_metadata({METADATA: b"x" * 10_000}),
+        lambda t: t.set_column(6, "logprobs", pa.array([["a"]] * len(t))),
+        lambda t: t.set_column(5, "completion", pa.array([[None]] * len(t), pa.list_(pa.int32()))),
+        lambda t: t.set_column(0, "group", pa.array([None] * len(t), pa.int32())),
+        lambda t: t.set_column(4, "prompt", pa.array([[1] * 70_000] * len(t), pa.list_(pa.int32()))),
+        lambda t: t.set_column(0, "group", pa.array([2**40] * len(t), pa.int64())),
+    ],
+    ids=["too few rows", "too many rows", "missing column", "no header", "empty header", "huge header", "strings", "nulls in lists",
+         "nulls", "long lists", "out of range"],
+)  # fmt: skip
+def test_files_of_the_wrong_shape_are_malformed(
+    tiny_run: TinyRun, honest: pa.Table, tmp_path: Path, change: object
+) -> None:
+    with pytest.raises(Malformed):
+        tiny_run.context.sandbox.read(written(tmp_path, change(honest)))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.append_column("extra", pa.array([0] * len(t))),
+        lambda t: t.set_column(0, "group", t.column("group").cast(pa.int64())),
+        lambda t: t.select(t.column_names[::-1]),
+    ],
+    ids=["extra column", "wider integers", "another order"],
+)
+def test_departures_that_can_still_be_read_are_reported(
+    tiny_run: TinyRun, honest: pa.Table, tmp_path: Path, change: object
+) -> None:
+    assert tiny_run.context.sandbox.read(written(tmp_path, change(honest))).problem  # type: ignore[operator]
+
+
+def test_a_decompression_bomb_is_refused_by_what_it_declares(
+    tiny_run: TinyRun, honest: pa.Table, tmp_path: Path
+) -> None:
+    bomb = pa.array([b"\0" * 4_000_000] * len(honest), pa.binary())
+    path = written(tmp_path, honest.append_column("bomb", bomb), compression="zstd", use_dictionary=False)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(Malformed, match="declares more data"):
+        tiny_run.context.sandbox.read(path)
+
+
+def test_a_file_over_the_cap_is_not_even_opened(tiny_run: TinyRun, tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(tiny_run.spec.file_bytes_max + 1)
+    with pytest.raises(Malformed, match="more than"):
+        tiny_run.context.sandbox.read(path)
+
+
+def test_a_killed_child_is_replaced(tiny_run: TinyRun) -> None:
+    with Sandbox(tiny_run.spec) as sandbox:
+        sandbox.warm_up()
+        assert sandbox._process
+        os.kill(sandbox._process.pid, signal.SIGKILL)
+        assert sandbox.read(tiny_run.honest().path).problem is None
+        assert sandbox.restarts == 1
+
+
+def test_a_silent_child_is_killed_at_its_deadline(tiny_run: TinyRun) -> None:
+    with Sandbox(tiny_run.spec) as sandbox:
+        sandbox.warm_up()
+        assert sandbox._process
+        os.kill(sandbox._process.pid, signal.SIGSTOP)
+        sandbox._deadline = 0.5
+        with pytest.raises(Unavailable, match="no answer within"):
+            sandbox._ask({"op": "nothing"})
+
+
+def test_the_child_cannot_write_files_and_has_no_secrets(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", "canary-password")
+    with Sandbox(tiny_run.spec) as sandbox:
+        sandbox.warm_up()
+        assert sandbox._process
+        pid = sandbox._process.pid
+        assert b"canary" not in Path(f"/proc/{pid}/environ").read_bytes()
+        limits = Path(f"/proc/{pid}/limits").read_text()
+    assert "Max file size             0                    0" in limits
+
+
+def test_memory_is_capped(tiny_run: TinyRun) -> None:
+    with Sandbox(tiny_run.spec, memory=1 << 31) as sandbox:
+        sandbox.warm_up()
+        assert sandbox._process
+        limits = Path(f"/proc/{sandbox._process.pid}/limits").read_text()
+    line = next(line for line in limits.splitlines() if line.startswith("Max address space"))
+    assert str(1 << 31) in line
+
+
+def test_scores_are_the_verifiers(tiny_run: TinyRun) -> None:
+    problem = tiny_run.context.tasks.problem(5)
+    answers = [(5, str(problem.entry["answer"])), (5, "nonsense"), (5, None)]
+    assert tiny_run.context.sandbox.score(answers) == [1.0, 0.0, 0.0]
+    held_out = tiny_run.context.tasks.held_out[3]
+    assert tiny_run.context.sandbox.score([(3, str(held_out.entry["answer"]))], held_out=True) == [1.0]
+
+
+def test_an_impossible_request_is_no_verdict(tiny_run: TinyRun) -> None:
+    with pytest.raises(Unavailable):
+        tiny_run.context.sandbox.score([(10**9, "x")])
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["protocol", "node", "beacon"],
+)
+def test_a_header_of_wrong_types_is_malformed(tiny_run: TinyRun, field: str) -> None:
+    header = tiny_run.read(tiny_run.honest()).header
+    assert Header.parse(header.encode()) == header
+    value = json.loads(header.encode()) | {field: [1]}
+    with pytest.raises(Malformed, match=field):
+        Header.parse(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
+    with pytest.raises(Malformed):
+        Header.parse(replace(header, step=True).encode())
+
+
+def test_messages_between_parent_and_child_are_bounded() -> None:
+    data = wire.encode({"a": 1}, {"x": np.arange(3, dtype=np.int32)})
+    source = iter([data[:4], data[4 : 4 + int.from_bytes(data[:4], "big")], data[-12:]])
+    head, arrays = wire.read(lambda _: next(source), cap=12)
+    assert head == {"a": 1}
+    assert arrays["x"].tolist() == [0, 1, 2]
+    for broken in (b"\xff\xff\xff\xff", (2).to_bytes(4, "big") + b"{}", (4).to_bytes(4, "big") + b"null"):
+        rest = [broken]
+
+        def receive(count: int, rest: list[bytes] = rest) -> bytes:
+            part, rest[0] = rest[0][:count], rest[0][count:]
+            return part
+
+        with pytest.raises(wire.WireError):
+            wire.read(receive, cap=10)
+    with pytest.raises(wire.WireError):
+        wire.split(np.arange(3), np.array([0, 5, 3]), 2)
