@@ -16,6 +16,9 @@ from typing import Final
 
 from protocol.errors import Malformed
 
+ADDRESSES_MAX: Final = 4
+"""Most addresses of one peer. Changing it breaks: nodes with a smaller one read no message with more."""
+
 _TCP: Final = 0x06
 _IPS: Final = {"ip4": (0x04, 4), "ip6": (0x29, 16)}
 _NAMES: Final = {"dns": 0x35, "dns4": 0x36, "dns6": 0x37}

@@ -7,6 +7,7 @@ addresses may serve a run, the caller knows from the chain.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from protocol.p2p.host import Host
@@ -39,16 +40,21 @@ class Directory:
         """Answers for `service` no longer. Its record fades from the network within half an hour."""
         self._host.provide(service, None)
 
-    def find(self, service: Service, deadline: float, at_least: int = 1) -> list[Provider]:
+    def find(
+        self, service: Service, deadline: float, at_least: int = 1, *, among: Collection[str] | None = None
+    ) -> list[Provider]:
         """Those who prove to be providers of `service`, quickest first, without this host itself.
 
         Waits up to `deadline` seconds until there are `at_least`; all others that answer at once come with them. After
         the deadline returns fewer, or raises Unavailable with the reason when there is none at all; `at_least` = 0 asks
         around once and may return none. Who does not answer, or not with an endpoint of the service, is left out.
+
+        `among` are the chain addresses that may provide it at all, where the caller knows them: nobody else is even
+        asked, so that strangers who claim the key in numbers cost nothing.
         """
         end = time.monotonic() + deadline
 
         async def search(discovery: Discovery) -> list[Provider]:
-            return await discovery.find(service, at_least, max(0.0, end - time.monotonic()))
+            return await discovery.find(service, at_least, max(0.0, end - time.monotonic()), among)
 
         return self._host.run_inside(search, deadline=deadline, what=f"looking for a {service}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import trio
@@ -29,7 +29,6 @@ from protocol.p2p.service import ENDPOINT_BYTES_MAX, Endpoint, Provider, Service
 from protocol.p2p.settings import Setup
 from protocol.p2p.stream import Stream
 from protocol.p2p.transport import Identity
-from protocol.p2p.wire import ADDRESSES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class Discovery:
         async with trio.open_nursery() as nursery:
             self.bound = await nursery.start(self.node.run, setup.listen)
             if self.bound:
-                self.own = (setup.announce or (self.bound,))[:ADDRESSES_MAX]
+                self.own = setup.announce or (self.bound,)
             self.dht = Kademlia(self.node, self.own)
             self.membership = Membership(self.node, self.dht, setup.bootnodes, setup.peers_file, self.announce_again)
             self.node.handle(ENDPOINT_PROTOCOL, self._answer)
@@ -88,12 +87,10 @@ class Discovery:
         backoff = Backoff(timing.retry, timing.retry_most)
         while True:
             self._provide_again = trio.Event()
-            services = list(self._announcements())
-            for service in services:
-                self._holders[service] = await self.dht.provide(service.key)
+            self._holders = {service: await self.dht.provide(service.key) for service in self._announcements()}
             self._provided.set()
             self._provided = trio.Event()
-            if all(self._holders[service] for service in services):
+            if all(self._holders.values()):
                 backoff.reset()
                 pause = jittered(timing.provide)
             else:
@@ -109,12 +106,15 @@ class Discovery:
 
     # ---- finding ----
 
-    async def find(self, service: Service, at_least: int, seconds: float) -> list[Provider]:
+    async def find(
+        self, service: Service, at_least: int, seconds: float, among: Collection[str] | None = None
+    ) -> list[Provider]:
         """Those who prove to provide `service`, quickest first: all that answer, once there are `at_least`.
 
-        Fewer when `seconds` have passed. Raises Unavailable when that leaves none, though some were wanted.
+        Fewer when `seconds` have passed. Raises Unavailable when that leaves none, though some were wanted. Only those
+        with a chain address in `among` are asked, if it is given.
         """
-        search = _Search(self, service, at_least)
+        search = _Search(self, service, at_least, among)
         looked = False
         with trio.move_on_after(seconds):
             backoff = Backoff(_PAUSE_SECONDS, _PAUSE_MOST_SECONDS)
@@ -133,7 +133,7 @@ class Discovery:
             if not self.membership.is_joined:
                 raise Unavailable(f"cannot look for a {service}: {self.membership.reason()}")
             tried = f"; {len(search.asked)} claimed to be one and failed" if search.asked else ""
-            raise Unavailable(f"no {service} was found within {seconds:g} s{tried}")
+            raise Unavailable(f"no {service} was found within {seconds:.3g} s{tried}")
         return list(search.found.values())
 
     async def ask(self, contact: Contact, service: Service) -> Provider:
@@ -152,13 +152,14 @@ class Discovery:
 class _Search:
     """One `find`: whom it asked, who answered, and how many were dropped for what."""
 
-    def __init__(self, discovery: Discovery, service: Service, at_least: int) -> None:
+    def __init__(self, discovery: Discovery, service: Service, at_least: int, among: Collection[str] | None) -> None:
         self.found: dict[bytes, Provider] = {}
         self.asked: Counter[bytes] = Counter()
         self.dropped: Counter[str] = Counter()
         self._discovery = discovery
         self._service = service
         self._at_least = at_least
+        self._among = None if among is None else {address.lower() for address in among}
 
     async def round(self) -> None:
         """One lookup; everybody it names is asked at once. Once there are enough, the others get a moment's grace."""
@@ -182,6 +183,8 @@ class _Search:
                 )
 
         def named(contact: Contact) -> None:
+            if self._among is not None and address_of_peer(contact.peer).lower() not in self._among:
+                return
             known = contact.peer in self.asked or len(self.asked) < node.limits.candidates
             if known and contact.peer not in self.found and self.asked[contact.peer] < _ATTEMPTS_PER_PROVIDER:
                 self.asked[contact.peer] += 1

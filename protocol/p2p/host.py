@@ -27,7 +27,7 @@ from protocol.errors import (
     Unavailable,
     UsageError,
 )
-from protocol.p2p.address import Address, PeerAddress, peer_text
+from protocol.p2p.address import ADDRESSES_MAX, Address, PeerAddress, peer_text
 from protocol.p2p.backoff import Backoff
 from protocol.p2p.settings import Limits, Setup, Timing
 
@@ -89,6 +89,8 @@ class Host:
             )
         except Malformed as error:
             raise ConfigError(f"p2p: {error}") from error
+        if len(self._setup.announce) > ADDRESSES_MAX:
+            raise ConfigError(f"p2p: at most {ADDRESSES_MAX} addresses can be announced")
         if self._setup.listen and self._setup.listen.ip is None:
             raise ConfigError(f"p2p: {listen} is no address of this machine to listen on; give an IP")
         self._announcements: dict[Service, Endpoint] = {}

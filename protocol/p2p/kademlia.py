@@ -10,7 +10,8 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -83,8 +84,8 @@ class Kademlia:
         """Calls `found` for each provider of `key` as soon as somebody names it, each peer and address once."""
         known: set[tuple[bytes, Address]] = set()
 
-        def merge(contacts: Iterable[Contact]) -> None:
-            for contact in contacts:
+        def merge(contacts: Sequence[Contact]) -> None:
+            for contact in random.sample(contacts, len(contacts)):  # nobody is asked first for having come first
                 fresh = tuple(place for place in contact.addresses if (contact.peer, place) not in known)
                 known.update((contact.peer, place) for place in fresh)
                 if fresh and contact.peer != self.peer:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from itertools import count
+from math import inf
 from pathlib import Path
 
 import trio
@@ -64,36 +66,40 @@ class Membership:
     async def run(self) -> None:
         timing = self._node.timing
         backoff = Backoff(timing.retry, timing.retry_most)
-        settle, calm_since = timing.settle, trio.current_time()
-        first, was_joined = True, False
-        while True:
+        calm_since = trio.current_time()
+        settle, due, was_joined = timing.settle, -inf, False
+        for turn in count():
             self._lost = trio.Event()
             new = await self._introduce_bootnodes()
             if not self.is_joined:
                 await self._introduce_saved()
-            if self.is_joined:
-                await self._dht.refresh()
             if self.is_joined and (new or not was_joined):
-                settle = timing.settle
+                settle, due = timing.settle, -inf
                 self._joined()
+            if self.is_joined and trio.current_time() >= due:
+                await self._dht.refresh()
                 self.save()
-            if self.is_joined != was_joined or (first and self._bootnodes):
-                if self.is_joined:
-                    log.info("joined: %d peers are known", len(self._dht.table))
-                else:
-                    log.warning("%s; trying again in the background", self.reason())
-            was_joined, first = self.is_joined, False
+                due, settle = trio.current_time() + jittered(settle), min(settle * _SETTLE_FACTOR, timing.refresh)
+            if self.is_joined != was_joined or (turn == 0 and self._bootnodes):
+                self._tell()
+            was_joined = self.is_joined
 
-            pause, settle = jittered(settle), min(settle * _SETTLE_FACTOR, timing.refresh)
+            pause = max(0.0, due - trio.current_time()) if self.is_joined else timing.refresh
             if any(self.problems.values()):
                 pause, calm_since = min(pause, backoff.pause()), trio.current_time()
             with trio.move_on_after(pause):
                 await self._lost.wait()
                 if trio.current_time() - calm_since > timing.retry_most:
                     backoff.reset()
-                calm_since, settle = trio.current_time(), timing.settle
-            if self._lost.is_set():
+                calm_since = trio.current_time()
                 await trio.sleep(backoff.pause())  # many lose a bootnode at the same moment
+                due = -inf
+
+    def _tell(self) -> None:
+        if self.is_joined:
+            log.info("joined; peers known: %d", len(self._dht.table))
+        else:
+            log.warning("%s; trying again in the background", self.reason())
 
     def save(self) -> None:
         """Writes the peers that answer to the saved peer list, in random order so that nobody is everybody's first."""

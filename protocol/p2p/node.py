@@ -219,7 +219,11 @@ class Node:
             except OSError:  # the stranger hung up before we looked
                 socket.close()
                 continue
-            if self._admits(network_of(remote)) and self._make_room():
+            if self._admits(network_of(remote)):
+                if len(self._strangers) >= self.limits.handshakes:
+                    dallying = next(iter(self._strangers))
+                    del self._strangers[dallying]
+                    dallying.socket.close()
                 stranger = trio.SocketStream(socket)
                 self._strangers[stranger] = None
                 self._networks[network_of(remote)] += 1
@@ -237,21 +241,16 @@ class Node:
             return False
         return self._networks[network] < self.limits.connections_per_address
 
-    def _make_room(self) -> bool:
-        """Where all places are taken, who is missed least goes: a stranger that dallies, an idle connection of the address
-        that has most of them. Refusing newcomers instead would let an attacker keep others out by being first."""
-        if len(self._strangers) >= self.limits.handshakes:
-            dallying = next(iter(self._strangers))
-            del self._strangers[dallying]
-            dallying.socket.close()
+    def _thin_out(self, newest: Connection) -> None:
+        """Over the cap, the connection that is missed least goes: an idle one of the address that has most of them.
+        Refusing newcomers instead would let an attacker keep others out by being first."""
         connections = self.connections()
-        idle = [each for each in connections if not (each.busy or each.kept or each.outbound)]
-        if len(connections) < self.limits.connections:
-            return True
-        if idle:
-            crowd = Counter(network_of(each.remote) for each in idle)
-            min(idle, key=lambda each: (-crowd[network_of(each.remote)], each.used)).muxer.cut()
-        return bool(idle)
+        if len(connections) <= self.limits.connections:
+            return
+        idle = [each for each in connections if not (each.busy or each.kept or each.outbound or each.muxer.is_dead)]
+        crowd = Counter(network_of(each.remote) for each in idle)
+        least = min(idle, key=lambda each: (-crowd[network_of(each.remote)], each.used), default=newest)
+        least.muxer.cut()
 
     async def _welcome(self, socket: trio.SocketStream, remote: str) -> None:
         upgraded = None
@@ -278,6 +277,8 @@ class Node:
         group.append(connection)
         for oldest in group[: -self.limits.connections_per_peer]:
             oldest.muxer.cut()
+        if not connection.outbound:
+            self._thin_out(connection)
         self._nursery.start_soon(self._serve, connection)
 
     async def _serve(self, connection: Connection) -> None:

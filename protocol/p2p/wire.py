@@ -22,7 +22,7 @@ from libp2p.kad_dht.pb.kademlia_pb2 import Message
 
 from protocol.errors import Malformed, Oversized
 from protocol.identity import address_of_peer
-from protocol.p2p.address import Address
+from protocol.p2p.address import ADDRESSES_MAX, Address
 from protocol.p2p.records import PROVIDERS_PER_KEY
 from protocol.p2p.routing import BUCKET, Contact
 
@@ -32,8 +32,6 @@ PROTOCOL: Final = "/murmuration/kad/1.0.0"
 QUESTION_BYTES_MAX: Final = 4096
 ANSWER_BYTES_MAX: Final = 64 << 10
 KEY_BYTES_MAX: Final = 64
-ADDRESSES_MAX: Final = 4
-"""Addresses per peer. Changing it breaks: nothing below the cap."""
 
 
 class Kind(Enum):

@@ -19,7 +19,7 @@ from swarm import ending, promises, summary
 from swarm.display import Display
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
-from swarm.swarm import CommandFailed, Swarm, stop_remembered
+from swarm.swarm import CommandFailed, Swarm, how_to_look_around, stop_remembered
 from swarm.watch import Watch
 
 FOLDER = ROOT / ".swarm/demo"
@@ -116,7 +116,7 @@ def main() -> int:
         return 130
     finally:
         if kept:
-            _say_how_to_look_around(demo.swarm)
+            print(how_to_look_around(demo.swarm, "scripts/demo --stop"))
         else:
             demo.swarm.down()
 
@@ -127,20 +127,6 @@ def _verdict(display: Display, failures: list[str]) -> int:
         return 1
     display.print("", "[bold green]All promises kept.[/]")
     return 0
-
-
-def _say_how_to_look_around(swarm: Swarm) -> None:
-    print(f"""
-The swarm is still up. Look around with
-
-  export MURMUR_PASSWORD='play money only'
-  .venv/bin/node status --home {swarm.nodes[0].home}
-  .venv/bin/node submissions --home {swarm.nodes[-1].home}
-  .venv/bin/murmur validator status --home {swarm.validators[0].home}
-  .venv/bin/murmur run show @{swarm.run_toml}
-  ls {swarm.folder / "logs"}
-
-and stop it with  scripts/demo --stop""")
 
 
 def _interrupt(*_: object) -> None:

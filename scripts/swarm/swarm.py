@@ -143,6 +143,7 @@ class Swarm:
     def _remember(self) -> None:
         """Notes the processes, so that another command can find and stop them."""
         write_json(self.folder / "processes.json", [{"name": p.name, "pid": p.pid} for p in self.processes])
+        write_json(self.folder / "swarm.json", {"rpc": self.anvil.rpc, "run": self.run})
 
     # ---- set-up --------------------------------------------------------------------------------------------------------
 
@@ -253,6 +254,22 @@ class Swarm:
                 self.start(node.name, "--home", node.home, module="tests.cheats.smaller_model")
             else:
                 self.start(node.name, "node", "start", "--home", node.home)
+
+
+def how_to_look_around(swarm: Swarm, stop: str) -> str:
+    """What a person may type while the swarm is up."""
+    return f"""
+The swarm is up. Look around with
+
+  export MURMUR_PASSWORD='{PASSWORD}'
+  .venv/bin/node status --home {swarm.nodes[0].home}
+  .venv/bin/node submissions --home {swarm.nodes[0].home}
+  .venv/bin/murmur validator status --home {swarm.validators[0].home}
+  .venv/bin/murmur trainer status @{swarm.run_toml}
+  .venv/bin/murmur run show @{swarm.run_toml}
+  ls {swarm.folder / "logs"}
+
+and stop it with  {stop}"""
 
 
 def stop_remembered(folder: Path) -> int:

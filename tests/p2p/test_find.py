@@ -85,6 +85,21 @@ def test_services_are_kept_apart_by_role_run_contract_and_chain(network: Network
         assert Directory(seeker).find(other, 10, at_least=0) == []
 
 
+def test_only_those_who_may_provide_a_service_are_asked(network: Network) -> None:
+    bootnode = network.host()
+    keys = [Key.generate() for _ in range(3)]
+    for port, key in enumerate(keys, 8100):
+        network.provider(bootnode, key=key, port=port)
+    seeker = network.host(bootnode)
+
+    allowed = {keys[0].address, keys[2].address.lower()}
+    found = Directory(seeker).find(RELAY, 20, 2, among=allowed)
+
+    assert {provider.address for provider in found} == {keys[0].address, keys[2].address}
+    with pytest.raises(Unavailable, match="no relay of run 1 was found within"):
+        Directory(seeker).find(RELAY, 0.3, among=[])
+
+
 def test_a_provider_that_comes_later_is_found_by_a_seeker_that_already_waits(network: Network) -> None:
     bootnode = network.host()
     seeker = network.host(bootnode)

@@ -69,6 +69,18 @@ def test_who_has_met_still_finds_each_other_while_the_bootnode_is_down(network: 
     assert set(find(seeker, at_least=2)) == {provider.peer_id, late.peer_id}
 
 
+def test_a_host_that_loses_everybody_says_so_and_why(network: Network) -> None:
+    bootnode = network.host()
+    host = network.host(bootnode)
+    host.join(20)
+    bootnode.close()
+
+    status = eventually(lambda: (now := host.status()) and not now.joined and now)
+    assert "connection refused" in status.reason
+    with pytest.raises(Unavailable, match="no bootnode is reachable"):
+        find(host, within=0.3)
+
+
 def test_a_saved_peer_list_replaces_bootnodes_that_are_gone(network: Network, tmp_path: Path) -> None:
     file = tmp_path / "state" / "peers.json"
     bootnode = network.host()

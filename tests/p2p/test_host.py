@@ -62,6 +62,7 @@ def test_two_hosts_never_share_a_port(network: Network) -> None:
         {"bootnodes": ["/ip4/127.0.0.1/tcp/4001"]},
         {"bootnodes": ["/ip4/127.0.0.1/tcp/4001/p2p/nobody"]},
         {"announce": ["/ip4/1.2.3/tcp/4001"]},
+        {"announce": [f"/ip4/192.0.2.7/tcp/{port}" for port in range(1, 6)]},
     ],
 )
 def test_a_wrong_address_is_a_config_error_before_anything_starts(options: dict[str, object]) -> None:

@@ -24,7 +24,7 @@ from protocol.p2p.routing import Contact
 from protocol.p2p.stream import Stream
 from protocol.p2p.wire import PROTOCOL as KAD
 from protocol.p2p.wire import Answer, Kind, Question
-from tests.p2p.attacker import ELSEWHERE, hostile, under_attack
+from tests.p2p.attacker import ELSEWHERE, Hostile, hostile, under_attack
 from tests.p2p.network import RELAY, Network, eventually, find, port_of, quick
 
 
@@ -130,23 +130,33 @@ def test_hundreds_of_connections_from_one_address_do_not_keep_others_out(network
 
 
 def test_a_full_house_gives_a_newcomer_the_place_of_the_least_missed(network: Network) -> None:
+    """That is one of the address that has most of them: who comes alone is neither kept out nor thrown out."""
     bootnode = network.host(limits=Limits(connections=6))
     provider = network.provider(bootnode)
+
+    async def to_provider(discovery: Discovery) -> int:
+        return id(discovery.node.connection(PeerAddress.parse(provider.addresses[0]).peer))
+
+    before = bootnode.run_inside(to_provider, deadline=5, what="looking")
 
     async def crowd(started: trio.Event) -> None:
         async def sit() -> None:
             async with hostile(bootnode) as peer:
+                sitting.append(peer)
                 await peer.muxer.event_shutting_down.wait()
 
+        sitting: list[Hostile] = []
         async with trio.open_nursery() as nursery:
             for _ in range(10):
                 nursery.start_soon(sit)
-            while bootnode.status().connections < 6:
+            while len(sitting) < 10:
                 await trio.sleep(0.02)
             started.set()
 
     with under_attack(crowd):
+        eventually(lambda: bootnode.status().connections == 6)
         assert served(network, bootnode, provider)
+        assert bootnode.run_inside(to_provider, deadline=5, what="looking") == before
 
 
 def test_a_closed_connection_gives_its_place_back(network: Network) -> None:

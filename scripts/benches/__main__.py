@@ -1,0 +1,34 @@
+"""`scripts/bench [NAME] [--json]`: without a name, lists what there is."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+
+NAMES = {"decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench")
+    parser.add_argument("name", nargs="?", choices=list(NAMES))
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    if arguments.name is None:
+        print("\n".join(f"{name:<12} {what}" for name, what in NAMES.items()))
+        return 0
+    bench = importlib.import_module(f"benches.{arguments.name}").run()
+    if arguments.json:
+        print(json.dumps(bench.as_json()))
+        return 0
+    for row in bench.rows:
+        verdict = "met" if row.met else "NOT met"
+        print(
+            f"{row.name:<40} ours {row.ours:10.0f}  peer {row.peer:10.0f} {row.unit}  ratio {row.ratio:5.2f}  goal {row.goal:g} {verdict}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""A swarm that stays up for development: `scripts/devnet up | down | status`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+
+from protocol.chain import Chain
+from protocol.chain.deploy import Deployment
+from protocol.errors import MurmurationError
+from protocol.home import read_json
+from swarm.processes import ROOT
+from swarm.settings import SwarmSettings
+from swarm.swarm import CommandFailed, Swarm, how_to_look_around, stop_remembered
+
+FOLDER = ROOT / ".swarm/devnet"
+_FOR_EVER = 1_000_000  # steps
+
+
+def up(cheats: int) -> int:
+    if any(_alive(entry["pid"]) for entry in read_json(FOLDER / "processes.json") or []):
+        print("the devnet is up already; scripts/devnet status", file=sys.stderr)
+        return 7
+    swarm = Swarm(FOLDER, replace(SwarmSettings(), steps=_FOR_EVER, cheats=cheats), detach=True)
+    try:
+        swarm.up(lambda line: print(line, file=sys.stderr))
+    except (MurmurationError, CommandFailed, KeyboardInterrupt) as error:
+        swarm.down()
+        print(f"error: {error or 'interrupted'}", file=sys.stderr)
+        return 1
+    print(how_to_look_around(swarm, "scripts/devnet down"))
+    return 0
+
+
+def down() -> int:
+    print(f"stopped {stop_remembered(FOLDER)} processes")
+    return 0
+
+
+def status() -> int:
+    entries = read_json(FOLDER / "processes.json")
+    if not entries:
+        print("the devnet is not up; start it with scripts/devnet up")
+        return 1
+    dead = 0
+    for entry in entries:
+        running = _alive(entry["pid"])
+        dead += not running
+        print(
+            f"{entry['name']:<12} {'running' if running else 'ENDED':<8} pid {entry['pid']}  {FOLDER}/logs/{entry['name']}.log"
+        )
+    trainer = read_json(FOLDER / "output/status.json") or {}
+    print(f"\ntrainer: {trainer.get('state', 'starting')} at step {trainer.get('step', 0)}")
+    try:
+        deployment = Deployment.load(FOLDER / "deployment.json")
+        chain = Chain(str(read_json(FOLDER / "swarm.json")["rpc"]), deployment.runs)
+        print(f"chain:   {chain.rpc}, block {chain.block_number()}, Runs {deployment.runs}")
+    except (MurmurationError, TypeError) as error:
+        print(f"chain:   {error}")
+        dead += 1
+    return 1 if dead else 0
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/devnet", description="Keep a whole swarm running for development.")
+    parser.add_argument("command", choices=["up", "down", "status"])
+    parser.add_argument("--cheats", type=int, default=0, choices=[0, 1], help="nodes that cheat (default 0)")
+    arguments = parser.parse_args()
+    return up(arguments.cheats) if arguments.command == "up" else {"down": down, "status": status}[arguments.command]()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
