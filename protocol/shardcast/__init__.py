@@ -2,12 +2,14 @@
 
 manifest    what a version consists of, and the trainer's signature on it
 store       versions on disk: drafts apart, complete ones visible at once, old ones retired
+partial     a draft being filled with verified chunks
 http1       the strict little of HTTP/1.1 that is spoken here
 server      answers byte ranges of a store
 origin      the trainer's end: takes a folder, signs it, shows it
 source      one place to fetch from, and what experience says of it
-connection  one persistent connection to a source
+connection  persistent connections to sources
 schedule    which chunk is asked of which source, and who is blamed
+crew        the threads that carry the schedule out
 client      fetches a version from several sources at once
 relay       a client that serves what it has fetched
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -20,7 +21,7 @@ from threading import Lock
 from eth_typing import ChecksumAddress
 
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
-from protocol.errors import DeadlineExceeded, HashMismatch, UsageError
+from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, UsageError
 from protocol.shardcast.connection import Connection, Timeouts
 from protocol.shardcast.crew import Crew, Perform
 from protocol.shardcast.http1 import file_target, manifest_target
@@ -69,11 +70,14 @@ class Client:
         """The folder of version `step`, whose manifest hashes to `manifest_digest` on chain; fetched if need be.
 
         `deadline` is the number of seconds that all of it may take. The folder stays for as long as the store keeps the
-        version: lease it for use. Of several sources with one name the first is asked.
+        version: lease it for use. Of several sources with one name the first is asked. A source that broke the rules is
+        not asked for this version again, by later calls neither, unless nobody else is left for them.
 
         Raises DeadlineExceeded with what is missing and why each source failed; Unavailable once every source has been
         caught lying; HashMismatch if the signed manifest contradicts itself; PreflightError where the disk is full.
         """
+        if len(manifest_digest) != 32:
+            raise UsageError("a manifest digest has 32 bytes")  # or honest sources would be blamed for it
         if self._holds(step, manifest_digest):
             return self.store.folder(step)
         expected = Expected(self.run, step, manifest_digest, self.trainer, self.domain, self.limits, self.chunk_bytes)
@@ -81,6 +85,8 @@ class Client:
             banned = self._banned.setdefault(manifest_digest, set())
             while len(self._banned) > _VERSIONS_REMEMBERED:
                 del self._banned[next(iter(self._banned))]
+            if all(source.name in banned for source in sources):
+                banned.clear()
             known = {source.name: self._standings.get(source.name, Standing()) for source in sources}
             self._standings = known
         return _Fetch(self, expected, sources, known, banned, time.monotonic() + deadline).run()
@@ -89,8 +95,9 @@ class Client:
         """Whether the version is here. One with another digest, which the chain has replaced since, is removed."""
         if not self.store.holds(step):
             return False
-        if digest_of(self.store.manifest(step)) == digest:
-            return True
+        with suppress(ProtocolViolation):  # its manifest was damaged on disk
+            if digest_of(self.store.manifest(step)) == digest:
+                return True
         self.store.discard(step)
         return False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Thread
 
-from protocol.errors import ProtocolViolation, Unavailable
+from protocol.errors import PreflightError, ProtocolViolation, Unavailable
 from protocol.shardcast.connection import Connection, Pool, StaleConnection, Timeouts
 from protocol.shardcast.schedule import Schedule, Task
 
@@ -34,15 +34,20 @@ class Crew:
         self._threads = [Thread(target=self._work, name=f"fetch-{n}", daemon=True) for n in range(_SPARE * streams)]
 
     def __enter__(self) -> Crew:
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError as error:
+            self.__exit__()
+            raise PreflightError("this system gives no more threads", hint="raise its limit (ulimit -u)") from error
         return self
 
     def __exit__(self, *_: object) -> None:
         self._schedule.stop()
         self._pool.close()
         for thread in self._threads:
-            thread.join()  # ends: its sockets are shut, and what it does with them has deadlines of its own
+            if thread.ident is not None:
+                thread.join()  # ends: its sockets are shut, and what it does with them has deadlines of its own
 
     def _work(self) -> None:
         try:

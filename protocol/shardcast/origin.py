@@ -36,12 +36,15 @@ class Origin:
         """Makes the files of `folder` visible as version `step`; `digest` of the result belongs on the chain.
 
         The same bytes again change nothing; other bytes for a published step are an IntegrityError, for the chain may
-        know the first. The files are copied, or hard-linked with `link` by a caller that never writes to them again.
+        know the first. The files are copied, or with `link` hard-linked where that is possible, for a caller that never
+        writes to them again.
         """
         if self.store.holds(step):
             return self._require_same(folder, step)
         paths = publishable(folder)
-        size = sum(path.stat().st_size for path in paths)
+        with disk_errors(folder):
+            size = sum(path.stat().st_size for path in paths)
+            link = link and all(path.stat().st_dev == self.store.root.stat().st_dev for path in paths)
         with self.store.draft(step, "publishing", 0 if link else size) as draft:
             with disk_errors(draft):
                 for left in draft.iterdir():

@@ -26,10 +26,8 @@ from protocol.shardcast.source import Source, Standing, weights
 
 _TASK_SECONDS = 2.0  # a task is as long as its source takes for this time: long enough to hide the round trip
 _TASK_CHUNKS = 16  # and never longer than this
-_LAG_SECONDS, _LAG_CHUNKS = (
-    1.0,
-    3.0,
-)  # a source lags after this time without a chunk, or this many times what others take
+_LAG_SECONDS = 1.0  # a task lags when it has not moved for this time
+_LAG_CHUNKS = 3.0  # and for as long as the best source takes for this many chunks
 _NAP_SECONDS = 1.0  # the longest a worker waits before it looks again
 _NAMED = 4  # missing chunks that an error names
 

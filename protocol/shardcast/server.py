@@ -147,7 +147,8 @@ class Server:
             except OSError:
                 self._closing.wait(_ACCEPT_PAUSE)
                 continue
-            self._admit(sock, address[0])
+            with suppress(OSError):  # it has gone already
+                self._admit(sock, address[0])
 
     def _admit(self, sock: socket.socket, address: str) -> None:
         wire = Wire(sock, self.limits.stall)

@@ -82,7 +82,11 @@ class VersionStore:
         except OSError as error:
             os.close(self._lock)
             raise LockHeld(f"another process uses {root}", hint="give each process a folder of its own") from error
-        self._sweep()
+        try:
+            self._sweep()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         os.close(self._lock)
@@ -226,9 +230,9 @@ class VersionStore:
         """Steps go upwards: a draft older than the one begun now would only fill the disk, and so would its twin."""
         with self._mutex:
             for other in self._drafts.iterdir():
-                owner = int(other.name.partition("-")[0])
-                is_older = owner < step and owner not in self._drafting
-                if is_older or (owner == step and other != folder):
+                owner = other.name.partition("-")[0]
+                is_older = _STEP.fullmatch(owner) and int(owner) < step and int(owner) not in self._drafting
+                if is_older or (owner == str(step) and other != folder):
                     shutil.rmtree(other, ignore_errors=True)
 
     def _require_space(self, folder: Path, size: int) -> None:

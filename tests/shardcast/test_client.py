@@ -12,7 +12,15 @@ from dataclasses import replace
 
 import pytest
 
-from protocol.errors import DeadlineExceeded, HashMismatch, IntegrityError, LockHeld, PreflightError, Unavailable
+from protocol.errors import (
+    DeadlineExceeded,
+    HashMismatch,
+    IntegrityError,
+    LockHeld,
+    PreflightError,
+    Unavailable,
+    UsageError,
+)
 from protocol.identity import Key
 from protocol.shardcast import schedule
 from protocol.shardcast.connection import Pool, Timeouts
@@ -100,6 +108,23 @@ def test_a_version_that_the_chain_has_replaced_is_fetched_anew(cast: Cast) -> No
     assert contents(folder) == {"model": b"new"}
 
 
+def test_a_version_whose_manifest_was_damaged_on_disk_is_fetched_anew(cast: Cast) -> None:
+    manifest, origin = cast.origin({"model": b"weights"})
+    client = cast.client()
+    folder = client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
+    (folder / ".manifest.json").write_bytes(b"rot")
+    client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
+    assert client.store.manifest(1) == origin.store.manifest(1)
+
+
+def test_a_digest_of_the_wrong_kind_is_the_callers_fault(cast: Cast) -> None:
+    manifest, origin = cast.origin({"model": b"weights"})
+    client = cast.client()
+    with pytest.raises(UsageError):
+        client.fetch(1, manifest.digest.hex(), [origin_at(origin.url)], DEADLINE)  # type: ignore[arg-type]
+    assert not client.statistics.violations
+
+
 def test_progress_is_told_up_to_the_whole(cast: Cast, files: dict[str, bytes]) -> None:
     seen: list[tuple[int, int, int]] = []
     manifest, origin = cast.origin(files)
@@ -184,6 +209,32 @@ def test_one_flipped_bit_on_a_relay_is_blamed_on_it_and_costs_one_chunk(cast: Ca
     assert client.statistics.bytes_from == {"relay": 7 * CHUNK, "origin": 5 * CHUNK}, "only its chunk was wrong"
 
 
+def test_what_a_liar_was_sending_besides_is_not_taken_any_more(cast: Cast) -> None:
+    files = {"model": cast.bytes(60 * CHUNK)}
+    manifest, origin = cast.origin(files)
+    client = cast.client(streams=2, timeouts=Timeouts())
+    is_sending = threading.Event()
+
+    def lie_beside_a_long_answer(request: Request) -> None:
+        if len(faulty.file_requests) == 1:
+            request.serve()  # makes it known as fast, so that it is asked for many chunks at once
+        elif len(request.body) > CHUNK and not is_sending.is_set():
+            request.send(request.head() + request.body[:CHUNK])
+            is_sending.set()
+            wait_until(lambda: bool(client.statistics.violations))
+            request.send(request.body[CHUNK:])
+        else:
+            assert is_sending.wait(DEADLINE)
+            faults.flip_a_bit(request)
+
+    signed = origin.store.manifest(1)
+    faulty = cast.scripted(signed, files, lie_beside_a_long_answer)
+    honest = cast.scripted(signed, files, lambda r: r.serve() if client.statistics.violations else faults.be_busy(r))
+    sources = [relay_at(faulty.url, "faulty"), origin_at(honest.url, "honest")]
+    assert contents(client.fetch(1, manifest.digest, sources, DEADLINE)) == files
+    assert client.statistics.bytes_from["faulty"] <= 3 * CHUNK
+
+
 def test_who_lied_about_a_version_is_remembered_by_the_next_attempt(cast: Cast) -> None:
     files = {"model": cast.bytes(2 * CHUNK)}
     manifest, faulty, sources = beside_an_honest_source(cast, files, faults.flip_a_bit)
@@ -193,6 +244,18 @@ def test_who_lied_about_a_version_is_remembered_by_the_next_attempt(cast: Cast) 
     asked = len(faulty.requests)
     client.fetch(1, manifest.digest, sources, DEADLINE)
     assert len(faulty.requests) == asked
+
+
+def test_when_everybody_lied_a_new_attempt_gives_everybody_another_chance(cast: Cast) -> None:
+    """A chunk may also be spoilt on its way: an only source must not be lost for good."""
+    files = {"model": cast.bytes(2 * CHUNK)}
+    manifest, origin = cast.origin(files)
+    scripts = [faults.flip_a_bit, Request.serve, Request.serve]
+    server = cast.scripted(origin.store.manifest(1), files, lambda request: scripts.pop(0)(request))
+    client = cast.client(streams=1)
+    with pytest.raises(Unavailable):
+        client.fetch(1, manifest.digest, [origin_at(server.url)], DEADLINE)
+    assert contents(client.fetch(1, manifest.digest, [origin_at(server.url)], DEADLINE)) == files
 
 
 def test_among_many_liars_one_honest_source_is_enough(cast: Cast) -> None:
@@ -468,6 +531,25 @@ def test_a_fault_of_our_own_ends_the_fetch_at_once(cast: Cast) -> None:
     with pytest.raises(ZeroDivisionError):
         cast.client(progress=fail, streams=1).fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
     assert time.monotonic() - began < DEADLINE / 2
+
+
+def test_a_machine_without_another_thread_to_give_fails_at_once_and_cleanly(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, origin = cast.origin({"model": b"weights"})
+    start, started = threading.Thread.start, []
+
+    def give_two(thread: threading.Thread) -> None:
+        if thread.name.startswith("fetch-"):
+            if len(started) == 2:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", give_two)
+    with pytest.raises(PreflightError, match="threads"):
+        cast.client().fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
+    assert not [thread for thread in started if thread.is_alive()]
 
 
 def test_no_thread_outlives_a_fetch_even_if_sources_hang(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -55,6 +57,15 @@ def test_linked_files_take_no_second_place_on_disk(cast: Cast) -> None:
     assert os.path.samefile(folder / "a", origin.store.folder(4) / "a")
     assert not (origin.store.folder(4) / "b").is_symlink()
     assert contents(origin.store.folder(4)) == {"a": b"weights", "b": b"weights"}
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second file system to copy from")
+def test_files_of_another_disk_are_copied_where_links_are_wished(cast: Cast) -> None:
+    with TemporaryDirectory(dir="/dev/shm") as other:
+        (Path(other) / "a").write_bytes(b"weights")
+        origin = cast.publisher(cast.store("origin"))
+        origin.publish(Path(other), 4, link=True)
+        assert contents(origin.store.folder(4)) == {"a": b"weights"}
 
 
 def test_leftovers_of_a_crash_do_not_get_into_a_version(cast: Cast) -> None:

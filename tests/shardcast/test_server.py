@@ -191,7 +191,7 @@ def test_a_connection_serves_many_requests_even_when_they_come_at_once(server: S
 
 def test_idle_connections_do_not_hold_up_others(cast: Cast, content: bytes) -> None:
     """The published shardcast serves one connection after the other: a single idle one stops it."""
-    limits = ServerLimits(connections=4, per_address=4, eviction_age=0.0)
+    limits = ServerLimits(connections=4, per_address=4, head=60.0, eviction_age=0.0)
     manifest, server = cast.origin({"model": content}, limits=limits)
     idle = [Peer(server) for _ in range(4)]
     idle[1].send("GET /v/1/fi")  # half a request is idle too
@@ -245,17 +245,24 @@ def test_a_connection_that_stays_idle_is_ended(cast: Cast) -> None:
         assert peer.is_closed()
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [ServerLimits(stall=0.1), ServerLimits(stall=0.1, floor_rate=1 << 40)],
-    ids=["stands still", "reads too slowly"],
-)
-def test_a_reader_that_is_too_slow_is_cut(cast: Cast, limits: ServerLimits) -> None:
-    _, server = cast.origin({"model": BIG}, limits=limits)
+def is_serving() -> bool:
+    return any(thread.name == "shardcast-127.0.0.1" for thread in threading.enumerate())
+
+
+def test_a_reader_that_stands_still_is_cut(cast: Cast) -> None:
+    _, server = cast.origin({"model": BIG}, limits=ServerLimits(stall=0.1))
     with Peer(server) as peer:
         peer.send("GET /v/1/files/model HTTP/1.1\r\nHost: x\r\n\r\n")
         peer.sock.recv(1)
-        wait_until(lambda: not any(thread.name == "shardcast-127.0.0.1" for thread in threading.enumerate()))
+        wait_until(lambda: not is_serving())
+
+
+def test_a_reader_that_never_rests_but_is_too_slow_is_cut(cast: Cast) -> None:
+    _, server = cast.origin({"model": BIG}, limits=ServerLimits(stall=0.8, floor_rate=1 << 40))
+    with Peer(server) as peer:
+        peer.send("GET /v/1/files/model HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_until(lambda: bool(peer.sock.recv(1 << 13)) and not is_serving())
+    assert server.counts.bytes_served < len(BIG)
 
 
 def test_every_byte_served_is_counted_and_reported(cast: Cast, content: bytes) -> None:
@@ -285,7 +292,7 @@ def test_a_version_that_is_retired_while_it_is_read_is_read_to_its_end(cast: Cas
 
 def test_closing_ends_every_connection_and_thread(cast: Cast) -> None:
     before = set(threading.enumerate())
-    _, server = cast.origin({"model": BIG})
+    _, server = cast.origin({"model": BIG}, progress=lambda *_: threading.Event().wait(0.2) and None)
     with Peer(server) as idle, Peer(server) as reading, Peer(server) as asking:
         reading.send("GET /v/1/files/model HTTP/1.1\r\nHost: x\r\n\r\n")
         asking.send("GET ")
