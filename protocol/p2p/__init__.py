@@ -7,14 +7,14 @@
 
 service.py     what is looked for, and what a provider says about itself
 directory.py   announce and find: what the rest of the project uses
-host.py        the thread, its supervisor and the synchronous face; no trio outside of it
+host.py        the thread, its supervisor and the synchronous face; life.py one life of the thread
 bootnode.py    a host that only helps others to meet
 discovery.py   what runs inside the thread: the parts below put together, and the endpoint protocol
 membership.py  joining the network and staying in it; peers.py is the saved peer list
 kademlia.py    the DHT: lookups and serving them; wire.py messages, routing.py table, records.py provider records
 node.py        connections and who may have how many; stream.py one question and its answer
 transport.py   one connection: TCP, Noise, Yamux; negotiation.py is multistream-select
-address.py     multiaddrs, strictly;  settings.py  every deadline and cap
+address.py     multiaddrs, strictly;  settings.py  every deadline and cap;  backoff.py  pauses
 
 A provider is whoever holds the PeerID's key, and the PeerID is a chain address: `find` proves who answers, never that
 what is answered is true. Whom to trust, the caller reads from the chain.

@@ -1,7 +1,7 @@
 """One connection: TCP, then Noise, then Yamux; nothing else is offered. py-libp2p's parts, made safe against strangers.
 
 Its Noise, Yamux and PeerIDs are used; its Swarm, BasicHost and KadDHT are not, for reasons a test holds each
-(tests/p2p/test_hostile.py): they accept plaintext identities by default, one bad byte in a stream's negotiation ends the
+(tests/p2p): they accept plaintext identities by default, one bad byte in a stream's negotiation ends the
 process' whole host, an accepted connection takes its slot for ever, twelve silent streams shut the DHT, and two hosts
 listen on one port without noticing.
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
+from libp2p.stream_muxer.exceptions import MuxedStreamError
 
 from protocol import canonical
 from protocol.errors import Unavailable
 from protocol.identity import Key
 from protocol.p2p import Directory
+from protocol.p2p.address import PeerAddress
+from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
+from protocol.p2p.node import Connection
 from tests.p2p.network import RELAY, Network, endpoint, eventually, find, find_exactly, listening_on, port_of, quick
 
 
@@ -110,21 +115,45 @@ def test_a_peer_that_falls_silent_without_a_word_is_noticed(network: Network) ->
     """A machine that loses its power closes no connection: only the liveness check can tell."""
     bootnode = network.host(timing=quick(ping=0.2, pong=0.3))
     silent = network.host(bootnode)
-    eventually(lambda: bootnode.status().connections == 1)
 
-    async def fall_silent(discovery: object) -> None:
-        import trio
+    async def look(discovery: Discovery) -> list[Connection]:
+        return discovery.node.connections()
 
-        for connection in discovery.node.connections():  # type: ignore[attr-defined]
+    (connection,) = eventually(lambda: bootnode.run_inside(look, deadline=5, what="looking"))
 
-            async def nothing(data: bytes) -> None:
-                await trio.lowlevel.checkpoint()
+    async def fall_silent(discovery: Discovery) -> None:
+        async def nothing(data: bytes) -> None:
+            await trio.lowlevel.checkpoint()
 
-            connection.muxer._write_frame = nothing
+        for each in discovery.node.connections():
+            each.muxer._write_frame = nothing  # type: ignore[method-assign]
 
     silent.run_inside(fall_silent, deadline=5, what="falling silent")
 
-    eventually(lambda: bootnode.status().connections == 0, within=5)
+    eventually(lambda: connection.muxer.is_dead, within=5)
+
+
+def test_a_question_on_a_connection_that_turns_out_dead_is_asked_again_on_a_new_one(network: Network) -> None:
+    """The peer restarted, and nobody has told the old connection."""
+    provider = network.provider(network.host(), port=8105)
+    known = PeerAddress.parse(provider.addresses[0])
+    seeker = network.host(provider)
+    seeker.join(20)
+
+    async def ask(discovery: Discovery) -> bytes:
+        stale = discovery.node.connection(known.peer)
+        assert stale
+
+        async def find_out() -> None:
+            stale.muxer.cut()
+            raise MuxedStreamError("the connection was dead all along")
+
+        stale.muxer.open_stream = find_out  # type: ignore[method-assign]
+        return await discovery.node.request(
+            known.peer, (known.address,), ENDPOINT_PROTOCOL, RELAY.key, cap=4096, what="endpoint"
+        )
+
+    assert seeker.run_inside(ask, deadline=10, what="asking") == endpoint(8105).encode()
 
 
 def test_two_bootnodes_that_know_each_other_survive_the_loss_of_either(network: Network) -> None:

@@ -20,6 +20,7 @@ from protocol.identity import Key
 from protocol.p2p import Host, Limits, negotiation
 from protocol.p2p.address import PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
+from protocol.p2p.node import Connection
 from protocol.p2p.routing import Contact
 from protocol.p2p.stream import Stream
 from protocol.p2p.wire import PROTOCOL as KAD
@@ -134,8 +135,8 @@ def test_a_full_house_gives_a_newcomer_the_place_of_the_least_missed(network: Ne
     bootnode = network.host(limits=Limits(connections=6))
     provider = network.provider(bootnode)
 
-    async def to_provider(discovery: Discovery) -> int:
-        return id(discovery.node.connection(PeerAddress.parse(provider.addresses[0]).peer))
+    async def to_provider(discovery: Discovery) -> Connection | None:
+        return discovery.node.connection(PeerAddress.parse(provider.addresses[0]).peer)
 
     before = bootnode.run_inside(to_provider, deadline=5, what="looking")
 
