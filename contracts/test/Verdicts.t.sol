@@ -200,6 +200,19 @@ contract VerdictsTest is Base {
         assertEq(fundsOf(run).reserved, 0);
     }
 
+    /// @dev Nobody has called for the seat since its first units matured: the challenge itself must take note of them.
+    function test_whatHadMaturedUnnoticedIsSafeFromAHardCaseToo() public {
+        submit(0, 30);
+        pass(WINDOW - 1);
+        Runs.Ref memory bad = submit(0, 100);
+        pass(ripening(WINDOW) - WINDOW);
+        challenge(0, bad, true);
+        assertUnits(0, 30, 100);
+        convictBySilence(bad);
+        assertUnits(0, 30, 0);
+        assertEq(runs.claim(run, nodes[0]), 30 * REWARD);
+    }
+
     function test_whatMaturesDuringAHardCaseIsNotPaidBeforeTheVerdict() public {
         Runs.Ref memory ref = submit(0, 100);
         submit(0, 40);
