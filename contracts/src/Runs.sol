@@ -163,9 +163,7 @@ contract Runs is EIP712 {
         uint256 slashed
     );
     event Cleared(uint256 indexed run, address indexed node, bytes32 indexed root, uint32 step, uint32 sequence);
-    event Claimed(
-        uint256 indexed run, address indexed node, address indexed operator, uint256 units, uint256 amount
-    );
+    event Claimed(uint256 indexed run, address indexed node, address indexed operator, uint256 units, uint256 amount);
 
     // ---- state ------------------------------------------------------------------------------------------------------
 
@@ -269,9 +267,8 @@ contract Runs is EIP712 {
         if (s.role == Role.Active || s.role == Role.Banned) revert WrongState();
         if (s.role == Role.Left && s.operator != msg.sender) revert Denied();
         if (block.timestamp > deadline) revert TooLate();
-        bytes32 digest = _hashTypedDataV4(
-            keccak256(abi.encode(JOIN, run, msg.sender, node, keccak256(peer), hardware, deadline))
-        );
+        bytes32 digest =
+            _hashTypedDataV4(keccak256(abi.encode(JOIN, run, msg.sender, node, keccak256(peer), hardware, deadline)));
         if (!SignatureChecker.isValidSignatureNow(node, digest, nodeSig)) revert Denied();
         if (p.gate != address(0)) {
             digest = _hashTypedDataV4(keccak256(abi.encode(INVITE, run, node, deadline)));
@@ -353,7 +350,11 @@ contract Runs is EIP712 {
     }
 
     /// @dev The caller's seat, if it may work on `step` now.
-    function _seatFor(uint256 run, Policy storage p, uint32 step, bytes32 beacon) private view returns (Seat storage s) {
+    function _seatFor(uint256 run, Policy storage p, uint32 step, bytes32 beacon)
+        private
+        view
+        returns (Seat storage s)
+    {
         s = seats[run][msg.sender];
         if (s.role != Role.Active) revert Denied();
         if (s.openHard != 0) revert CaseOpen();
