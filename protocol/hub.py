@@ -214,12 +214,7 @@ class HubClient:
             after, wait = entries[-1][0], 0
 
     def _json(self, path: str) -> Any:
-        import json
-
-        try:
-            return json.loads(self._get(path, cap=_JSON_BYTES_MAX))
-        except ValueError as error:
-            raise Malformed(f"the hub's answer to {path} is no JSON") from error
+        return canonical.parse(self._get(path, cap=_JSON_BYTES_MAX), f"the hub's answer to {path}")
 
     def _get(self, path: str, *, cap: int) -> bytes:
         with self._errors(path), self._http.stream("GET", self._path(path)) as response:
@@ -236,7 +231,7 @@ class HubClient:
         with self._errors(path):
             response = self._http.request(method, full, content=data, headers=headers)
             self._require_ok(response)
-            return response.json() if response.content else None
+            return canonical.parse(response.content, f"the hub's answer to {path}") if response.content else None
 
     @staticmethod
     def _require_ok(response: httpx.Response) -> None:

@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.canonical import parse
+from protocol.errors import Malformed
+
 Arrays = dict[str, NDArray[Any]]
 
 HEAD_BYTES_MAX = 64 << 20
@@ -40,9 +43,9 @@ def read(receive: Callable[[int], bytes], *, cap: int) -> tuple[dict[str, Any], 
     if size > HEAD_BYTES_MAX:
         raise WireError(f"head of {size} bytes")
     try:
-        head = json.loads(receive(size))
+        head = parse(receive(size), "head")
         wanted = [(str(name), _TYPES[kind], int(length)) for name, kind, length in head.pop("arrays")]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (Malformed, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"head cannot be read: {error}") from error
     if any(length < 0 for _, _, length in wanted):
         raise WireError("negative length")

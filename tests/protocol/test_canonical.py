@@ -32,3 +32,23 @@ def test_size_is_capped_before_parsing() -> None:
 def test_what_is_written_is_read_back() -> None:
     value = {"b": [1, -5, 2**53 - 1], "a": {"x": None, "y": "é"}}
     assert canonical.decode(canonical.encode(value), cap=1000, what="x") == value
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[" * 100_000, b'{"a":' * 50_000, b'["]]]]",' * 90_000, b'["\\\\",' * 90_000, b'["\\"]]",' * 90_000],
+    ids=["lists", "objects", "closing brackets in strings", "escaped backslashes", "escaped quotes"],
+)
+def test_deep_nesting_is_refused_without_parsing(data: bytes) -> None:
+    """json's C scanner would overflow the stack here: py_ecc has raised the recursion limit to 100,000."""
+    import py_ecc
+
+    assert py_ecc
+    for read in (lambda: canonical.decode(data, cap=len(data), what="x"), lambda: canonical.parse(data, "x")):
+        with pytest.raises(Malformed, match="nested deeper"):
+            read()
+
+
+def test_brackets_in_strings_are_not_nesting() -> None:
+    value = {"a": "[" * 500 + '"' + "\\" * 3 + "{" * 500, "b": [[["x"]]]}
+    assert canonical.decode(canonical.encode(value), cap=10_000, what="x") == value
