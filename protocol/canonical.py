@@ -18,7 +18,6 @@ import rfc8785
 
 from protocol.errors import Malformed, Oversized
 
-
 _DEPTH_MAX = 64
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
