@@ -6,12 +6,11 @@ overlaps training. A version appears under its name by an atomic rename.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import PreflightError
+from trainer.folder import sweep, whole
 
 
 class Outbox:
@@ -27,21 +26,14 @@ class Outbox:
 
         from node.engine.weights import CONFIG, TOKENIZER, WEIGHTS, save_weights
 
-        final, partial = self.folder / str(step), self.folder / f".writing-{step}"
+        final = self.folder / str(step)
         if final.exists():
             return final
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            partial.mkdir()
+        sweep(self.folder)  # the trainer is the only one that writes here; the hub's process only reads and removes
+        with whole(final, f"the weights of step {step}") as partial:
             for name in (CONFIG, TOKENIZER):
                 shutil.copyfile(self._model_files / name, partial / name)
             save_weights(model, partial / WEIGHTS, torch.bfloat16)
-            os.replace(partial, final)
-        except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise PreflightError(
-                f"cannot write the weights of step {step}: {error.strerror or error}", hint="free some space"
-            ) from error
         return final
 
     def waiting(self) -> list[int]:

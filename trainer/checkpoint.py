@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import IntegrityError, PreflightError
+from protocol.errors import IntegrityError
+from trainer.folder import sweep, whole
 
 log = logging.getLogger("trainer")
 
@@ -28,29 +28,18 @@ class Checkpoints:
         self._folder = folder
         self._keep = keep
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".writing-*"):  # of a process that died
-            shutil.rmtree(left)
+        sweep(folder)
 
     def save(self, step: int, state: dict[str, Any], write: Callable[[Path], None]) -> Path:
         """Saves `state` and whatever `write(folder)` puts beside it. Raises PreflightError when the disk is full."""
-        final, partial = self._folder / f"step_{step}", self._folder / f".writing-{step}"
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            partial.mkdir()
+        final = self._folder / f"step_{step}"
+        with whole(final, f"the checkpoint of step {step}") as partial:
             write(partial)
             (partial / STATE).write_text(json.dumps({"step": step, **state}))
             (partial / DIGESTS).write_text(json.dumps(_digests(partial)))
-            for path in partial.iterdir():
-                _sync(path)
-            shutil.rmtree(final, ignore_errors=True)
-            os.replace(partial, final)
-            _sync(self._folder)
-        except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise PreflightError(
-                f"cannot write the checkpoint of step {step}: {error.strerror or error}", hint="free some space"
-            ) from error
-        for old in self.steps()[: -self._keep]:
+        # Newer ones were passed over as damaged when this line of training was resumed: they must not crowd it out.
+        line = [old for old in self.steps() if old <= step]
+        for old in set(self.steps()) - set(line[-self._keep :]):
             shutil.rmtree(self._folder / f"step_{old}", ignore_errors=True)
         return final
 
@@ -88,11 +77,3 @@ def _digests(folder: Path) -> dict[str, str]:
             with path.open("rb") as file:
                 found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -3,31 +3,37 @@
 The hub is believed nothing: commitments and seats come from the trainer's own index of the chain, receipts must carry the
 signatures of seated validators, files must hash to their commitments and are read in the sandbox. Of a node's work for a
 step only what lies before its first rejected, skipped or missing sequence counts: nobody gains by withholding a submission.
+Whatever is not as it should be is counted and left out; it stops nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+import shutil
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from protocol.chain import Chain
-from protocol.chain.events import Submitted, ValidatorApproved, ValidatorSeated
+from protocol.chain.events import Event, Submitted, ValidatorApproved, ValidatorSeated
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref
-from protocol.errors import Malformed, ProtocolViolation
+from protocol.errors import Malformed, ProtocolViolation, Unavailable
 from protocol.hub import HubClient
 from protocol.rollout import Sample
 from protocol.runspec import RunSpec
-from protocol.sandbox import Sandbox
+from protocol.sandbox import Reading, Sandbox
 from protocol.verdict import Outcome, Receipt
 from trainer import advantage
 from trainer.packing import TrainingSample
 
 log = logging.getLogger("trainer")
+
+_STRANGERS_MAX = 1024  # receipts kept in case their signer's seat is on chain but not read yet
+_ATTEMPTS_MAX = 5  # of fetching one file from a hub that answers otherwise
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,22 @@ class Group:
     samples: tuple[TrainingSample, ...]
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What the model can be trained on."""
+
+    vocabulary: int
+    context: int
+    """Tokens of prompt and completion together."""
+
+
 @dataclass
 class _Work:
     event: Submitted
-    accepted_by: set[str] = field(default_factory=set)
-    rejected: bool = False
-    taken: bool = False
+    attempts: int = 0
+    read: bool = False
+    broken: bool = False
+    """Accepted, but of no use: the line ends here as if it had been rejected."""
 
 
 @dataclass
@@ -62,40 +78,48 @@ class DataCounts:
     """Dropped because all samples got the same reward."""
     stale_groups: int = 0
     """Dropped because they were older than the run's max_lag."""
+    bad_receipts: int = 0
+    """Malformed, forged, of another run or spec, or of somebody who held no seat when it came; ignored."""
+    bad_files: int = 0
+    """Accepted by validators and yet not there, not the committed bytes, or nothing the model could be trained on."""
     staleness: Counter[int] = field(default_factory=Counter)
     """Groups trained on, by steps of age."""
 
 
 class RolloutSource:
-    """Follows chain and hub; call `poll`, then `take`. Not thread-safe."""
+    """Follows chain and hub; call `poll`, then `take`. Not thread-safe. `hub` may be replaced when it has moved."""
 
     def __init__(
-        self, chain: Chain, run: int, spec: RunSpec, index: EventIndex, hub: HubClient, sandbox: Sandbox, folder: Path
-    ) -> None:
+        self, chain: Chain, run: int, spec: RunSpec, index: EventIndex, hub: HubClient, sandbox: Sandbox, folder: Path,
+        bounds: Bounds,
+    ) -> None:  # fmt: skip
+        self.hub = hub
         self.counts = DataCounts()
         self.trained_nodes: Counter[str] = Counter()
         self._chain = chain
         self._run = run
         self._spec = spec
+        self._digest = spec.digest.hex()
         self._index = index
-        self._hub = hub
         self._sandbox = sandbox
         self._folder = folder
+        self._bounds = bounds
+        self._oldest = 0
         self._validators: set[str] = set()
         self._works: dict[bytes, _Work] = {}
         self._lines: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)  # (node, step) → sequence → work
-        self._early: dict[bytes, list[Receipt]] = defaultdict(
-            list
-        )  # receipts that came before their commitment was seen
+        self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)  # (step, work) → validator →
+        self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
         self._cursor = 0
         self._ready: list[Group] = []
-        self._consumed: set[tuple[bytes, int]] = set()
-        folder.mkdir(parents=True, exist_ok=True)
+        self._consumed: dict[tuple[bytes, int], int] = {}  # (work, index) → step
+        shutil.rmtree(folder, ignore_errors=True)  # downloads of a process that died
+        folder.mkdir(parents=True)
 
     def poll(self, *, wait: int = 0) -> None:
         """Learns what is new; with `wait` the hub holds its answer back up to so many seconds until there is something."""
         self._follow_chain()
-        for cursor, data in self._hub.receipts(self._cursor, wait=wait):
+        for cursor, data in self.hub.receipts(self._cursor, wait=wait):
             self._cursor = cursor
             self._add_receipt(data)
         self._collect()
@@ -112,103 +136,149 @@ class RolloutSource:
         self._ready.sort(key=lambda group: -group.step)
         batch, self._ready = self._ready[:count], self._ready[count:]
         for group in batch:
-            self._consumed.add((group.work, group.index))
+            self._consumed[group.work, group.index] = group.step
             self.counts.staleness[step - group.step] += 1
             self.trained_nodes[group.node] += 1
         return batch
 
     def forget_before(self, step: int) -> None:
-        """Drops what no batch can use any more."""
-        oldest = step - self._spec.max_lag
-        gone = {work for work, state in self._works.items() if state.event.step < oldest}
-        for work in gone:
-            del self._works[work]
+        """Drops, and from now on ignores, what no batch can use any more when the next one is for `step`."""
+        self._drop_stale(step)
+        oldest = self._oldest = step - self._spec.max_lag
+        self._works = {work: state for work, state in self._works.items() if state.event.step >= oldest}
         self._lines = defaultdict(dict, {key: line for key, line in self._lines.items() if key[1] >= oldest})
-        self._consumed = {(work, index) for work, index in self._consumed if work not in gone}
+        self._verdicts = defaultdict(dict, {key: of for key, of in self._verdicts.items() if key[0] >= oldest})
+        self._consumed = {key: of for key, of in self._consumed.items() if of >= oldest}
 
     @property
     def cursor(self) -> list[list[object]]:
         """What was consumed and could be met again, for a checkpoint."""
-        return [[work.hex(), index] for work, index in sorted(self._consumed)]
+        return [[work.hex(), index, step] for (work, index), step in sorted(self._consumed.items())]
 
     def restore(self, cursor: list[list[object]]) -> None:
-        self._consumed = {(bytes.fromhex(str(work)), int(str(index))) for work, index in cursor}
+        self._consumed = {(bytes.fromhex(str(work)), int(str(index))): int(str(step)) for work, index, step in cursor}
 
     # ---- following -----------------------------------------------------------------------------------------------------
 
     def _follow_chain(self) -> None:
         changes = self._index.poll()
-        for event in changes.removed:
-            if isinstance(event.data, Submitted):
-                self._works.pop(_work(event.data), None)
-                self._lines[event.data.node, event.data.step].pop(event.data.sequence, None)
-        for event in changes.added:
-            match event.data:
-                case Submitted() as s if s.run == self._run:
-                    self._add_commitment(s)
-                case ValidatorSeated() as v if v.run == self._run:
-                    (self._validators.add if v.seated else self._validators.discard)(v.validator)
-                case ValidatorApproved(approved=False) as v if v.run == self._run:
-                    self._validators.discard(v.validator)
+        if any(
+            isinstance(event.data, ValidatorSeated | ValidatorApproved) for event in changes.removed + changes.added
+        ):
+            self._read_seats()
+        for s in self._submissions(changes.removed):
+            work = _work(s)
+            self._works.pop(work, None)
+            self._ready = [group for group in self._ready if group.work != work]
+            self._lines[s.node, s.step].pop(s.sequence, None)
+        for s in self._submissions(changes.added):
+            if s.step >= self._oldest:
+                work = _work(s)
+                self._works[work] = _Work(s)
+                self._lines[s.node, s.step][s.sequence] = work
 
-    def _add_commitment(self, s: Submitted) -> None:
-        work = _work(s)
-        self._works[work] = _Work(s)
-        self._lines[s.node, s.step][s.sequence] = work
-        for receipt in self._early.pop(work, []):
+    def _submissions(self, events: list[Event]) -> Iterator[Submitted]:
+        return (e.data for e in events if isinstance(e.data, Submitted) and e.data.run == self._run)
+
+    def _read_seats(self) -> None:
+        """Who holds a validator seat, from the beginning: so it is right whatever a reorg took back."""
+        events = [*self._index.events(ValidatorSeated), *self._index.events(ValidatorApproved)]
+        self._validators.clear()
+        for _, data in sorted(events, key=lambda pair: (pair[0].block, pair[0].log_index)):
+            match data:
+                case ValidatorSeated(run=self._run, validator=validator, seated=True):
+                    self._validators.add(validator)
+                case (
+                    ValidatorSeated(run=self._run, validator=validator)
+                    | ValidatorApproved(run=self._run, validator=validator, approved=False)
+                ):
+                    self._validators.discard(validator)
+        waiting = list(self._strangers)
+        self._strangers.clear()
+        for receipt in waiting:
             self._apply(receipt)
 
     def _add_receipt(self, data: bytes) -> None:
         try:
             receipt = Receipt.parse(data, self._chain.domain, self._run)
+            if receipt.details.spec != self._digest:
+                raise Malformed("its validator works with another run spec")
         except ProtocolViolation as error:
-            log.warning("the hub lists a receipt that is none: %s", error)
+            self.counts.bad_receipts += 1
+            log.warning("a receipt is ignored: %s", error)
             return
         if receipt.validator not in self._validators:
-            log.warning("receipt of %s, who holds no validator seat, is ignored", receipt.validator)
-        elif receipt.work in self._works:
-            self._apply(receipt)
-        else:
-            self._early[receipt.work].append(receipt)
+            self.counts.bad_receipts += 1
+            log.warning("a receipt is ignored: %s holds no validator seat", receipt.validator)
+        self._apply(receipt)
 
     def _apply(self, receipt: Receipt) -> None:
-        work = self._works[receipt.work]
-        if receipt.outcome == Outcome.ACCEPT:
-            work.accepted_by.add(receipt.validator)
-        else:
-            work.rejected = True
+        if receipt.validator not in self._validators:
+            self._strangers.append(receipt)
+        elif receipt.details.step >= self._oldest:
+            self._verdicts[receipt.details.step, receipt.work].setdefault(receipt.validator, receipt.outcome)
+
+    def _accepted(self, work: bytes) -> bool:
+        """Whether enough of those who hold a seat now have accepted a work, and none of them has not."""
+        of = self._verdicts.get((self._works[work].event.step, work), {})
+        outcomes = [outcome for validator, outcome in of.items() if validator in self._validators]
+        return len(outcomes) >= self._spec.verification.validators_needed and set(outcomes) == {Outcome.ACCEPT}
 
     def _collect(self) -> None:
-        """Takes what has become usable, line by line from sequence 0."""
-        needed = self._spec.verification.validators_needed
+        """Takes what has become usable, line by line from sequence 0, and gives back what no longer is."""
+        usable = set()
         for line in self._lines.values():
             for sequence in range(len(line)):
                 work = line.get(sequence)
-                if work is None or self._works[work].rejected or len(self._works[work].accepted_by) < needed:
+                if work is None or not self._accepted(work):
                     break
-                if not self._works[work].taken:
-                    self._works[work].taken = True
-                    self._read(work, self._works[work].event)
+                if not self._works[work].read:
+                    self._read(work, self._works[work])
+                if self._works[work].broken:
+                    break
+                usable.add(work)
+        self._ready = [group for group in self._ready if group.work in usable]
 
-    def _read(self, work: bytes, s: Submitted) -> None:
-        path = self._folder / f"{s.root.hex()}.parquet"
-        if not self._hub.download(s.root, path, cap=self._spec.file_bytes_max):
-            log.warning("the hub has lost the accepted file %s", s.root.hex())
-            return
+    def _read(self, work: bytes, state: _Work) -> None:
+        """Takes a file's groups. Raises Unavailable when the hub does not give it; some more polls try again then."""
+        state.attempts += 1
         try:
-            reading = self._sandbox.read(path)
-        except Malformed as error:
-            log.error("validators accepted a file that cannot be read (%s): %s", s.root.hex(), error)
-            return
-        finally:
-            path.unlink(missing_ok=True)
+            samples = self._samples(state.event)
+        except (ProtocolViolation, Unavailable) as error:
+            if isinstance(error, Unavailable) and state.attempts < _ATTEMPTS_MAX:
+                raise
+            log.error("validators accepted %s, which cannot be used: %s", state.event.root.hex(), error)
+            self.counts.bad_files += 1
+            state.broken, samples = True, ()
+        state.read = True
         size = self._spec.sampling.group_size
-        samples = reading.file.samples
         self.counts.samples += len(samples)
         self.counts.tokens += sum(len(sample.completion) for sample in samples)
         self.counts.reward += sum(sample.reward for sample in samples)
         for index in range(len(samples) // size):
-            self._add_group(work, index, s, samples[index * size : (index + 1) * size])
+            self._add_group(work, index, state.event, samples[index * size : (index + 1) * size])
+
+    def _samples(self, s: Submitted) -> tuple[Sample, ...]:
+        path = self._folder / f"{s.root.hex()}.parquet"
+        try:
+            if not self.hub.download(s.root, path, cap=self._spec.file_bytes_max):
+                raise Malformed("the hub has no such file")
+            reading = self._sandbox.read(path)
+        finally:
+            path.unlink(missing_ok=True)
+        self._require_trainable(reading)
+        return reading.file.samples
+
+    def _require_trainable(self, reading: Reading) -> None:
+        """Raises Malformed for what the learner could not digest. Whether the work is honest is the validators' to say."""
+        if reading.problem is not None:
+            raise Malformed(reading.problem)
+        for row, sample in enumerate(reading.file.samples):
+            ids = np.concatenate([sample.prompt, sample.completion])
+            if not len(sample.prompt) or not len(sample.completion) or len(ids) > self._bounds.context:
+                raise Malformed(f"sample {row} has {len(sample.prompt)} + {len(sample.completion)} tokens")
+            if ids.min() < 0 or ids.max() >= self._bounds.vocabulary:
+                raise Malformed(f"sample {row} has tokens outside the vocabulary")
 
     def _add_group(self, work: bytes, index: int, s: Submitted, samples: tuple[Sample, ...]) -> None:
         if (work, index) in self._consumed:

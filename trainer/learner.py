@@ -23,7 +23,10 @@ from trainer.packing import PackedRows, TrainingSample, pack
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """Means over the completion tokens of a step, but for `gradient_norm` (its largest) and `tokens` (their number)."""
+    """Means over the completion tokens learnt from, but for `gradient_norm` (its largest) and `tokens` (their number).
+
+    All are finite: optimizer steps that were left out count in `skipped` only.
+    """
 
     loss: float
     entropy: float
@@ -65,15 +68,17 @@ class Learner:
         ]
         for group in self.optimizer.param_groups:
             group["lr"] = s.optimizer.lr * min(1.0, (step + 1) / max(1, s.optimizer.warmup_steps))
-        totals, norms, skipped = torch.zeros(4, dtype=torch.float64), [], 0
-        for rows, frozen in zip(batches, old, strict=True):
-            part, norm = self._update(rows, frozen)
+        totals, largest, tokens, skipped = torch.zeros(4, dtype=torch.float64), 0.0, 0, 0
+        for batch, frozen in zip(batches, old, strict=True):
+            part, norm = self._update(batch, frozen)
+            if not math.isfinite(norm):
+                skipped += 1
+                continue
             totals += part
-            norms.append(norm)
-            skipped += not math.isfinite(norm)
-        tokens = sum(rows.tokens for b in batches for rows in b)
-        policy, entropy, clipped, log_ratio = (totals / tokens).tolist()
-        return StepMetrics(policy, entropy, clipped, log_ratio, max(norms), tokens, skipped)
+            largest = max(largest, norm)
+            tokens += sum(rows.tokens for rows in batch)
+        policy, entropy, clipped, log_ratio = (totals / max(1, tokens)).tolist()
+        return StepMetrics(policy, entropy, clipped, log_ratio, largest, tokens, skipped)
 
     def _update(self, batch: Sequence[PackedRows], frozen: Sequence[Tensor | None]) -> tuple[Tensor, float]:
         """One optimizer step; returns sums of (loss, entropy, clipped, |log-ratio|) and the gradient's norm."""

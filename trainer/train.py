@@ -16,21 +16,23 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 from protocol.chain import Chain
 from protocol.chain.index import EventIndex
 from protocol.environments import TaskSet
-from protocol.errors import DeadlineExceeded, IntegrityError, RpcUnavailable, Unavailable, UsageError
+from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, Unavailable, UsageError
 from protocol.home import read_json, write_json
 from protocol.hub import HubClient
+from protocol.role import is_fatal
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from trainer.broadcast import Outbox
 from trainer.checkpoint import Checkpoints
 from trainer.config import Layout, RunSettings
-from trainer.data import Group, RolloutSource
+from trainer.data import Bounds, Group, RolloutSource
 from trainer.evaluate import Evaluator
 from trainer.hub.process import HubProcess
 from trainer.learner import Learner, StepMetrics
@@ -51,10 +53,11 @@ class Trainer:
         self._status: dict[str, Any] = {"state": "starting", "evaluations": []}
         self._phases: Counter[str] = Counter()
         self._trained_tokens = 0
+        self._run = settings.chain.run
+        self._step = 0
 
     def run(self, *, resume: bool) -> None:
         """Trains to the last step. Raises UsageError when `resume` does not fit what is on disk."""
-        self._say("starting")
         with self._phase("starting"):
             self._open(resume)
         while self._step < self._t.steps and not self._stop.is_set():
@@ -79,14 +82,21 @@ class Trainer:
             raise UsageError(f"{self._layout.checkpoints} holds a run in progress", hint="murmur trainer resume")
         if resume and not found:
             raise UsageError(f"there is no checkpoint in {self._layout.checkpoints}", hint="murmur trainer run")
+        self._say("starting")
+        self._outbox = Outbox(self._layout.outgoing, self._layout.model)
+        self._open_chain()
+        if not found and (self._outbox.waiting() or self._chain.published(self._run)):
+            raise IntegrityError(
+                f"run {self._run} has published weights already, and no checkpoint of them is here",
+                hint="bring the checkpoints back, or create a new run",
+            )
+        self._hub.start()
         tasks = TaskSet(self._spec.environments)
         tasks.require_same_problems()
         self._sandbox = Sandbox(self._spec)
         self._learner = Learner(self._layout.model, self._t)
-        self._outbox = Outbox(self._layout.outgoing, self._layout.model)
         self._evaluator = Evaluator(self._spec, tasks, self._sandbox, threads=self._t.threads)
         self._source = self._open_source()
-        self._step = 0
         if found:
             self._restore(*found)
         else:
@@ -96,31 +106,38 @@ class Trainer:
             self._evaluate()
         log.info("training from step %d to %d", self._step, self._t.steps)
 
-    def _open_source(self) -> RolloutSource:
+    def _open_chain(self) -> None:
         c = self._settings.chain
-        chain = self._chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
-        chain.check(c.chain_id)
-        if chain.spec_digest(c.run) != self._spec.digest:
+        self._chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
+        self._chain.check(c.chain_id)
+        if self._chain.spec_digest(self._run) != self._spec.digest:
             raise IntegrityError(
-                f"spec.json is not the spec of run {c.run} on chain", hint="check chain.run in run.toml"
+                f"spec.json is not the spec of run {self._run} on chain", hint="check chain.run in run.toml"
             )
-        index = EventIndex(chain, first_block=c.first_block, confirmations=c.confirmations)
-        hub = HubClient(self._hub.wait_for_url(), c.run, chain.domain)
-        return RolloutSource(chain, c.run, self._spec, index, hub, self._sandbox, self._layout.output / "incoming")
 
-    def _restore(self, folder: Any, state: dict[str, Any]) -> None:
+    def _open_source(self) -> RolloutSource:
+        c, config = self._settings.chain, self._learner.model.config
+        index = EventIndex(self._chain, first_block=c.first_block, confirmations=c.confirmations)
+        bounds = Bounds(int(config.vocab_size), int(config.max_position_embeddings))
+        incoming = self._layout.output / "incoming"
+        hub = self._hub_client(self._hub.wait_for_url())
+        return RolloutSource(self._chain, self._run, self._spec, index, hub, self._sandbox, incoming, bounds)
+
+    def _hub_client(self, url: str) -> HubClient:
+        return HubClient(url, self._run, self._chain.domain)
+
+    def _restore(self, folder: Path, state: dict[str, Any]) -> None:
         if state["spec"] != self._spec.digest.hex():
             raise IntegrityError(f"{folder} belongs to a run with another spec")
         self._learner.restore(folder)
         self._source.restore(state["consumed"])
-        self._step = int(state["step"])
-        published = self._chain.published(self._settings.chain.run)
-        if published > self._step + 1:
-            # Versions after the checkpoint are on chain for good: these weights become the next version after them.
-            log.warning(
-                "the chain is %d versions ahead of the checkpoint; they are given up", published - 1 - self._step
-            )
-            self._step = published
+        step = int(state["step"])
+        # Versions after the checkpoint are on chain or on their way there, for good: these weights come after them.
+        self._step = max([step, self._chain.published(self._run) - 1, *self._outbox.waiting()])
+        if self._step > step:
+            log.warning("%d versions later than the checkpoint are given up", self._step - step)
+            self._step += 1
+        self._source.forget_before(self._step)
         self._trained_tokens = int(state["trained_tokens"])
         self._status["evaluations"] = state["evaluations"]
         log.info("resumed from %s", folder)
@@ -140,10 +157,13 @@ class Trainer:
         needed, until = self._t.groups_per_step, time.monotonic() + self._t.rollout_wait_seconds
         with self._phase("waiting for rollouts"):
             while not self._stop.is_set():
-                self._hub.require_running()
+                if url := self._hub.require_running():
+                    self._source.hub = self._hub_client(url)
                 try:
                     self._source.poll(wait=1)
-                except (Unavailable, RpcUnavailable) as error:
+                except MurmurationError as error:
+                    if is_fatal(error):
+                        raise
                     log.warning("%s; trying again", error)
                     self._stop.wait(1.0)
                 batch = self._source.take(self._step, needed)
@@ -178,7 +198,11 @@ class Trainer:
     def _evaluate(self) -> None:
         with self._phase("evaluating"):
             self._say("evaluating")
-            result = self._evaluator.evaluate(self._outbox.folder / str(self._step))
+            try:
+                result = self._evaluator.evaluate(self._outbox.folder / str(self._step))
+            except Unavailable as error:  # a verifier that hangs on some answer must not end the training
+                log.warning("step %d could not be evaluated: %s", self._step, error)
+                return
         self._status["evaluations"].append({"step": self._step, **asdict(result)})
         log.info("step %d: held-out score %.3f on %d problems", self._step, result.score, result.problems)
 
@@ -196,8 +220,13 @@ class Trainer:
         total = counts.reward - self._status.get("reward_sum", 0.0)
         recent["reward"] = total / fresh if fresh else last.get("reward", 0.0)
         self._status |= {"metrics": recent, "reward_sum": counts.reward}
-        with self._layout.metrics.open("a") as file:
-            file.write(json.dumps(recent) + "\n")
+        try:
+            with self._layout.metrics.open("a") as file:
+                file.write(json.dumps(recent) + "\n")
+        except OSError as error:
+            log.warning("the metrics of step %d could not be written: %s", step, error.strerror)
+        if metrics.skipped:
+            log.warning("step %d: %d optimizer steps had no finite gradient and were left out", step, metrics.skipped)
         log.info(
             "step %d: reward %.3f, entropy %.3f, gradient %.3f",
             step,
@@ -219,7 +248,7 @@ class Trainer:
         self._status |= {
             "state": state,
             "waiting": more or None,
-            "step": getattr(self, "_step", 0),
+            "step": self._step,
             "steps": self._t.steps,
         }
         self._status |= {"seconds": dict(self._phases), "trained_tokens": self._trained_tokens, "at": time.time()}
@@ -227,7 +256,8 @@ class Trainer:
             c = source.counts
             self._status["data"] = {
                 "samples": c.samples, "tokens": c.tokens, "groups": c.groups, "equal_groups": c.equal_groups,
-                "stale_groups": c.stale_groups, "staleness": dict(c.staleness), "trained_nodes": dict(source.trained_nodes),
+                "stale_groups": c.stale_groups, "bad_receipts": c.bad_receipts, "bad_files": c.bad_files,
+                "staleness": dict(c.staleness), "trained_nodes": dict(source.trained_nodes),
             }  # fmt: skip
         write_json(self._layout.status, self._status)
 

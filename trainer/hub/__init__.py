@@ -2,5 +2,6 @@
 
 store.py     files by content        database.py  the SQLite index over them, which `rebuild` recreates
 hub.py       what may be written, by whom, how much        app.py  the HTTP routes (protocol/hub.py lists them)
-service.py   the running hub: chain index, HTTP server, SHARDCAST origin, discovery
+server.py    uvicorn, with deadlines                   publisher.py  outgoing weights, onto the chain
+service.py   the running hub: all of these, SHARDCAST origin, discovery         process.py   it as the trainer's child
 """

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.requests import ClientDisconnect
 
 from protocol.constants import RECEIPT_BYTES_MAX
-from protocol.errors import BadSignature, MurmurationError, Oversized, PreflightError, ProtocolViolation, Unavailable
+from protocol.errors import (
+    BadSignature,
+    Malformed,
+    MurmurationError,
+    Oversized,
+    PreflightError,
+    ProtocolViolation,
+    RpcUnavailable,
+    Unavailable,
+)
 from protocol.hub import PAGE, WAIT_MAX, Refused
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Signed, bytes32
 
 Cursor = Annotated[int, Query(ge=0, lt=2**62)]
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX)]
-_STATUS = {BadSignature: 401, Oversized: 413, ProtocolViolation: 422, PreflightError: 507, Unavailable: 503}
+_STATUS: list[tuple[type[MurmurationError], int]] = [
+    (BadSignature, 401), (Oversized, 413), (ProtocolViolation, 422), (PreflightError, 507), (Unavailable, 503),
+    (RpcUnavailable, 503),
+]  # fmt: skip
+_BODY_SECONDS_MAX = 20
 
 
 def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
@@ -28,12 +45,13 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     @app.exception_handler(MurmurationError)
     async def refuse(_: Request, error: MurmurationError) -> Response:
         hub.refused[type(error).__name__] += 1
-        code = (
-            error.status
-            if isinstance(error, Refused)
-            else next((c for k, c in _STATUS.items() if isinstance(error, k)), 500)
-        )
-        return PlainTextResponse(str(error), code)
+        if isinstance(error, Refused):
+            return PlainTextResponse(str(error), error.status)
+        return PlainTextResponse(str(error), next((code for kind, code in _STATUS if isinstance(error, kind)), 500))
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_query(request: Request, error: RequestValidationError) -> Response:
+        return await refuse(request, Malformed("; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors())))
 
     @app.get(f"{base}/spec")
     async def spec() -> Response:
@@ -46,7 +64,7 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
 
     @app.put(f"{base}/works/{{work}}")
     async def upload(work: str, request: Request) -> dict[str, Any]:
-        return await hub.upload(bytes32(work), _signed(request), request.stream())
+        return await hub.upload(bytes32(work), _signed(request), _parts(request))
 
     @app.get(f"{base}/works/{{work}}")
     async def stored(work: str) -> dict[str, Any]:
@@ -83,11 +101,23 @@ def _signed(request: Request) -> Signed:
     return Signed(request.method, request.url.path, request.headers)
 
 
+async def _parts(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for part in request.stream():
+            yield part
+    except ClientDisconnect as error:
+        raise Unavailable("the sender went away") from error
+
+
 async def _body(request: Request) -> bytes:
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > RECEIPT_BYTES_MAX:
-            raise Oversized(f"more than {RECEIPT_BYTES_MAX} bytes")
-        parts.append(part)
+    try:
+        async with asyncio.timeout(_BODY_SECONDS_MAX):
+            async for part in _parts(request):
+                size += len(part)
+                if size > RECEIPT_BYTES_MAX:
+                    raise Oversized(f"more than {RECEIPT_BYTES_MAX} bytes")
+                parts.append(part)
+    except TimeoutError as error:
+        raise Unavailable(f"the request took longer than {_BODY_SECONDS_MAX} s") from error
     return b"".join(parts)

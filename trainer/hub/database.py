@@ -1,10 +1,17 @@
-"""The hub's index in SQLite (WAL): quick answers over what store and chain hold, and nothing that they do not."""
+"""The hub's index in SQLite (WAL): quick answers over what store and chain hold, and nothing that they do not.
+
+Entries of listings are numbered from the microsecond in which the database was made: whoever follows a listing by number
+goes on after a rebuild, and misses nothing.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from pathlib import Path
+
+from protocol.errors import IntegrityError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS stored (work BLOB PRIMARY KEY, root BLOB NOT NULL, size INTEGER NOT NULL, receipt TEXT NOT NULL);
@@ -15,25 +22,35 @@ CREATE TABLE IF NOT EXISTS receipts (
 CREATE TABLE IF NOT EXISTS opinions (id INTEGER PRIMARY KEY AUTOINCREMENT, work BLOB NOT NULL UNIQUE, asked_by TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS nonces (nonce BLOB PRIMARY KEY, expiry INTEGER NOT NULL);
 """
+_LISTINGS = ("receipts", "opinions")
 
 
 class Database:
     def __init__(self, path: Path) -> None:
+        """Raises IntegrityError when the file is damaged."""
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.executescript(_SCHEMA)
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_SCHEMA)
+            if not self._db.execute("SELECT 1 FROM sqlite_sequence").fetchone():
+                first = time.time_ns() // 1000
+                self._db.executemany("INSERT INTO sqlite_sequence VALUES (?, ?)", [(t, first) for t in _LISTINGS])
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise IntegrityError(f"{path} is damaged: {error}", hint="murmur trainer hub rebuild") from error
+
+    @classmethod
+    def anew(cls, path: Path) -> Database:
+        """An empty database in place of whatever is there."""
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        return cls(path)
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
-
-    def clear(self) -> None:
-        with self._lock:
-            self._db.executescript(
-                "DELETE FROM stored; DELETE FROM receipts; DELETE FROM opinions; DELETE FROM nonces;"
-            )
 
     def use_nonce(self, nonce: bytes, expiry: int, now: int) -> bool:
         """Whether the nonce is fresh; it is spent by asking. Expired ones are forgotten: their writes are refused anyway."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,7 +17,7 @@ from typing import Any
 
 from protocol import canonical
 from protocol.chain import Chain
-from protocol.chain.events import Submitted
+from protocol.chain.events import Event, Submitted
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref, Role
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
@@ -64,12 +65,6 @@ class Allowance:
         return True
 
 
-@dataclass(frozen=True)
-class Commitment:
-    event: Submitted
-    time: int
-
-
 class Hub:
     """All methods are called from the server's event loop, except `learn`, which any thread may call."""
 
@@ -87,7 +82,9 @@ class Hub:
         self._key = key
         self._quota = quota or Quota()
         self._allowances: dict[str, Allowance] = {}
-        self._commitments: dict[bytes, Commitment] = {}
+        self._commitments: dict[bytes, Event] = {}
+        self._learning = threading.Lock()
+        self._learned_at = 0.0  # monotonic, when the last finished look at the chain began
         self._changed = asyncio.Condition()
         self._poll = asyncio.Lock()
         self._writing: set[bytes] = set()
@@ -96,23 +93,28 @@ class Hub:
 
     def learn(self) -> None:
         """Reads new events of the chain."""
-        changes = self._index.poll()
-        for event in changes.removed:
-            if isinstance(event.data, Submitted) and event.data.run == self.run:
-                self._commitments.pop(_work(event.data), None)
-        for event in changes.added:
-            if isinstance(event.data, Submitted) and event.data.run == self.run:
-                self._commitments[_work(event.data)] = Commitment(event.data, self._chain.block(event.block).time)
+        with self._learning:  # whoever finds nothing new must find what others have found in place
+            began = time.monotonic()
+            changes = self._index.poll()
+            for event in changes.removed:
+                if isinstance(event.data, Submitted):
+                    self._commitments.pop(_work(event.data), None)
+            for event in changes.added:
+                if isinstance(event.data, Submitted) and event.data.run == self.run:
+                    self._commitments[_work(event.data)] = event
+            self._learned_at = began
 
     @property
     def now(self) -> int:
         """Block time."""
         return self._index.head.time if self._index.head else 0
 
-    async def commitment(self, work: bytes) -> Commitment:
+    async def commitment(self, work: bytes) -> Event:
+        """The event that committed to `work`. A node uploads right after its transaction was mined: so look once more."""
+        asked_at = time.monotonic()
         if work not in self._commitments:
-            async with self._poll:  # a node uploads right after its transaction was mined: look once more
-                if work not in self._commitments:
+            async with self._poll:  # those who wait here together share one look
+                if work not in self._commitments and self._learned_at < asked_at:
                     await asyncio.to_thread(self.learn)
         if work not in self._commitments:
             raise Refused("no such commitment on chain", NOT_FOUND)
@@ -122,33 +124,34 @@ class Hub:
 
     async def upload(self, work: bytes, request: Signed, parts: AsyncIterator[bytes]) -> dict[str, Any]:
         """Stores the file of a committed work. A file that is there already is answered with its receipt again."""
-        commitment = await self.commitment(work)
-        event = commitment.event
-        address, nonce = self._signer(request, event.root)
-        if address != event.node:
+        event = await self.commitment(work)
+        submitted: Submitted = event.data
+        address, nonce = self._signer(request, submitted.root)
+        if address != submitted.node:
             raise Refused("this work is another node's", FORBIDDEN)
+        committed_at = (await asyncio.to_thread(self._chain.block, event.block)).time
         known = self._db.stored(work)
         if known is not None:
             return json.loads(known)
-        if self.now > commitment.time + self.spec.upload_grace_seconds:
+        if self.now > committed_at + self.spec.upload_grace_seconds:
             raise Refused(f"uploaded more than {self.spec.upload_grace_seconds} s after the commitment", FORBIDDEN)
-        if work in self._writing:
-            raise Refused("this file is being uploaded already", CONFLICT)
+        if work in self._writing:  # perhaps over a connection that is dead and does not know it yet
+            raise Unavailable("this file is being uploaded already")
         cap = self._declared_size(request)
         self._admit(address, nonce, request, cap)
         self._writing.add(work)
         try:
             async with asyncio.timeout(_UPLOAD_SECONDS_MAX):
-                size = await self._store.receive(event.root, parts, cap=cap)
+                size = await self._store.receive(submitted.root, parts, cap=cap)
         except TimeoutError as error:
             raise Unavailable(f"the upload took longer than {_UPLOAD_SECONDS_MAX} s") from error
         finally:
             self._writing.discard(work)
-        receipt = StorageReceipt(self.run, work, event.root, size, self.now)
+        receipt = StorageReceipt(self.run, work, submitted.root, size, self.now)
         stored = Stored(receipt, receipt.sign(self._key, self._chain.domain)).as_json()
         text = json.dumps(stored)
         self._store.put("stored", f"{work.hex()}.json", text.encode())
-        self._db.add_stored(work, event.root, size, text)
+        self._db.add_stored(work, submitted.root, size, text)
         await self.notify()
         return stored
 
@@ -246,9 +249,8 @@ class Hub:
     # ---- rebuilding ----------------------------------------------------------------------------------------------------
 
     def rebuild(self) -> tuple[int, int]:
-        """Recreates the database from store and chain; returns (files, receipts) found. The chain decides what counts."""
+        """Fills an empty database from store and chain; returns (files, receipts) found. The chain decides what counts."""
         self.learn()
-        self._db.clear()
         files = receipts = 0
         for _, data in self._store.objects("stored"):
             try:

@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from protocol.errors import DeadlineExceeded, MurmurationError, PreflightError
-from protocol.home import read_json
+from protocol.errors import DeadlineExceeded, LockHeld, MurmurationError, PreflightError
+from protocol.home import Home, read_json
 from trainer.config import Layout
 
 log = logging.getLogger("trainer")
@@ -19,7 +20,7 @@ _RESTARTS_PER_HOUR = 5
 
 
 class HubProcess:
-    """Use as a context manager. The child also ends by itself when this process does (its stdin closes)."""
+    """`start` it within its context. The child also ends by itself when this process does (its stdin closes)."""
 
     def __init__(self, layout: Layout, password_file: Path | None) -> None:
         self._layout = layout
@@ -28,7 +29,6 @@ class HubProcess:
         self._started: list[float] = []
 
     def __enter__(self) -> HubProcess:
-        self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -39,6 +39,22 @@ class HubProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait(5)
+
+    def start(self, deadline: float = 60.0) -> None:
+        """Starts the hub. Raises LockHeld when another one does not let go of its folder in time.
+
+        One that a killed trainer left behind ends by itself, but may be publishing still.
+        """
+        until = time.monotonic() + deadline
+        while True:
+            try:
+                with Home(self._layout.hub, "hub").lock():
+                    break
+            except LockHeld:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        self._start()
 
     def wait_for_url(self, deadline: float = 90.0) -> str:
         """The hub's local URL, once it serves. Raises what ended the hub, or DeadlineExceeded."""
@@ -51,14 +67,18 @@ class HubProcess:
             time.sleep(0.05)
         raise DeadlineExceeded(f"the hub did not come up within {deadline:g} s", hint="see its messages above")
 
-    def require_running(self) -> None:
-        """Restarts a hub that has ended; raises when it keeps ending."""
-        if self._process is not None and self._process.poll() is not None:
+    def require_running(self) -> str | None:
+        """Restarts a hub that has ended, and gives its URL, which may be another one now. Raises when it keeps ending."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        while True:
             log.error("the hub ended with %s; restarting it", self._process.returncode)
             recent = [t for t in self._started if time.monotonic() - t < 3600]
             if len(recent) >= _RESTARTS_PER_HOUR:
                 self._raise_if_ended()
             self._start()
+            with suppress(_Ended):
+                return self.wait_for_url()
 
     def _start(self) -> None:
         self._layout.hub.mkdir(parents=True, exist_ok=True)

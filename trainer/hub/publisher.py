@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 
 from protocol.chain import Sender
-from protocol.errors import IntegrityError
+from protocol.errors import IntegrityError, TransactionReverted
+from protocol.shardcast.manifest import Manifest
 from protocol.shardcast.origin import Origin
 from trainer.broadcast import Outbox
 
@@ -36,14 +37,24 @@ class Publisher:
             count = chain.published(self._run)
             if step > count:
                 raise IntegrityError(f"version {step} waits to be published, but the chain is at {count}")
+            if step < count and step <= max(self._origin.store.steps(), default=0) - self._kept:
+                continue  # too old to be served again; a crash kept it from being removed
             manifest = self._origin.publish(self._outbox.folder / str(step), step, link=True)
-            if step < count:
-                if chain.publication(self._run, step).manifest != manifest.digest:
-                    raise IntegrityError(f"step {step} is on chain with other weights than these")
-            else:
-                self._sender.send(chain.publish(self._run, step, manifest.digest))
-                log.info("published step %d, %d bytes", step, manifest.total_bytes)
+            if step == count:
+                self._send(step, manifest)
+            elif chain.publication(self._run, step).manifest != manifest.digest:
+                raise IntegrityError(f"step {step} is on chain with other weights than these")
             self.published = step
             self._outbox.remove_before(step + 1 - self._kept)
             return True
         return False
+
+    def _send(self, step: int, manifest: Manifest) -> None:
+        chain = self._sender.chain
+        try:
+            self._sender.send(chain.publish(self._run, step, manifest.digest))
+        except TransactionReverted:
+            # One sent before may have been mined after its deadline: then the chain holds what we want it to.
+            if chain.published(self._run) <= step or chain.publication(self._run, step).manifest != manifest.digest:
+                raise
+        log.info("published step %d, %d bytes", step, manifest.total_bytes)

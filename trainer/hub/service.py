@@ -11,9 +11,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
-from fastapi import FastAPI
-
 from protocol.chain import Chain, Sender
 from protocol.chain.index import EventIndex
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
@@ -31,6 +28,7 @@ from trainer.hub.app import create_app
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Quota
 from trainer.hub.publisher import Publisher
+from trainer.hub.server import Server as HttpServer
 from trainer.hub.store import Store
 
 log = logging.getLogger("hub")
@@ -56,7 +54,9 @@ class HubService:
         chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
         chain.check(c.chain_id)
         self._require_own_run(chain)
-        index = EventIndex(chain, first_block=c.first_block, confirmations=c.confirmations)
+        # No confirmations here: a node uploads right after it committed, and a commitment that a reorg takes back costs
+        # some disk at most. The trainer's own index decides what is learnt from.
+        index = EventIndex(chain, first_block=c.first_block)
         database = Database(_database(self._layout))
         quota = Quota(h.writes_per_minute, h.bytes_per_hour)
         hub = Hub(chain, c.run, self._spec, index, Store(self._layout.hub / "store"), database, self._key, quota)
@@ -74,12 +74,12 @@ class HubService:
                 Sender(chain, self._key), c.run, Origin(store, self._key, chain.domain, c.run),
                 Outbox(self._layout.outgoing, self._layout.model), kept,
             )  # fmt: skip
-            server = _Server(create_app(hub, database, self._layout.status), h.host, h.port)
-            with server:
+            http = HttpServer(create_app(hub, database, self._layout.status), h.host, h.port)
+            with http:
                 reachable = h.public_host or _reachable(h.host)
-                connection.announce("hub", f"http://{reachable}:{server.port}")
+                connection.announce("hub", f"http://{reachable}:{http.port}")
                 connection.announce("origin", f"http://{reachable}:{origin_server.port}")
-                local = f"http://{_reachable(h.host)}:{server.port}"
+                local = f"http://{_reachable(h.host)}:{http.port}"
                 log.info("hub at %s, origin on port %d", local, origin_server.port)
                 followers = [
                     threading.Thread(target=self._repeat, args=(hub.learn, c.poll_seconds), name="chain", daemon=True),
@@ -117,12 +117,15 @@ class HubService:
         while not self._stop.is_set():
             try:
                 again = turn()
-            except MurmurationError as error:
-                if is_fatal(error):
+            except Exception as error:
+                if isinstance(error, MurmurationError) and is_fatal(error):
                     self._failed = error
                     self._stop.set()
                     return
-                log.warning("%s; trying again", error)
+                if isinstance(error, MurmurationError):
+                    log.warning("%s; trying again", error)
+                else:  # a hub that serves on and publishes nothing would look healthy
+                    log.exception("%s failed; trying again", threading.current_thread().name)
                 again = False
                 self._stop.wait(_RETRY_SECONDS)
             if not again:
@@ -138,35 +141,6 @@ class HubService:
         write_json(self._layout.hub_status, told)
 
 
-class _Server:
-    """uvicorn in a thread, on a port that is known before it answers."""
-
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        import socket
-
-        try:
-            self._socket = socket.create_server((host, port), backlog=256)
-        except OSError as error:
-            raise PreflightError(
-                f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another hub.port"
-            ) from error
-        self.port = int(self._socket.getsockname()[1])
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, timeout_keep_alive=30, limit_concurrency=512
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
-
-    def __enter__(self) -> _Server:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(5)
-        self._socket.close()
-
-
 def _reachable(host: str) -> str:
     return "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
 
@@ -176,7 +150,7 @@ def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> t
     c = settings.chain
     chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
     chain.check(c.chain_id)
-    database = Database(_database(layout))
+    database = Database.anew(_database(layout))
     try:
         index = EventIndex(chain, first_block=c.first_block)
         return Hub(chain, c.run, spec, index, Store(layout.hub / "store"), database, key).rebuild()

@@ -6,12 +6,14 @@ stored/<work id>.json     storage receipts         partial/                  upl
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 from protocol.errors import HashMismatch, Oversized, PreflightError
 
@@ -41,23 +43,29 @@ class Store:
                         raise Oversized(f"more than {cap} bytes")
                     hashed.update(part)
                     sink.write(part)
-                sink.flush()
-                os.fsync(sink.fileno())
-            if hashed.digest() != root:
-                raise HashMismatch("the file is not the committed one")
+                if hashed.digest() != root:
+                    raise HashMismatch("the file is not the committed one")
+                await asyncio.to_thread(_sync, sink)
             os.replace(temporary.name, self.file(root))
         except OSError as error:
-            raise PreflightError(f"the hub cannot store files: {error.strerror}") from error
+            raise _full(error) from error
         finally:
             Path(temporary.name).unlink(missing_ok=True)
         return size
 
     def put(self, kind: str, name: str, data: bytes) -> None:
-        """Writes a small object atomically."""
+        """Writes a small object atomically. Raises PreflightError when the disk refuses."""
         target = self.root / kind / name
         temporary = self.root / "partial" / name
-        temporary.write_bytes(data)
-        os.replace(temporary, target)
+        try:
+            with temporary.open("wb") as sink:
+                sink.write(data)
+                _sync(sink)
+            os.replace(temporary, target)
+        except OSError as error:
+            raise _full(error) from error
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def objects(self, kind: str) -> Iterator[tuple[str, bytes]]:
         """(name, bytes) of all small objects of a kind, oldest first."""
@@ -70,3 +78,12 @@ class Store:
             raise PreflightError(
                 f"the hub's disk is full: {free >> 20} MiB left", hint="free some space for the hub's store"
             )
+
+
+def _sync(sink: Any) -> None:
+    sink.flush()
+    os.fsync(sink.fileno())
+
+
+def _full(error: OSError) -> PreflightError:
+    return PreflightError(f"the hub cannot store files: {error.strerror}", hint="free some space for the hub's store")

@@ -1,0 +1,190 @@
+"""Publishing: in order, each step once, the same weights whatever crashes in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.engine.weights import FILES
+from protocol.chain import Sender
+from protocol.chain.client import Call
+from protocol.chain.sender import Sent
+from protocol.errors import DeadlineExceeded, IntegrityError, TransactionReverted
+from protocol.shardcast.manifest import digest_of
+from protocol.shardcast.origin import Origin
+from protocol.shardcast.store import VersionStore
+from tests.world import World
+from trainer.broadcast import Outbox
+from trainer.hub.publisher import Publisher
+
+KEPT = 2
+
+
+class Bench:
+    """Everything on disk that outlives the hub's process; `life` is one such process."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        self.folder = folder
+        self.outbox = Outbox(folder / "outgoing", folder)
+
+    def put(self, step: int, weights: str | None = None) -> None:
+        made = self.outbox.folder / str(step)
+        made.mkdir()
+        for name in FILES:
+            (made / name).write_text(f"{name} {weights or step}")
+
+    @contextmanager
+    def life(self, sender: Sender | None = None) -> Iterator[Publisher]:
+        key = self.world.trainer.key
+        with VersionStore(self.folder / "weights", KEPT, reserve=0) as store:
+            self.store = store
+            origin = Origin(store, key, self.world.chain.domain, self.world.run)
+            yield Publisher(sender or self.world.trainer, self.world.run, origin, self.outbox, KEPT)
+
+    @property
+    def on_chain(self) -> list[bytes]:
+        count = self.world.chain.published(self.world.run)
+        return [self.world.chain.publication(self.world.run, step).manifest for step in range(count)]
+
+    def served(self, step: int) -> bytes:
+        return digest_of(self.store.manifest(step))
+
+
+@pytest.fixture
+def bench(world: World, tmp_path: Path) -> Bench:
+    return Bench(world, tmp_path)
+
+
+def turn_until_idle(publisher: Publisher) -> None:
+    while publisher.turn():
+        pass
+
+
+class Crash(BaseException):
+    """The end of the process at this very place."""
+
+
+class Crashing(Sender):
+    """Ends the process before or after a transaction was mined."""
+
+    when = "before"
+
+    def send(self, call: Call) -> Sent:
+        if self.when == "after":
+            super().send(call)
+        raise Crash
+
+
+def test_versions_are_served_and_published_in_order(bench: Bench) -> None:
+    for step in (2, 0, 1):
+        bench.put(step)
+    with bench.life() as publisher:
+        for step in range(3):
+            assert publisher.turn()
+            assert publisher.published == step
+            assert bench.on_chain[step] == bench.served(step)
+        assert not publisher.turn()
+    assert len(set(bench.on_chain)) == 3
+    assert bench.outbox.waiting() == [1, 2]
+
+
+def test_whoever_sees_the_event_can_fetch_at_once(bench: Bench) -> None:
+    held: list[bool] = []
+
+    class Watching(Sender):
+        def send(self, call: Call) -> Sent:
+            held.append(bench.store.holds(0))
+            return super().send(call)
+
+    bench.put(0)
+    with bench.life(Watching(bench.world.chain, bench.world.trainer.key)) as publisher:
+        publisher.turn()
+    assert held == [True]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("crash_at", range(4))
+def test_a_crash_between_serving_and_publishing_changes_nothing(bench: Bench, when: str, crash_at: int) -> None:
+    """At every age of the store: the outbox may then hold a version that the store is too young to take again."""
+    for step in range(crash_at):
+        bench.put(step)
+        with bench.life() as publisher:
+            turn_until_idle(publisher)
+    bench.put(crash_at)
+    crashing = Crashing(bench.world.chain, bench.world.trainer.key)
+    crashing.when = when
+    with pytest.raises(Crash), bench.life(crashing) as publisher:
+        turn_until_idle(publisher)
+    digest = bench.served(crash_at)
+    bench.world.trainer._nonce = None
+    for step in (crash_at + 1, crash_at + 2):
+        bench.put(step)
+    with bench.life() as publisher:
+        turn_until_idle(publisher)
+        assert publisher.published == crash_at + 2
+        assert list(bench.store.steps()) == [crash_at + 1, crash_at + 2]
+    assert len(bench.on_chain) == crash_at + 3
+    assert bench.on_chain[crash_at] == digest
+
+
+def test_a_step_is_never_published_twice_with_different_weights(bench: Bench) -> None:
+    bench.put(0)
+    with bench.life() as publisher:
+        publisher.turn()
+    before = bench.on_chain
+    (bench.outbox.folder / "0/model.safetensors").unlink()  # a hard link: writing into it would change what is served
+    (bench.outbox.folder / "0/model.safetensors").write_text("other weights")
+    with bench.life() as publisher, pytest.raises(IntegrityError, match="other bytes"):
+        publisher.turn()
+    assert bench.on_chain == before
+
+
+def test_other_weights_than_the_chains_are_not_served_either(bench: Bench) -> None:
+    """Another machine, say, with another store, goes on with this run."""
+    bench.put(0)
+    bench.world.publish(0, b"\x0c" * 32)
+    with bench.life() as publisher, pytest.raises(IntegrityError, match="on chain with other weights"):
+        publisher.turn()
+
+
+def test_a_gap_in_the_outbox_is_an_error_and_never_a_jump(bench: Bench) -> None:
+    bench.put(1)
+    with bench.life() as publisher, pytest.raises(IntegrityError, match="the chain is at 0"):
+        publisher.turn()
+    assert bench.on_chain == []
+
+
+def test_a_transaction_that_is_mined_after_its_deadline_is_found_published(bench: Bench) -> None:
+    class Late(Sender):
+        """Sends, gives up waiting, and is refused when it tries the same again while the first is being mined."""
+
+        attempts = 0
+
+        def send(self, call: Call) -> Sent:
+            self.attempts += 1
+            if self.attempts == 1:
+                raise DeadlineExceeded("not mined in 60 s")
+            super().send(call)
+            return super().send(call)  # reverts: the step is taken
+
+    bench.put(0)
+    sender: Any = Late(bench.world.chain, bench.world.trainer.key)
+    with bench.life(sender) as publisher:
+        with pytest.raises(DeadlineExceeded):
+            publisher.turn()
+        assert publisher.turn()
+        assert publisher.published == 0
+        assert bench.on_chain == [bench.served(0)]
+
+
+def test_a_refusal_that_published_nothing_is_told(bench: Bench) -> None:
+    stranger = bench.world.sender(bench.world.anvil.bank)
+    bench.put(0)
+    with bench.life(Sender(bench.world.chain, stranger.key)) as publisher, pytest.raises(TransactionReverted):
+        publisher.turn()
+    assert publisher.published is None

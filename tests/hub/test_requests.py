@@ -1,0 +1,185 @@
+"""Nothing that comes over a socket stops the hub, hangs it or makes it grow."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from swarm.processes import wait_until
+
+from protocol.errors import PreflightError
+from tests.hub.desk import Desk, some_file
+from trainer.hub import app as app_module
+from trainer.hub.server import Server
+
+
+def raw(desk: Desk, data: bytes, *, read: bool = True) -> bytes:
+    """Sends bytes as they are and returns what comes back until the hub is done or silent."""
+    with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=5) as connection:
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: connection.recv(1 << 16), b"")) if read else b""
+        except OSError:
+            return b""
+
+
+GARBAGE = {
+    "noise": os.urandom(5000),
+    "a line without end": b"GET /" + b"a" * 200_000,
+    "huge headers": b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 1_000_000 + b"\r\n\r\n",
+    "many headers": b"GET / HTTP/1.1\r\n" + b"".join(b"x%d: y\r\n" % i for i in range(50_000)) + b"\r\n",
+    "tls": bytes.fromhex("16030100f4010000f00303") + os.urandom(200),
+    "http/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "two lengths": b"POST /v1/runs/1/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx",
+    "a negative length": b"POST /v1/runs/1/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+    "a length beyond all bounds": b"PUT /v1/runs/1/works/" + b"0" * 64 + b" HTTP/1.1\r\nhost: x\r\ncontent-length: "
+    + b"9" * 5000 + b"\r\n\r\n",
+    "a bad chunk": b"POST /v1/runs/1/receipts HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    "a websocket": b"GET /v1/runs/1/status HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-version: 13\r\n\r\n",
+    "a body that never comes": b"POST /v1/runs/1/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_on_the_socket_stops_nothing(desk: Desk, data: bytes) -> None:
+    answer = raw(desk, data)
+    assert b" 200 " not in answer.split(b"\r\n")[0] or b"websocket" in data
+    assert desk.is_alive()
+    assert desk.new_files() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("receipts?after=-1", 422), ("receipts?after=x", 422), ("receipts?after=9999999999999999999999", 422),
+        ("receipts?after=1e3", 422), ("receipts?wait=-1", 422), ("receipts?wait=1000000", 422), ("opinions?after=-1", 422),
+        ("files/xyz", 422), ("files/" + "ab" * 31, 422), ("files/" + "zz" * 32, 422), ("files/..%2f..%2fhub.sqlite", 404),
+        ("files/" + "ab" * 32, 404), ("works/" + "ab" * 32, 404), ("works/" + "ab" * 33, 422), ("nothing", 404),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused_with_the_right_status(desk: Desk, path: str, status: int) -> None:
+    answer = httpx.get(f"{desk.url}/v1/runs/{desk.world.run}/{path}", timeout=10)
+    assert answer.status_code == status
+    assert desk.is_alive()
+    if status == 422:
+        assert desk.hub.refused == {"Malformed": 1}
+        assert len(answer.text) < 300  # never the input again at length
+
+
+def test_another_runs_routes_are_not_here(desk: Desk) -> None:
+    assert httpx.get(f"{desk.url}/v1/runs/{desk.world.run + 1}/status", timeout=10).status_code == 404
+
+
+def test_a_chunked_body_over_the_cap_is_cut_off(desk: Desk) -> None:
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        while sent < 100 << 20:
+            sent += 1 << 16
+            yield bytes(1 << 16)
+
+    answer = httpx.post(f"{desk.url}/v1/runs/{desk.world.run}/receipts", content=endless(), timeout=30)
+    assert answer.status_code == 413
+    assert desk.hub.refused == {"Oversized": 1}
+
+
+def test_a_slow_body_holds_up_nobody_and_ends(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "_BODY_SECONDS_MAX", 0.3)
+    head = f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nslow"
+    with ExitStack() as stack:
+        address = ("127.0.0.1", httpx.URL(desk.url).port)
+        slow = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(30)]
+        for connection in slow:
+            connection.sendall(head.encode())
+        assert desk.is_alive()
+        wait_until(lambda: desk.hub.refused["Unavailable"] == 30, deadline=10, what="all have been given up")
+        assert all(b"503" in connection.recv(100) for connection in slow)
+
+
+def test_a_sender_that_went_away_is_no_error_of_the_hub(desk: Desk, capfd: pytest.CaptureFixture[str]) -> None:
+    """Or anybody could fill its disk with tracebacks."""
+    body = f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf"
+    for _ in range(3):
+        raw(desk, body.encode(), read=False)
+    wait_until(lambda: desk.hub.refused["Unavailable"] == 3, deadline=10, what="the hub notices")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_idle_and_dawdling_connections_are_cut() -> None:
+    """Each takes one of the hub's places: silent ones, headers that never end, and answers that are never read."""
+    app = FastAPI()
+
+    @app.get("/large")
+    async def large() -> str:
+        return "x" * (64 << 20)
+
+    with Server(app, "127.0.0.1", 0, head_seconds=0.3, request_seconds=0.6) as server, ExitStack() as stack:
+        made = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(4)]
+        silent, dawdling, unread, finished = (stack.enter_context(connection) for connection in made)
+        dawdling.sendall(b"GET / HTTP/1.1\r\nx: ")
+        unread.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+        finished.sendall(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert finished.recv(1000).startswith(b"HTTP/1.1 404")
+        connections = server._server.server_state.connections
+        wait_until(lambda: not connections, deadline=10, what="all are cut")
+        for connection in (silent, dawdling, finished):
+            with suppress(ConnectionResetError):
+                assert connection.recv(10) == b""
+
+
+def test_a_request_within_its_deadlines_is_not_cut(desk: Desk) -> None:
+    with httpx.Client(base_url=desk.url, timeout=10) as client:  # one connection for all
+        for _ in range(5):
+            assert client.get(f"/v1/runs/{desk.world.run}/status").status_code == 200
+
+
+def test_a_taken_port_is_said_at_once(desk: Desk) -> None:
+    port = httpx.URL(desk.url).port
+    assert port is not None
+    with pytest.raises(PreflightError, match="cannot listen"):
+        Server(FastAPI(), "127.0.0.1", port)
+
+
+def test_the_spec_is_given_in_its_canonical_form(desk: Desk) -> None:
+    assert desk.client().spec(desk.spec.digest) == desk.spec
+
+
+def test_the_status_is_the_trainers_and_says_what_was_refused(desk: Desk) -> None:
+    desk.status.write_text(json.dumps({"state": "training", "step": 3}))
+    desk.get("files/xyz")
+    told = desk.client().status()
+    assert (told["state"], told["step"], told["hub"]["refused"]) == ("training", 3, {"Malformed": 1})
+    desk.status.unlink()
+
+
+def test_files_are_served_in_ranges(desk: Desk) -> None:
+    node, data = desk.node(), some_file(5000)
+    ref = desk.commit(node, data)
+    desk.upload(node, ref, data)
+    url = f"{desk.url}/v1/runs/{desk.world.run}/files/{ref.root.hex()}"
+    answer = httpx.get(url, headers={"Range": "bytes=1000-1999"}, timeout=10)
+    assert (answer.status_code, answer.content) == (206, data[1000:2000])
+
+
+def test_a_lie_at_the_hub_is_found_by_whoever_downloads(desk: Desk, tmp_path: Path) -> None:
+    from protocol.errors import HashMismatch, Oversized
+
+    node, data = desk.node(), some_file(5000)
+    ref = desk.commit(node, data)
+    desk.upload(node, ref, data)
+    with pytest.raises(Oversized):
+        desk.client().download(ref.root, tmp_path / "x", cap=4999)
+    desk.store.file(ref.root).write_bytes(data[:-1] + b"?")
+    with pytest.raises(HashMismatch):
+        desk.client().download(ref.root, tmp_path / "x", cap=5000)
+    assert not (tmp_path / "x").exists()

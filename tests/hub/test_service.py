@@ -1,0 +1,156 @@
+"""The running hub: what it refuses to start with, and that nothing on the way ends it or leaves it half alive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm.processes import wait_until
+
+from node.engine.weights import FILES
+from protocol.errors import IntegrityError, MurmurationError, PreflightError
+from protocol.home import read_json
+from protocol.hub import HubClient
+from protocol.identity import Key
+from protocol.runspec import RunSpec
+from tests.hub.desk import run_settings, small_spec
+from tests.world import World
+from trainer.config import Layout
+from trainer.hub.publisher import Publisher
+from trainer.hub.service import HubService
+
+
+@pytest.fixture
+def spec() -> RunSpec:
+    return small_spec()
+
+
+@pytest.fixture
+def world(anvil: Any, spec: RunSpec) -> World:
+    return World.fresh(anvil, spec.digest)
+
+
+def make(world: World, folder: Path, spec: RunSpec, key: Key | None = None) -> tuple[HubService, Layout]:
+    settings, layout = run_settings(world, folder / "run.toml")
+    return HubService(settings, layout, spec, key or world.trainer.key), layout
+
+
+class Running:
+    def __init__(self, service: HubService, layout: Layout) -> None:
+        self.service = service
+        self.layout = layout
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.service.run()
+        except MurmurationError as error:
+            self.error = error
+
+    def told(self) -> dict[str, Any]:
+        return read_json(self.layout.hub_status) or {}
+
+    def published(self) -> int | None:
+        return self.told().get("published")
+
+
+@contextmanager
+def running(service: HubService, layout: Layout) -> Iterator[Running]:
+    made = Running(service, layout)
+    made.thread.start()
+    try:
+        wait_until(
+            lambda: bool(made.told().get("url")) or not made.thread.is_alive(), deadline=30, what="the hub serves"
+        )
+        yield made
+    finally:
+        service.stop()
+        made.thread.join(20)
+        assert not made.thread.is_alive()
+
+
+def put(layout: Layout, step: int) -> None:
+    final = layout.outgoing / str(step)
+    partial = layout.outgoing / f".writing-{step}"
+    partial.mkdir(parents=True)
+    for name in FILES:
+        (partial / name).write_text(f"{name} {step}")
+    partial.rename(final)
+
+
+def test_it_serves_and_publishes_whatever_appears_in_the_outbox(world: World, spec: RunSpec, tmp_path: Path) -> None:
+    with running(*make(world, tmp_path, spec)) as hub:
+        client = HubClient(hub.told()["url"], world.run, world.chain.domain)
+        assert client.spec(world.spec_digest) == spec
+        for step in range(2):
+            put(hub.layout, step)
+            wait_until(lambda step=step: hub.published() == step, deadline=20, what=f"version {step} is out")
+        assert world.chain.published(world.run) == 2
+    assert hub.error is None
+
+
+def test_a_key_that_is_not_the_runs_trainer_is_refused(world: World, spec: RunSpec, tmp_path: Path) -> None:
+    service, _ = make(world, tmp_path, spec, Key.generate())
+    with pytest.raises(PreflightError, match="is trained by"):
+        service.run()
+
+
+def test_another_spec_than_the_chains_is_refused(world: World, tmp_path: Path) -> None:
+    service, _ = make(world, tmp_path, small_spec(name="another"))
+    with pytest.raises(IntegrityError, match="not the spec of run"):
+        service.run()
+
+
+def test_a_fault_nobody_thought_of_does_not_end_publishing_in_silence(
+    world: World, spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original, failures = Publisher.turn, iter([ZeroDivisionError("who would have thought")])
+
+    def turn(self: Publisher) -> bool:
+        if self._outbox.waiting() and (failure := next(failures, None)):
+            raise failure
+        return original(self)
+
+    monkeypatch.setattr(Publisher, "turn", turn)
+    with running(*make(world, tmp_path, spec)) as hub:
+        put(hub.layout, 0)
+        wait_until(lambda: hub.published() == 0, deadline=20, what="version 0 is out after all")
+    assert "who would have thought" in caplog.text
+
+
+def test_weights_that_contradict_the_chain_end_it_with_the_reason(world: World, spec: RunSpec, tmp_path: Path) -> None:
+    world.publish(0, b"\x0c" * 32)
+    service, layout = make(world, tmp_path, spec)
+    put(layout, 0)
+    with running(service, layout) as hub:
+        hub.thread.join(20)
+    assert isinstance(hub.error, IntegrityError)
+
+
+def test_uploads_are_taken_at_once_however_many_confirmations_the_trainer_waits_for(
+    world: World, spec: RunSpec, tmp_path: Path
+) -> None:
+    """A node uploads right after its transaction was mined; refused work would be lost."""
+    settings, layout = run_settings(world, tmp_path / "run.toml")
+    chain = settings.chain.model_copy(update={"confirmations": 1000})
+    service = HubService(settings.model_copy(update={"chain": chain}), layout, spec, world.trainer.key)
+    node = Key.generate()
+    world.seat_node(Key.generate(), node)
+    with running(service, layout) as hub:
+        put(layout, 0)
+        wait_until(lambda: hub.published() == 0, deadline=20, what="version 0 is out")
+        import hashlib
+
+        file = tmp_path / "rollouts.parquet"
+        file.write_bytes(b"rollouts")
+        ref = world.submit(node, 0, 0, hashlib.sha256(b"rollouts").digest())
+        client = HubClient(
+            hub.told()["url"], world.run, world.chain.domain, key=node, now=lambda: world.chain.block().time
+        )
+        stored = client.upload(ref.work_id(world.run), ref.root, file, world.trainer.key.address)
+        assert stored.receipt.size == len(b"rollouts")

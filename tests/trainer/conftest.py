@@ -1,0 +1,63 @@
+"""Fixtures of the trainer's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol import runfile
+from protocol.runspec import RunSpec
+from protocol.settings import write_toml
+from tests.tiny_run import run_tables
+from tests.trainer import small
+from trainer.config import TrainSettings
+from trainer.learner import Learner
+from trainer.tiny import MadePolicy, make_policy
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a small model that no test writes to."""
+    return small.write_model(tmp_path_factory.mktemp("small") / "model")
+
+
+@pytest.fixture
+def new_learner(model: Path) -> Callable[..., Learner]:
+    """Makes learners that all start from the same weights."""
+
+    def make(settings: TrainSettings | None = None) -> Learner:
+        return Learner(model, settings or small.settings())
+
+    return make
+
+
+@dataclass(frozen=True)
+class Made:
+    """A policy that was warmed up on one task until it scored a little, and the run it was made for."""
+
+    tables: dict[str, Any]
+    file: Path
+    folder: Path
+    policy: MadePolicy
+    spec: RunSpec
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    tables = run_tables()
+    tables["spec"]["environments"] = [
+        {**environment, "held_out_size": 32}
+        for environment in tables["spec"]["environments"]
+        if environment["dataset"] == "spiral_matrix"
+    ]
+    tables["spec"]["sampling"]["max_new_tokens"] = 16
+    tables["spec"]["reward"] = {"alpha": "0.01", "budgets": {"0": [6, 12]}}  # no group's rewards are all equal
+    folder = tmp_path_factory.mktemp("made")
+    file = folder / "run.toml"
+    write_toml(file, tables, "A run of one task.")
+    policy = make_policy(file, folder / "policy", target=0.1, seed=0)
+    return Made(tables, file, folder / "policy", policy, runfile.complete(file, folder / "policy"))

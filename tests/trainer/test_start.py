@@ -1,0 +1,252 @@
+"""What the trainer refuses to begin with, where it goes on from, and what it outlives while it waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from swarm.processes import wait_until
+
+from protocol.chain.index import EventIndex
+from protocol.errors import DeadlineExceeded, IntegrityError, LockHeld, MurmurationError, Unavailable, UsageError
+from protocol.home import Home
+from protocol.hub import HubClient
+from protocol.runspec import RunSpec
+from protocol.sandbox import Sandbox
+from tests.hub.desk import run_settings, small_spec
+from tests.world import World
+from trainer.broadcast import Outbox
+from trainer.checkpoint import Checkpoints
+from trainer.config import Layout
+from trainer.data import Bounds, RolloutSource
+from trainer.hub.process import HubProcess
+from trainer.learner import Learner
+from trainer.train import Trainer
+
+
+@dataclass
+class Bench:
+    world: World
+    layout: Layout
+    spec: RunSpec
+    learner: Learner
+
+    def checkpoint(self, step: int) -> None:
+        state = {"spec": self.spec.digest.hex(), "consumed": [], "trained_tokens": 5, "evaluations": []}
+        Checkpoints(self.layout.checkpoints, keep=2).save(step, state, self.learner.save)
+
+    def trainer(self, spec: RunSpec | None = None, **changes: Any) -> Trainer:
+        settings, _ = run_settings(self.world, self.layout.file)
+        settings = settings.model_copy(update={"trainer": settings.trainer.model_copy(update=changes)})
+        self.layout.output.mkdir(exist_ok=True)
+        hub = HubProcess(self.layout, None)
+        return Trainer(settings, self.layout, spec or self.spec, hub, threading.Event())
+
+    def outbox(self, *steps: int) -> Outbox:
+        made = Outbox(self.layout.outgoing, self.layout.model)
+        for step in steps:
+            made.put(self.learner.model, step)
+        return made
+
+    def source(self, url: str = "http://127.0.0.1:9") -> RolloutSource:
+        chain, run = self.world.chain, self.world.run
+        hub = HubClient(url, run, chain.domain, timeout=5)
+        incoming = self.layout.output / "incoming"
+        return RolloutSource(chain, run, self.spec, EventIndex(chain), hub, Sandbox(self.spec), incoming, Bounds(9, 9))
+
+
+@pytest.fixture
+def bench(anvil: Any, model: Path, tmp_path: Path, new_learner: Callable[..., Learner]) -> Bench:
+    spec = small_spec()
+    world = World.fresh(anvil, spec.digest)
+    (tmp_path / "policy").symlink_to(model)
+    _, layout = run_settings(world, tmp_path / "run.toml")
+    return Bench(world, layout, spec, new_learner())
+
+
+# ---- beginning -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_in_progress_is_not_begun_again(bench: Bench) -> None:
+    bench.checkpoint(0)
+    with pytest.raises(UsageError, match="run in progress") as caught:
+        bench.trainer().run(resume=False)
+    assert (caught.value.exit_code, caught.value.hint) == (2, "murmur trainer resume")
+    assert not bench.layout.hub.exists()  # nothing was started
+    assert not bench.layout.status.exists()  # nor said
+
+
+def test_nothing_is_resumed_where_there_is_nothing(bench: Bench) -> None:
+    with pytest.raises(UsageError, match="no checkpoint") as caught:
+        bench.trainer().run(resume=True)
+    assert caught.value.hint == "murmur trainer run"
+
+
+@pytest.mark.parametrize("where", ["chain", "outbox"])
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(bench: Bench, where: str) -> None:
+    """It would publish other weights under the numbers of steps that are out."""
+    if where == "chain":
+        bench.world.publish(0)
+    else:
+        bench.outbox(0)
+    with pytest.raises(IntegrityError, match="no checkpoint of them is here"):
+        bench.trainer().run(resume=False)
+    assert not bench.layout.hub.exists()
+
+
+def test_another_spec_than_the_chains_is_refused(bench: Bench) -> None:
+    with pytest.raises(IntegrityError, match="not the spec of run"):
+        bench.trainer(spec=small_spec(name="another")).run(resume=False)
+
+
+# ---- going on ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("published", "waiting", "step"),
+    [
+        (5, [2, 3, 4], 4),  # the checkpoint's own version is the newest
+        (4, [2, 3], 4),  # … and was not handed over yet
+        (4, [2, 3, 4], 4),  # … or not published yet
+        (7, [4, 5, 6], 7),  # later versions are out
+        (5, [3, 4, 5, 6], 7),  # … or on their way out
+        (6, [5, 6, 7], 8),  # … or both
+        (7, [], 7),  # … and gone from here
+    ],
+)
+def test_resumed_weights_come_after_every_version_that_is_out_or_on_its_way(
+    bench: Bench, published: int, waiting: list[int], step: int
+) -> None:
+    bench.checkpoint(4)
+    for version in range(published):
+        bench.world.publish(version)
+    trainer = bench.trainer()
+    trainer._chain, trainer._outbox = bench.world.chain, bench.outbox(*waiting)
+    trainer._learner, trainer._source = bench.learner, bench.source()
+    found = Checkpoints(bench.layout.checkpoints, keep=2).newest()
+    assert found is not None
+    trainer._restore(*found)
+    assert trainer._step == step
+
+
+def test_a_checkpoint_of_another_spec_is_refused(bench: Bench) -> None:
+    trainer = bench.trainer()
+    with pytest.raises(IntegrityError, match="another spec"):
+        trainer._restore(Path("step_4"), {"spec": "00"})
+
+
+# ---- waiting -------------------------------------------------------------------------------------------------------------
+
+NONSENSE = [
+    b"", b"[]", b"{}", b'{"entries": 3}', b'{"entries": [{"id": "x", "value": {}}]}', b'{"entries": [{"id": -5, "value": {}}]}',
+    b'{"entries": [{"id": 1, "value": {"details": 1.5}}]}', b'{"entries": [{"id": 1, "value": "receipt"}]}', b"\xff\xfe",
+]  # fmt: skip
+
+
+@pytest.fixture
+def lying_hub() -> Iterator[tuple[str, list[bytes]]]:
+    """Answers whatever is asked with the next piece of nonsense; what is left of it can be watched."""
+    left = list(NONSENSE)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = left.pop(0) if left else b'{"entries": []}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", left
+    server.shutdown()
+    server.server_close()
+
+
+class Idle:
+    """A hub process that runs."""
+
+    def require_running(self) -> str | None:
+        return None
+
+
+def test_nonsense_from_the_hub_does_not_end_the_wait_but_its_deadline_does(
+    bench: Bench, lying_hub: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, left = lying_hub
+    trainer: Any = bench.trainer(groups_per_step=3, rollout_wait_seconds=0.5)
+    trainer._hub, trainer._source = Idle(), bench.source(url)
+    monkeypatch.setattr(trainer._stop, "wait", lambda _: None)  # the pause after an error
+    clock = SimpleNamespace(monotonic=lambda: 0.0 if left else 1.0, time=time.time)  # stands until all was said
+    monkeypatch.setattr("trainer.train.time", clock)
+    with pytest.raises(DeadlineExceeded, match="only 0 of 3 groups"):
+        trainer._wait_for_batch()
+    assert left == []
+
+
+def test_an_evaluation_that_hangs_does_not_end_the_training(bench: Bench) -> None:
+    class Hanging:
+        def evaluate(self, folder: Path) -> Any:
+            raise Unavailable("the sandbox failed twice")
+
+    trainer: Any = bench.trainer()
+    trainer._outbox, trainer._evaluator = bench.outbox(0), Hanging()
+    trainer._evaluate()
+    assert trainer._status["evaluations"] == []
+
+
+# ---- the hub's process -----------------------------------------------------------------------------------------------------
+
+
+def test_a_hub_waits_for_the_one_a_killed_trainer_left_behind(bench: Bench) -> None:
+    """And what ends it by itself (here there is no run.toml) ends the trainer, with the same exit code."""
+    starting, released = threading.Event(), threading.Event()
+    errors: list[MurmurationError] = []
+    with HubProcess(bench.layout, None) as hub:
+
+        def start() -> None:
+            starting.set()
+            hub.start()
+            assert released.is_set()
+            try:
+                hub.wait_for_url(60)
+            except MurmurationError as error:
+                errors.append(error)
+
+        with Home(bench.layout.hub, "hub").lock():
+            thread = threading.Thread(target=start)
+            thread.start()
+            assert starting.wait(10)
+            assert hub._process is None
+            released.set()
+        thread.join(60)
+        assert [error.exit_code for error in errors] == [3]
+        wait_until(lambda: hub._process is not None and hub._process.poll() is not None, deadline=10, what="it ended")
+
+
+def test_a_hub_that_keeps_ending_ends_the_trainer_with_its_exit_code(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.hub.process._RESTARTS_PER_HOUR", 2)
+    with HubProcess(bench.layout, None) as hub:
+        hub.start()
+        wait_until(lambda: hub._process is not None and hub._process.poll() is not None, deadline=60, what="it ended")
+        with pytest.raises(MurmurationError, match="ended with exit code 3") as caught:
+            hub.require_running()
+        assert caught.value.exit_code == 3
+        assert len(hub._started) == 2
+
+
+def test_a_folder_that_another_hub_keeps_is_an_error_in_the_end(bench: Bench) -> None:
+    with Home(bench.layout.hub, "hub").lock(), HubProcess(bench.layout, None) as hub, pytest.raises(LockHeld):
+        hub.start(deadline=0)

@@ -1,0 +1,60 @@
+"""The policy made on the spot: its tokenizer loses nothing, and it can do a little of what it will be trained on."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from node.engine import TorchEngine
+from node.engine.weights import FILES
+from protocol.environments import Problem, TaskSet
+from protocol.tokens import BUDGET_SENTENCE, Tokens
+from tests.trainer.conftest import Made
+from trainer.tiny import END, UNKNOWN
+
+
+@pytest.fixture(scope="module")
+def tasks(made: Made) -> TaskSet:
+    return TaskSet(made.spec.environments)
+
+
+@pytest.fixture(scope="module")
+def problems(tasks: TaskSet) -> list[Problem]:
+    """Ones the tokenizer was not made from among them."""
+    rng = random.Random(5)
+    return [tasks.problem(rng.randrange(tasks.size)) for _ in range(200)] + tasks.held_out
+
+
+def test_answers_survive_the_tokenizer(made: Made, problems: list[Problem]) -> None:
+    tokens = Tokens(made.folder)
+    for problem in problems:
+        answer = str(problem.entry["answer"])
+        assert tokens.answer([*tokens.encode(answer), END]) == answer
+
+
+def test_prompts_are_short_and_lose_nothing(made: Made, problems: list[Problem]) -> None:
+    tokens = Tokens(made.folder)
+    for problem in problems:
+        encoded = tokens.encode(problem.prompt)
+        assert UNKNOWN not in encoded
+        assert tokens.answer([*encoded, END]) == problem.prompt
+        assert len(encoded) < len(problem.prompt) / 10
+
+
+def test_the_sentence_of_a_budget_can_be_written(made: Made) -> None:
+    assert UNKNOWN not in Tokens(made.folder).encode(BUDGET_SENTENCE.format(budget=4000))
+
+
+def test_the_warm_up_reaches_its_target(made: Made) -> None:
+    assert set(made.policy.scores) == {"spiral_matrix"}
+    assert made.policy.scores["spiral_matrix"] >= 0.1
+    assert 20 <= made.policy.steps < 600
+    assert made.policy.parameters < 1_000_000
+
+
+def test_it_is_a_model_folder_that_nodes_load(made: Made) -> None:
+    assert all((made.folder / name).exists() for name in FILES)
+    engine = TorchEngine("float32")
+    engine.load(made.folder)
+    assert engine.vocabulary == made.policy.vocabulary == Tokens(made.folder).vocabulary

@@ -1,0 +1,93 @@
+"""uvicorn in a thread: on a port that is known before it answers, and with a deadline for every connection.
+
+uvicorn itself waits for ever for a request that never comes, and for a reader that never reads; each such connection would
+take one of the places that `_CONNECTIONS_MAX` leaves, until there are none. Upgrades to WebSocket, which are not counted at
+all, are off. Header sizes are bounded by h11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from protocol.errors import PreflightError
+
+_CONNECTIONS_MAX = 512
+HEAD_SECONDS_MAX = 30.0
+"""From the beginning of a connection, or the end of an answer, to the next request's headers."""
+REQUEST_SECONDS_MAX = 330.0
+"""From a request's headers to the end of its answer: more than the longest upload."""
+
+
+class Server:
+    def __init__(
+        self, app: FastAPI, host: str, port: int, *, head_seconds: float = HEAD_SECONDS_MAX,
+        request_seconds: float = REQUEST_SECONDS_MAX,
+    ) -> None:  # fmt: skip
+        """Raises PreflightError when the port is taken."""
+        try:
+            self._socket = socket.create_server((host, port), backlog=256)
+        except OSError as error:
+            raise PreflightError(
+                f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another hub.port"
+            ) from error
+        self.port = int(self._socket.getsockname()[1])
+
+        class Protocol(_Deadlines):
+            head, request = head_seconds, request_seconds
+
+        config = uvicorn.Config(
+            app, http=Protocol, ws="none", lifespan="off", log_level="error", access_log=False,
+            limit_concurrency=_CONNECTIONS_MAX, timeout_keep_alive=int(HEAD_SECONDS_MAX),
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(5)
+        self._socket.close()
+
+
+class _Deadlines(H11Protocol):
+    """HTTP/1.1 that cuts a connection when a request's headers, or its end, are overdue."""
+
+    head: float
+    request: float
+    _cut: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._cut is not None:
+            self._cut.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._expect()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect()
+
+    def _expect(self) -> None:
+        """Sets the deadline of what comes next: the end of the request under way, or else the headers of another."""
+        if self._cut is not None:
+            self._cut.cancel()
+        under_way = self.cycle is not None and not self.cycle.response_complete
+        self._cut = self.loop.call_later(self.request if under_way else self.head, self.transport.abort)
