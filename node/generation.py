@@ -14,6 +14,7 @@ from node.validator.candidate import Commitment, RunContext
 from protocol import rollout, seeds
 from protocol.assignment import Group, assign, length_penalty
 from protocol.chain.types import Ref
+from protocol.errors import IntegrityError
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.tokens import Tokens
 
@@ -44,7 +45,10 @@ class Made:
 
 
 def make(context: RunContext, engine: TorchEngine, tokens: Tokens, place: Place, folder: Path) -> Made:
-    """Generates the whole submission and writes it into `folder` under its SHA-256."""
+    """Generates the whole submission and writes it into `folder` under its SHA-256.
+
+    Raises IntegrityError where this machine computes nonsense, Unavailable where an answer cannot be scored.
+    """
     domain = context.domain
     seed = seeds.submission_seed(
         chain_id=domain.chain_id, contract=bytes.fromhex(domain.contract[2:]), run=context.run, beacon=place.beacon,
@@ -72,10 +76,13 @@ def _header(context: RunContext, place: Place) -> Header:
 def _samples(context: RunContext, engine: TorchEngine, tokens: Tokens, groups: list[Group]) -> list[Sample]:
     spec = context.spec
     prompts = [Prompt(tokens.prompt(spec, group.problem.prompt, group.budget), group.keys) for group in groups]
-    generated = engine.generate(
-        prompts, temperature=float(spec.sampling.temperature), max_new_tokens=spec.sampling.max_new_tokens,
-        end_tokens=tokens.end_tokens,
-    )  # fmt: skip
+    try:
+        generated = engine.generate(
+            prompts, temperature=float(spec.sampling.temperature), max_new_tokens=spec.sampling.max_new_tokens,
+            end_tokens=tokens.end_tokens,
+        )  # fmt: skip
+    except ValueError as error:  # of states that are no numbers no proof can be made
+        raise IntegrityError(f"generation failed on this machine: {error}") from error
     rows = [(g, s, completion) for g, group in enumerate(generated) for s, completion in enumerate(group)]
     rewards = context.sandbox.score([(groups[g].problem.index, tokens.answer(c.tokens)) for g, _, c in rows])
     samples = []

@@ -19,7 +19,7 @@ COMMANDS = frozenset(
 
 def main() -> None:
     arguments = sys.argv[1:]
-    if not arguments or arguments[0] in COMMANDS or arguments[0] in ("--help", "-h"):
+    if not arguments or arguments[0] in COMMANDS or arguments[0] == "--help":
         from node.commands import app
         from protocol.cli import run
 
@@ -49,5 +49,8 @@ def next_node(path: str) -> str | None:
 
 def _is_ours(candidate: Path) -> bool:
     """Whether it is this very script, installed in another environment; two of them must not call each other for ever."""
-    with candidate.open("rb") as file:
-        return b"node.main" in file.read(400)
+    try:
+        with candidate.open("rb") as file:
+            return b"node.main" in file.read(400)
+    except OSError:
+        return False  # ours can be read by whoever may run it

@@ -5,26 +5,20 @@ It holds no stake and is trusted by nobody: what it serves is checked against th
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import threading
-import time
-from pathlib import Path
 
 from pydantic import Field
 
-from protocol.errors import MurmurationError
+from node.versions import Versions
+from protocol.errors import ConfigError, MurmurationError
 from protocol.home import Home
 from protocol.role import ChainSettings, Connection, PeerSettings, is_fatal
 from protocol.settings import Settings
-from protocol.shardcast.client import Client
-from protocol.shardcast.relay import Relay
 from protocol.shardcast.server import Server
-from protocol.shardcast.source import Source
-from protocol.shardcast.store import VersionStore
 
 log = logging.getLogger("relay")
-
-_SOURCES_SECONDS = 60.0
 
 
 class ServeSettings(Settings):
@@ -32,7 +26,7 @@ class ServeSettings(Settings):
     """Address to serve HTTP on."""
     port: int = Field(default=8460, ge=0, le=65535)
     public_url: str | None = None
-    """How others reach it (http://host:port), when that differs from where it listens."""
+    """How others reach it (http://host:port); needed where it listens on all addresses."""
     fetch_seconds: float = Field(default=900.0, gt=0)
     """Longest time one version may take to arrive."""
 
@@ -44,49 +38,60 @@ class RelaySettings(Settings):
 
 
 class RelayService:
-    def __init__(self, connection: Connection, home: Home, settings: ServeSettings) -> None:
+    def __init__(
+        self, connection: Connection, home: Home, settings: ServeSettings, stop: threading.Event | None = None
+    ) -> None:
+        """Raises ConfigError when nobody could be told where to reach it."""
+        require_reachable(settings.host, settings.public_url)
         self._c = connection
         self._home = home
         self._settings = settings
-        self._stop = threading.Event()
-        self._origin: Source | None = None
-        self._found_at = 0.0
+        self._stop = stop or threading.Event()
 
     def stop(self) -> None:
         self._stop.set()
 
     def run(self) -> None:
         """Follows the head until stopped."""
-        policy, domain = self._c.policy, self._c.chain.domain
-        store = VersionStore(self._folder, self._c.spec.versions_kept)
-        server = Server(store, host=self._settings.host, port=self._settings.port)
-        with store, Relay(store, Client(store, domain, self._c.run, policy.trainer), server) as relay:
-            self._c.announce("relay", self._settings.public_url or relay.url)
-            log.info("serving at %s", relay.url)
+        # From the origin only: relays that wait for each other would bring nobody anything.
+        versions = Versions(
+            self._c,
+            self._home.data / "weights",
+            sources=lambda: [self._c.origin()],
+            fetch_seconds=self._settings.fetch_seconds,
+        )
+        store = versions.store
+        with store, Server(store, host=self._settings.host, port=self._settings.port) as server:
+            self._c.announce("relay", self._settings.public_url or server.url)
+            log.info("serving at %s", server.url)
             while not self._stop.is_set():
                 try:
-                    self._follow(relay, store)
+                    self._follow(versions)
                 except MurmurationError as error:
                     if is_fatal(error):
                         raise
                     log.warning("%s; trying again", error)
-                    self._origin = None
-                counts = server.counts
+                served = server.counts.bytes_served
                 self._home.write_status(
-                    state="serving", versions=list(store.steps()), bytes_served=counts.bytes_served, url=relay.url
+                    state="serving", versions=list(store.steps()), bytes_served=served, url=server.url
                 )
                 self._stop.wait(self._c.settings.poll_seconds)
 
-    @property
-    def _folder(self) -> Path:
-        return self._home.data / "weights"
-
-    def _follow(self, relay: Relay, store: VersionStore) -> None:
+    def _follow(self, versions: Versions) -> None:
         head = self._c.chain.head(self._c.run)
-        if head is None or store.holds(head.step):
-            return
-        if self._origin is None or time.monotonic() - self._found_at > _SOURCES_SECONDS:
-            self._origin = self._c.origin()
-            self._found_at = time.monotonic()
-        relay.follow(head.step, head.manifest, [self._origin], self._settings.fetch_seconds)
-        log.info("version %d is here", head.step)
+        if head is not None and not versions.holds(head):
+            versions.fetch(head)
+            log.info("version %d is here", head.step)
+
+
+def require_reachable(host: str, public_url: str | None) -> None:
+    """Raises ConfigError where a relay would listen on all addresses and announce none that others can use."""
+    try:
+        everywhere = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        everywhere = not host
+    if everywhere and not public_url:
+        raise ConfigError(
+            f"a relay that listens on all addresses ({host}) must be told how others reach it",
+            hint="give --public-url http://HOST:PORT (serve.public_url), or one address as --host",
+        )

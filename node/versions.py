@@ -3,44 +3,86 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from node.engine.weights import require_model_files
 from protocol.chain.types import Publication
-from protocol.errors import DeadlineExceeded, Unavailable
+from protocol.errors import Unavailable
 from protocol.role import Connection
 from protocol.shardcast.client import Client
+from protocol.shardcast.manifest import digest_of
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 
 _SOURCES_SECONDS = 60.0  # for how long the peers that were found are asked again without a new look-up
+_FIRST_SECONDS = 60.0  # of a fetch, before it is looked whether the version still counts; doubles each time
 
 
 class Versions:
-    def __init__(self, connection: Connection, folder: Path, *, fetch_seconds: float = 900.0) -> None:
-        """`fetch_seconds`: longest time one version may take to arrive."""
+    def __init__(
+        self,
+        connection: Connection,
+        folder: Path,
+        *,
+        sources: Callable[[], list[Source]] | None = None,
+        fetch_seconds: float = 480.0,
+    ) -> None:
+        """`sources` finds where to fetch from, all relays and the origin by default; `fetch_seconds` is the longest time
+        one attempt may take, and the next one resumes it."""
         self._connection = connection
         self.store = VersionStore(folder, connection.spec.versions_kept)
         policy, domain = connection.policy, connection.chain.domain
         self._client = Client(self.store, domain, connection.run, policy.trainer)
+        self._look_up = sources or connection.sources
         self._fetch_seconds = fetch_seconds
         self._sources: list[Source] = []
         self._found_at = float("-inf")
 
+    def close(self) -> None:
+        self.store.close()
+
     def folder(self, publication: Publication) -> Path:
-        """The folder of a version, fetched if it is not here. Raises Unavailable or HashMismatch."""
-        if self.store.holds(publication.step):
-            return self.store.folder(publication.step)
-        try:
-            folder = self._fetch(publication)
-        except (DeadlineExceeded, Unavailable):
-            self._found_at = float("-inf")  # ask the network anew next time
-            raise
+        """The folder of exactly this version of the run's model, fetched if it is not here.
+
+        Raises Unavailable, or HashMismatch when it is of another model.
+        """
+        from node.engine.weights import require_model_files  # brings torch, which a relay has no use for
+
+        if not self.holds(publication):
+            self.fetch(publication)
+        folder = self.store.folder(publication.step)
         require_model_files(folder, self._connection.spec.model)
         return folder
 
-    def _fetch(self, publication: Publication) -> Path:
-        if time.monotonic() - self._found_at > _SOURCES_SECONDS:
-            self._sources = self._connection.sources()
-            self._found_at = time.monotonic()
-        return self._client.fetch(publication.step, publication.manifest, self._sources, self._fetch_seconds)
+    def holds(self, publication: Publication) -> bool:
+        """Whether exactly this version is here. One of its number may be of another run, or from before a reorg."""
+        step = publication.step
+        return self.store.holds(step) and digest_of(self.store.manifest(step)) == publication.manifest
+
+    def fetch(self, publication: Publication) -> None:
+        """Fetches a version, in place of another one of its number.
+
+        Raises Unavailable at once where nobody keeps the version any more, and soon when that happens meanwhile.
+        """
+        seconds = min(_FIRST_SECONDS, self._fetch_seconds)
+        while True:
+            self._require_kept(publication)
+            if time.monotonic() - self._found_at > _SOURCES_SECONDS:
+                self._sources = self._look_up()
+                self._found_at = time.monotonic()
+            try:
+                self._client.fetch(publication.step, publication.manifest, self._sources, seconds)
+                return
+            except Unavailable:
+                self._found_at = float("-inf")  # ask the network anew next time
+                if seconds >= self._fetch_seconds:
+                    raise
+            seconds = min(2 * seconds, self._fetch_seconds)
+
+    def _require_kept(self, publication: Publication) -> None:
+        head = self._connection.chain.published(self._connection.run) - 1
+        if publication.step <= head - self._connection.spec.versions_kept:
+            raise Unavailable(f"version {publication.step} of the weights is older than what anybody keeps")
+        for step in self.store.steps():
+            if step > head:
+                self.store.discard(step)  # of another run; it would look newer than anything to come

@@ -6,25 +6,36 @@ One loop serves demo, tests and production. Peers and endpoints that fail are wa
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
+
 from node import generation, journal
 from node.engine import TorchEngine
 from node.generation import Made, Place
-from node.journal import Journal
+from node.journal import Journal, Submission
 from node.settings import WorkSettings
 from node.validator.candidate import Candidate, PrefillPlan, RunContext
 from node.validator.judge import judge
 from node.versions import Versions
 from protocol.chain import Sender
 from protocol.chain.reverts import banned
-from protocol.chain.types import Publication, Role, Seat, State
+from protocol.chain.types import Publication, Ref, Role, Seat, State, Work
 from protocol.environments import TaskSet
-from protocol.errors import IntegrityError, MurmurationError, ProtocolViolation, TransactionReverted
+from protocol.errors import (
+    InsufficientFunds,
+    IntegrityError,
+    MurmurationError,
+    PreflightError,
+    ProtocolViolation,
+    TransactionReverted,
+    Unavailable,
+)
 from protocol.home import Home
 from protocol.hub import Refused
 from protocol.role import Connection, is_fatal
@@ -36,6 +47,8 @@ log = logging.getLogger("node")
 
 _MOVED_ON = ("WrongStep", "WrongBeacon", "WrongSequence", "SeatTooYoung", "CaseOpen", "RunPaused")
 """Refusals of a submission that say: look at the chain again. None is a fault."""
+_PASSING = (httpx.codes.UNAUTHORIZED, httpx.codes.NOT_FOUND, httpx.codes.CONFLICT)
+"""Refusals of an upload by a hub whose view of the chain lags behind, or that has another upload of it under way."""
 _VERDICT_STATES = {Outcome.ACCEPT: journal.ACCEPTED, Outcome.SOFT: journal.SOFT, Outcome.HARD: journal.HARD}
 
 
@@ -46,28 +59,30 @@ class Worker:
         home: Home,
         settings: WorkSettings,
         engine: Callable[[str], TorchEngine] | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
-        """`engine` makes the engine for a compute dtype; the default is TorchEngine."""
+        """`engine` makes the engine for a compute dtype, by default TorchEngine; `stop` ends the loop when it is set."""
         self._c = connection
         self._home = home
         self._settings = settings
         self._address = connection.key.address
+        self._stop = stop or threading.Event()
         self._sender = Sender(connection.chain, connection.key)
+        self._versions = Versions(connection, home.data / "weights")
+        self._rollouts = home.data / "rollouts"
         self.journal = Journal(home.data / "journal.sqlite")
         spec = connection.spec
         tasks = TaskSet(spec.environments)
         tasks.require_same_problems()
         self._context = RunContext(spec, connection.chain.domain, connection.run, tasks, Sandbox(spec))
         self._context.sandbox.warm_up()
-        self._versions = Versions(connection, home.data / "weights")
         make_engine = engine or (lambda dtype: TorchEngine(dtype, threads=settings.threads))
         self._engine = make_engine(spec.model.compute_dtype)
         self._tokens: Tokens | None = None
-        self._loaded: int | None = None
-        self._stop = threading.Event()
+        self._loaded: bytes | None = None
 
     def stop(self) -> None:
-        """Asks the loop to end after what it is doing; safe from signal handlers and other threads."""
+        """Asks the loop to end after what it is doing; safe from other threads."""
         self._stop.set()
 
     def run(self) -> None:
@@ -76,7 +91,6 @@ class Worker:
         listener.start()
         while not self._stop.is_set():
             try:
-                self._recover()
                 self._work()
             except MurmurationError as error:
                 if is_fatal(error):
@@ -89,6 +103,7 @@ class Worker:
     def close(self) -> None:
         self.stop()
         self._context.sandbox.close()
+        self._versions.close()
 
     # ---- the loop ------------------------------------------------------------------------------------------------------
 
@@ -96,7 +111,7 @@ class Worker:
         while not self._stop.is_set():
             seat = self._seat()
             head = self._c.chain.head(self._c.run)
-            sequence = None if head is None else self._next_sequence(seat, head)
+            sequence = self._next_sequence(seat, head) if self._delivered_all(head) else None
             if head is None or sequence is None:
                 self._stop.wait(self._c.settings.poll_seconds)
                 continue
@@ -108,56 +123,86 @@ class Worker:
         if seat.role == Role.BANNED:
             raise banned(self._address)
         if seat.role != Role.ACTIVE:
-            raise IntegrityError(
+            raise PreflightError(
                 f"{self._address} holds no seat in run {self._c.run}", hint="take one with `node stake`"
             )
         return seat
 
-    def _next_sequence(self, seat: Seat, head: Publication) -> int | None:
+    def _next_sequence(self, seat: Seat, head: Publication | None) -> int | None:
         """The next sequence for the head, or None (said to the status) when there is nothing to do for it."""
+        if head is None:
+            self._say("waiting", reason="no weights are published yet")
+            return None
         sequence = seat.next_sequence(head.step)
+        reason = ""
         if seat.open_hard:
-            self._say("waiting", reason="a hard case is open against this seat", step=head.step)
+            reason = "a hard case is open against this seat"
+        elif self._c.chain.paused(self._c.run):
+            reason = "the run is paused by its owner"
         elif seat.since >= head.block:
-            self._say("waiting", reason="the seat works from the next version on", step=head.step)
+            reason = "the seat works from the next version on"
         elif sequence is None or sequence >= self._c.policy.max_per_step:
-            self._say("waiting", reason="done for this version; waiting for the next one", step=head.step)
-        else:
-            return sequence
-        return None
+            reason = "done for this version; waiting for the next one"
+        elif not self._can_be_paid(self._most_units):
+            reason = "the run's budget cannot pay another submission; its owner can add to it"
+        if reason:
+            self._say("waiting", reason=reason, step=head.step)
+            return None
+        return sequence
+
+    @property
+    def _most_units(self) -> int:
+        """What one submission may claim at most."""
+        spec = self._c.spec
+        return min(self._c.policy.max_units, spec.samples * spec.sampling.max_new_tokens)
+
+    def _can_be_paid(self, units: int) -> bool:
+        return self._c.chain.funds(self._c.run).free >= units * self._c.policy.reward
 
     def _load(self, head: Publication) -> None:
-        if self._loaded == head.step:
+        if self._loaded == head.manifest:
             return
         self._say("fetching weights", step=head.step)
         folder = self._versions.folder(head)
         with self._versions.store.lease(head.step):
-            self._engine.load(folder)
+            try:
+                self._engine.load(folder)
+            except (
+                IntegrityError
+            ) as error:  # the bytes are those of the chain: nobody's fault here, and the next may be right
+                raise Unavailable(f"version {head.step} of the weights cannot be used: {error}") from error
             if self._tokens is None:
                 self._tokens = Tokens(folder)
-        self._loaded = head.step
+        self._loaded = head.manifest
+        self._tidy()
 
     def _submit(self, head: Publication, seat: Seat, sequence: int) -> None:
         assert self._tokens is not None
         self._say("generating", step=head.step, sequence=sequence)
         place = Place(self._address, head.step, sequence, head.beacon, seat.hardware)
-        made = generation.make(self._context, self._engine, self._tokens, place, self._home.data / "rollouts")
+        made = generation.make(self._context, self._engine, self._tokens, place, self._rollouts)
         self._check(made)
         work = made.ref.work_id(self._c.run)
         self.journal.add(made.ref, work, made.units, int(time.time()))
         self._say("submitting", step=head.step, sequence=sequence)
         try:
             self._sender.send(self._c.chain.submit(self._c.run, made.ref, made.units, head.beacon))
-        except TransactionReverted as error:
-            self.journal.set_state(work, journal.LOST)
-            made.path.unlink(missing_ok=True)
-            if error.reason not in _MOVED_ON:
-                raise
-            log.info("step %d, sequence %d was not taken: %s", head.step, sequence, error)
+        except (TransactionReverted, InsufficientFunds) as error:
+            if (
+                self._c.chain.work(self._c.run, made.ref).state == State.NONE
+            ):  # else an earlier attempt was taken after all
+                self._give_up(work, made.path)
+                self._require_passing(error, made.units)
+                log.info("step %d, sequence %d was not taken: %s", head.step, sequence, error)
             return
-        self.journal.set_state(work, journal.COMMITTED)
-        self._upload(work, made.ref.root, made.path)
-        log.info("step %d, sequence %d: %d tokens committed and uploaded", head.step, sequence, made.units)
+        self.journal.advance(work, journal.COMMITTED)
+
+    def _require_passing(self, error: MurmurationError, units: int) -> None:
+        """Raises the refusal of a submission when it is this node's own trouble."""
+        self._seat()  # says better why a seat that is gone was refused
+        moved_on = isinstance(error, TransactionReverted) and error.reason in _MOVED_ON
+        if not moved_on and (isinstance(error, TransactionReverted) or self._can_be_paid(units)):
+            raise error
 
     def _check(self, made: Made) -> None:
         """Judges the file as a validator would. A finding is a fault of this machine: better no work than false work."""
@@ -169,50 +214,82 @@ class Worker:
             raise IntegrityError(
                 f"this machine's own work fails the rule {finding.rule}: {finding.measured} against {finding.threshold}"
                 f" ({finding.detail}); nothing was submitted",
-                hint="run `node doctor`; faulty memory, overclocking or a modified engine can be the cause",
+                hint="look for faulty memory, overclocking or a modified engine before you start again",
             )
 
-    def _upload(self, work: bytes, root: bytes, path: Path) -> None:
-        """Uploads a committed file, again and again while the hub is only unavailable and the grace time lasts."""
-        until = time.monotonic() + self._c.spec.upload_grace_seconds
-        while True:
-            try:
-                self._c.hub.upload(work, root, path, self._c.policy.trainer)
-                self.journal.set_state(work, journal.STORED)
-                return
-            except Refused as error:
-                log.warning("the hub refused an upload: %s", error)
-                self.journal.set_state(work, journal.LOST)
-                return
-            except MurmurationError as error:
-                if is_fatal(error) or time.monotonic() > until or self._stop.is_set():
-                    raise
-                log.warning("upload failed: %s; trying again", error)
-                self._c.forget_hub()
-                self._stop.wait(min(1.0, self._settings.retry_seconds))
+    # ---- delivery ------------------------------------------------------------------------------------------------------
 
-    def _recover(self) -> None:
-        """Finishes what an earlier life of this node began: committed files are uploaded, the rest is given up."""
-        for submission in self.journal.all(journal.MADE, journal.COMMITTED):
-            path = self._home.data / "rollouts" / f"{submission.ref.root.hex()}.parquet"
-            state = self._c.chain.work(self._c.run, submission.ref).state
-            if state == State.NONE or not path.exists():
-                self.journal.set_state(submission.work, journal.LOST)
-            else:
-                self._upload(submission.work, submission.ref.root, path)
+    def _delivered_all(self, head: Publication | None) -> bool:
+        """Brings everything on chain to the hub, also what an earlier life of this node committed.
+
+        False while the hub does not take something: no more is committed then, for it could come too late as well.
+        """
+        for submission in reversed(self.journal.all(journal.MADE, journal.COMMITTED)):
+            found = self._c.chain.work(self._c.run, submission.ref)
+            path = self._rollouts / f"{submission.ref.root.hex()}.parquet"
+            if found.state == State.NONE:
+                if not self._may_be_taken(submission.ref, head):
+                    self._give_up(submission.work, path)
+            elif not path.exists():
+                log.warning("the file of step %d, sequence %d is gone", submission.ref.step, submission.ref.sequence)
+                self.journal.advance(submission.work, journal.LOST)
+            elif not self._upload(submission, found, path):
+                return False
+        return True
+
+    def _may_be_taken(self, ref: Ref, head: Publication | None) -> bool:
+        """Whether a transaction that is still on its way could commit to this work, as Runs.submit decides."""
+        if head is None or head.step <= ref.step:
+            return head is not None
+        superseded = self._c.chain.publication(self._c.run, ref.step + 1).time
+        return self._c.block_time() < superseded + self._c.policy.grace
+
+    def _give_up(self, work: bytes, path: Path) -> None:
+        self.journal.advance(work, journal.LOST)
+        path.unlink(missing_ok=True)
+
+    def _upload(self, submission: Submission, found: Work, path: Path) -> bool:
+        """Uploads a committed file. False when it is to be tried again; raises Unavailable while the hub is."""
+        ref, work = submission.ref, submission.work
+        try:
+            stored = self._c.hub.upload(work, ref.root, path, self._c.policy.trainer)
+        except Refused as error:
+            log.warning("the hub refused step %d, sequence %d: %s", ref.step, ref.sequence, error)
+            if error.status in _PASSING and self._c.block_time() <= found.time + self._c.spec.upload_grace_seconds:
+                self._say("waiting", reason=str(error), step=ref.step, sequence=ref.sequence)
+                return False
+            self.journal.advance(work, journal.LOST)
+            return True
+        self.journal.keep_storage_receipt(work, json.dumps(stored.as_json()))
+        self.journal.advance(work, journal.STORED)
+        log.info("step %d, sequence %d: %d tokens committed and uploaded", ref.step, ref.sequence, submission.units)
+        return True
+
+    def _tidy(self) -> None:
+        """Removes files whose work can neither be disputed nor claimed for any more."""
+        policy = self._c.policy
+        oldest = time.time() - (2 * policy.window + policy.appeal + policy.vote)
+        for path in self._rollouts.glob("*.parquet"):
+            if path.stat().st_mtime < oldest:
+                path.unlink(missing_ok=True)
 
     # ---- verdicts ------------------------------------------------------------------------------------------------------
 
     def _follow_verdicts(self) -> None:
-        cursor = 0  # receipts are few and the hub may renumber them; the journal ignores what it knows
+        cursor = 0
         while not self._stop.is_set():
             try:
                 for position, data in self._c.hub.receipts(cursor, wait=10):
-                    cursor = position
                     self._learn(data)
+                    cursor = position
+                self._stop.wait(self._c.settings.poll_seconds)
+                continue
             except MurmurationError as error:
                 log.debug("verdicts: %s", error)
-                self._stop.wait(self._settings.retry_seconds)
+            except Exception:
+                log.exception("cannot follow the verdicts; trying again")
+            cursor = 0  # the hub may have been rebuilt and number its receipts anew
+            self._stop.wait(self._settings.retry_seconds)
 
     def _learn(self, data: bytes) -> None:
         if self._address.encode() not in data:
@@ -222,13 +299,12 @@ class Worker:
         except ProtocolViolation as error:
             log.warning("the hub lists a receipt that is none: %s", error)
             return
-        submission = self.journal.get(receipt.work)
-        if submission is None or submission.state in (journal.SOFT, journal.HARD):
+        before = self.journal.get(receipt.work)
+        if before is None or self._c.chain.validator(self._c.run, receipt.validator) != Role.ACTIVE:
             return
-        if self._c.chain.validator(self._c.run, receipt.validator) != Role.ACTIVE:
-            return
-        self.journal.set_state(receipt.work, _VERDICT_STATES[receipt.outcome], data.decode())
-        if receipt.outcome != Outcome.ACCEPT:
+        self.journal.advance(receipt.work, _VERDICT_STATES[receipt.outcome], receipt=data.decode())
+        after = self.journal.get(receipt.work)
+        if receipt.outcome != Outcome.ACCEPT and after != before:
             d = receipt.details
             log.warning(
                 "step %d, sequence %d judged %s by %s: rule %s measured %s, threshold %s (%s)",

@@ -71,8 +71,8 @@ def main() -> None:
 def run(application: typer.Typer, name: str) -> None:
     """Runs a command line and ends the process with the exit code of what happened."""
     try:
-        typer.main.get_command(application)(prog_name=name, standalone_mode=False)
-        code = 0
+        ended = typer.main.get_command(application)(prog_name=name, standalone_mode=False)
+        code = ended if isinstance(ended, int) else 0  # outside standalone mode typer returns the code of an early exit
     except typer.Exit as error:
         code = error.exit_code
     except typer.TyperException as error:

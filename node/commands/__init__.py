@@ -1,12 +1,13 @@
 """`node …` (= `murmur node …`): what a contributor types. Parse, call, print; the work is done elsewhere.
 
-init.py     init, config show            operate.py   start
+init.py     init, config show                             operate.py   start
 stake.py    stake, leave, unstake, withdraw, claim        inspect.py   status, submissions
+appeal.py   appeal
 """
 
 from __future__ import annotations
 
-from node.commands import init, inspect, operate, stake
+from node.commands import appeal, init, inspect, operate, stake
 from protocol.cli import group
 
 app = group("Stake, lend a GPU, and see what was earned or why not.")
@@ -14,3 +15,4 @@ init.register(app)
 stake.register(app)
 operate.register(app)
 inspect.register(app)
+appeal.register(app)

@@ -1,4 +1,4 @@
-"""What the node's commands share: home, settings, chain, and the operator's key."""
+"""What the commands of this package share: home, settings, chain and keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import typer
 
 from node.settings import NodeSettings
 from protocol.chain import Chain, Sender
+from protocol.errors import ConfigError
 from protocol.home import Home, default_home
+from protocol.identity import Key
 from protocol.settings import Loaded, load
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of keys, settings and data.", envvar="MURMUR_HOME")]
@@ -25,6 +27,19 @@ def open_home(path: Path) -> Home:
 
 def settings(home: Home) -> Loaded[NodeSettings]:
     return load(NodeSettings, home.require_config())
+
+
+def require_new(home: Home) -> None:
+    """Raises ConfigError when this home was initialised before."""
+    if home.config.exists():
+        raise ConfigError(f"{home.config} exists; nothing was changed", hint="use it, or give another --home")
+
+
+def new_key(home: Home, name: str, chain_id: int, password_file: Path | None) -> Key:
+    """A new key; one that an interrupted `init` left behind, before it wrote the settings, is taken up again."""
+    if home.keystore(name).exists():
+        return home.open_key(name, password_file)
+    return home.create_key(name, chain_id=chain_id, password_file=password_file)
 
 
 def open_chain(node: NodeSettings) -> Chain:

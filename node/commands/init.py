@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from node.commands.context import DEFAULT_HOME, HomeOption, open_home, settings
+from node.commands.context import DEFAULT_HOME, HomeOption, new_key, open_home, require_new, settings
 from protocol.chain import Chain
 from protocol.cli import Json, PasswordFile, emit
 from protocol.settings import write_toml
@@ -39,13 +39,12 @@ def init(
     operator's keystore somewhere safe: the running node never needs it.
     """
     place = open_home(home)
+    require_new(place)
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
-    node_key = place.create_key("node", chain_id=chain.chain_id, password_file=password_file)
-    operator_key = (
-        place.create_key("operator", chain_id=chain.chain_id, password_file=password_file) if operator else None
-    )
+    node_key = new_key(place, "node", chain.chain_id, password_file)
+    operator_key = new_key(place, "operator", chain.chain_id, password_file) if operator else None
     tables = {
         "chain": {
             "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
@@ -74,7 +73,13 @@ def init(
 def show(
     home: HomeOption = DEFAULT_HOME,
     origin: Annotated[bool, typer.Option("--origin", help="Also say where each value came from.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print every setting and its value."""
-    for path, value, where in settings(open_home(home)).lines():
-        typer.echo(f"{path} = {value!r}" + (f"    # {where}" if origin else ""))
+    lines = list(settings(open_home(home)).lines())
+
+    def text() -> None:
+        for path, value, where in lines:
+            typer.echo(f"{path} = {value!r}" + (f"    # {where}" if origin else ""))
+
+    emit({path: {"value": value, "origin": where} for path, value, where in lines}, as_json, text)

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
+from node import journal
+from node.commands.appeal import find
 from node.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
 from node.journal import Journal
 from protocol.chain import Chain
-from protocol.chain.types import Role
+from protocol.chain.types import Role, Seat
 from protocol.cli import Json, emit
-from protocol.errors import UsageError
 from protocol.home import Home
 from protocol.money import duration, tokens
+
+_WHAT_NEXT = {
+    journal.MADE: "node start, if it does not run: it sends what is still to be sent",
+    journal.COMMITTED: "node start, if it does not run: the file has to reach the hub in time",
+    journal.LOST: "nothing; it never reached chain or hub in time and earns nothing",
+    journal.STORED: "nothing; a validator will judge it",
+    journal.ACCEPTED: "node claim, once the verification window has passed",
+    journal.SOFT: "node appeal {work}, if the verdict is wrong; it earns nothing otherwise",
+    journal.HARD: "node appeal {work}, if the verdict is wrong; the seat is slashed otherwise",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -37,29 +49,42 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     address = place.address("node")
     seat, policy, head = chain.seat(run, address), chain.policy(run), chain.head(run)
     ready, pending = chain.claimable(run, address)
-    account = chain.account(seat.operator)
+    operator = _operator(place, seat)
+    account = chain.account(operator)
     told = place.read_status()
     running = told is not None and told.get("state") != "stopped" and _alive(told.get("pid"))
-    journal = Journal(place.data / "journal.sqlite")
-    counts = journal.counts()
-    journal.close()
+    history = Journal(place.data / "journal.sqlite")
+    counts = history.counts()
+    history.close()
+    gas = chain.balance(address)
     return {
-        "node": address, "run": run, "role": seat.role.name.lower(), "operator": seat.operator, "hardware": seat.hardware,
+        "node": address, "run": run, "role": seat.role.name.lower(), "operator": operator, "hardware": seat.hardware,
         "open_hard": seat.open_hard, "stake": account.active, "locked": account.locked, "leaving": account.leaving,
         "head": head.step if head else None, "running": running, "doing": told if running else None,
         "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
-        "gas": chain.balance(address), "paused": chain.paused(run), "next": _next_command(seat.role, running, ready, seat.open_hard),
+        "gas": gas, "paused": chain.paused(run), "next": _next_command(address, seat, running, ready, gas, counts),
     }  # fmt: skip
 
 
-def _next_command(role: Role, running: bool, ready: int, open_hard: int) -> str:
-    if role == Role.BANNED or open_hard:
+def _operator(place: Home, seat: Seat) -> str:
+    """Who holds the seat; before there is one, the operator whose keystore lies here."""
+    if seat.role == Role.NONE and place.keystore("operator").exists():
+        return place.address("operator")
+    return seat.operator
+
+
+def _next_command(address: str, seat: Seat, running: bool, ready: int, gas: int, counts: Mapping[str, int]) -> str:
+    if seat.role == Role.BANNED or seat.open_hard:
         return "node submissions"
-    if role != Role.ACTIVE:
+    if seat.role != Role.ACTIVE:
         return "node stake"
+    if not gas:
+        return f"send some ETH to {address}; it pays for every submission"
     if not running:
         return "node start"
-    return "node claim" if ready else ""
+    if ready:
+        return "node claim"
+    return "node submissions" if counts.get(journal.SOFT) else ""
 
 
 def _print_status(d: dict[str, Any]) -> None:
@@ -96,15 +121,18 @@ def submissions(
 ) -> None:
     """List submissions, or explain what a validator found in one."""
     place = open_home(home)
-    journal = Journal(place.data / "journal.sqlite")
-    found = journal.all(most=most) if work is None else [s for s in journal.all() if s.work.hex().startswith(work)]
-    journal.close()
-    if work is not None and len(found) != 1:
-        raise UsageError(f"{len(found)} submissions begin with {work!r}", hint="node submissions lists them")
+    place.require_config()
+    if work is not None:
+        found = [find(place, work)]
+    else:
+        history = Journal(place.data / "journal.sqlite")
+        found = history.all(most=most)
+        history.close()
     rows = [
         {
             "work": s.work.hex(), "step": s.ref.step, "sequence": s.ref.sequence, "units": s.units, "state": s.state,
             "made_at": s.made_at, "receipt": json.loads(s.receipt) if s.receipt else None,
+            "storage": json.loads(s.storage) if s.storage else None, "next": _WHAT_NEXT[s.state].format(work=s.work.hex()[:12]),
         }
         for s in found
     ]  # fmt: skip
@@ -129,16 +157,17 @@ def _print_one(row: dict[str, Any]) -> None:
     )
     if row["receipt"] is None:
         typer.echo("verdict   none yet")
-        return
-    d = row["receipt"]["details"]
-    typer.echo(f"validator {row['receipt']['validator']}")
-    typer.echo(
-        f"checked   {d['sequences_checked']} samples by prefill, {d['proofs_checked']} proofs, {d['tokens_checked']} tokens"
-    )
-    if d["rule"]:
+    else:
+        d = row["receipt"]["details"]
+        typer.echo(f"validator {row['receipt']['validator']}")
         typer.echo(
-            f"rule      {d['rule']}: measured {d['measured']}, threshold {d['threshold']}\ndetail    {d['detail']}"
+            f"checked   {d['sequences_checked']} samples by prefill, {d['proofs_checked']} proofs, {d['tokens_checked']} tokens"
         )
+        if d["rule"]:
+            typer.echo(
+                f"rule      {d['rule']}: measured {d['measured']}, threshold {d['threshold']}\ndetail    {d['detail']}"
+            )
+    typer.echo(f"\nnext: {row['next']}")
 
 
 def _alive(pid: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
 
 def run_worker(home: Path, password_file: Path | None, engine: Callable[[str], TorchEngine] | None = None) -> None:
     """Runs a worker with the default engine or another one."""
+    from node.signals import until_signalled
     from node.worker import Worker
     from protocol.role import connect
 
@@ -34,10 +34,13 @@ def run_worker(home: Path, password_file: Path | None, engine: Callable[[str], T
     place = open_home(home)
     node = settings(place).value
     key = place.open_key("node", password_file)
-    with place.lock(), connect(node.chain, node.peers, key, peers_file=place.data / "peers.json") as connection:
-        worker = Worker(connection, place, node.work, engine)
-        signal.signal(signal.SIGTERM, lambda *_: worker.stop())
-        signal.signal(signal.SIGINT, lambda *_: worker.stop())
+    peers_file = place.data / "peers.json"
+    with (
+        until_signalled() as ending,
+        place.lock(),
+        connect(node.chain, node.peers, key, peers_file=peers_file) as connection,
+    ):
+        worker = Worker(connection, place, node.work, engine, ending)
         try:
             worker.run()
         finally:

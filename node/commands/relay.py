@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from node.commands.context import new_key, require_new
 from protocol.chain import Chain
 from protocol.cli import Json, PasswordFile, emit, group, set_up_logging
 from protocol.home import Home, default_home
@@ -30,19 +30,26 @@ def init(
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
     host: Annotated[str, typer.Option(help="Address to serve weights on.")] = "0.0.0.0",  # noqa: S104
     port: Annotated[int, typer.Option(help="Port to serve weights on; 0 takes a free one.")] = 8460,
+    public_url: Annotated[
+        str | None, typer.Option(help="http://HOST:PORT as others reach it; needed unless --host names one address.")
+    ] = None,
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
     """Create a relay's key and settings. A relay needs no stake."""
+    from node.relay import require_reachable
+
     place = Home(home, "relay")
+    require_new(place)
+    require_reachable(host, public_url)
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
-    key = place.create_key("relay", chain_id=chain.chain_id, password_file=password_file)
+    key = new_key(place, "relay", chain.chain_id, password_file)
     tables = {
         "chain": {"rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run},
         "peers": {"listen": listen, "bootnodes": bootnode},
-        "serve": {"host": host, "port": port},
+        "serve": {"host": host, "port": port, "public_url": public_url},
     }
     write_toml(place.config, tables, "Settings of a Murmuration relay.")
     emit(
@@ -56,14 +63,20 @@ def init(
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Serve weights until stopped (Ctrl-C)."""
     from node.relay import RelayService, RelaySettings
+    from node.signals import until_signalled
     from protocol.role import connect
 
     set_up_logging()
     place = Home(home, "relay")
     settings = load(RelaySettings, place.require_config()).value
     key = place.open_key("relay", password_file)
-    with place.lock(), connect(settings.chain, settings.peers, key, peers_file=place.data / "peers.json") as connection:
-        service = RelayService(connection, place, settings.serve)
-        signal.signal(signal.SIGTERM, lambda *_: service.stop())
-        signal.signal(signal.SIGINT, lambda *_: service.stop())
-        service.run()
+    peers_file = place.data / "peers.json"
+    with (
+        until_signalled() as ending,
+        place.lock(),
+        connect(settings.chain, settings.peers, key, peers_file=peers_file) as connection,
+    ):
+        try:
+            RelayService(connection, place, settings.serve, ending).run()
+        finally:
+            place.write_status(state="stopped")

@@ -20,6 +20,7 @@ from node.commands.context import (
     settings,
 )
 from protocol.chain.events import Claimed, Withdrawn
+from protocol.chain.reverts import banned
 from protocol.chain.types import Role
 from protocol.cli import Json, PasswordFile, Yes, confirm, emit
 from protocol.errors import InsufficientFunds
@@ -50,14 +51,20 @@ def stake(
     policy = chain.policy(run)
     node_key = place.open_key("node", password_file)
     sender = operator_sender(place, chain, password_file, operator_keystore)
+    role = chain.seat(run, node_key.address).role
+    if role == Role.BANNED:
+        raise banned(node_key.address)
+    seated = role == Role.ACTIVE
     account = chain.account(sender.key.address)
-    missing = max(0, policy.node_stake - (account.active - account.locked))
+    missing = 0 if seated else max(0, policy.node_stake - (account.active - account.locked))
     wei = missing if amount is None else parse_tokens(amount)
     if wei < missing:
         raise InsufficientFunds(
             f"a seat needs {tokens(policy.node_stake)} of free stake; {tokens(missing)} are missing"
         )
-    seated = chain.seat(run, node_key.address).role == Role.ACTIVE
+    if seated and not wei:
+        typer.echo(f"{node_key.address} is seated in run {run} already; next: node start")
+        return
     confirm(
         "Stake and take the seat?",
         [

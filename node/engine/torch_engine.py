@@ -53,10 +53,11 @@ class TorchEngine:
         self._model: Any = None
 
     def load(self, folder: Path) -> None:
-        """Loads a version; the first call builds the model from its config.json. Raises IntegrityError."""
-        if self._model is None:
-            self._model = build_model(folder, self._dtype)
-        load_weights(self._model, folder)
+        """Loads a version; the first call builds the model from its config.json. Raises IntegrityError, and then the
+        engine holds what it held before."""
+        model = build_model(folder, self._dtype) if self._model is None else self._model
+        load_weights(model, folder)
+        self._model = model
 
     @property
     def vocabulary(self) -> int:

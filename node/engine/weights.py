@@ -26,25 +26,32 @@ FILES = (CONFIG, TOKENIZER, WEIGHTS)
 def require_model_files(folder: Path, spec: ModelSpec) -> None:
     """Raises HashMismatch unless config.json and tokenizer.json are the run's."""
     for name, digest in ((CONFIG, spec.config), (TOKENIZER, spec.tokenizer)):
-        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+        path = folder / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise HashMismatch(f"{name} of the published weights is not the run spec's")
 
 
 def build_model(folder: Path, dtype: torch.dtype) -> Any:
-    """The transformers model of a folder. Missing or odd tensors pass here; `load_weights` is what refuses them."""
+    """The transformers model of a folder. Missing or odd tensors pass here; `load_weights` is what refuses them.
+
+    Raises IntegrityError when transformers cannot make a model of it.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        folder,
-        dtype=dtype,
-        attn_implementation="sdpa",
-        trust_remote_code=False,
-        local_files_only=True,
-        use_safetensors=True,
-    )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            trust_remote_code=False,
+            local_files_only=True,
+            use_safetensors=True,
+        )
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise IntegrityError(f"no model can be made of {folder}: {str(error)[:300]}") from error
     model.config.use_cache = True  # a model configured without decodes without a cache, silently and slowly
     return model.eval()
 

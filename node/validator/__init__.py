@@ -1,6 +1,8 @@
 """The validator: judges committed work by the rules, signs receipts, challenges what is false.
 
 candidate.py  one work and everything its judgement needs     judge.py    the rules in order, the verdict
-rules/        one module per rule                              service.py  the running validator
-commands.py   `murmur validator …`                             journal.py  what it did, across restarts
+rules/        one module per rule                              bench.py    engine, weights and files for judging
+record.py     the run as the chain's events tell it            service.py  the running validator
+court.py      what becomes of a judgement                      journal.py  what it did, across restarts
+commands.py   `murmur validator …`
 """

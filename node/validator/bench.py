@@ -2,66 +2,117 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import secrets
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from node.engine import TorchEngine
 from node.validator.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from node.validator.journal import Journal
 from node.validator.judge import details, judge
+from node.validator.record import Record, ref_of
 from node.versions import Versions
+from protocol.chain.events import Event
 from protocol.environments import TaskSet
+from protocol.errors import ProtocolViolation, Unavailable
 from protocol.role import Connection
 from protocol.sandbox import Sandbox
 from protocol.tokens import Tokens
 from protocol.verdict import Details
 
+log = logging.getLogger("validator")
+
 
 class Bench:
     def __init__(self, connection: Connection, folder: Path, journal: Journal, *, threads: int) -> None:
         spec = connection.spec
+        self._versions = Versions(connection, folder / "weights")
         tasks = TaskSet(spec.environments)
         tasks.require_same_problems()
         self.context = RunContext(spec, connection.chain.domain, connection.run, tasks, Sandbox(spec))
         self.context.sandbox.warm_up()
         self._connection = connection
-        self._versions = Versions(connection, folder / "weights")
         self._files = folder / "rollouts"
         self._files.mkdir(parents=True, exist_ok=True)
         self._engine = TorchEngine(spec.model.compute_dtype, threads=threads)
-        self._loaded: int | None = None
+        self._loaded: bytes | None = None
         self._tokens: Tokens | None = None
+        self._held: dict[int, ExitStack] = {}
         self._secret = journal.secret("prefill", secrets.token_bytes(32))
 
     def close(self) -> None:
         self.context.sandbox.close()
+        for lease in self._held.values():
+            lease.close()
+        self._versions.close()
+
+    def commitment(self, event: Event, record: Record) -> Commitment:
+        """What the chain says of a work, as things stood when it was committed."""
+        s, chain, run = event.data, self._connection.chain, self._connection.run
+        hardware = record.hardware(event)
+        return Commitment(
+            ref_of(s),
+            s.units,
+            chain.publication(run, s.step).beacon,
+            chain.seat(run, s.node).hardware if hardware is None else hardware,
+            event.block_hash,
+            record.earlier_roots(event),
+        )
 
     def fetch(self, root: bytes) -> Path | None:
         """The rollout file of a root, from disk or the hub; None when nobody has it yet."""
         path = self._files / f"{root.hex()}.parquet"
-        if path.exists() or self._connection.hub.download(root, path, cap=self.context.spec.file_bytes_max):
+        if path.exists() and _sha256(path) == root:  # what this disk has spoiled is no fault of the node
             return path
-        return None
+        return path if self._connection.hub.download(root, path, cap=self.context.spec.file_bytes_max) else None
 
-    def judge(self, commitment: Commitment, path: Path, *, newcomer: bool, time: int) -> Details:
-        """Judges a work; `newcomer` works get the prefill in full. Raises whatever keeps a rule from running."""
+    def hold(self, steps: Iterable[int]) -> None:
+        """Has the versions of these steps here and keeps them, until they are not named any more.
+
+        Whoever waits for a file until the end of its grace time would find its version retired everywhere.
+        """
+        wanted = set(steps)
+        for step in self._held.keys() - wanted:
+            self._held.pop(step).close()
+        for step in sorted(wanted - self._held.keys()):
+            try:
+                self._versions.folder(self._connection.chain.publication(self._connection.run, step))
+            except (Unavailable, ProtocolViolation) as error:
+                log.debug("version %d cannot be held: %s", step, error)
+                continue
+            lease = ExitStack()
+            lease.enter_context(self._versions.store.lease(step))
+            self._held[step] = lease
+
+    def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Details:
+        """Judges a work; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running."""
         self._load(commitment.ref.step)
         assert self._tokens is not None
-        share = 1.0 if newcomer else float(self.context.spec.verification.prefill_share)
+        share = 1.0 if in_full else float(self.context.spec.verification.prefill_share)
         plan = PrefillPlan(share, self._secret)
         candidate = Candidate(self.context, commitment, path, self._engine, self._tokens, plan)
-        return details(candidate, judge(candidate), time)
+        finding = judge(candidate)
+        return details(self.context, commitment, finding, time, candidate.checked)
 
     def discard(self, root: bytes) -> None:
         """Forgets a file that is not needed any more."""
         (self._files / f"{root.hex()}.parquet").unlink(missing_ok=True)
 
     def _load(self, step: int) -> None:
-        if self._loaded == step:
+        publication = self._connection.chain.publication(self._connection.run, step)
+        if self._loaded == publication.manifest:
             return
-        folder = self._versions.folder(self._connection.chain.publication(self._connection.run, step))
+        folder = self._versions.folder(publication)
         with self._versions.store.lease(step):
             self._engine.load(folder)
             if self._tokens is None:
                 self._tokens = Tokens(folder)
-        self._loaded = step
+        self._loaded = publication.manifest
+
+
+def _sha256(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

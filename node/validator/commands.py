@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import signal
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from node.commands.context import new_key, require_new
 from node.validator.settings import ValidatorSettings
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Submitted
@@ -51,10 +51,11 @@ def init(
 ) -> None:
     """Create a validator's key and settings."""
     place = Home(home, "validator")
+    require_new(place)
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
-    key = place.create_key("validator", chain_id=chain.chain_id, password_file=password_file)
+    key = new_key(place, "validator", chain.chain_id, password_file)
     tables = {
         "chain": {
             "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
@@ -86,7 +87,9 @@ def stake(
     sender = _sender(place, settings, password_file)
     policy = sender.chain.policy(settings.chain.run)
     account = sender.chain.account(sender.key.address)
-    missing = max(0, policy.validator_stake + policy.bond - (account.active - account.locked))
+    seated = sender.chain.validator(settings.chain.run, sender.key.address) == Role.ACTIVE
+    needed = policy.bond + (0 if seated else policy.validator_stake)
+    missing = max(0, needed - (account.active - account.locked))
     wei = missing if amount is None else parse_tokens(amount)
     if not wei:
         typer.echo("enough is staked already")
@@ -94,7 +97,7 @@ def stake(
     delay = duration(sender.chain.withdrawal_delay())
     confirm("Stake?", [f"deposits {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"], yes)
     deposit(sender, sender.key.address, wei)
-    typer.echo(f"staked {tokens(wei)}; next: murmur validator enlist")
+    typer.echo(f"staked {tokens(wei)}; next: murmur validator {'start' if seated else 'enlist'}")
 
 
 @app.command()
@@ -132,17 +135,21 @@ def enlist(
 @app.command()
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Judge work until stopped (Ctrl-C); restarts lose nothing."""
+    from node.signals import until_signalled
     from node.validator.service import ValidatorService, require_seat
     from protocol.role import connect
 
     set_up_logging()
     place, settings = _open(home)
     key = place.open_key("validator", password_file)
-    with place.lock(), connect(settings.chain, settings.peers, key, peers_file=place.data / "peers.json") as connection:
+    peers_file = place.data / "peers.json"
+    with (
+        until_signalled() as ending,
+        place.lock(),
+        connect(settings.chain, settings.peers, key, peers_file=peers_file) as connection,
+    ):
         require_seat(connection)
-        service = ValidatorService(connection, place, settings.judge)
-        signal.signal(signal.SIGTERM, lambda *_: service.stop())
-        signal.signal(signal.SIGINT, lambda *_: service.stop())
+        service = ValidatorService(connection, place, settings.judge, ending)
         try:
             service.run()
         finally:
@@ -185,9 +192,8 @@ def verify(
 ) -> None:
     """Judge one file as the running validator would, in full, and print the finding. Changes nothing."""
     from node.validator.bench import Bench
-    from node.validator.candidate import Commitment
     from node.validator.journal import Journal
-    from protocol.chain.types import Ref
+    from node.validator.record import Record
     from protocol.role import connect
 
     set_up_logging("WARNING")
@@ -202,15 +208,11 @@ def verify(
             raise UsageError(
                 f"nobody committed to {file} in run {connection.run}", hint="is it the whole, unchanged file?"
             )
-        event, s = found
-        seat = connection.chain.seat(connection.run, s.node)
-        beacon = connection.chain.publication(connection.run, s.step).beacon
-        ref = Ref(s.node, s.step, s.sequence, s.root)
-        commitment = Commitment(ref, s.units, beacon, seat.hardware, event.block_hash)
         journal = Journal(place.data / "verify.sqlite")
         bench = Bench(connection, place.data / "verify", journal, threads=settings.judge.threads)
         try:
-            details = bench.judge(commitment, file, newcomer=True, time=connection.block_time())
+            commitment = bench.commitment(found[0], Record(index, connection.run))
+            details = bench.judge(commitment, file, in_full=True, time=connection.block_time())
         finally:
             bench.close()
             journal.close()

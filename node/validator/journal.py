@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS judgements (
-    work BLOB PRIMARY KEY, outcome INTEGER NOT NULL, receipt BLOB NOT NULL, state TEXT NOT NULL, judged_at REAL NOT NULL
+    work BLOB PRIMARY KEY, outcome INTEGER NOT NULL, receipt BLOB NOT NULL, state TEXT NOT NULL, posting TEXT NOT NULL,
+    units INTEGER NOT NULL, judged_at INTEGER NOT NULL, asked_at REAL
 );
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
 
-WAITING, JUDGED, OPINION, POSTED, CHALLENGED, CLOSED = "waiting", "judged", "opinion", "posted", "challenged", "closed"
-"""States: a hard finding that waits for a second validator; a receipt still to be posted, and to be acted on unless it is an
-opinion for another validator; receipt with the hub; case on chain; case settled."""
+WAITING, DECIDED, CHALLENGED, CLOSED = "waiting", "decided", "challenged", "closed"
+"""States of a judgement: a hard finding that waits for a second validator; one that is to be challenged; one with a case
+on chain; one with nothing left to do on chain."""
+
+SECRET, DUE, POSTED = "secret", "due", "posted"
+"""Posting of its receipt: not to be shown yet; to be sent to the hub; there."""
 
 
 @dataclass(frozen=True)
 class Judgement:
     work: bytes
     outcome: int
+    """What it is treated as. A hard finding that nobody confirmed is soft, even where its receipt was shown before."""
     receipt: bytes
     state: str
-    judged_at: float
-    """Wall-clock seconds, for how long a second opinion has been waited for."""
+    posting: str
+    units: int
+    judged_at: int
+    """Block time."""
+    asked_at: float | None = None
+    """Since when a second opinion is waited for, in wall-clock seconds; None until the hub has taken the request."""
 
 
 class Journal:
@@ -40,26 +49,21 @@ class Journal:
         with self._lock:
             self._db.close()
 
-    def add(self, judgement: Judgement) -> None:
-        j = judgement
+    def put(self, judgement: Judgement) -> None:
         with self._lock:
-            row = (j.work, j.outcome, j.receipt, j.state, j.judged_at)
-            self._db.execute("INSERT OR REPLACE INTO judgements VALUES (?, ?, ?, ?, ?)", row)
-
-    def set_state(self, work: bytes, state: str) -> None:
-        with self._lock:
-            self._db.execute("UPDATE judgements SET state = ? WHERE work = ?", (state, work))
+            self._db.execute("INSERT OR REPLACE INTO judgements VALUES (?, ?, ?, ?, ?, ?, ?, ?)", astuple(judgement))
 
     def get(self, work: bytes) -> Judgement | None:
         found = self._select("WHERE work = ?", (work,))
         return found[0] if found else None
 
     def in_state(self, state: str) -> list[Judgement]:
-        return self._select("WHERE state = ? ORDER BY judged_at", (state,))
+        """Gravest first, then those with the most at stake, then the oldest."""
+        return self._select("WHERE state = ? ORDER BY outcome DESC, units DESC, judged_at", (state,))
 
-    def judged(self) -> set[bytes]:
-        with self._lock:
-            return {row[0] for row in self._db.execute("SELECT work FROM judgements")}
+    def due(self) -> list[Judgement]:
+        """Whose receipts are to be posted, oldest first."""
+        return self._select("WHERE posting = ? ORDER BY judged_at", (DUE,))
 
     def totals(self) -> dict[int, int]:
         """Judgements per outcome."""
@@ -73,6 +77,6 @@ class Journal:
             return self._db.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()[0]
 
     def _select(self, clause: str, values: tuple[object, ...]) -> list[Judgement]:
-        query = f"SELECT work, outcome, receipt, state, judged_at FROM judgements {clause}"  # noqa: S608
+        query = f"SELECT work, outcome, receipt, state, posting, units, judged_at, asked_at FROM judgements {clause}"  # noqa: S608
         with self._lock:
             return [Judgement(*row) for row in self._db.execute(query, values).fetchall()]

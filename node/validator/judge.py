@@ -1,37 +1,59 @@
-"""Judging one work: the rules in order, the first finding decides, and the receipt that says so."""
+"""Judging one work: the rules in order, the first finding decides, and the receipt that says so.
+
+One exception: `sampling` is asked even where `computation` found something soft. Both stand on the same prefill and
+neither needs the other, and an edited token disturbs a proof just enough to be soft: a cheat would hide behind it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
-from node.validator.candidate import Candidate
+from node.validator.candidate import Candidate, Commitment, RunContext
 from node.validator.rules import RULES
 from protocol.constants import PROTOCOL_VERSION
 from protocol.verdict import Details, Finding, Outcome
 
+_TEXT_MOST = 300  # characters of each text in a receipt
+
 
 def judge(candidate: Candidate, rules: Iterable[str] = tuple(RULES)) -> Finding | None:
-    """The first finding of the named rules, in their order; None accepts.
+    """The first finding of the named rules, in their order, or a hard one of `sampling` after a soft one of `computation`.
 
-    Raises whatever keeps a rule from running: then there is no verdict.
+    None accepts. Raises whatever keeps a rule from running: then there is no verdict.
     """
     wanted = set(rules)
     for name, check in RULES.items():
-        if name in wanted and (finding := check(candidate)) is not None:
-            return finding
+        if name not in wanted or (finding := check(candidate)) is None:
+            continue
+        if name == "computation" and finding.outcome is Outcome.SOFT and "sampling" in wanted:
+            harder = RULES["sampling"](candidate)
+            return harder if harder is not None and harder.outcome is Outcome.HARD else finding
+        return finding
     return None
 
 
-def details(candidate: Candidate, finding: Finding | None, time: int) -> Details:
-    """What the receipt for this judgement says; `time` in block time."""
-    ref, domain = candidate.commitment.ref, candidate.context.domain
+def details(
+    context: RunContext,
+    commitment: Commitment,
+    finding: Finding | None,
+    time: int,
+    checked: Mapping[str, int] = MappingProxyType({}),
+) -> Details:
+    """What the receipt for a judgement says; `time` in block time, `checked` as Candidate counts it."""
+    ref, domain = commitment.ref, context.domain
     return Details(
-        protocol=PROTOCOL_VERSION, chain_id=domain.chain_id, contract=domain.contract, run=candidate.context.run,
-        work=candidate.work_id.hex(), node=ref.node, step=ref.step, sequence=ref.sequence, root=ref.root.hex(),
-        units=candidate.commitment.units, spec=candidate.context.spec_digest.hex(),
-        outcome=int(finding.outcome if finding else Outcome.ACCEPT),
-        rule=finding.rule if finding else "", measured=finding.measured if finding else "",
-        threshold=finding.threshold if finding else "", detail=finding.detail if finding else "",
-        sequences_checked=candidate.checked["sequences"], proofs_checked=candidate.checked["proofs"],
-        tokens_checked=candidate.checked["tokens"], time=time,
+        protocol=PROTOCOL_VERSION, chain_id=domain.chain_id, contract=domain.contract, run=context.run,
+        work=ref.work_id(context.run).hex(), node=ref.node, step=ref.step, sequence=ref.sequence, root=ref.root.hex(),
+        units=commitment.units, spec=context.spec_digest.hex(),
+        outcome=int(finding.outcome if finding else Outcome.ACCEPT), rule=finding.rule if finding else "",
+        measured=_readable(finding.measured) if finding else "", threshold=_readable(finding.threshold) if finding else "",
+        detail=_readable(finding.detail) if finding else "", sequences_checked=checked.get("sequences", 0),
+        proofs_checked=checked.get("proofs", 0), tokens_checked=checked.get("tokens", 0), time=time,
     )  # fmt: skip
+
+
+def _readable(text: str) -> str:
+    """A finding may quote the file, that is a stranger: printable, and short enough for any receipt."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return shown if len(shown) <= _TEXT_MOST else shown[: _TEXT_MOST - 1] + "…"

@@ -226,7 +226,7 @@ def test_a_share_of_the_samples_is_drawn_by_a_secret(tiny_run: TinyRun) -> None:
 def test_the_receipt_says_what_was_checked(tiny_run: TinyRun) -> None:
     candidate = TAMPERED["reward"][0](tiny_run)
     finding = judge(candidate)
-    told = details(candidate, finding, time=123)
+    told = details(candidate.context, candidate.commitment, finding, 123, candidate.checked)
     assert (told.rule, told.outcome, told.time) == ("reward", Outcome.HARD, 123)
     assert told.work == candidate.work_id.hex()
     assert np.isclose(float(told.measured), 1.0)

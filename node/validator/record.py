@@ -1,0 +1,81 @@
+"""What the chain's events say of one run: who validates, how a node was seated, what it committed to before.
+
+It reads the index, never the contract's present state: a work is judged as things stood in the block of its commitment, so
+that nobody can change a verdict afterwards by leaving and joining again.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from protocol import rendezvous
+from protocol.chain.events import Event, Joined, Submitted, ValidatorApproved, ValidatorSeated
+from protocol.chain.index import EventIndex
+from protocol.chain.types import Ref
+
+Place = tuple[int, int]
+"""Where an event stands: block and index in it."""
+
+
+class Record:
+    def __init__(self, index: EventIndex, run: int) -> None:
+        self._index = index
+        self._run = run
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Reads everything anew; needed when the chain took something back."""
+        self.validators: frozenset[str] = frozenset()
+        self._hardware: dict[str, list[tuple[Place, int]]] = {}
+        self._roots: dict[str, list[tuple[Place, bytes]]] = {}
+        kinds = (Joined, Submitted, ValidatorSeated, ValidatorApproved)
+        for event in sorted((event for kind in kinds for event, _ in self._index.events(kind)), key=_place):
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        """Takes in the next event; events of other runs and kinds are nothing to it."""
+        if getattr(event.data, "run", None) != self._run:
+            return
+        match event.data:
+            case Joined() as joined:
+                self._hardware.setdefault(joined.node, []).append((_place(event), joined.hardware))
+            case Submitted() as submitted:
+                self._roots.setdefault(submitted.node, []).append((_place(event), submitted.root))
+            case ValidatorSeated(validator=validator, seated=True):
+                self.validators |= {validator}
+            case ValidatorSeated(validator=validator) | ValidatorApproved(validator=validator, approved=False):
+                self.validators -= {validator}
+
+    def works(self) -> list[Event]:
+        """All commitments of the run, oldest first."""
+        return [event for event, submitted in self._index.events(Submitted) if submitted.run == self._run]
+
+    def hardware(self, event: Event) -> int | None:
+        """Hardware class of the node's seat when it committed; None when its seat is older than the index."""
+        before = [hardware for place, hardware in self._hardware.get(event.data.node, []) if place < _place(event)]
+        return before[-1] if before else None
+
+    def earlier_roots(self, event: Event) -> frozenset[bytes]:
+        """Roots the same node committed to before."""
+        return frozenset(root for place, root in self._roots.get(event.data.node, []) if place < _place(event))
+
+    def line(self, event: Event) -> tuple[str, ...]:
+        """Validators in the order in which this work is theirs to judge."""
+        return _line(work_id(event.data), event.block_hash, self.validators)
+
+
+def work_id(submitted: Submitted) -> bytes:
+    return ref_of(submitted).work_id(submitted.run)
+
+
+def ref_of(submitted: Submitted) -> Ref:
+    return Ref(submitted.node, submitted.step, submitted.sequence, submitted.root)
+
+
+def _place(event: Event) -> Place:
+    return event.block, event.log_index
+
+
+@lru_cache(1 << 16)
+def _line(work: bytes, block_hash: bytes, validators: frozenset[str]) -> tuple[str, ...]:
+    return tuple(rendezvous.order(work, block_hash, validators))

@@ -1,0 +1,48 @@
+"""A stage per test: a run that is really going on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm.anvil import Anvil
+
+from protocol.runspec import RunSpec
+from protocol.sandbox import Sandbox
+from tests.node.stage import Panel, Stage
+from tests.tiny_run import TinyRun
+from tests.world import World
+
+
+@pytest.fixture
+def shared_machinery(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody uses the session's one real sandbox and one task set, whose making takes seconds."""
+
+    def shared(spec: RunSpec) -> Any:
+        assert spec == tiny_run.spec
+        sandbox = Sandbox(spec)
+        for name in ("read", "score", "warm_up"):  # closing it is left to the session
+            setattr(sandbox, name, getattr(tiny_run.context.sandbox, name))
+        return sandbox
+
+    tasks = tiny_run.context.tasks
+    monkeypatch.setattr(tasks, "require_same_problems", lambda: None)
+    for module in ("node.worker", "node.validator.bench"):
+        monkeypatch.setattr(f"{module}.Sandbox", shared)
+        monkeypatch.setattr(f"{module}.TaskSet", lambda environments: tasks)
+
+
+@pytest.fixture
+def stage(anvil: Anvil, tiny_run: TinyRun, tmp_path: Path, shared_machinery: None) -> Iterator[Stage]:
+    made = Stage(World.fresh(anvil, spec_digest=tiny_run.spec.digest, max_per_step=4), tiny_run, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def panel(stage: Stage) -> Iterator[Panel]:
+    made = Panel(stage)
+    yield made
+    made.close()

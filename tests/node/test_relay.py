@@ -1,0 +1,108 @@
+"""The relay: follows the head, serves what hashes to the chain, and is found where it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.relay import RelayService, ServeSettings
+from protocol.errors import ConfigError
+from protocol.identity import Key
+from protocol.shardcast.client import Client
+from protocol.shardcast.source import Source
+from protocol.shardcast.store import VersionStore
+from tests.node.stage import Stage, Wired, eventually, running
+
+LOCAL = ServeSettings(host="127.0.0.1", port=0)
+
+
+class Serving:
+    """A relay service and what it announced."""
+
+    def __init__(self, stage: Stage, settings: ServeSettings = LOCAL) -> None:
+        self.connection: Wired = stage.connection(Key.generate())
+        self.home = stage.home("relay", "relay")
+        self.service = RelayService(self.connection, self.home, settings)
+        self.run, self.stop = self.service.run, self.service.stop
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def url(self) -> str:
+        return eventually(lambda: self.connection.announced.get("relay"), what="the relay is announced")
+
+    def has(self, *steps: int) -> bool:
+        told = self.home.read_status() or {}
+        return told.get("state") == "serving" and told.get("versions") == list(steps)
+
+
+def fetched(stage: Stage, url: str, step: int, name: str) -> bytes:
+    """What a node gets from the relay alone."""
+    chain, run = stage.world.chain, stage.world.run
+    with VersionStore(stage.folder / name, 5) as store:
+        client = Client(store, chain.domain, run, stage.world.trainer.key.address)
+        source = Source(url, name="relay", is_relay=True)
+        folder = client.fetch(step, chain.publication(run, step).manifest, [source], 10)
+        return (folder / "model.safetensors").read_bytes()
+
+
+def test_it_follows_the_head_and_serves_it_without_the_origin(stage: Stage) -> None:
+    stage.publish()
+    relay = Serving(stage)
+    with running(relay):
+        eventually(lambda: relay.has(0), what="the first version")
+        stage.publish(stage.variant(0.5))
+        eventually(lambda: relay.has(0, 1), what="the second version")
+        stage.server.close()
+        assert fetched(stage, relay.url, 0, "a") == (stage.tiny.model / "model.safetensors").read_bytes()
+        assert fetched(stage, relay.url, 1, "b") != fetched(stage, relay.url, 0, "c")
+
+
+def test_a_restart_serves_what_was_there_though_the_origin_is_gone(stage: Stage) -> None:
+    stage.publish()
+    relay = Serving(stage)
+    with running(relay):
+        eventually(lambda: relay.has(0), what="the version")
+    stage.server.close()
+    relay = Serving(stage)
+    with running(relay):
+        assert fetched(stage, relay.url, 0, "node") == (stage.tiny.model / "model.safetensors").read_bytes()
+
+
+def test_an_origin_that_is_down_is_waited_for(stage: Stage) -> None:
+    stage.publish()
+    settings = ServeSettings(host="127.0.0.1", port=0, fetch_seconds=0.2)
+    port = stage.server.port
+    stage.server.close()
+    relay = Serving(stage, settings)
+    with running(relay) as ended:
+        eventually(lambda: relay.has(), what="it serves what it has: nothing")
+        stage.reopen_origin(port)
+        eventually(lambda: relay.has(0), what="the version")
+        assert not ended.event.is_set()
+
+
+def test_versions_of_another_life_are_replaced(stage: Stage) -> None:
+    """The chain of a new run begins at step 0 again."""
+    from protocol.shardcast.origin import Origin
+
+    other = VersionStore(stage.home("relay", "relay").data / "weights", 5)
+    origin = Origin(other, stage.world.trainer.key, stage.world.chain.domain, stage.world.run)
+    for step in (0, 7):
+        origin.publish(stage.variant(0.5 + step), step)
+    other.close()
+    stage.publish()
+    relay = Serving(stage)
+    with running(relay):
+        eventually(lambda: relay.has(0), what="only what the chain knows")
+        assert fetched(stage, relay.url, 0, "node") == (stage.tiny.model / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_nobody_is_told_to_look_for_it_everywhere(stage: Stage, host: str) -> None:
+    with pytest.raises(ConfigError, match="how others reach it"):
+        RelayService(stage.connection(Key.generate()), stage.home("relay", "relay"), ServeSettings(host=host))
+    RelayService(
+        stage.connection(Key.generate()), stage.home("relay", "relay"),
+        ServeSettings(host=host, public_url="http://relay.example:8460"),
+    )  # fmt: skip
