@@ -1,0 +1,122 @@
+"""A contributor at a keyboard: commands run in this process, with what they print and the code they end with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eth_utils import keccak
+from swarm.anvil import Anvil
+
+from protocol import cli
+from protocol.home import Home
+from protocol.identity import Key, load_keystore
+from protocol.signing import Join
+from tests.world import TOKEN, World
+
+PASSWORD = "canary-7f3a9c"
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return dict(json.loads(self.out))
+
+
+class Console:
+    """Runs command lines of `murmur`, or of `node`; nobody sits at a terminal."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], folder: Path) -> None:
+        self._monkeypatch, self._capfd = monkeypatch, capfd
+        self.folder = folder
+        self.printed: list[str] = []
+
+    def murmur(self, *arguments: object) -> Ended:
+        return self._run(cli.app, "murmur", arguments)
+
+    def node(self, *arguments: object) -> Ended:
+        from node.commands import app
+
+        return self._run(app, "node", arguments)
+
+    def _run(self, app: Any, name: str, arguments: tuple[object, ...]) -> Ended:
+        self._capfd.readouterr()
+        self._monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.run(app, name)
+        out, err = self._capfd.readouterr()
+        self.printed += [out, err]
+        return Ended(int(ended.value.code or 0), out, err)
+
+
+@pytest.fixture
+def console(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Console:
+    for name in ("MURMUR_PASSWORD", "MURMUR_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return Console(monkeypatch, capfd, tmp_path)
+
+
+@dataclass
+class Contributor:
+    """A home that `node init` made, in a world with a run."""
+
+    world: World
+    console: Console
+    path: Path
+    node: str
+    operator: str
+
+    @property
+    def home(self) -> Home:
+        return Home(self.path, "node")
+
+    def key(self, name: str) -> Key:
+        return load_keystore(self.home.keystore(name), PASSWORD)
+
+    def run(self, *arguments: object) -> Ended:
+        return self.console.node(*arguments, "--home", self.path)
+
+    def status(self) -> dict[str, Any]:
+        return self.run("status", "--json").json
+
+    def give(self, tokens: int = 200) -> None:
+        """Gas money for both keys, tokens for the operator."""
+        for address in (self.node, self.operator):
+            self.world.anvil.give(address, TOKEN)
+        if tokens:
+            self.world.owner.send(self.world.chain.transfer_tokens(self.operator, tokens * TOKEN))
+
+    def seat(self) -> None:
+        """Seats the node without the command."""
+        world = self.world
+        world.owner.send(world.chain.deposit(self.operator, world.chain.policy(world.run).node_stake))
+        deadline, node = world.chain.block().time + 600, self.key("node")
+        consent = Join(world.run, self.operator, node.address, keccak(node.peer), 0, deadline)
+        join = world.chain.join(world.run, node.address, node.peer, 0, deadline, consent.sign(node, world.chain.domain))
+        world.sender(self.key("operator")).send(join)
+        world.sender(node)
+
+
+def init_options(world: World, **changes: object) -> list[object]:
+    bootnode = f"/ip4/127.0.0.1/tcp/1/p2p/{Key.generate().peer_id}"
+    options = {"rpc": world.anvil.rpc, "contract": world.chain.runs.address, "run": world.run, "bootnode": bootnode}
+    return [text for name, value in (options | changes).items() for text in (f"--{name}", value)]
+
+
+@pytest.fixture
+def contributor(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch) -> Iterator[Contributor]:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    world = World.fresh(anvil)
+    path = console.folder / "home"
+    made = console.node("init", *init_options(world), "--home", path, "--json").json
+    yield Contributor(world, console, path, made["node"], made["operator"])

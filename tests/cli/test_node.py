@@ -1,0 +1,475 @@
+"""`node …`: what a contributor types, what it answers in every state, and what it refuses without harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from node import journal as states
+from node.journal import Journal
+from protocol.chain.types import Ref, Role, State
+from protocol.identity import Key
+from protocol.verdict import Details, Outcome, Receipt
+from tests.cli.conftest import PASSWORD, Console, Contributor, init_options
+from tests.world import TOKEN, World
+
+# ---- init --------------------------------------------------------------------------------------------------------------
+
+
+def test_init_makes_two_keys_and_settings_and_says_what_comes_next(
+    world: World, console: Console, tmp_path: Path
+) -> None:
+    (tmp_path / "password").write_text(PASSWORD + "\n")
+    done = console.node(
+        "init", *init_options(world), "--home", tmp_path / "home", "--password-file", tmp_path / "password"
+    )
+    assert done.code == 0, done.err
+    assert "next:" in done.out
+    for name in ("node", "operator"):
+        keystore = tmp_path / "home/keys" / f"{name}.json"
+        assert keystore.stat().st_mode & 0o077 == 0
+    shown = console.node("config", "show", "--home", tmp_path / "home", "--json").json
+    assert shown["chain.run"]["value"] == world.run
+    assert shown["chain.chain_id"]["value"] == 31337
+
+
+def test_init_never_touches_a_home_that_is_there(contributor: Contributor) -> None:
+    files = {path: path.read_bytes() for path in contributor.path.rglob("*") if path.is_file()}
+    done = contributor.console.node("init", *init_options(contributor.world), "--home", contributor.path)
+    assert done.code == 3
+    assert "exists" in done.err
+    assert files == {path: path.read_bytes() for path in contributor.path.rglob("*") if path.is_file()}
+
+
+def test_an_interrupted_init_can_be_repeated(contributor: Contributor) -> None:
+    """It had made the node's key, and then the terminal was closed: the key is taken up, not refused."""
+    contributor.home.config.unlink()
+    contributor.home.keystore("operator").unlink()
+    done = contributor.console.node("init", *init_options(contributor.world), "--home", contributor.path, "--json")
+    assert done.code == 0, done.err
+    assert done.json["node"] == contributor.node
+    assert done.json["operator"] != contributor.operator
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ({"rpc": "http://127.0.0.1:9"}, 4, "no answer"),
+        ({"contract": "0x" + "11" * 20}, 4, "no such contract"),
+        ({"contract": "nonsense"}, 3, "no contract address"),
+        ({"run": 77}, 3, "no run 77"),
+        ({"run": "many"}, 2, "run"),
+    ],
+)
+def test_init_refuses_what_cannot_be_right_and_makes_nothing(
+    world: World, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object],
+    code: int, message: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    done = console.node("init", *init_options(world, **change), "--home", tmp_path / "home")
+    assert done.code == code
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "home").exists()
+
+
+# ---- refusals that all commands share ------------------------------------------------------------------------------------
+
+EVERY = [
+    ["start"], ["status"], ["stake", "--yes"], ["leave", "--yes"], ["unstake", "1", "--yes"], ["withdraw"], ["claim"],
+    ["submissions"], ["config", "show"], ["appeal", "00", "--yes"],
+]  # fmt: skip
+WITH_KEYS = [["start"], ["stake", "--yes"], ["leave", "--yes"], ["unstake", "1", "--yes"], ["withdraw"]]
+WITH_CHAIN = [["status"], ["stake", "--yes"], ["leave", "--yes"], ["unstake", "1", "--yes"], ["withdraw"], ["claim"],
+              ["appeal", "00", "--yes"], ["start"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", EVERY, ids=" ".join)
+def test_a_missing_home_names_the_command_that_makes_one(console: Console, tmp_path: Path, command: list[str]) -> None:
+    done = console.node(*command, "--home", tmp_path / "nowhere")
+    assert done.code == 3
+    assert "node init" in done.err
+    assert not (tmp_path / "nowhere").exists(), "looking must not make folders"
+
+
+@pytest.mark.parametrize("command", WITH_KEYS, ids=" ".join)
+def test_a_wrong_password_is_said_and_never_shown(
+    contributor: Contributor, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", "wrong-canary")
+    done = contributor.run(*command)
+    assert done.code == 3
+    assert "wrong password" in done.err
+    assert "wrong-canary" not in done.out + done.err
+
+
+@pytest.mark.parametrize("command", WITH_KEYS, ids=" ".join)
+def test_without_terminal_and_password_it_ends_at_once(
+    contributor: Contributor, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.delenv("MURMUR_PASSWORD")
+    started = time.monotonic()
+    done = contributor.run(*command)
+    assert (done.code, time.monotonic() - started < 5) == (2, True)
+    assert "--password-file" in done.err
+
+
+def test_a_password_file_is_read_and_beats_the_environment(
+    contributor: Contributor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    contributor.give()
+    monkeypatch.setenv("MURMUR_PASSWORD", "wrong")
+    (tmp_path / "password").write_text(PASSWORD + "\n")
+    assert contributor.run("stake", "--yes", "--password-file", tmp_path / "password").code == 0
+    done = contributor.run("leave", "--yes", "--password-file", tmp_path / "none")
+    assert (done.code, "password file" in done.err) == (3, True)
+
+
+@pytest.mark.parametrize("command", [["stake"], ["leave"], ["unstake", "1"]], ids=" ".join)
+def test_without_terminal_and_yes_nothing_is_sent(contributor: Contributor, command: list[str]) -> None:
+    contributor.give()
+    if command != ["stake"]:
+        contributor.seat()
+    before = contributor.world.chain.block_number()
+    done = contributor.run(*command)
+    assert done.code == 2
+    assert "--yes" in done.err
+    assert contributor.world.chain.block_number() == before
+
+
+@pytest.mark.parametrize("command", WITH_CHAIN, ids=" ".join)
+def test_a_dead_endpoint_is_one_sentence_and_one_hint(contributor: Contributor, command: list[str]) -> None:
+    config = contributor.home.config
+    config.write_text(config.read_text().replace(contributor.world.anvil.rpc, "http://127.0.0.1:9"))
+    done = contributor.run(*command)
+    assert done.code == 4
+    lines = done.err.strip().splitlines()
+    assert len(lines) == 2, done.err
+    assert lines[0].startswith("error: ")
+    assert lines[1].startswith("  try: ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "message"),
+    [
+        ("chain_id = 31337", "chain_id = 8453", 4, "not 8453"),
+        ("run = 1", "run = 99", 3, "no run 99"),
+        ("run = 1", "runn = 1", 3, "'chain.run'"),
+        ("listen =", "listne =", 3, "'peers.listen'"),
+        ("run = 1", "run = 0", 3, "chain.run"),
+        ("run = 1", "run = ", 3, "not valid TOML"),
+    ],
+)
+def test_a_wrong_setting_is_named(contributor: Contributor, old: str, new: str, code: int, message: str) -> None:
+    config = contributor.home.config
+    assert old in config.read_text()
+    config.write_text(config.read_text().replace(old, new))
+    done = contributor.run("status")
+    assert done.code == code
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_contract_that_is_not_there_is_named(contributor: Contributor) -> None:
+    config = contributor.home.config
+    config.write_text(config.read_text().replace(contributor.world.chain.runs.address, Key.generate().address))
+    done = contributor.run("status")
+    assert (done.code, "no such contract" in done.err) == (4, True)
+
+
+def test_config_show_says_where_each_value_came_from(contributor: Contributor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MURMUR_WORK__THREADS", "3")
+    shown = contributor.run("config", "show", "--origin").out.splitlines()
+    assert any(line.startswith("work.threads = 3") and "environment MURMUR_WORK__THREADS" in line for line in shown)
+    assert any(line.startswith("chain.run = ") and str(contributor.home.config) in line for line in shown)
+    assert any(line.startswith("chain.timeout_seconds = ") and line.endswith("# default") for line in shown)
+
+
+# ---- stake, leave, withdraw ------------------------------------------------------------------------------------------------
+
+
+def test_too_few_tokens_are_a_matter_of_funds(contributor: Contributor) -> None:
+    contributor.give(tokens=99)
+    done = contributor.run("stake", "--yes")
+    assert done.code == 6
+    assert contributor.operator in done.err
+    assert contributor.world.chain.account(contributor.operator).active == 0
+
+
+def test_too_little_gas_money_is_a_matter_of_funds(contributor: Contributor) -> None:
+    contributor.give()
+    contributor.world.anvil.give(contributor.operator, 0)
+    done = contributor.run("stake", "--yes")
+    assert done.code == 6
+    assert "ETH" in done.err
+
+
+def test_staking_twice_costs_once(contributor: Contributor) -> None:
+    contributor.give()
+    assert contributor.run("stake", "--yes").code == 0
+    again = contributor.run("stake", "--yes")
+    assert again.code == 0
+    assert "already" in again.out
+    assert contributor.world.chain.account(contributor.operator).active == 100 * TOKEN
+    assert contributor.run("stake", "10", "--yes").code == 0, "more may be staked, for an appeal"
+    assert contributor.world.chain.account(contributor.operator).active == 110 * TOKEN
+
+
+def test_a_banned_node_does_not_stake_for_nothing(contributor: Contributor) -> None:
+    from protocol.chain.client import Call
+
+    contributor.give()
+    contributor.seat()
+    world = contributor.world
+    world.owner.send(Call("banning", world.chain.runs.functions.ban(world.run, contributor.node)))
+    before = world.chain.account(contributor.operator)
+    done = contributor.run("stake", "--yes")
+    assert done.code == 9
+    assert world.chain.account(contributor.operator) == before
+
+
+def test_the_way_out_pays_everything_back(contributor: Contributor) -> None:
+    contributor.give()
+    chain = contributor.world.chain
+    for command in (["stake", "--yes"], ["leave", "--yes"], ["unstake", "100", "--yes"]):
+        assert contributor.run(*command).code == 0
+    early = contributor.run("withdraw")
+    assert (early.code, "TooEarly" in early.err) == (4, True)
+    contributor.world.anvil.advance(chain.withdrawal_delay())
+    assert "100 MUR" in contributor.run("withdraw").out
+    assert chain.token_balance(contributor.operator) == 200 * TOKEN
+
+
+@pytest.mark.parametrize("amount", ["0", "-1", "some", "0.0000000000000000001", "nan"])
+def test_an_amount_that_is_none_is_refused(contributor: Contributor, amount: str) -> None:
+    contributor.give()
+    done = contributor.run("unstake", "--yes", "--", amount)
+    assert done.code == 2
+    assert contributor.world.chain.account(contributor.operator).active == 0
+
+
+# ---- status and submissions ------------------------------------------------------------------------------------------------
+
+
+def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> Ref:
+    """A work on chain that the node's journal knows."""
+    world = contributor.world
+    ref = world.submit(contributor.key("node"), 0, sequence, os.urandom(32), units)
+    journal = Journal(contributor.home.data / "journal.sqlite")
+    work = ref.work_id(world.run)
+    journal.add(ref, work, units, int(time.time()))
+    journal.advance(work, states.COMMITTED)
+    journal.close()
+    return ref
+
+
+def told(contributor: Contributor, ref: Ref, outcome: Outcome) -> str:
+    """Notes a verdict as the running node would; the work id."""
+    world, validator = contributor.world, Key.generate()
+    domain, work = world.chain.domain, ref.work_id(world.run)
+    rule = "" if outcome == Outcome.ACCEPT else "sampling"
+    details = Details(
+        protocol=1, chain_id=31337, contract=domain.contract, run=world.run, work=work.hex(), node=ref.node, step=ref.step,
+        sequence=ref.sequence, root=ref.root.hex(), units=500, spec="00" * 32, outcome=int(outcome), rule=rule,
+        measured="0.31" if rule else "", threshold="0.125" if rule else "", detail="row 3, token 5: margin" if rule else "",
+        sequences_checked=8, proofs_checked=9, tokens_checked=70, time=1,
+    )  # fmt: skip
+    journal = Journal(contributor.home.data / "journal.sqlite")
+    journal.advance(
+        work, {1: states.ACCEPTED, 2: states.SOFT, 3: states.HARD}[int(outcome)],
+        receipt=Receipt.issue(details, validator, domain).encode().decode(),
+    )  # fmt: skip
+    journal.close()
+    return work.hex()
+
+
+def test_status_before_anything_was_done_says_stake(contributor: Contributor) -> None:
+    found = contributor.status()
+    assert (found["role"], found["running"], found["next"]) == ("none", False, "node stake")
+    assert found["operator"] == contributor.operator
+    assert contributor.run("status").out.rstrip().endswith("next: node stake")
+
+
+def test_status_of_a_seated_node_says_start(contributor: Contributor) -> None:
+    contributor.seat()
+    found = contributor.status()
+    assert (found["role"], found["running"], found["next"]) == ("active", False, "node start")
+    assert (found["stake"], found["locked"]) == (100 * TOKEN, 100 * TOKEN)
+
+
+def test_status_without_gas_money_says_where_to_send_some(contributor: Contributor) -> None:
+    contributor.seat()
+    contributor.world.anvil.give(contributor.node, 0)
+    assert contributor.node in contributor.status()["next"]
+
+
+def test_status_of_a_running_node_shows_what_it_does(contributor: Contributor) -> None:
+    contributor.seat()
+    contributor.home.write_status(state="waiting", reason="the run is paused by its owner", step=3)
+    assert contributor.status()["running"]
+    shown = contributor.run("status").out
+    assert "waiting" in shown
+    assert "the run is paused by its owner" in shown
+
+
+def test_a_process_that_is_gone_does_not_run(contributor: Contributor) -> None:
+    import subprocess
+
+    from protocol.home import write_json
+
+    contributor.seat()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    write_json(contributor.path / "status.json", {"pid": gone.pid, "at": time.time(), "state": "generating"})
+    found = contributor.status()
+    assert (found["running"], found["doing"], found["next"]) == (False, None, "node start")
+
+
+def test_status_counts_work_and_rewards_and_says_claim(contributor: Contributor) -> None:
+    contributor.seat()
+    contributor.world.publish(0)
+    ref = submitted(contributor)
+    told(contributor, ref, Outcome.ACCEPT)
+    contributor.home.write_status(state="generating", step=0)
+    found = contributor.status()
+    assert (found["submissions"], found["ready_units"], found["pending_units"]) == ({"accepted": 1}, 0, 500)
+    window = contributor.world.chain.policy(contributor.world.run).window
+    contributor.world.anvil.advance(window + window // 5 + 1)
+    assert contributor.status()["next"] == "node claim"
+    done = contributor.run("claim", "--json").json
+    assert (done["units"], done["amount"], done["operator"]) == (500, 5 * TOKEN, contributor.operator)
+    nothing = contributor.run("claim", "--json").json
+    assert (nothing["amount"], nothing["transaction"]) == (0, None)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SOFT, Outcome.HARD])
+def test_a_verdict_is_explained_and_says_what_can_be_done(contributor: Contributor, outcome: Outcome) -> None:
+    contributor.seat()
+    contributor.world.publish(0)
+    work = told(contributor, submitted(contributor), outcome)
+    contributor.home.write_status(state="generating", step=0)
+    assert contributor.status()["next"] == ("node submissions" if outcome == Outcome.SOFT else "")
+    assert "sampling: row 3, token 5: margin" in contributor.run("submissions").out
+    shown = contributor.run("submissions", work[:10]).out
+    for text in ("0.31", "0.125", "row 3, token 5", "8 samples", f"node appeal {work[:12]}"):
+        assert text in shown
+    row = contributor.run("submissions", work[:10], "--json").json["submissions"][0]
+    assert row["receipt"]["details"]["measured"] == "0.31"
+
+
+def test_every_state_of_a_submission_says_what_comes_next(contributor: Contributor) -> None:
+    contributor.seat()
+    contributor.world.publish(0)
+    refs = [submitted(contributor, sequence) for sequence in range(4)]
+    journal = Journal(contributor.home.data / "journal.sqlite")
+    for ref, state in zip(refs, (states.COMMITTED, states.STORED, states.LOST, states.ACCEPTED), strict=True):
+        journal.advance(ref.work_id(contributor.world.run), state)
+    journal.close()
+    rows = contributor.run("submissions", "--json").json["submissions"]
+    assert {row["state"] for row in rows} == {"committed", "stored", "lost", "accepted"}
+    assert all(row["next"] for row in rows)
+    assert contributor.run("submissions", "zz").code == 2
+    assert contributor.run("submissions", "").code == 2
+
+
+def test_status_of_a_banned_node_points_to_the_verdict(contributor: Contributor) -> None:
+    world = contributor.world
+    contributor.seat()
+    world.publish(0)
+    ref = submitted(contributor)
+    validator = Key.generate()
+    world.seat_validator(validator)
+    world.sender(validator).send(world.chain.challenge(world.run, ref, True, b"\x0e" * 32))
+    found = contributor.status()
+    assert (found["open_hard"], found["next"]) == (1, "node submissions")
+    world.anvil.advance(3600)
+    world.sender(validator).send(world.chain.settle(world.run, ref))
+    found = contributor.status()
+    assert (found["role"], found["next"]) == ("banned", "node submissions")
+    assert world.chain.seat(world.run, contributor.node).role == Role.BANNED
+
+
+# ---- appeal --------------------------------------------------------------------------------------------------------------
+
+
+def challenged(contributor: Contributor, *, hard: bool) -> tuple[Ref, str]:
+    world = contributor.world
+    contributor.seat()
+    world.publish(0)
+    ref = submitted(contributor)
+    validator = Key.generate()
+    world.seat_validator(validator)
+    world.sender(validator).send(world.chain.challenge(world.run, ref, hard, b"\x0e" * 32))
+    return ref, told(contributor, ref, Outcome.HARD if hard else Outcome.SOFT)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_an_appeal_shows_what_is_at_stake_and_opens_the_vote(contributor: Contributor, hard: bool) -> None:
+    ref, work = challenged(contributor, hard=hard)
+    world = contributor.world
+    poor = contributor.run("appeal", work[:10], "--yes")
+    assert poor.code == 6
+    assert "node stake 10" in poor.err
+    world.owner.send(world.chain.deposit(contributor.operator, 10 * TOKEN))
+    asked = contributor.run("appeal", work[:10])
+    assert asked.code == 2
+    for text in ("10 MUR", "hard" if hard else "soft", "1 h", "ETH"):
+        assert text in asked.err
+    assert world.chain.work(world.run, ref).state == State.CHALLENGED
+    assert contributor.run("appeal", work, "--yes").code == 0
+    assert world.chain.work(world.run, ref).state == State.APPEALED
+    again = contributor.run("appeal", work, "--yes")
+    assert (again.code, "appealed already" in again.err) == (2, True)
+
+
+def test_what_cannot_be_appealed_against_is_refused_before_it_costs(contributor: Contributor) -> None:
+    ref, work = challenged(contributor, hard=False)
+    world = contributor.world
+    world.owner.send(world.chain.deposit(contributor.operator, 10 * TOKEN))
+    unchallenged = submitted(contributor, 1).work_id(world.run).hex()
+    done = contributor.run("appeal", unchallenged, "--yes")
+    assert (done.code, "not challenged" in done.err) == (2, True)
+    assert contributor.run("appeal", "ff", "--yes").code == 2
+    world.anvil.advance(3601)
+    late = contributor.run("appeal", work, "--yes")
+    assert (late.code, "ended" in late.err) == (2, True)
+    assert world.chain.work(world.run, ref).state == State.CHALLENGED
+
+
+# ---- secrets -------------------------------------------------------------------------------------------------------------
+
+
+def test_no_command_shows_or_writes_a_secret(contributor: Contributor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All commands with all their output and everything they leave in the home, searched for passwords and keys."""
+    contributor.give()
+    contributor.run("stake", "--yes")
+    contributor.world.publish(0)
+    work = told(contributor, submitted(contributor), Outcome.SOFT)
+    for command in (
+        ["status"], ["status", "--json"], ["submissions"], ["submissions", work, "--json"], ["claim", "--json"],
+        ["config", "show", "--origin"], ["config", "show", "--json"], ["appeal", work, "--yes"], ["unstake", "500", "--yes"],
+        ["leave", "--yes"], ["withdraw"], ["no-such-command"], ["status", "--no-such-option"],
+    ):  # fmt: skip
+        contributor.run(*command)
+    secrets = [PASSWORD.encode()]
+    for name in ("node", "operator"):
+        key = bytes(contributor.key(name).account.key)
+        secrets += [key, key.hex().encode(), key.hex().upper().encode()]
+    places = {path: path.read_bytes() for path in contributor.path.rglob("*") if path.is_file()}
+    places[Path("what was printed")] = "".join(contributor.console.printed).encode()
+    leaks = [(str(path), secret[:4]) for path, data in places.items() for secret in secrets if secret in data]
+    assert not leaks
+    for path in contributor.path.glob("keys/*"):
+        assert json.loads(path.read_text())["crypto"]["kdf"] == "scrypt"
+
+
+def test_every_json_answer_is_one_object(contributor: Contributor) -> None:
+    contributor.seat()
+    for command in (["status"], ["submissions"], ["claim"], ["config", "show"]):
+        done = contributor.run(*command, "--json")
+        assert done.code == 0, done.err
+        assert isinstance(json.loads(done.out), dict)

@@ -1,0 +1,238 @@
+"""The real commands as real processes, which find each other through real libp2p hosts: start, lock, stop, kill, Ctrl-C."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from starlette.responses import PlainTextResponse
+from swarm.anvil import Anvil
+from swarm.processes import Process
+
+from node import journal as states
+from node.journal import Journal
+from protocol.home import Home
+from protocol.identity import Key, load_keystore, save_keystore
+from protocol.p2p import Directory, Endpoint, Host, Service
+from protocol.settings import write_toml
+from tests.cli.conftest import PASSWORD, Contributor
+from tests.node.stage import Stage, eventually
+from tests.tiny_run import TinyRun
+from tests.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+STOP_SECONDS = 5.0
+
+
+class Live:
+    """A stage whose hub and origin are found through a bootnode, and homes for whoever takes part."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.bootnode = Host(Key.generate())
+        self.bootnode.start()
+        trainer = stage.world.trainer.key
+        self._host = Host(trainer, bootnodes=self.bootnode.addresses)
+        self._host.start()
+        directory = Directory(self._host)
+        for role, url in (("hub", stage.hub.url), ("origin", stage.server.url)):
+            service = Service(31337, stage.world.chain.runs.address, stage.world.run, role)
+            directory.announce(service, Endpoint(role=role, run=stage.world.run, http=url), deadline=20)
+        self._processes: list[Process] = []
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
+            process.wait(5)
+        self._host.close()
+        self.bootnode.close()
+        self.stage.close()
+
+    def home(self, role: str, key: Key, name: str = "", **serve: object) -> Home:
+        home = Home(self.stage.folder / (name or role), role)
+        save_keystore(key, home.keystore(role), PASSWORD, chain_id=31337)
+        chain = {
+            "rpc": self.stage.world.anvil.rpc, "contract": self.stage.world.chain.runs.address, "chain_id": 31337,
+            "run": self.stage.world.run, "poll_seconds": 0.1,
+        }  # fmt: skip
+        peers = {"listen": "/ip4/127.0.0.1/tcp/0", "bootnodes": list(self.bootnode.addresses)}
+        write_toml(home.config, {"chain": chain, "peers": peers, **serve}, "For a test.")
+        return home
+
+    def start(self, *arguments: object) -> Process:
+        environment = {
+            "MURMUR_PASSWORD": PASSWORD,
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [sys.executable, "-m", "protocol", *map(str, arguments)]
+        number = len(self._processes)
+        process = Process(str(arguments[0]), command, self.stage.folder / f"{number}.log", env=environment)
+        self._processes.append(process)
+        return process
+
+
+@pytest.fixture(scope="module")
+def live(anvil: Anvil, tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    world = World.fresh(anvil, spec_digest=tiny_run.spec.digest, max_per_step=3)
+    made = Live(Stage(world, tiny_run, tmp_path_factory.mktemp("live")))
+    yield made
+    made.close()
+
+
+def in_state(home: Home, state: str) -> int:
+    journal = Journal(home.data / "journal.sqlite")
+    count = len(journal.all(state))
+    journal.close()
+    return count
+
+
+def stopped(process: Process, number: int = signal.SIGTERM) -> int:
+    """The exit code of a process that was asked to stop; it must obey promptly."""
+    started = time.monotonic()
+    os.kill(process.pid, number)
+    code = process.wait(30)
+    assert code is not None, process.tail()
+    assert time.monotonic() - started < STOP_SECONDS
+    return code
+
+
+def test_node_validator_and_relay_find_each_other_work_and_stop_promptly(live: Live) -> None:
+    stage = live.stage
+    node, validator = stage.seated(), stage.validator()
+    homes = {
+        "node": live.home("node", node),
+        "validator": live.home("validator", validator),
+        "relay": live.home("relay", Key.generate(), serve={"host": "127.0.0.1", "port": 0}),
+    }
+    stage.publish()
+    processes = {role: live.start(role, "start", "--home", home.path) for role, home in homes.items()}
+    eventually(lambda: in_state(homes["node"], states.ACCEPTED) >= 3, within=90, what="three works are accepted")
+    assert (homes["relay"].read_status() or {}).get("versions") == [0]
+    second = live.start("node", "start", "--home", homes["node"].path)
+    assert second.wait(60) == 7, second.tail()
+    assert f"process {processes['node'].pid}" in second.tail()
+    for role, number in (("node", signal.SIGTERM), ("validator", signal.SIGINT), ("relay", signal.SIGTERM)):
+        assert stopped(processes[role], number) == 0, processes[role].tail()
+        assert (homes[role].read_status() or {})["state"] == "stopped"
+    _require_no_secrets(live, homes)
+
+
+def _require_no_secrets(live: Live, homes: dict[str, Home]) -> None:
+    """In logs, status files, databases: nothing of passwords and keys."""
+    secrets = [PASSWORD.encode()]
+    for role, home in homes.items():
+        key = bytes(load_keystore(home.keystore(role), PASSWORD).account.key)
+        secrets += [key, key.hex().encode()]
+    files = [path for path in live.stage.folder.rglob("*") if path.is_file()]
+    assert len(files) > 20
+    leaks = [str(path) for path in files if any(secret in path.read_bytes() for secret in secrets)]
+    assert not leaks
+
+
+def test_a_node_that_was_killed_between_commit_and_upload_loses_nothing(live: Live) -> None:
+    stage = live.stage
+    node = stage.seated()
+    home = live.home("node", node, name="killed")
+    stage.publish()
+    stage.hub.fault = lambda method, path: PlainTextResponse("later", 503) if method == "PUT" else None
+    process = live.start("node", "start", "--home", home.path)
+    eventually(lambda: (home.read_status() or {}).get("state") == "waiting" and in_state(home, states.COMMITTED),
+               within=60, what="a commitment waits for its upload")  # fmt: skip
+    process.signal(signal.SIGKILL)
+    process.wait(10)
+    stage.hub.fault = lambda method, path: None
+    process = live.start("node", "start", "--home", home.path)
+    eventually(lambda: in_state(home, states.STORED) >= 3, within=60, what="all of this version is stored")
+    assert in_state(home, states.LOST) == 0
+    assert stopped(process) == 0
+
+
+def test_it_stops_promptly_while_it_still_looks_for_the_hub(live: Live) -> None:
+    home = live.home("node", live.stage.seated(), name="lost")
+    config = home.config
+    config.write_text(
+        config.read_text().replace(live.bootnode.addresses[0], f"/ip4/127.0.0.1/tcp/9/p2p/{live.bootnode.peer_id}")
+    )
+    process = live.start("node", "start", "--home", home.path)
+    eventually(lambda: "p2p" in process.tail(), within=60, what="it looks for peers")
+    assert stopped(process) == 0
+
+
+# ---- Ctrl-C at a prompt --------------------------------------------------------------------------------------------------
+
+
+def at_a_terminal(
+    folder: Path, environment: dict[str, str], arguments: list[str], answer: Callable[[str], bytes | None]
+) -> tuple[int, str]:
+    """Runs `node …` at a terminal of its own; `answer` gets what was shown so far and may type. Exit code and screen."""
+    ours, theirs = os.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from node.main import main; main()", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True, preexec_fn=take_terminal, cwd=ROOT, env={**os.environ, **environment},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = ""
+    try:
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # the terminal was closed
+                break
+            if not part:
+                break
+            shown += part.decode(errors="replace")
+            typed = answer(shown)
+            if typed:
+                os.write(ours, typed)
+        return process.wait(30), shown
+    finally:
+        process.kill()
+        os.close(ours)
+
+
+def once(prompt: str, typed: bytes) -> Callable[[str], bytes | None]:
+    """Types once, when the prompt has appeared."""
+    pending = [typed]
+    return lambda shown: pending.pop() if prompt in shown and pending else None
+
+
+def test_ctrl_c_at_the_password_prompt_ends_with_130(contributor: Contributor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MURMUR_PASSWORD")
+    arguments = ["withdraw", "--home", str(contributor.path)]
+    code, shown = at_a_terminal(contributor.path, {}, arguments, once("Password for the operator key", b"\x03"))
+    assert code == 130, shown
+    assert "Traceback" not in shown
+
+
+def test_ctrl_c_at_a_confirmation_ends_with_130_and_sends_nothing(contributor: Contributor) -> None:
+    contributor.give()
+    before = contributor.world.chain.block_number()
+    arguments = ["stake", "--home", str(contributor.path)]
+    code, shown = at_a_terminal(contributor.path, {"MURMUR_PASSWORD": PASSWORD}, arguments, once("[y/N]", b"\x03"))
+    assert code == 130, shown
+    assert "at risk" in shown, "what follows is shown before it asks"
+    assert contributor.world.chain.block_number() == before
+
+
+def test_no_is_an_answer_and_yes_another(contributor: Contributor) -> None:
+    contributor.give()
+    environment, arguments = {"MURMUR_PASSWORD": PASSWORD}, ["stake", "--home", str(contributor.path)]
+    code, _ = at_a_terminal(contributor.path, environment, arguments, once("[y/N]", b"n\n"))
+    assert (code, contributor.world.chain.account(contributor.operator).active) == (130, 0)
+    code, shown = at_a_terminal(contributor.path, environment, arguments, once("[y/N]", b"y\n"))
+    assert code == 0, shown
+    assert contributor.world.chain.account(contributor.operator).active > 0

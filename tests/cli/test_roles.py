@@ -1,0 +1,117 @@
+"""`murmur validator …` and `murmur relay …`: the same manners as `node …`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from swarm.anvil import Anvil
+
+from protocol.chain.types import Role
+from tests.cli.conftest import PASSWORD, Console, Ended, init_options
+from tests.world import TOKEN, World
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def validator(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch) -> tuple[World, str, Run, Path]:
+    """A world, the address of a validator whose home was made, a way to run its commands, and the home."""
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    world, path = World.fresh(anvil), console.folder / "validator"
+    made = console.murmur("validator", "init", *init_options(world), "--home", path, "--json").json
+    anvil.give(made["validator"], TOKEN)
+
+    def run(*arguments: object) -> Ended:
+        return console.murmur("validator", *arguments, "--home", path)
+
+    return world, made["validator"], run, path
+
+
+def test_a_validator_goes_from_key_to_seat_and_back(validator: tuple[World, str, Run, Path]) -> None:
+    world, address, run, _ = validator
+    unapproved = run("enlist", "--yes")
+    assert (unapproved.code, f"murmur run approve {address}" in unapproved.err) == (2, True)
+    world.owner.send(world.chain.approve_validator(world.run, address, True))
+    poor = run("enlist", "--yes")
+    assert (poor.code, "murmur validator stake" in poor.err) == (6, True)
+    assert run("stake", "--yes").code == 6
+    world.owner.send(world.chain.transfer_tokens(address, 2000 * TOKEN))
+    assert run("stake", "--yes").code == 0
+    assert run("enlist").code == 2, "without --yes and terminal"
+    assert run("enlist", "--yes").code == 0
+    assert world.chain.validator(world.run, address) == Role.ACTIVE
+    staked = world.chain.account(address).active
+    again = run("stake", "--yes")
+    assert (again.code, world.chain.account(address).active) == (0, staked), "staking twice costs once"
+    assert run("enlist", "--off", "--yes").code == 0
+    assert world.chain.validator(world.run, address) == Role.LEFT
+
+
+def test_a_validator_without_a_seat_says_how_to_take_one(
+    validator: tuple[World, str, Run, Path], tiny_bootnode: str
+) -> None:
+    _, address, run, path = validator
+    config = path / "validator.toml"
+    text = "\n".join(
+        f'bootnodes = ["{tiny_bootnode}"]' if line.startswith("bootnodes") else line
+        for line in config.read_text().splitlines()
+    )
+    config.write_text(text)
+    done = run("start")
+    assert (done.code, address in done.err, "murmur validator enlist" in done.err) == (5, True, True)
+
+
+@pytest.fixture
+def tiny_bootnode() -> str:
+    from protocol.identity import Key
+
+    return f"/ip4/127.0.0.1/tcp/1/p2p/{Key.generate().peer_id}"
+
+
+def test_validator_status_is_json_in_every_state(validator: tuple[World, str, Run, Path]) -> None:
+    _, address, run, _ = validator
+    found = run("status", "--json").json
+    assert (found["validator"], found["role"], found["doing"]["state"]) == (address, "none", "never started")
+    assert run("status").code == 0
+
+
+@pytest.mark.parametrize("command", [["start"], ["stake", "--yes"], ["enlist", "--yes"]], ids=" ".join)
+def test_passwords_are_asked_for_and_refused_as_everywhere(
+    validator: tuple[World, str, Run, Path], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    _, _, run, _ = validator
+    monkeypatch.setenv("MURMUR_PASSWORD", "wrong")
+    assert run(*command).code == 3
+    monkeypatch.delenv("MURMUR_PASSWORD")
+    assert run(*command).code == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["validator", "start"], ["validator", "status"], ["validator", "stake", "--yes"], ["validator", "enlist", "--yes"],
+        ["validator", "verify", "FILE"], ["relay", "start"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_missing_home_names_the_command_that_makes_one(console: Console, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "FILE").write_bytes(b"x")
+    words = [str(tmp_path / word) if word == "FILE" else word for word in command]
+    done = console.murmur(*words, "--home", tmp_path / "nowhere")
+    assert done.code == 3
+    assert f"murmur {command[0]} init" in done.err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_relay_must_know_how_others_reach_it(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    options = [*init_options(world), "--home", tmp_path / "relay"]
+    done = console.murmur("relay", "init", *options)
+    assert (done.code, "--public-url" in done.err) == (3, True)
+    assert not (tmp_path / "relay").exists()
+    assert console.murmur("relay", "init", *options, "--public-url", "http://relay.example:8460").code == 0
+    assert console.murmur("relay", "init", *options, "--host", "127.0.0.1").code == 3, "it is there already"
