@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import MurmurationError
-from swarm import ending, promises, summary
+from swarm import ending, postmortem, promises, summary
 from swarm.display import Display
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
@@ -110,6 +110,8 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         hint = getattr(error, "hint", "") or f"see the logs in {FOLDER / 'logs'}"
         print(f"  try: {hint}", file=sys.stderr)
+        for line in postmortem.tell(demo.swarm):
+            print(line, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted; stopping everything", file=sys.stderr)
