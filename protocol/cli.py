@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from protocol import __version__
+from protocol import __version__, machine
 from protocol.errors import MurmurationError, UsageError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -89,6 +89,11 @@ def run(application: typer.Typer, name: str) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
+    except Exception as error:
+        if (refused := machine.trouble(error)) is None:
+            raise
+        report(refused)
+        code = refused.exit_code
     sys.exit(code)
 
 

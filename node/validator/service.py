@@ -20,6 +20,7 @@ from node.validator.judge import details
 from node.validator.record import Record, work_id
 from node.validator.rules import available
 from node.validator.settings import JudgeSettings
+from protocol import machine
 from protocol.chain.events import Event, Submitted
 from protocol.chain.types import Role
 from protocol.errors import MurmurationError, PreflightError, ProtocolViolation
@@ -91,7 +92,9 @@ class ValidatorService:
                     raise
                 log.warning("%s; trying again", error)
                 self._stop.wait(self._settings.retry_seconds)
-            except Exception:
+            except Exception as error:
+                if machine.trouble(error):
+                    raise
                 log.exception("this should not happen; trying again")
                 self._stop.wait(self._settings.retry_seconds)
             self._stop.wait(self._c.settings.poll_seconds)
@@ -169,7 +172,9 @@ class ValidatorService:
             action()
         except MurmurationError as error:
             log.warning("hub: %s; trying again", error)
-        except Exception:
+        except Exception as error:
+            if machine.trouble(error):
+                raise
             log.exception("hub: its answer made this fail; trying again")
         else:
             return True
@@ -238,6 +243,8 @@ class ValidatorService:
         try:
             found = self._judge(task)
         except Exception as error:  # the supervisor of one judgement: all others go on
+            if machine.trouble(error):
+                raise
             known = isinstance(error, MurmurationError)
             log.warning("no verdict on %s yet: %s", task.work.hex()[:12], error, exc_info=not known)
             task.not_before = time.monotonic() + min(self._settings.retry_seconds * 2**task.failures, _REST_MOST)

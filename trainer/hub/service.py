@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from protocol import machine
 from protocol.chain import Chain, Sender
 from protocol.chain.index import EventIndex
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
@@ -118,8 +119,9 @@ class HubService:
             try:
                 again = turn()
             except Exception as error:
-                if isinstance(error, MurmurationError) and is_fatal(error):
-                    self._failed = error
+                fatal = error if isinstance(error, MurmurationError) and is_fatal(error) else machine.trouble(error)
+                if fatal is not None:
+                    self._failed = fatal
                     self._stop.set()
                     return
                 if isinstance(error, MurmurationError):
