@@ -20,6 +20,7 @@ from node.engine import TorchEngine
 from node.generation import Made, Place
 from node.journal import Journal, Submission
 from node.settings import WorkSettings
+from node.signals import Ending
 from node.validator.candidate import Candidate, PrefillPlan, RunContext
 from node.validator.judge import judge
 from node.versions import Versions
@@ -59,14 +60,14 @@ class Worker:
         home: Home,
         settings: WorkSettings,
         engine: Callable[[str], TorchEngine] | None = None,
-        stop: threading.Event | None = None,
+        stop: Ending | None = None,
     ) -> None:
         """`engine` makes the engine for a compute dtype, by default TorchEngine; `stop` ends the loop when it is set."""
         self._c = connection
         self._home = home
         self._settings = settings
         self._address = connection.key.address
-        self._stop = stop or threading.Event()
+        self._stop = stop or Ending()
         self._sender = Sender(connection.chain, connection.key)
         self._versions = Versions(connection, home.data / "weights")
         self._rollouts = home.data / "rollouts"
@@ -185,15 +186,19 @@ class Worker:
         work = made.ref.work_id(self._c.run)
         self.journal.add(made.ref, work, made.units, int(time.time()))
         self._say("submitting", step=head.step, sequence=sequence)
+        with self._stop.finish_first():
+            self._commit(made, work, head)
+            self._delivered_all(head)
+
+    def _commit(self, made: Made, work: bytes, head: Publication) -> None:
         try:
             self._sender.send(self._c.chain.submit(self._c.run, made.ref, made.units, head.beacon))
         except (TransactionReverted, InsufficientFunds) as error:
-            if (
-                self._c.chain.work(self._c.run, made.ref).state == State.NONE
-            ):  # else an earlier attempt was taken after all
+            found = self._c.chain.work(self._c.run, made.ref)
+            if found.state == State.NONE:  # else an earlier attempt was taken after all
                 self._give_up(work, made.path)
                 self._require_passing(error, made.units)
-                log.info("step %d, sequence %d was not taken: %s", head.step, sequence, error)
+                log.info("step %d, sequence %d was not taken: %s", head.step, made.ref.sequence, error)
             return
         self.journal.advance(work, journal.COMMITTED)
 

@@ -108,9 +108,10 @@ class Swarm:
         self._keep(process)
         return process
 
-    def stop(self, names: Sequence[str]) -> None:
+    def stop(self, names: Sequence[str], grace: float = 5.0) -> None:
+        """Stops these; who does not end within `grace` seconds is killed."""
         chosen = [process for process in self.processes if process.name in names]
-        stop_all(chosen)
+        stop_all(chosen, grace)
         self.processes = [process for process in self.processes if process not in chosen]
 
     def murmur(self, *arguments: str | Path) -> str:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -155,6 +156,26 @@ def test_a_node_that_was_killed_between_commit_and_upload_loses_nothing(live: Li
     eventually(lambda: in_state(home, states.STORED) >= 3, within=60, what="all of this version is stored")
     assert in_state(home, states.LOST) == 0
     assert stopped(process) == 0
+
+
+def test_a_node_that_is_stopped_between_commit_and_upload_uploads_first(live: Live) -> None:
+    stage = live.stage
+    node = stage.seated()
+    home = live.home("node", node, name="asked")
+    stage.publish()
+    arrived = threading.Event()
+
+    def slow(method: str, path: str) -> None:
+        if method == "PUT":
+            arrived.set()
+            time.sleep(1)
+
+    stage.hub.fault = slow
+    process = live.start("node", "start", "--home", home.path)
+    assert arrived.wait(60), process.tail()
+    assert stopped(process) == 0
+    stage.hub.fault = lambda method, path: None
+    assert (in_state(home, states.STORED), in_state(home, states.COMMITTED)) == (1, 0)
 
 
 def test_it_stops_promptly_while_it_still_looks_for_the_hub(live: Live) -> None:

@@ -1,0 +1,59 @@
+"""A signal ends a role at once, but for what is to be finished first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from node.signals import until_signalled
+
+
+def send(number: int = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(0.05)  # Python handles it between two of its instructions
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_block_where_it_is(number: int) -> None:
+    reached = []
+    before = signal.getsignal(number)
+    with until_signalled() as ending:
+        send(number)
+        reached.append("behind the signal")
+    assert not reached
+    assert ending.is_set()
+    assert signal.getsignal(number) is before
+
+
+def test_what_is_to_be_finished_is_finished() -> None:
+    reached = []
+    with until_signalled() as ending:
+        with ending.finish_first(), ending.finish_first():
+            send()
+            reached.append("committed")
+        reached.append("something else")
+    assert reached == ["committed"]
+
+
+def test_a_failure_while_it_finishes_does_not_hide_the_signal() -> None:
+    with until_signalled() as ending, ending.finish_first():
+        send()
+        raise OSError("the hub is gone")
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    reached = []
+    with until_signalled() as ending, ending.finish_first():
+        send()
+        reached.append("first")
+        send()
+        reached.append("second")
+    assert reached == ["first"]
+
+
+def test_failures_without_a_signal_stay_failures() -> None:
+    with pytest.raises(OSError, match="gone"), until_signalled() as ending, ending.finish_first():
+        raise OSError("the hub is gone")
