@@ -613,8 +613,9 @@ def test_the_storage_receipt_is_kept(stage: Stage) -> None:
     worker = a_worker(stage, node)
     with running(worker):
         eventually(lambda: worker.journal.all(states.STORED), what="a file is stored")
-        kept = json.loads(worker.journal.all(states.STORED)[0].storage)
-    assert kept["work"] == worker.journal.all(states.STORED)[0].work.hex()
+        submission = worker.journal.all(states.STORED)[0]
+    kept = json.loads(submission.storage)
+    assert kept["work"] == submission.work.hex()
     assert len(kept["signature"]) == 130
 
 
