@@ -88,16 +88,7 @@ class Home:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Held while the role runs. Raises LockHeld when another process holds it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / f"{self.role}.lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.seek(0)
-                raise LockHeld(f"{self.path} is in use by process {file.read().strip() or '?'}") from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        with locked(self.path / f"{self.role}.lock", self.path):
             yield
 
     def write_status(self, **values: Any) -> None:
@@ -106,6 +97,22 @@ class Home:
 
     def read_status(self) -> dict[str, Any] | None:
         return read_json(self.path / "status.json")
+
+
+@contextmanager
+def locked(file: Path, what: Path, hint: str | None = None) -> Iterator[None]:
+    """Holds `file` as the lock of `what`. Raises LockHeld, which names the process that holds it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a+") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            held.seek(0)
+            raise LockHeld(f"{what} is in use by process {held.read().strip() or '?'}", hint=hint) from None
+        held.truncate(0)
+        held.write(str(os.getpid()))
+        held.flush()
+        yield
 
 
 def write_json(path: Path, value: Any) -> None:

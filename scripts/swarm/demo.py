@@ -14,21 +14,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from protocol.errors import MurmurationError
+from protocol.errors import LockHeld, MurmurationError
+from protocol.home import locked
 from swarm import ending, postmortem, promises, summary
 from swarm.display import Display
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
-from swarm.swarm import CommandFailed, Swarm, how_to_look_around, stop_remembered
+from swarm.swarm import MARK, CommandFailed, Swarm, how_to_look_around, stop_remembered
 from swarm.watch import Watch
 
-FOLDER = ROOT / ".swarm/demo"
+_FOLDER = ROOT / ".swarm/demo"
+_KEPT = "Training has finished and the nodes are stopped; chain, hub, relay and validators are still up."
 _TRAINING_SECONDS_MAX = 20  # per step, before something must be wrong
 _START_SECONDS_MAX = 180
 
 
 class Demo:
-    def __init__(self, settings: SwarmSettings, display: Display, folder: Path = FOLDER, *, keep: bool = False) -> None:
+    def __init__(self, settings: SwarmSettings, display: Display, folder: Path, *, keep: bool = False) -> None:
         self.swarm = Swarm(folder, settings, detach=keep)
         self.seconds: dict[str, float] = {}
         self._display = display
@@ -88,17 +90,32 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the policy's weights and warm-up (default 0)")
     parser.add_argument("--keep", action="store_true", help="leave the swarm running at the end, to look around")
     parser.add_argument("--stop", action="store_true", help="stop a swarm that was kept, and do nothing else")
+    parser.add_argument(
+        "--folder", type=Path, default=_FOLDER, help="where keys, data and logs lie; emptied at the start"
+    )
     parser.add_argument("--no-gain", action="store_true", help="do not require that accuracy rises (for short runs)")
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error("--steps must be at least 1")
     signal.signal(signal.SIGTERM, _interrupt)
-    if stop_remembered(FOLDER):
-        print("stopped the swarm that an earlier run had kept", file=sys.stderr)
-    if arguments.stop:
-        return 0
+    folder = arguments.folder.absolute()
+    if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
+        parser.error(f"{folder} is not empty and no swarm's: its contents would be lost")
+    try:
+        with locked(
+            folder.with_name(folder.name + ".lock"), folder, hint="end that demo first, or give another --folder"
+        ):
+            if stop_remembered(folder):
+                print("stopped the swarm that an earlier run had kept", file=sys.stderr)
+            return 0 if arguments.stop else _run(arguments, folder)
+    except LockHeld as error:
+        _report(error, error.hint)
+        return error.exit_code
+
+
+def _run(arguments: argparse.Namespace, folder: Path) -> int:
     display = Display("Murmuration: reinforcement learning by a swarm of machines nobody controls")
-    demo = Demo(SwarmSettings(steps=arguments.steps, seed=arguments.seed), display, keep=arguments.keep)
+    demo = Demo(SwarmSettings(steps=arguments.steps, seed=arguments.seed), display, folder, keep=arguments.keep)
     kept = False
     try:
         with display:
@@ -107,9 +124,7 @@ def main() -> int:
         kept = arguments.keep
         return _verdict(display, failures)
     except (MurmurationError, CommandFailed) as error:
-        print(f"error: {error}", file=sys.stderr)
-        hint = getattr(error, "hint", "") or f"see the logs in {FOLDER / 'logs'}"
-        print(f"  try: {hint}", file=sys.stderr)
+        _report(error, getattr(error, "hint", "") or f"see the logs in {folder / 'logs'}")
         for line in postmortem.tell(demo.swarm):
             print(line, file=sys.stderr)
         return 1
@@ -118,9 +133,13 @@ def main() -> int:
         return 130
     finally:
         if kept:
-            print(how_to_look_around(demo.swarm, "scripts/demo --stop"))
+            print(how_to_look_around(demo.swarm, "scripts/demo --stop", _KEPT))
         else:
             demo.swarm.down()
+
+
+def _report(error: Exception, hint: str) -> None:
+    print(f"error: {error}\n  try: {hint}", file=sys.stderr)
 
 
 def _verdict(display: Display, failures: list[str]) -> int:

@@ -13,7 +13,7 @@ from protocol.errors import MurmurationError
 from protocol.home import read_json
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
-from swarm.swarm import CommandFailed, Swarm, how_to_look_around, stop_remembered
+from swarm.swarm import MARK, CommandFailed, Swarm, how_to_look_around, stop_remembered
 
 FOLDER = ROOT / ".swarm/devnet"
 _FOR_EVER = 1_000_000  # steps
@@ -55,7 +55,7 @@ def status() -> int:
     print(f"\ntrainer: {trainer.get('state', 'starting')} at step {trainer.get('step', 0)}")
     try:
         deployment = Deployment.load(FOLDER / "deployment.json")
-        chain = Chain(str(read_json(FOLDER / "swarm.json")["rpc"]), deployment.runs)
+        chain = Chain(str(read_json(FOLDER / MARK)["rpc"]), deployment.runs)
         print(f"chain:   {chain.rpc}, block {chain.block_number()}, Runs {deployment.runs}")
     except (MurmurationError, TypeError) as error:
         print(f"chain:   {error}")

@@ -30,6 +30,7 @@ from swarm.settings import SwarmSettings, run_file
 
 PASSWORD = "play money only"  # protects accounts of a chain that lives for minutes
 COMMAND_SECONDS = 120
+MARK = "swarm.json"  # what tells a swarm's folder from any other
 ETH = 10**18
 TOKENS = 10**18
 
@@ -69,6 +70,7 @@ class Swarm:
         """Sets everything up and starts all roles; `say` tells what is being done."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
+        write_json(self.folder / MARK, {})
         say("starting Anvil")
         self.anvil = Anvil(self.folder / "logs", block_time=1, detach=self._detach)
         self._keep(self.anvil.process)
@@ -144,7 +146,7 @@ class Swarm:
     def _remember(self) -> None:
         """Notes the processes, so that another command can find and stop them."""
         write_json(self.folder / "processes.json", [{"name": p.name, "pid": p.pid} for p in self.processes])
-        write_json(self.folder / "swarm.json", {"rpc": self.anvil.rpc, "run": self.run})
+        write_json(self.folder / MARK, {"rpc": self.anvil.rpc, "run": self.run})
 
     # ---- set-up --------------------------------------------------------------------------------------------------------
 
@@ -257,14 +259,15 @@ class Swarm:
                 self.start(node.name, "node", "start", "--home", node.home)
 
 
-def how_to_look_around(swarm: Swarm, stop: str) -> str:
+def how_to_look_around(swarm: Swarm, stop: str, state: str = "The swarm is up.") -> str:
     """What a person may type while the swarm is up."""
+    node = next(member for member in swarm.nodes if not member.is_cheat)
     return f"""
-The swarm is up. Look around with
+{state} Look around with
 
   export MURMUR_PASSWORD='{PASSWORD}'
-  .venv/bin/node status --home {swarm.nodes[0].home}
-  .venv/bin/node submissions --home {swarm.nodes[0].home}
+  .venv/bin/node status --home {node.home}
+  .venv/bin/node submissions --home {node.home}
   .venv/bin/murmur validator status --home {swarm.validators[0].home}
   .venv/bin/murmur trainer status @{swarm.run_toml}
   .venv/bin/murmur run show @{swarm.run_toml}
