@@ -4,7 +4,7 @@ pragma solidity ^0.8.28;
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
-import {InsufficientStake, TooEarly, WrongAddress, ZeroAmount} from "./interfaces/Errors.sol";
+import {InsufficientStake, TooEarly, ZeroAddress, ZeroAmount} from "./interfaces/Errors.sol";
 import {Transfers} from "./Transfers.sol";
 
 /// @title Stake of operators and validators
@@ -32,7 +32,7 @@ contract Bonds is IBonds {
     }
 
     constructor(IERC20 token_, uint64 delay_, address sink_, address runs_, address court_) {
-        if (sink_ == address(0)) revert WrongAddress(sink_, sink_);
+        if (sink_ == address(0)) revert ZeroAddress();
         (token, delay, sink, runs, court) = (token_, delay_, sink_, runs_, court_);
     }
 

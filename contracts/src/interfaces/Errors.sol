@@ -21,6 +21,9 @@ error InsufficientStake(uint256 available, uint256 wanted);
 /// @notice Nothing was asked for.
 error ZeroAmount();
 
+/// @notice An address is missing.
+error ZeroAddress();
+
 /// @notice The token delivered another amount than was sent: it takes a fee, or moves balances by itself.
 error WrongAmount(uint256 received, uint256 expected);
 

@@ -23,6 +23,7 @@ interface Vm {
     function computeCreateAddress(address deployer, uint256 nonce) external pure returns (address);
     function getNonce(address account) external view returns (uint64);
 
+    function getCode(string calldata artifact) external view returns (bytes memory creationCode);
     function warp(uint256 time) external;
     function roll(uint256 blockNumber) external;
     function chainId(uint256 id) external;

@@ -2,13 +2,10 @@
 pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
-import {Court} from "../../src/Court.sol";
 import {IBonds} from "../../src/interfaces/IBonds.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
-import {Runs} from "../../src/Runs.sol";
-import {Token} from "../../src/Token.sol";
-import {Wages} from "../../src/Wages.sol";
+import {IWages} from "../../src/interfaces/IWages.sol";
 import {Test} from "./Test.sol";
 
 /// @title The contracts, a funded run with three seated nodes and five validators, and the first weights published
@@ -58,11 +55,11 @@ abstract contract World is Test {
     uint128 internal constant STAKE = 300 * MUR; // deposited for each operator and validator
     uint128 internal constant BUDGET = 1_000_000 * MUR; // of each run
 
-    Token public token;
-    Runs public runs;
+    IERC20 public token;
+    IRuns public runs;
     IBonds public bonds;
-    Court public court;
-    Wages public wages;
+    ICourt public court;
+    IWages public wages;
     uint256 internal run;
     address[3] internal operators;
     uint256[3] internal keys;
@@ -81,8 +78,8 @@ abstract contract World is Test {
     function deploy() internal {
         vm.warp(START);
         vm.roll(1_000);
-        token = new Token(SUPPLY);
-        deployOver(IERC20(address(token)));
+        token = IERC20(create("Token", abi.encode(SUPPLY)));
+        deployOver(token);
         for (uint256 i; i < 3; ++i) {
             operators[i] = address(uint160(0x0100 + i));
             keys[i] = 0xA11CE + i;
@@ -99,13 +96,25 @@ abstract contract World is Test {
     /// @dev Runs (which brings Bonds), then Court at the address Runs was told, then Wages.
     function deployOver(IERC20 token_) internal {
         address next = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 1);
-        runs = new Runs(token_, DELAY, SINK, ICourt(next));
-        court = new Court(runs);
-        wages = new Wages(runs);
+        runs = IRuns(create("Runs", abi.encode(token_, DELAY, SINK, next)));
+        court = ICourt(create("Court", abi.encode(runs)));
+        wages = IWages(create("Wages", abi.encode(runs)));
         bonds = runs.bonds();
         token_.approve(address(runs), type(uint256).max);
         token_.approve(address(bonds), type(uint256).max);
         token_.approve(address(wages), type(uint256).max);
+    }
+
+    /// @dev Deploys from the artifact rather than with `new`, so that a change of a contract recompiles no test.
+    function create(string memory name, bytes memory arguments) internal returns (address made) {
+        bytes memory code = abi.encodePacked(vm.getCode(string.concat(name, ".sol:", name)), arguments);
+        assembly {
+            made := create(0, add(code, 32), mload(code))
+            if iszero(made) {
+                returndatacopy(0, 0, returndatasize())
+                revert(0, returndatasize())
+            }
+        }
     }
 
     // ---- runs -------------------------------------------------------------------------------------------------------
@@ -190,11 +199,14 @@ abstract contract World is Test {
         return Consent(run_, operators[i], nodes[i], peerOf(nodes[i]), 3, block.timestamp + 1 hours);
     }
 
-    function signConsent(Consent memory c, uint256 key) internal view returns (bytes memory) {
+    function consentHash(Consent memory c) internal pure returns (bytes32) {
         bytes32 kind =
             keccak256("Join(uint256 run,address operator,address node,bytes32 peer,uint8 hardware,uint256 deadline)");
-        bytes32 peer = keccak256(c.peer);
-        return sign(keccak256(abi.encode(kind, c.run, c.operator, c.node, peer, c.hardware, c.deadline)), key);
+        return keccak256(abi.encode(kind, c.run, c.operator, c.node, keccak256(c.peer), c.hardware, c.deadline));
+    }
+
+    function signConsent(Consent memory c, uint256 key) internal view returns (bytes memory) {
+        return sign(consentHash(c), key);
     }
 
     function invitation(uint256 run_, address node, uint256 deadline) internal pure returns (bytes32) {
