@@ -7,10 +7,11 @@ import {Test} from "./support/Test.sol";
 contract RingTest is Test {
     using Ring for uint256;
 
-    function testFuzz_units_leave_between_one_and_one_and_a_fifth_windows_later(uint256 time, uint256 window, uint256 wait)
-        public
-        pure
-    {
+    function testFuzz_units_leave_between_one_and_one_and_a_fifth_windows_later(
+        uint256 time,
+        uint256 window,
+        uint256 wait
+    ) public pure {
         time = bound(time, 1, 1 << 39);
         window = bound(window, 5, type(uint32).max);
         wait = bound(wait, 0, 2 * window + 12);
