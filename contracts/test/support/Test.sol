@@ -45,7 +45,7 @@ interface Vm {
     function expectRevert(bytes4 selector) external;
     function expectRevert(bytes calldata data) external;
     function expectEmit(address emitter) external;
-    function assume(bool condition) external pure;
+    function toString(uint256 value) external pure returns (string memory);
 
     function assertTrue(bool condition, string calldata why) external pure;
     function assertFalse(bool condition, string calldata why) external pure;
@@ -149,6 +149,10 @@ abstract contract Test {
 
     function assertGt(uint256 a, uint256 b) internal pure {
         vm.assertGt(a, b, "");
+    }
+
+    function assertGt(uint256 a, uint256 b, string memory why) internal pure {
+        vm.assertGt(a, b, why);
     }
 
     /// @dev The next call must revert with exactly this error.
