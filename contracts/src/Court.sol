@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {
     Denied,
     InsufficientStake,
@@ -341,7 +340,7 @@ contract Court is ICourt {
         } else {
             uint256 epoch = Ring.epochAt(time, window);
             (ring, c.ring) = (c.ring.clear().add(epoch, w.units), c.ring.sub(epoch, w.units));
-            --c.works;
+            if (--c.works == 0) _close(run, seat, w.number, Stage.Undecided); // nothing is left to dispute
         }
     }
 
@@ -378,9 +377,8 @@ contract Court is ICourt {
 
     function _requireVerdict(uint256 run, bytes32 work, uint8 outcome, Receipt calldata r) private view {
         bytes32 content = keccak256(abi.encode(VERDICT, run, work, outcome, r.samples, r.details));
-        // plain keys only: what a contract has signed it can unsign, and so escape impeachment
-        (address signer,,) = ECDSA.tryRecoverCalldata(Typed.digest(address(runs), content), r.signature);
-        if (signer != r.validator || signer == address(0)) revert Denied(r.validator);
+        // by a plain key: what a contract has signed it can unsign, and so escape impeachment
+        if (!Typed.signedByKey(address(runs), content, r.validator, r.signature)) revert Denied(r.validator);
     }
 
     /// @dev Ends an open case: bonds are free or lost, and Runs does the rest.

@@ -3,8 +3,6 @@ pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
-import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
 import {Bonds} from "./Bonds.sol";
 import {Denied, NoSuchRun, TooEarly, TooLate, WrongState, ZeroAmount} from "./interfaces/Errors.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
@@ -45,7 +43,7 @@ contract Runs is IRuns {
     }
 
     /// @dev Sequence numbers to be used up.
-    struct Slot {
+    struct Turn {
         uint256 step;
         uint256 sequence;
         uint256 many;
@@ -273,8 +271,8 @@ contract Runs is IRuns {
         if (s.rotated && s.key != node) revert Denied(node);
         _requireConsent(run, node, peer, hardware, deadline, nodeSig);
         if (gate != address(0)) {
-            bytes32 digest = Typed.digest(address(this), keccak256(abi.encode(INVITE, run, node, deadline)));
-            if (!SignatureChecker.isValidSignatureNowCalldata(gate, digest, gateSig)) revert Denied(gate);
+            bytes32 content = keccak256(abi.encode(INVITE, run, node, deadline));
+            if (!Typed.signedBy(address(this), content, gate, gateSig)) revert Denied(gate);
         }
         (s.operator, s.role, s.hardware, s.since, s.until) = (msg.sender, Role.Active, hardware, _block(), 0);
         emit Joined(run, node, msg.sender, peer, hardware);
@@ -360,8 +358,7 @@ contract Runs is IRuns {
     ) private view {
         if (block.timestamp > deadline) revert TooLate(deadline);
         bytes32 content = keccak256(abi.encode(JOIN, run, msg.sender, node, keccak256(peer), hardware, deadline));
-        (address signer,,) = ECDSA.tryRecoverCalldata(Typed.digest(address(this), content), nodeSig);
-        if (signer != node || signer == address(0)) revert Denied(node);
+        if (!Typed.signedByKey(address(this), content, node, nodeSig)) revert Denied(node);
     }
 
     /// @dev The seat of `node`, if the caller operates it.
@@ -406,7 +403,7 @@ contract Runs is IRuns {
     /// @inheritdoc IRuns
     function submit(uint256 run, bytes32 root, uint32 step, uint32 sequence, uint32 units, bytes32 beacon) external {
         Limits memory l = _limitsOf(run);
-        _commit(run, l, Slot(step, sequence, 1, beacon), units);
+        _commit(run, l, Turn(step, sequence, 1, beacon), units);
         _record(run, l, Ref(msg.sender, step, sequence, root), units);
     }
 
@@ -417,7 +414,7 @@ contract Runs is IRuns {
             units += items[i].units;
         }
         Limits memory l = _limitsOf(run);
-        _commit(run, l, Slot(step, sequence, items.length, beacon), units);
+        _commit(run, l, Turn(step, sequence, items.length, beacon), units);
         for (uint32 i; i < items.length; ++i) {
             _record(run, l, Ref(msg.sender, step, sequence + i, items[i].root), items[i].units);
         }
@@ -426,7 +423,7 @@ contract Runs is IRuns {
     /// @inheritdoc IRuns
     function skip(uint256 run, uint32 step, uint32 sequence, bytes32 beacon) external {
         Limits memory l = _limitsOf(run);
-        _strike(_commit(run, l, Slot(step, sequence, 1, beacon), 0), l, 1);
+        _strike(_commit(run, l, Turn(step, sequence, 1, beacon), 0), l, 1);
         emit Skipped(run, msg.sender, step, sequence);
     }
 
@@ -437,8 +434,8 @@ contract Runs is IRuns {
     }
 
     /// @dev Uses up sequence numbers of the caller's seat, and reserves the reward of `units`.
-    function _commit(uint256 run, Limits memory l, Slot memory slot, uint256 units) private returns (Seat storage s) {
-        s = _worker(run, l, _headBlock(run, l, slot));
+    function _commit(uint256 run, Limits memory l, Turn memory turn, uint256 units) private returns (Seat storage s) {
+        s = _worker(run, l, _headBlock(run, l, turn));
         _reserve(run, l, units * l.reward);
         uint256 epoch = Ring.epochAt(block.timestamp, l.window);
         (uint256 ring, uint256 matured) = s.ring.roll(epoch);
@@ -446,26 +443,26 @@ contract Runs is IRuns {
         exposed += ring.sum() + units;
         if (exposed > s.most) revert Overexposed(exposed, s.most);
         // `next` tells a seat that never worked (0) from one that worked on step 0 (at least 1)
-        if (slot.step < step && next != 0) revert WrongStep(slot.step, step); // a step left behind is not returned to
-        if (slot.step != step) next = 0;
+        if (turn.step < step && next != 0) revert WrongStep(turn.step, step); // a step left behind is not returned to
+        if (turn.step != step) next = 0;
         // with none at all the seat would move to a new step without a trace
-        if (slot.sequence != next || slot.many == 0) revert WrongSequence(slot.sequence, next);
-        (next, vested) = (next + slot.many, vested + matured);
+        if (turn.sequence != next || turn.many == 0) revert WrongSequence(turn.sequence, next);
+        (next, vested) = (next + turn.many, vested + matured);
         if (next > l.maxPerStep) revert WrongSequence(next - 1, l.maxPerStep - 1);
         s.ring = ring.add(epoch, units);
         // vested as in _rolled; step was a uint32; next is at most maxPerStep, a uint16
-        (s.vested, s.step, s.next) = (uint64(vested), uint32(slot.step), uint16(next));
+        (s.vested, s.step, s.next) = (uint64(vested), uint32(turn.step), uint16(next));
     }
 
-    /// @dev The block that published the weights of `slot`, if they are current.
-    function _headBlock(uint256 run, Limits memory l, Slot memory slot) private view returns (uint256 number) {
-        Publication storage head = _publications[run][uint32(slot.step)]; // was a uint32
+    /// @dev The block that published the weights of `turn`, if they are current.
+    function _headBlock(uint256 run, Limits memory l, Turn memory turn) private view returns (uint256 number) {
+        Publication storage head = _publications[run][uint32(turn.step)]; // was a uint32
         uint256 superseded;
         (number, superseded) = (head.blockNumber, head.superseded);
         if (number == 0 || (superseded != 0 && block.timestamp >= superseded + l.grace)) {
-            revert WrongStep(slot.step, _statuses[run].published);
+            revert WrongStep(turn.step, _statuses[run].published);
         }
-        if (head.beacon != slot.beacon) revert WrongBeacon(slot.beacon, head.beacon);
+        if (head.beacon != turn.beacon) revert WrongBeacon(turn.beacon, head.beacon);
     }
 
     /// @dev The caller's seat, if it may work now on weights published in block `published_`.

@@ -3,7 +3,6 @@ pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
 import {Denied, ZeroAmount} from "./interfaces/Errors.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
 import {IWages} from "./interfaces/IWages.sol";
@@ -46,11 +45,9 @@ contract Wages is IWages {
     {
         IRuns.Policy memory p = runs.court().policy(run);
         bytes32 content = keccak256(abi.encode(VOUCHER, run, validator, total));
-        bytes32 digest = Typed.digest(address(runs), content);
-        if (
-            !SignatureChecker.isValidSignatureNowCalldata(p.trainer, digest, signature)
-                && !SignatureChecker.isValidSignatureNowCalldata(p.owner, digest, signature)
-        ) revert Denied(p.trainer);
+        bool signed = Typed.signedBy(address(runs), content, p.trainer, signature)
+            || Typed.signedBy(address(runs), content, p.owner, signature);
+        if (!signed) revert Denied(p.trainer);
         uint256 paid = redeemed[run][validator];
         uint256 pot = pots[run];
         if (total <= paid || pot == 0) revert ZeroAmount();

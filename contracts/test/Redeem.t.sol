@@ -122,6 +122,12 @@ contract RedeemTest is World {
         assertEq(wages.redeem(run, address(owner), 1_000, ""), 1_000); // how a run gets back what it did not need
     }
 
+    /// @dev An account that delegates to code (EIP-7702) still has its key.
+    function test_a_trainer_with_code_still_signs_with_its_key() public {
+        vm.etch(vm.addr(TRAINER_KEY), hex"ef01000000000000000000000000000000000000000000");
+        assertEq(wages.redeem(run, validator, 300, voucher(run, validator, 300, TRAINER_KEY)), 300);
+    }
+
     function test_budgets_are_out_of_reach_of_vouchers() public {
         wages.redeem(run, validator, BUDGET, voucher(run, validator, BUDGET, TRAINER_KEY));
         assertEq(runs.funds(run).free, BUDGET);

@@ -159,8 +159,8 @@ interface ICourt {
     function challenge(uint256 run, IRuns.Ref[] calldata list, bytes32 evidence) external returns (uint256 number);
 
     /// @notice Accuses the author of a work of cheating: if upheld, the seat is convicted. The work must be within its window,
-    /// or in an open soft case. No other case shields it: it leaves an open soft one; a second hard one stands beside the
-    /// first; and a soft verdict or an acquittal does not end the matter before the window does.
+    /// or in an open soft case. No other case shields it: it leaves an open soft one (which ends when that empties it); a
+    /// second hard one stands beside the first; and a soft verdict or an acquittal does not end the matter before the window does.
     /// @param samples Those found false; all ones where the file as a whole is false. Only those that the second validator
     /// names too count.
     /// @param evidence EIP-712 digest of the challenger's verdict.

@@ -221,6 +221,25 @@ contract AccuseTest is World {
         assertEq(runs.claim(run, nodes[0]), 50 * uint256(REWARD));
     }
 
+    function test_a_soft_case_that_escalation_empties_ends_and_frees_its_bond() public {
+        IRuns.Ref memory ref = submit(0, 50);
+        uint256 soft = challenge(0, ref);
+        appeal(0, soft);
+        vote(3, 0, soft, false);
+        uint256 hard = accuse(1, 2, ref);
+        assertStage(0, soft, ICourt.Stage.Undecided);
+        assertEq(court.validators(run, validators[0]).openCases, 0);
+        assertEq(runs.seats(run, nodes[0]).openCases, 1);
+        assertEq(runs.seats(run, nodes[0]).held, 50);
+        assertEq(runs.funds(run).reserved, 50 * uint256(REWARD));
+        assertState(ref, ICourt.State.Challenged);
+        appeal(0, hard);
+        vote(3, 0, hard, false);
+        vote(4, 0, hard, false);
+        assertState(ref, ICourt.State.Cleared);
+        assertEq(runs.seats(run, nodes[0]).held, 0);
+    }
+
     function test_escalation_is_open_as_long_as_the_soft_case() public {
         IRuns.Ref memory ref = submit(0, 1);
         pass(WINDOW - 1);
