@@ -172,7 +172,7 @@ abstract contract World is Test {
     }
 
     /// @dev Publishes the next version of the weights in a block of its own.
-    function publish(uint256 run_) internal {
+    function publish(uint256 run_) internal virtual {
         vm.roll(block.number + 1);
         vm.warp(block.timestamp + 2);
         uint32 step = runs.published(run_);
