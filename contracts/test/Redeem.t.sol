@@ -5,7 +5,7 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IRuns} from "../src/interfaces/IRuns.sol";
 import {IWages} from "../src/interfaces/IWages.sol";
 import {Denied, NoSuchRun, WrongAmount, ZeroAmount} from "../src/interfaces/Errors.sol";
-import {FeeToken} from "./support/HostileTokens.sol";
+import {FeeToken, ReentrantToken} from "./support/HostileTokens.sol";
 import {Wallet} from "./support/Wallet.sol";
 import {World} from "./support/World.sol";
 
@@ -126,6 +126,21 @@ contract RedeemTest is World {
     function test_a_trainer_with_code_still_signs_with_its_key() public {
         vm.etch(vm.addr(TRAINER_KEY), hex"ef01000000000000000000000000000000000000000000");
         assertEq(wages.redeem(run, validator, 300, voucher(run, validator, 300, TRAINER_KEY)), 300);
+    }
+
+    function test_reentering_redeem_pays_nothing_twice() public {
+        ReentrantToken re = new ReentrantToken(SUPPLY);
+        deployOver(IERC20(address(re)));
+        IRuns.Policy memory p = policy();
+        p.trainer = vm.addr(TRAINER_KEY);
+        run = runs.create(p, SPEC);
+        wages.fund(run, 1_000);
+        Wallet thief = new Wallet();
+        bytes memory signature = voucher(run, address(thief), 400, TRAINER_KEY);
+        bytes memory again = abi.encodeCall(wages.redeem, (run, address(thief), 400, signature));
+        re.arm(address(thief), abi.encodeCall(thief.act, (address(wages), again)));
+        expectRefusal(ZeroAmount.selector);
+        wages.redeem(run, address(thief), 400, signature);
     }
 
     function test_budgets_are_out_of_reach_of_vouchers() public {

@@ -13,6 +13,7 @@ interface IRuns {
     // ---- types ------------------------------------------------------------------------------------------------------
 
     /// @notice Fixed for the life of a run. Times in seconds, money in the token's smallest unit. Court keeps it.
+    /// @dev In this order the fields fill six words; opening a case reads one of them, `bond` to `coSigners`.
     struct Policy {
         address owner; // funds the run, approves validators, may pause submissions and ban nodes
         uint96 fee; // from the seat to the challenger, for each strike

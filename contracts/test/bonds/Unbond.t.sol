@@ -33,6 +33,15 @@ contract UnbondTest is World {
         }
     }
 
+    function test_the_delay_is_over_to_the_second() public {
+        bonds.unbond(60);
+        pass(DELAY - 1);
+        expectRefusal(TooEarly.selector, block.timestamp + 1);
+        bonds.withdraw();
+        pass(1);
+        assertEq(bonds.withdraw(), 60);
+    }
+
     function test_withdraw_takes_it_off_the_total_once() public {
         uint128 total = bonds.total();
         bonds.unbond(60);
