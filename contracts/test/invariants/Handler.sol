@@ -41,6 +41,7 @@ contract Handler is World {
     Trial[] internal trials;
     address[] internal people_;
     uint256 internal fresh = 0xC0FFEE; // next unused key
+    uint256 internal stirred;
     mapping(bytes4 => bool) internal known;
     mapping(bytes4 => uint256) public done; // by selector
 
@@ -130,18 +131,22 @@ contract Handler is World {
     // ---- actions ----------------------------------------------------------------------------------------------------
 
     function tick(uint256 seed) external {
+        seed = stir(seed);
         pass(bound(seed, 1, 250));
     }
 
     function leap(uint256 seed) external {
+        seed = stir(seed);
         pass(seed % 6 == 0 ? DELAY : bound(seed, 250, 700));
     }
 
     function publishNext(uint256 seed) external {
+        seed = stir(seed);
         publishIn(aRun(seed));
     }
 
     function work(uint256 seed) public {
+        seed = stir(seed);
         Chair memory c = aChair(seed);
         address node = vm.addr(c.key);
         IRuns.Seat memory s = runs.seats(c.run, c.seat);
@@ -156,10 +161,12 @@ contract Handler is World {
     }
 
     function workAgain(uint256 seed) external {
+        seed = stir(seed);
         work(seed);
     }
 
     function workMuch(uint256 seed) external {
+        seed = stir(seed);
         Chair memory c = aChair(seed);
         address node = vm.addr(c.key);
         (uint32 step, uint32 sequence) = next(c);
@@ -176,6 +183,7 @@ contract Handler is World {
     }
 
     function skip(uint256 seed) external {
+        seed = stir(seed);
         Chair memory c = aChair(seed);
         (uint32 step, uint32 sequence) = next(c);
         bytes32 beacon = beaconOf(c.run, step);
@@ -183,6 +191,7 @@ contract Handler is World {
     }
 
     function dispute(uint256 seed) external {
+        seed = stir(seed);
         (bool some, Job memory first) = aJob(seed);
         if (!some) return work(seed);
         IRuns.Ref[] memory found = new IRuns.Ref[](4);
@@ -200,7 +209,8 @@ contract Handler is World {
     }
 
     function accuse(uint256 seed) external {
-        (bool some, Job memory j) = aJob(seed);
+        seed = stir(seed);
+        (bool some, Job memory j) = seed % 2 == 0 ? aDisputed(seed) : aJob(seed);
         if (!some) return work(seed);
         uint256 w = (seed >> 24) % 5;
         uint256 mask = (seed >> 32) % 4 == 0 ? 1 : type(uint256).max;
@@ -212,6 +222,7 @@ contract Handler is World {
     }
 
     function appeal(uint256 seed) external {
+        seed = stir(seed);
         (bool found, Trial memory t) = aTrial(seed, ICourt.Stage.Open);
         if (!found) return;
         address who = runs.seats(t.run, t.seat).operator;
@@ -222,6 +233,7 @@ contract Handler is World {
     }
 
     function vote(uint256 seed) external {
+        seed = stir(seed);
         (bool found, Trial memory t) = aTrial(seed, ICourt.Stage.Appealed);
         if (found) poll(t, seed, seed % 3 == 0 ? 1 : 5);
     }
@@ -235,6 +247,7 @@ contract Handler is World {
     }
 
     function settle(uint256 seed) external {
+        seed = stir(seed);
         (bool found, Trial memory t) = aTrial(seed, seed % 2 == 0 ? ICourt.Stage.Open : ICourt.Stage.Appealed);
         if (!found) return;
         if (seed % 3 == 0) vm.warp(max(block.timestamp, court.cases(t.run, t.seat, t.number).deadline));
@@ -242,6 +255,7 @@ contract Handler is World {
     }
 
     function impeach(uint256 seed) external {
+        seed = stir(seed);
         (bool found, Trial memory t) = aTrial(seed, ICourt.Stage.Upheld);
         if (!found || jobs.length == 0) return;
         uint256 v = (seed >> 16) % 5;
@@ -259,6 +273,7 @@ contract Handler is World {
     }
 
     function claim(uint256 seed) external {
+        seed = stir(seed);
         Chair memory c = aChair(seed);
         uint256 reserved = runs.funds(c.run).reserved;
         if (!attempt(STRANGER, address(runs), abi.encodeCall(runs.claim, (c.run, c.seat)))) return;
@@ -268,6 +283,7 @@ contract Handler is World {
     }
 
     function join(uint256 seed) external {
+        seed = stir(seed);
         if (seed % 2 == 0 && chairs.length < 15) return take(aRun(seed >> 8), operators[(seed >> 16) % 3]);
         Chair memory c = aChair(seed >> 8);
         IRuns.Seat memory before = runs.seats(c.run, c.seat);
@@ -283,6 +299,7 @@ contract Handler is World {
     }
 
     function leave(uint256 seed) external {
+        seed = stir(seed);
         Chair memory c = aChair(seed);
         address who = seed % 2 == 0 ? STRANGER : runs.seats(c.run, c.seat).operator;
         if (seed % 8 < 4) attempt(who, address(runs), abi.encodeCall(runs.leave, (c.run, c.seat)));
@@ -290,14 +307,19 @@ contract Handler is World {
     }
 
     function release(uint256 seed) external {
-        Chair memory c = aChair(seed);
-        uint256 locked = runs.seats(c.run, c.seat).locked;
-        if (attempt(STRANGER, address(runs), abi.encodeCall(runs.release, (c.run, c.seat)))) {
-            lockedIn[c.run][c.seat] -= locked;
+        seed = stir(seed);
+        if (seed % 4 == 0) pass(2_000);
+        for (uint256 i; i < chairs.length; ++i) {
+            Chair memory c = chairs[i]; // it makes sense for few: all are tried
+            uint256 locked = runs.seats(c.run, c.seat).locked;
+            if (attempt(STRANGER, address(runs), abi.encodeCall(runs.release, (c.run, c.seat)))) {
+                lockedIn[c.run][c.seat] -= locked;
+            }
         }
     }
 
     function rotate(uint256 seed) external {
+        seed = stir(seed);
         uint256 i = seed % chairs.length;
         Chair memory c = chairs[i];
         IRuns.Seat memory s = runs.seats(c.run, c.seat);
@@ -316,6 +338,7 @@ contract Handler is World {
     }
 
     function bench(uint256 seed) external {
+        seed = stir(seed);
         uint256 run_ = aRun(seed);
         address v = aValidator(seed >> 8);
         uint256 what = (seed >> 16) % 7;
@@ -332,6 +355,7 @@ contract Handler is World {
     }
 
     function stake(uint256 seed) external {
+        seed = stir(seed);
         address who = people_[seed % people_.length];
         for (uint256 i; i < people_.length && (seed >> 160) % 4 > 1 && bonds.accounts(who).leaving == 0; ++i) {
             who = people_[(seed % people_.length + i) % people_.length];
@@ -342,31 +366,36 @@ contract Handler is World {
         if (what == 0) {
             bonds.deposit(who, some);
         } else if (what == 1) {
+            some = uint128(bound(seed >> 8, 1, a.active + 1));
             if (attempt(who, address(bonds), abi.encodeCall(bonds.unbond, (some)))) {
                 ripeAt[who] = block.timestamp + DELAY;
             }
         } else if (what == 2) {
             attempt(who, address(bonds), abi.encodeCall(bonds.rebond, (a.leaving == 0 ? some : a.leaving / 2 + 1)));
-        } else if (attempt(who, address(bonds), abi.encodeCall(bonds.withdraw, ()))) {
-            if (block.timestamp < ripeAt[who]) early += a.leaving;
+        } else {
+            if ((seed >> 200) % 2 == 0) vm.warp(max(block.timestamp, bonds.accounts(who).readyAt));
+            uint256 leaving = bonds.accounts(who).leaving;
+            bool paid = attempt(who, address(bonds), abi.encodeCall(bonds.withdraw, ()));
+            if (paid && block.timestamp < ripeAt[who]) early += leaving;
         }
     }
 
     function purse(uint256 seed) external {
-        uint256 what = (seed >> 8) % 6;
+        seed = stir(seed);
         uint256 run_ = aRun(seed);
+        uint256 what = (seed >> 8) % 6;
         uint128 some = uint128(bound(seed >> 16, 1, 300 * MUR));
         if (what == 0) runs.fund(run_, some);
         if (what == 1) attempt(OWNER, address(runs), abi.encodeCall(runs.defund, (run_, some / 4)));
-        if (what == 2) attempt(OWNER, address(runs), abi.encodeCall(runs.defund, (run_, 0)));
-        for (run_ = 1; run_ <= RUNS && what == 3; ++run_) {
-            attempt(OWNER, address(runs), abi.encodeCall(runs.collect, (run_)));
-        }
+        if (what == 2) attempt(OWNER, address(runs), abi.encodeCall(runs.defund, (run_, seed % 3 == 0 ? 0 : some)));
+        if (what == 1 && (seed >> 200) % 3 != 0) vm.warp(max(block.timestamp, runs.status(run_).defundedFrom));
+        if (what < 4) attempt(OWNER, address(runs), abi.encodeCall(runs.collect, (run_)));
         if (what == 4) attempt(OWNER, address(runs), abi.encodeCall(runs.pause, (run_, seed % 8 == 0)));
         if (what == 5) attempt(OWNER, address(runs), abi.encodeCall(runs.pause, (run_, false)));
     }
 
     function pay(uint256 seed) external {
+        seed = stir(seed);
         uint256 run_ = aRun(seed);
         if (seed % 5 == 0) return wages.fund(run_, bound(seed >> 8, 1, MUR));
         redeem(run_, aValidator(seed >> 8), bound(seed >> 16, 1, 30 * MUR));
@@ -400,6 +429,11 @@ contract Handler is World {
 
     // ---- choosing ---------------------------------------------------------------------------------------------------
 
+    /// @dev The fuzzer likes small numbers and repeats itself; this makes every bit of a seed count.
+    function stir(uint256 seed) internal returns (uint256) {
+        return uint256(keccak256(abi.encode(seed, ++stirred)));
+    }
+
     function aRun(uint256 seed) internal pure returns (uint256) {
         return 1 + seed % RUNS;
     }
@@ -421,6 +455,16 @@ contract Handler is World {
             if (open_ && !runs.seats(j.run, j.seat).swept) return (true, j);
         }
         return (false, j);
+    }
+
+    /// @dev A work in an open soft case.
+    function aDisputed(uint256 seed) internal view returns (bool, Job memory j) {
+        for (uint256 i = jobs.length; i > 0; --i) {
+            j = jobs[i - 1];
+            ICourt.Case memory c = court.cases(j.run, j.seat, runs.works(runs.workId(j.run, j.ref)).number);
+            if (c.stage == ICourt.Stage.Open && c.samples == 0) return (true, j);
+        }
+        return aJob(seed);
     }
 
     function aTrial(uint256 seed, ICourt.Stage stage) internal view returns (bool, Trial memory t) {
