@@ -3,44 +3,19 @@ pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import {Bonds} from "./Bonds.sol";
-import {Denied, NoSuchRun, TooEarly, TooLate, WrongState, ZeroAmount} from "./interfaces/Errors.sol";
-import {IBonds} from "./interfaces/IBonds.sol";
+import {Denied, WrongState} from "./interfaces/Errors.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
+import {Budgets} from "./Budgets.sol";
 import {Ring} from "./Ring.sol";
-import {Transfers} from "./Transfers.sol";
-import {Typed} from "./Typed.sol";
+import {Seats} from "./Seats.sol";
 import {Works} from "./Works.sol";
 
 /// @title Training runs
-/// @notice See IRuns.
-contract Runs is IRuns {
+/// @notice Work, its rewards, and what verdicts do to both; Budgets and Seats hold the rest. See IRuns.
+contract Runs is Seats {
     using SafeERC20 for IERC20;
     using Ring for uint256;
-
-    /// @dev All that submitting work reads of a run, in one word: a copy of the policy's, and when to look at the status.
-    struct Limits {
-        uint96 reward;
-        uint32 window;
-        uint32 grace;
-        uint32 maxUnits;
-        uint16 maxPerStep;
-        uint8 strikes;
-        uint40 changed; // earliest of pausedFrom and defundedFrom; zero: neither
-    }
-
-    /// @dev What the rest of this contract reads of the policy.
-    struct Charter {
-        address owner;
-        uint32 notice;
-        uint16 leverage;
-        address trainer;
-        uint40 span; // window + appeal + vote
-        address gate;
-        uint128 nodeStake;
-        uint128 floor; // penalty + bond
-    }
 
     /// @dev Sequence numbers to be used up.
     struct Turn {
@@ -50,35 +25,7 @@ contract Runs is IRuns {
         bytes32 beacon;
     }
 
-    bytes32 private constant JOIN =
-        keccak256("Join(uint256 run,address operator,address node,bytes32 peer,uint8 hardware,uint256 deadline)");
-    bytes32 private constant INVITE = keccak256("Invite(uint256 run,address node,uint256 deadline)");
-
-    /// @inheritdoc IRuns
-    IERC20 public immutable token;
-    /// @inheritdoc IRuns
-    IBonds public immutable bonds;
-    /// @inheritdoc IRuns
-    ICourt public immutable court;
-    /// @inheritdoc IRuns
-    uint256 public count;
-    mapping(uint256 run => Charter) internal _charters;
-    mapping(uint256 run => Limits) internal _limits;
-    /// @inheritdoc IRuns
-    mapping(uint256 run => bytes32) public specDigests;
-    mapping(uint256 run => Status) internal _statuses;
-    mapping(uint256 run => Funds) internal _funds;
-    mapping(uint256 run => mapping(uint32 step => Publication)) internal _publications;
-    mapping(uint256 run => mapping(address seat => Seat)) internal _seats;
-    mapping(uint256 run => mapping(address key => address seat)) internal _names; // of keys rotated in
-    /// @inheritdoc IRuns
-    mapping(uint256 run => mapping(address seat => address)) public offers;
     mapping(bytes32 work => Work) internal _works;
-
-    modifier onlyOwner(uint256 run) {
-        if (msg.sender != _charters[run].owner) revert Denied(msg.sender);
-        _;
-    }
 
     modifier onlyCourt() {
         if (msg.sender != address(court)) revert Denied(msg.sender);
@@ -86,48 +33,9 @@ contract Runs is IRuns {
     }
 
     /// @param court_ Where Court will be deployed next; its constructor checks that it is there.
-    constructor(IERC20 token_, uint64 delay, address sink, ICourt court_) {
-        (token, court) = (token_, court_);
-        bonds = new Bonds(token_, delay, sink, address(this), address(court_));
-    }
+    constructor(IERC20 token_, uint64 delay, address sink, ICourt court_) Budgets(token_, delay, sink, court_) {}
 
     // ---- reading ----------------------------------------------------------------------------------------------------
-
-    /// @inheritdoc IRuns
-    function funds(uint256 run) external view returns (Funds memory) {
-        return _funds[run];
-    }
-
-    /// @inheritdoc IRuns
-    function status(uint256 run) external view returns (Status memory) {
-        return _statuses[run];
-    }
-
-    /// @inheritdoc IRuns
-    function paused(uint256 run) external view returns (bool) {
-        return _reached(_statuses[run].pausedFrom);
-    }
-
-    /// @inheritdoc IRuns
-    function published(uint256 run) external view returns (uint32) {
-        return _statuses[run].published;
-    }
-
-    /// @inheritdoc IRuns
-    function publications(uint256 run, uint32 step) external view returns (Publication memory) {
-        return _publications[run][step];
-    }
-
-    /// @inheritdoc IRuns
-    function seats(uint256 run, address node) external view returns (Seat memory) {
-        return _seats[run][seatOf(run, node)];
-    }
-
-    /// @inheritdoc IRuns
-    function seatOf(uint256 run, address node) public view returns (address seat) {
-        if (_seats[run][node].role == Role.None) seat = _names[run][node];
-        if (seat == address(0)) seat = node;
-    }
 
     /// @inheritdoc IRuns
     function works(bytes32 work) external view returns (Work memory) {
@@ -147,255 +55,6 @@ contract Runs is IRuns {
         uint256 all = s.vested + matured;
         ready = s.openHard == 0 ? all : s.safe;
         pending = ring.sum() + s.held + all - ready;
-    }
-
-    function _requireRun(uint256 run) private view {
-        if (run == 0 || run > count) revert NoSuchRun(run);
-    }
-
-    /// @dev Whether a time that was set has come.
-    function _reached(uint40 time) private view returns (bool) {
-        return time != 0 && block.timestamp >= time;
-    }
-
-    // ---- runs -------------------------------------------------------------------------------------------------------
-
-    /// @inheritdoc IRuns
-    function create(Policy calldata p, bytes32 specDigest) external returns (uint256 run) {
-        if (specDigest == 0) revert InvalidPolicy("specDigest");
-        run = ++count;
-        court.open(run, p); // refuses what is out of range
-        _limits[run] = Limits(p.reward, p.window, p.grace, p.maxUnits, p.maxPerStep, p.strikes, 0);
-        _charters[run] = Charter({
-            owner: p.owner,
-            notice: p.notice,
-            leverage: p.leverage,
-            trainer: p.trainer,
-            span: uint40(p.window) + p.appeal + p.vote,
-            gate: p.gate,
-            nodeStake: p.nodeStake,
-            floor: p.penalty + p.bond // at most nodeStake
-        });
-        specDigests[run] = specDigest;
-        emit RunCreated(run, p.owner, specDigest, p);
-    }
-
-    /// @inheritdoc IRuns
-    function fund(uint256 run, uint128 amount) external {
-        _requireRun(run);
-        if (amount == 0) revert ZeroAmount();
-        Funds storage f = _funds[run];
-        (uint128 free, uint128 reserved) = (f.free, f.reserved);
-        free = free + reserved + amount - reserved; // their sum fits 128 bits: no revocation can overflow
-        f.free = free;
-        emit Funded(run, int256(uint256(amount)));
-        Transfers.pull(token, msg.sender, amount);
-    }
-
-    /// @inheritdoc IRuns
-    function defund(uint256 run, uint128 amount) external onlyOwner(run) {
-        Status storage st = _statuses[run];
-        st.leaving = amount;
-        _change(run, st.pausedFrom, amount == 0 ? 0 : _noticed(run));
-        emit Defunding(run, amount, st.defundedFrom);
-    }
-
-    /// @inheritdoc IRuns
-    function collect(uint256 run) external onlyOwner(run) returns (uint256 amount) {
-        Status storage st = _statuses[run];
-        Funds storage f = _funds[run];
-        (uint128 free, uint128 leaving, uint40 from) = (f.free, st.leaving, st.defundedFrom);
-        if (!_reached(from)) revert TooEarly(from);
-        uint128 paid = free < leaving ? free : leaving;
-        f.free = free - paid;
-        st.leaving = leaving - paid;
-        if (paid == leaving) _change(run, st.pausedFrom, 0);
-        emit Funded(run, -int256(uint256(paid)));
-        token.safeTransfer(msg.sender, paid);
-        return paid;
-    }
-
-    /// @inheritdoc IRuns
-    function pause(uint256 run, bool on) external onlyOwner(run) {
-        Status storage st = _statuses[run];
-        if (on && st.pausedFrom != 0) revert WrongState(); // a second announcement would put the first off
-        _change(run, on ? _noticed(run) : 0, st.defundedFrom);
-        emit Paused(run, on, st.pausedFrom);
-    }
-
-    /// @dev Sets when announcements take effect, and from when submitting has to mind them.
-    function _change(uint256 run, uint40 pausedFrom, uint40 defundedFrom) private {
-        Status storage st = _statuses[run];
-        (st.pausedFrom, st.defundedFrom) = (pausedFrom, defundedFrom);
-        bool first = pausedFrom != 0 && (defundedFrom == 0 || pausedFrom < defundedFrom);
-        _limits[run].changed = first ? pausedFrom : defundedFrom;
-    }
-
-    /// @inheritdoc IRuns
-    function publish(uint256 run, uint32 step, bytes32 manifest) external {
-        uint32 heads = _statuses[run].published;
-        if (msg.sender != _charters[run].trainer) revert Denied(msg.sender);
-        if (manifest == 0) revert WrongState();
-        if (step != heads) revert WrongStep(step, heads);
-        court.requireJury(run);
-        bytes32 beacon = keccak256(abi.encode(blockhash(block.number - 1), run, step, manifest));
-        uint64 time = uint64(block.timestamp); // block number and time fit 64 bits
-        _publications[run][step] = Publication(manifest, beacon, uint64(block.number), time, 0);
-        if (step != 0) _publications[run][step - 1].superseded = time;
-        _statuses[run].published = heads + 1;
-        emit Published(run, step, manifest, beacon);
-    }
-
-    /// @dev When an announcement of the owner takes effect.
-    function _noticed(uint256 run) private view returns (uint40) {
-        return uint40(block.timestamp + _charters[run].notice); // block time fits 40 bits until the year 36,812
-    }
-
-    // ---- seats ------------------------------------------------------------------------------------------------------
-
-    /// @inheritdoc IRuns
-    function join(
-        uint256 run,
-        address node,
-        bytes calldata peer,
-        uint8 hardware,
-        uint256 deadline,
-        bytes calldata nodeSig,
-        bytes calldata gateSig
-    ) external {
-        _requireRun(run);
-        address gate = _charters[run].gate;
-        Seat storage s = _seats[run][seatOf(run, node)];
-        if (s.role == Role.Banned) revert WrongState();
-        if (s.role != Role.None && s.operator != msg.sender) revert Denied(msg.sender);
-        if (s.rotated && s.key != node) revert Denied(node);
-        _requireConsent(run, node, peer, hardware, deadline, nodeSig);
-        if (gate != address(0)) {
-            bytes32 content = keccak256(abi.encode(INVITE, run, node, deadline));
-            if (!Typed.signedBy(address(this), content, gate, gateSig)) revert Denied(gate);
-        }
-        (s.operator, s.role, s.hardware, s.since, s.until) = (msg.sender, Role.Active, hardware, _block(), 0);
-        emit Joined(run, node, msg.sender, peer, hardware);
-        _lockUp(run, s);
-    }
-
-    /// @inheritdoc IRuns
-    function rotate(
-        uint256 run,
-        address node,
-        address newNode,
-        bytes calldata peer,
-        uint256 deadline,
-        bytes calldata nodeSig
-    ) external {
-        (address seat, Seat storage s) = _operated(run, node);
-        if (_seats[run][newNode].role != Role.None || _names[run][newNode] != address(0)) revert WrongState();
-        _requireConsent(run, newNode, peer, s.hardware, deadline, nodeSig);
-        _names[run][newNode] = seat;
-        (s.rotated, s.key, s.since) = (true, newNode, _block());
-        emit Rotated(run, newNode, seat, peer);
-    }
-
-    /// @inheritdoc IRuns
-    function offer(uint256 run, address node, address to) external {
-        (address seat,) = _operated(run, node);
-        offers[run][seat] = to;
-        emit Offered(run, seat, to);
-    }
-
-    /// @inheritdoc IRuns
-    function accept(uint256 run, address node) external {
-        address seat = seatOf(run, node);
-        if (msg.sender != offers[run][seat]) revert Denied(msg.sender);
-        Seat storage s = _seats[run][seat];
-        address from = s.operator;
-        delete offers[run][seat];
-        (s.operator, s.since) = (msg.sender, _block());
-        emit HandedOver(run, seat, msg.sender, from);
-        bonds.move(from, msg.sender, s.locked);
-    }
-
-    /// @inheritdoc IRuns
-    function leave(uint256 run, address node) external {
-        address seat = seatOf(run, node);
-        Seat storage s = _seats[run][seat];
-        if (!_serves(s)) revert WrongState();
-        if (msg.sender != s.operator && s.locked >= _charters[run].floor) revert Denied(msg.sender);
-        _end(run, seat, s, s.role == Role.Active ? Role.Left : s.role, block.timestamp);
-    }
-
-    /// @inheritdoc IRuns
-    function ban(uint256 run, address node) external onlyOwner(run) {
-        address seat = seatOf(run, node);
-        Seat storage s = _seats[run][seat];
-        if (s.role != Role.Active && s.role != Role.Left) revert WrongState();
-        _end(run, seat, s, Role.Banned, s.role == Role.Active ? _noticed(run) : s.until);
-    }
-
-    /// @inheritdoc IRuns
-    function release(uint256 run, address node) external {
-        address seat = seatOf(run, node);
-        Seat storage s = _seats[run][seat];
-        (address operator, uint128 amount, uint256 from, uint256 openCases) =
-            (s.operator, s.locked, s.until, s.openCases);
-        if (from == 0 || amount == 0) revert WrongState();
-        if (openCases != 0) revert CaseOpen(openCases);
-        from += _charters[run].span;
-        if (block.timestamp < from) revert TooEarly(from);
-        (s.locked, s.most) = (0, 0);
-        emit Released(run, seat, operator, amount);
-        bonds.unlock(operator, amount);
-    }
-
-    /// @dev The node's word that it works for the caller. Nodes are secp256k1 keys (the same as their PeerID), never contracts.
-    function _requireConsent(
-        uint256 run,
-        address node,
-        bytes calldata peer,
-        uint8 hardware,
-        uint256 deadline,
-        bytes calldata nodeSig
-    ) private view {
-        if (block.timestamp > deadline) revert TooLate(deadline);
-        bytes32 content = keccak256(abi.encode(JOIN, run, msg.sender, node, keccak256(peer), hardware, deadline));
-        if (!Typed.signedByKey(address(this), content, node, nodeSig)) revert Denied(node);
-    }
-
-    /// @dev The seat of `node`, if the caller operates it.
-    function _operated(uint256 run, address node) private view returns (address seat, Seat storage s) {
-        seat = seatOf(run, node);
-        s = _seats[run][seat];
-        if (msg.sender != s.operator) revert Denied(msg.sender);
-    }
-
-    function _serves(Seat storage s) private view returns (bool) {
-        return s.role == Role.Active || (s.role == Role.Banned && block.timestamp < s.until);
-    }
-
-    /// @dev Locks what is missing of the caller's stake.
-    function _lockUp(uint256 run, Seat storage s) private {
-        (uint128 locked, uint128 wanted) = (s.locked, _charters[run].nodeStake);
-        if (locked >= wanted) return;
-        _cover(run, s, wanted);
-        bonds.lock(msg.sender, wanted - locked);
-    }
-
-    /// @dev Sets what a seat has locked, and with it how many units it may have at risk of a verdict: as many as its stake
-    /// answers for, and as many as a ring can hold.
-    function _cover(uint256 run, Seat storage s, uint128 locked) private {
-        (uint256 reward, uint256 most) = (_limits[run].reward, type(uint32).max);
-        uint256 worth = uint256(locked) * _charters[run].leverage;
-        if (most * reward > worth) most = worth / reward;
-        (s.locked, s.most) = (locked, uint32(most)); // at most 32 bits: see above
-    }
-
-    function _end(uint256 run, address seat, Seat storage s, Role role, uint256 until) private {
-        (s.role, s.until) = (role, uint40(until)); // a block time, or one of _noticed
-        emit Left(run, seat, role, until);
-    }
-
-    function _block() private view returns (uint40) {
-        return uint40(block.number); // a block a millisecond would fill 40 bits in 34 years; chains make one a second
     }
 
     // ---- work -------------------------------------------------------------------------------------------------------
@@ -475,25 +134,6 @@ contract Runs is IRuns {
         if (openHard != 0) revert CaseOpen(openHard);
         pardon += l.window;
         if (strikes >= l.strikes && block.timestamp < pardon) revert Suspended(pardon);
-    }
-
-    /// @dev Moves `owed` from the free budget to the reserve, minding what the owner announced.
-    function _reserve(uint256 run, Limits memory l, uint256 owed) private {
-        Funds storage f = _funds[run];
-        (uint256 free, uint256 reserved) = (f.free, f.reserved);
-        uint256 available = free;
-        if (_reached(l.changed)) {
-            Status storage st = _statuses[run];
-            if (_reached(st.pausedFrom)) revert RunPaused(st.pausedFrom);
-            if (_reached(st.defundedFrom)) available = free > st.leaving ? free - st.leaving : 0;
-        }
-        if (available < owed) revert Unfunded(available, owed);
-        (free, reserved) = (free - owed, reserved + owed);
-        (f.free, f.reserved) = (uint128(free), uint128(reserved)); // their sum fits 128 bits: see fund
-    }
-
-    function _limitsOf(uint256 run) private view returns (Limits memory) {
-        return _limits[run];
     }
 
     function _rolled(Seat storage s, uint256 epoch) private returns (uint256 ring) {
@@ -618,14 +258,6 @@ contract Runs is IRuns {
         }
         s.ring = own;
         if (units != 0) _revoke(run, units * l.reward);
-    }
-
-    /// @dev Gives back to the budget what was reserved.
-    function _revoke(uint256 run, uint256 amount) private {
-        Funds storage f = _funds[run];
-        (uint256 free, uint256 reserved) = (f.free, f.reserved);
-        (free, reserved) = (free + amount, reserved - amount);
-        (f.free, f.reserved) = (uint128(free), uint128(reserved)); // their sum fits 128 bits: see fund
     }
 
     /// @dev Counts a new case against a seat that still has something to lose.

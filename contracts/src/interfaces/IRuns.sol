@@ -63,8 +63,8 @@ interface IRuns {
     enum Role {
         None,
         Active,
-        Left,
-        Banned
+        Left, // of its own, or for want of stake; may come back
+        Banned // by the owner, and works on until `until`; or convicted. For good
     }
 
     /// @notice A seat is named by the first key that held it, and keeps that name when its key is rotated.
