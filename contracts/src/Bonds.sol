@@ -3,58 +3,57 @@ pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {IBonds} from "./interfaces/IBonds.sol";
+import {InsufficientStake, TooEarly, ZeroAddress, ZeroAmount} from "./interfaces/Errors.sol";
+import {Transfers} from "./Transfers.sol";
 
 /// @title Stake of operators and validators
-/// @notice One slasher, fixed at birth; no owner; nothing to upgrade. Everything not yet withdrawn can be slashed, so the
-/// withdrawal delay must outlast any verdict: Runs checks that for every run it creates.
-/// @dev Balance of this contract = total = sum over accounts of active + leaving; locked <= active.
-contract Bonds {
+/// @notice See IBonds.
+contract Bonds is IBonds {
     using SafeERC20 for IERC20;
 
-    struct Account {
-        uint128 active; // may back seats
-        uint128 locked; // the part of `active` that backs seats and cases
-        uint128 leaving; // on its way out, still slashable
-        uint64 readyAt; // block time from which `leaving` may be withdrawn
-    }
-
-    error InsufficientStake(uint256 available, uint256 wanted);
-    error TooEarly(uint64 readyAt);
-    error NotSlasher();
-
-    event Deposited(address indexed account, uint256 amount);
-    event Unbonding(address indexed account, uint256 amount, uint64 readyAt);
-    event Rebonded(address indexed account, uint256 amount);
-    event Withdrawn(address indexed account, uint256 amount);
-    event Slashed(address indexed account, uint256 amount, address indexed finder, uint256 finderShare);
-
+    /// @inheritdoc IBonds
     IERC20 public immutable token;
-    address public immutable slasher;
-    address public immutable sink; // receives what is slashed, less the finder's share
-    uint64 public immutable delay; // seconds between unbond and withdraw
-    uint256 public total;
-    mapping(address => Account) public accounts;
+    /// @inheritdoc IBonds
+    uint64 public immutable delay;
+    /// @inheritdoc IBonds
+    address public immutable sink;
+    /// @inheritdoc IBonds
+    address public immutable runs;
+    /// @inheritdoc IBonds
+    address public immutable court;
+    /// @inheritdoc IBonds
+    uint128 public total;
+    mapping(address => Account) internal _accounts;
 
     modifier onlySlasher() {
-        if (msg.sender != slasher) revert NotSlasher();
+        if (msg.sender != runs && msg.sender != court) revert NotSlasher(msg.sender);
         _;
     }
 
-    constructor(IERC20 token_, uint64 delay_, address sink_) {
-        (token, slasher, delay, sink) = (token_, msg.sender, delay_, sink_);
+    constructor(IERC20 token_, uint64 delay_, address sink_, address runs_, address court_) {
+        if (sink_ == address(0)) revert ZeroAddress();
+        (token, delay, sink, runs, court) = (token_, delay_, sink_, runs_, court_);
     }
 
-    /// @notice Adds stake to `account`, paid by the caller (who approved it before).
+    /// @inheritdoc IBonds
+    function accounts(address account) external view returns (Account memory) {
+        return _accounts[account];
+    }
+
+    /// @inheritdoc IBonds
     function deposit(address account, uint128 amount) external {
-        accounts[account].active += amount;
+        if (amount == 0) revert ZeroAmount();
         total += amount;
+        _accounts[account].active += amount;
         emit Deposited(account, amount);
-        token.safeTransferFrom(msg.sender, address(this), amount);
+        Transfers.pull(token, msg.sender, amount);
     }
 
-    /// @notice Starts the way out for unlocked stake. A second call merges with the first and restarts its clock.
+    /// @inheritdoc IBonds
     function unbond(uint128 amount) external {
-        Account storage a = accounts[msg.sender];
+        if (amount == 0) revert ZeroAmount();
+        Account storage a = _accounts[msg.sender];
         if (a.active - a.locked < amount) revert InsufficientStake(a.active - a.locked, amount);
         a.active -= amount;
         a.leaving += amount;
@@ -62,56 +61,64 @@ contract Bonds {
         emit Unbonding(msg.sender, amount, a.readyAt);
     }
 
-    /// @notice Takes leaving stake back into service.
+    /// @inheritdoc IBonds
     function rebond(uint128 amount) external {
-        Account storage a = accounts[msg.sender];
+        if (amount == 0) revert ZeroAmount();
+        Account storage a = _accounts[msg.sender];
         if (a.leaving < amount) revert InsufficientStake(a.leaving, amount);
         a.leaving -= amount;
         a.active += amount;
         emit Rebonded(msg.sender, amount);
     }
 
-    /// @notice Pays out what has waited long enough.
+    /// @inheritdoc IBonds
     function withdraw() external returns (uint256 amount) {
-        Account storage a = accounts[msg.sender];
-        if (block.timestamp < a.readyAt) revert TooEarly(a.readyAt);
+        Account storage a = _accounts[msg.sender];
         amount = a.leaving;
+        if (amount == 0) revert ZeroAmount();
+        if (block.timestamp < a.readyAt) revert TooEarly(a.readyAt);
         a.leaving = 0;
-        total -= amount;
+        total -= uint128(amount); // was a uint128 just above
         emit Withdrawn(msg.sender, amount);
         token.safeTransfer(msg.sender, amount);
     }
 
+    // ---- slashers only ----------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IBonds
     function lock(address account, uint128 amount) external onlySlasher {
-        Account storage a = accounts[account];
+        Account storage a = _accounts[account];
         if (a.active - a.locked < amount) revert InsufficientStake(a.active - a.locked, amount);
         a.locked += amount;
     }
 
+    /// @inheritdoc IBonds
     function unlock(address account, uint128 amount) external onlySlasher {
-        Account storage a = accounts[account];
-        a.locked = a.locked > amount ? a.locked - amount : 0; // a slash may have eaten into it
+        _accounts[account].locked -= amount;
     }
 
-    /// @notice Takes at most `amount`: first active stake, then leaving. Never reverts for want of stake.
+    /// @inheritdoc IBonds
+    function move(address from, address to, uint128 amount) external onlySlasher {
+        Account storage a = _accounts[from];
+        (a.active, a.locked) = (a.active - amount, a.locked - amount);
+        Account storage b = _accounts[to];
+        (b.active, b.locked) = (b.active + amount, b.locked + amount);
+        emit Moved(from, to, amount);
+    }
+
+    /// @inheritdoc IBonds
     function slash(address account, uint128 amount, address finder, uint16 finderBps)
         external
         onlySlasher
         returns (uint128 taken)
     {
-        Account storage a = accounts[account];
-        uint128 fromActive = amount < a.active ? amount : a.active;
-        uint128 rest = amount - fromActive;
-        uint128 fromLeaving = rest < a.leaving ? rest : a.leaving;
-        a.active -= fromActive;
-        a.leaving -= fromLeaving;
-        if (a.locked > a.active) a.locked = a.active;
-        taken = fromActive + fromLeaving;
+        Account storage a = _accounts[account];
+        taken = amount < a.locked ? amount : a.locked;
         if (taken == 0) return 0;
-        total -= taken;
-        uint256 share = (uint256(taken) * finderBps) / 10_000;
+        (a.active, a.locked) = (a.active - taken, a.locked - taken);
+        uint128 share = uint128((uint256(taken) * finderBps) / 10_000); // at most `taken`: slashers pass at most 10,000
+        _accounts[finder].active += share;
+        if (taken != share) _accounts[sink].active += taken - share;
         emit Slashed(account, taken, finder, share);
-        if (share != 0) token.safeTransfer(finder, share);
-        if (taken != share) token.safeTransfer(sink, taken - share);
     }
 }

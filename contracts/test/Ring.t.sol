@@ -4,123 +4,105 @@ pragma solidity ^0.8.28;
 import {Ring} from "../src/Ring.sol";
 import {Test} from "./support/Test.sol";
 
-/// @notice Gives the library's refusals a call of their own to revert in.
-contract RingCaller {
-    function add(uint256 ring, uint256 epoch, uint256 units) external pure returns (uint256) {
-        return Ring.add(ring, epoch, units);
-    }
-
-    function sub(uint256 ring, uint256 epoch, uint256 units) external pure returns (uint256) {
-        return Ring.sub(ring, epoch, units);
-    }
-}
-
 contract RingTest is Test {
     using Ring for uint256;
 
-    uint256 internal constant FULL = type(uint32).max;
-    uint256 internal constant EPOCHS = 512; // more than the model below can reach
-
-    RingCaller internal caller = new RingCaller();
-
-    /// @dev The model: units by epoch in a plain array, which leave when their epoch is six behind.
-    function testFuzz_aRingIsAPlainArrayThatForgetsAfterSixEpochs(
-        uint32 start,
-        uint8[32] memory hops,
-        uint24[32] memory amounts,
-        uint8[32] memory regrets
+    function testFuzz_units_leave_between_one_and_one_and_a_fifth_windows_later(
+        uint256 time,
+        uint256 window,
+        uint256 wait
     ) public pure {
-        uint256 base = start % 2 ** 31; // leaves room for the hops within 32 bits
-        uint256[] memory waiting = new uint256[](EPOCHS);
-        uint256 epoch;
-        (uint256 ring,) = Ring.roll(0, base);
-        for (uint256 i; i < 32; ++i) {
+        time = bound(time, 1, 1 << 39);
+        window = bound(window, 5, type(uint32).max);
+        wait = bound(wait, 0, 2 * window + 12);
+        uint256 epoch = Ring.epochAt(time, window);
+        (uint256 ring,) = uint256(0).roll(epoch);
+        ring = ring.add(epoch, 7);
+        (, uint256 matured) = ring.roll(Ring.epochAt(time + wait, window));
+        if (wait < window) assertEq(matured, 0, "before the window");
+        if (wait >= 6 * ((window + 4) / 5)) assertEq(matured, 7, "after six epochs");
+    }
+
+    function testFuzz_nothing_is_lost_or_made(uint8[40] memory hops, uint32[40] memory amounts) public pure {
+        (uint256 ring, uint256 epoch, uint256 added, uint256 out) = (0, 0, 0, 0);
+        for (uint256 i; i < 40; ++i) {
             epoch += hops[i] % 9;
             uint256 matured;
-            (ring, matured) = ring.roll(base + epoch);
-            assertEq(matured, _ripe(waiting, epoch));
-            ring = ring.add(base + epoch, amounts[i]);
-            waiting[epoch] += amounts[i];
-
-            // take back part of what some recent epoch added
-            uint256 past = epoch - bound(regrets[i], 0, epoch < 5 ? epoch : 5);
-            uint256 units = waiting[past] / 3;
-            ring = ring.sub(base + past, units);
-            waiting[past] -= units;
-
-            assertEq(uint32(ring), base + epoch);
-            _assertSame(ring, waiting, base, epoch);
+            (ring, matured) = ring.roll(epoch);
+            out += matured;
+            uint256 room = type(uint32).max - ring.at(epoch);
+            uint256 units = amounts[i] < room ? amounts[i] : room;
+            ring = ring.add(epoch, units);
+            added += units;
+            assertEq(added, out + ring.sum());
         }
-        assertEq(uint32(ring.clear()), base + epoch);
-        assertEq(ring.clear().sum(), 0);
+        (, uint256 rest) = ring.roll(epoch + 6);
+        assertEq(added, out + rest);
     }
 
-    /// @dev Empties the model's epochs that are six or more behind.
-    function _ripe(uint256[] memory waiting, uint256 epoch) private pure returns (uint256 matured) {
-        for (uint256 e; e + 6 <= epoch; ++e) {
-            matured += waiting[e];
-            waiting[e] = 0;
-        }
-    }
-
-    function _assertSame(uint256 ring, uint256[] memory waiting, uint256 base, uint256 epoch) private pure {
+    function testFuzz_sum_is_that_of_the_buckets(uint256 ring) public pure {
         uint256 sum;
-        for (uint256 e = epoch < 5 ? 0 : epoch - 5; e <= epoch; ++e) {
-            assertEq(ring.at(base + e), waiting[e]);
-            sum += waiting[e];
+        for (uint256 i; i < 6; ++i) {
+            sum += ring.at(i);
         }
         assertEq(ring.sum(), sum);
     }
 
-    function testFuzz_unitsLeaveAtTheSixthEpochAndNotBefore(uint32 epoch, uint32 units, uint32 wait) public pure {
-        epoch %= 2 ** 31;
-        wait %= 12;
-        (uint256 ring,) = Ring.roll(0, epoch);
-        (uint256 rolled, uint256 matured) = ring.add(epoch, units).roll(epoch + wait);
-        assertEq(matured, wait < 6 ? 0 : units);
-        assertEq(rolled.sum(), wait < 6 ? units : 0);
+    function testFuzz_units_taken_out_and_merged_back_mature_when_they_would_have(
+        uint256 born,
+        uint256 taken,
+        uint256 back,
+        uint32 units,
+        uint32 others
+    ) public pure {
+        born = bound(born, 10, 1_000);
+        taken = bound(taken, born, born + 5);
+        back = bound(back, taken, taken + 20);
+        others = uint32(bound(others, 0, type(uint32).max - uint256(units)));
+        (uint256 ring,) = uint256(0).roll(born);
+        ring = ring.add(born, units).add(born, others);
+        (ring,) = ring.roll(taken);
+        (uint256 apart,) = uint256(0).roll(taken);
+        (ring, apart) = (ring.sub(born, units), apart.add(born, units));
+
+        (uint256 now_, uint256 maturedOthers) = ring.roll(back);
+        (uint256 merged, uint256 matured) = now_.merge(apart);
+        assertEq(matured, back > born + 5 ? units : 0);
+        assertEq(maturedOthers, back > born + 5 ? others : 0);
+        assertEq(merged.sum(), back > born + 5 ? 0 : uint256(units) + others);
+        (, uint256 rest) = merged.roll(born + 6);
+        assertEq(matured + maturedOthers + rest, uint256(units) + others);
     }
 
-    function test_sixFullBucketsDoNotTouchEachOther() public pure {
-        uint256 ring;
-        for (uint256 epoch; epoch < 6; ++epoch) {
-            (ring,) = ring.roll(epoch);
-            ring = ring.add(epoch, FULL);
-        }
-        for (uint256 epoch; epoch < 6; ++epoch) {
-            assertEq(ring.at(epoch), FULL);
-        }
-        assertEq(ring.sum(), 6 * FULL);
-        ring = ring.sub(3, FULL);
-        assertEq(ring.at(2) + ring.at(4), 2 * FULL);
-        assertEq(ring.at(3), 0);
-        (, uint256 matured) = ring.roll(type(uint32).max);
-        assertEq(matured, 5 * FULL);
+    function test_clear_keeps_the_epoch() public pure {
+        (uint256 ring,) = uint256(0).roll(12_345);
+        ring = ring.add(12_345, 6).add(12_343, 7);
+        assertEq(ring.clear().sum(), 0);
+        assertEq(uint64(ring.clear()), 12_345);
     }
 
-    function test_timeDoesNotRunBackwards() public pure {
-        (uint256 ring,) = Ring.roll(0, 100);
-        ring = ring.add(100, 7);
+    function test_a_ring_never_goes_back() public pure {
+        (uint256 ring,) = uint256(0).roll(100);
+        ring = ring.add(100, 5);
         (uint256 same, uint256 matured) = ring.roll(99);
         assertEq(same, ring);
         assertEq(matured, 0);
-        (same, matured) = ring.roll(100);
-        assertEq(same, ring);
-        assertEq(matured, 0);
     }
 
-    function test_aFullBucketRefusesMore() public {
-        uint256 ring = caller.add(0, 0, FULL);
-        expectRefusal(Ring.RingFull.selector);
-        caller.add(ring, 0, 1);
-        expectRefusal(Ring.RingFull.selector);
-        caller.add(0, 0, FULL + 1);
+    function test_a_bucket_cannot_overflow_or_underflow() public {
+        (uint256 ring,) = uint256(0).roll(100);
+        ring = ring.add(100, type(uint32).max);
+        vm.expectRevert();
+        this.add(ring, 100, 1);
+        vm.expectRevert();
+        this.sub(ring, 99, 1);
     }
 
-    function test_takingMoreThanWasAddedPanics() public {
-        uint256 ring = Ring.add(0, 0, 10);
-        ring = ring.add(1, FULL); // the neighbour must not lend
-        expectRefusal(bytes4(keccak256("Panic(uint256)")), 0x01);
-        caller.sub(ring, 0, 11);
+    function add(uint256 ring, uint256 epoch, uint256 units) external pure returns (uint256) {
+        return ring.add(epoch, units);
+    }
+
+    function sub(uint256 ring, uint256 epoch, uint256 units) external pure returns (uint256) {
+        return ring.sub(epoch, units);
     }
 }

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.28;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {Bonds} from "./Bonds.sol";
+import {Denied, NoSuchRun, TooEarly, WrongState, ZeroAmount} from "./interfaces/Errors.sol";
+import {IBonds} from "./interfaces/IBonds.sol";
+import {ICourt} from "./interfaces/ICourt.sol";
+import {IRuns} from "./interfaces/IRuns.sol";
+import {Transfers} from "./Transfers.sol";
+
+/// @title Runs, their money and their weights
+/// @notice The first part of Runs: what owners and trainers do. See IRuns.
+abstract contract Budgets is IRuns {
+    using SafeERC20 for IERC20;
+
+    /// @dev All that submitting work reads of a run, in one word: a copy of the policy's, and when to look at the status.
+    struct Limits {
+        uint96 reward;
+        uint32 window;
+        uint32 grace;
+        uint32 maxUnits;
+        uint16 maxPerStep;
+        uint8 strikes;
+        uint40 changed; // earliest of pausedFrom and defundedFrom; zero: neither
+    }
+
+    /// @dev What the rest of this contract reads of the policy.
+    struct Charter {
+        address owner;
+        uint32 notice;
+        uint16 leverage;
+        address trainer;
+        uint40 span; // window + appeal + vote
+        address gate;
+        uint128 nodeStake;
+        uint128 floor; // penalty + bond
+    }
+
+    /// @inheritdoc IRuns
+    IERC20 public immutable token;
+    /// @inheritdoc IRuns
+    IBonds public immutable bonds;
+    /// @inheritdoc IRuns
+    ICourt public immutable court;
+    /// @inheritdoc IRuns
+    uint256 public count;
+    mapping(uint256 run => Charter) internal _charters;
+    mapping(uint256 run => Limits) internal _limits;
+    /// @inheritdoc IRuns
+    mapping(uint256 run => bytes32) public specDigests;
+    mapping(uint256 run => Status) internal _statuses;
+    mapping(uint256 run => Funds) internal _funds;
+    mapping(uint256 run => mapping(uint32 step => Publication)) internal _publications;
+
+    modifier onlyOwner(uint256 run) {
+        if (msg.sender != _charters[run].owner) revert Denied(msg.sender);
+        _;
+    }
+
+    constructor(IERC20 token_, uint64 delay, address sink, ICourt court_) {
+        (token, court) = (token_, court_);
+        bonds = new Bonds(token_, delay, sink, address(this), address(court_));
+    }
+
+    // ---- reading ----------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IRuns
+    function funds(uint256 run) external view returns (Funds memory) {
+        return _funds[run];
+    }
+
+    /// @inheritdoc IRuns
+    function status(uint256 run) external view returns (Status memory) {
+        return _statuses[run];
+    }
+
+    /// @inheritdoc IRuns
+    function paused(uint256 run) external view returns (bool) {
+        return _reached(_statuses[run].pausedFrom);
+    }
+
+    /// @inheritdoc IRuns
+    function published(uint256 run) external view returns (uint32) {
+        return _statuses[run].published;
+    }
+
+    /// @inheritdoc IRuns
+    function publications(uint256 run, uint32 step) external view returns (Publication memory) {
+        return _publications[run][step];
+    }
+
+    // ---- runs -------------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IRuns
+    function create(Policy calldata p, bytes32 specDigest) external returns (uint256 run) {
+        if (specDigest == 0) revert InvalidPolicy("specDigest");
+        run = ++count;
+        court.open(run, p); // refuses what is out of range
+        _limits[run] = Limits(p.reward, p.window, p.grace, p.maxUnits, p.maxPerStep, p.strikes, 0);
+        _charters[run] = Charter({
+            owner: p.owner,
+            notice: p.notice,
+            leverage: p.leverage,
+            trainer: p.trainer,
+            span: uint40(p.window) + p.appeal + p.vote,
+            gate: p.gate,
+            nodeStake: p.nodeStake,
+            floor: p.penalty + p.bond // at most nodeStake
+        });
+        specDigests[run] = specDigest;
+        emit RunCreated(run, p.owner, specDigest, p);
+    }
+
+    // ---- money ------------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IRuns
+    function fund(uint256 run, uint128 amount) external {
+        _requireRun(run);
+        if (amount == 0) revert ZeroAmount();
+        Funds storage f = _funds[run];
+        (uint128 free, uint128 reserved) = (f.free, f.reserved);
+        free = free + reserved + amount - reserved; // their sum fits 128 bits: no revocation can overflow
+        f.free = free;
+        emit Funded(run, int256(uint256(amount)));
+        Transfers.pull(token, msg.sender, amount);
+    }
+
+    /// @inheritdoc IRuns
+    function defund(uint256 run, uint128 amount) external onlyOwner(run) {
+        Status storage st = _statuses[run];
+        st.leaving = amount;
+        _change(run, st.pausedFrom, amount == 0 ? 0 : _noticed(run));
+        emit Defunding(run, amount, st.defundedFrom);
+    }
+
+    /// @inheritdoc IRuns
+    function collect(uint256 run) external onlyOwner(run) returns (uint256 amount) {
+        Status storage st = _statuses[run];
+        Funds storage f = _funds[run];
+        (uint128 free, uint128 leaving, uint40 from) = (f.free, st.leaving, st.defundedFrom);
+        if (!_reached(from)) revert TooEarly(from);
+        uint128 paid = free < leaving ? free : leaving;
+        f.free = free - paid;
+        st.leaving = leaving - paid;
+        if (paid == leaving) _change(run, st.pausedFrom, 0);
+        emit Funded(run, -int256(uint256(paid)));
+        token.safeTransfer(msg.sender, paid);
+        return paid;
+    }
+
+    /// @inheritdoc IRuns
+    function pause(uint256 run, bool on) external onlyOwner(run) {
+        Status storage st = _statuses[run];
+        if (on && st.pausedFrom != 0) revert WrongState(); // a second announcement would put the first off
+        _change(run, on ? _noticed(run) : 0, st.defundedFrom);
+        emit Paused(run, on, st.pausedFrom);
+    }
+
+    /// @dev Moves `owed` from the free budget to the reserve, minding what the owner announced.
+    function _reserve(uint256 run, Limits memory l, uint256 owed) internal {
+        Funds storage f = _funds[run];
+        (uint256 free, uint256 reserved) = (f.free, f.reserved);
+        uint256 available = free;
+        if (_reached(l.changed)) {
+            Status storage st = _statuses[run];
+            if (_reached(st.pausedFrom)) revert RunPaused(st.pausedFrom);
+            if (_reached(st.defundedFrom)) available = free > st.leaving ? free - st.leaving : 0;
+        }
+        if (available < owed) revert Unfunded(available, owed);
+        (free, reserved) = (free - owed, reserved + owed);
+        (f.free, f.reserved) = (uint128(free), uint128(reserved)); // their sum fits 128 bits: see fund
+    }
+
+    /// @dev Gives back to the budget what was reserved.
+    function _revoke(uint256 run, uint256 amount) internal {
+        Funds storage f = _funds[run];
+        (uint256 free, uint256 reserved) = (f.free, f.reserved);
+        (free, reserved) = (free + amount, reserved - amount);
+        (f.free, f.reserved) = (uint128(free), uint128(reserved)); // their sum fits 128 bits: see fund
+    }
+
+    // ---- weights ----------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IRuns
+    function publish(uint256 run, uint32 step, bytes32 manifest) external {
+        uint32 heads = _statuses[run].published;
+        if (msg.sender != _charters[run].trainer) revert Denied(msg.sender);
+        if (manifest == 0) revert WrongState();
+        if (step != heads) revert WrongStep(step, heads);
+        court.requireJury(run);
+        bytes32 beacon = keccak256(abi.encode(blockhash(block.number - 1), run, step, manifest));
+        uint64 time = uint64(block.timestamp); // block number and time fit 64 bits
+        _publications[run][step] = Publication(manifest, beacon, uint64(block.number), time, 0);
+        if (step != 0) _publications[run][step - 1].superseded = time;
+        _statuses[run].published = heads + 1;
+        emit Published(run, step, manifest, beacon);
+    }
+
+    // ---- shared -----------------------------------------------------------------------------------------------------
+
+    function _requireRun(uint256 run) internal view {
+        if (run == 0 || run > count) revert NoSuchRun(run);
+    }
+
+    function _limitsOf(uint256 run) internal view returns (Limits memory) {
+        return _limits[run];
+    }
+
+    /// @dev Sets when announcements take effect, and from when submitting has to mind them.
+    function _change(uint256 run, uint40 pausedFrom, uint40 defundedFrom) private {
+        Status storage st = _statuses[run];
+        (st.pausedFrom, st.defundedFrom) = (pausedFrom, defundedFrom);
+        bool first = pausedFrom != 0 && (defundedFrom == 0 || pausedFrom < defundedFrom);
+        _limits[run].changed = first ? pausedFrom : defundedFrom;
+    }
+
+    /// @dev When an announcement of the owner takes effect.
+    function _noticed(uint256 run) internal view returns (uint40) {
+        return uint40(block.timestamp + _charters[run].notice); // block time fits 40 bits until the year 36,812
+    }
+
+    /// @dev Whether a time that was set has come.
+    function _reached(uint40 time) internal view returns (bool) {
+        return time != 0 && block.timestamp >= time;
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.28;
+
+import {Denied, TooEarly, TooLate, WrongState} from "./interfaces/Errors.sol";
+import {IRuns} from "./interfaces/IRuns.sol";
+import {Budgets} from "./Budgets.sol";
+import {Typed} from "./Typed.sol";
+
+/// @title Seats of nodes
+/// @notice The second part of Runs: who works for whom, with which key and which stake. See IRuns.
+abstract contract Seats is Budgets {
+    bytes32 private constant JOIN =
+        keccak256("Join(uint256 run,address operator,address node,bytes32 peer,uint8 hardware,uint256 deadline)");
+    bytes32 private constant INVITE = keccak256("Invite(uint256 run,address node,uint256 deadline)");
+
+    mapping(uint256 run => mapping(address seat => Seat)) internal _seats;
+    mapping(uint256 run => mapping(address key => address seat)) internal _names; // of keys rotated in
+    /// @inheritdoc IRuns
+    mapping(uint256 run => mapping(address seat => address)) public offers;
+
+    /// @inheritdoc IRuns
+    function seats(uint256 run, address node) external view returns (Seat memory) {
+        return _seats[run][seatOf(run, node)];
+    }
+
+    /// @inheritdoc IRuns
+    function seatOf(uint256 run, address node) public view returns (address seat) {
+        if (_seats[run][node].role == Role.None) seat = _names[run][node];
+        if (seat == address(0)) seat = node;
+    }
+
+    /// @inheritdoc IRuns
+    function join(
+        uint256 run,
+        address node,
+        bytes calldata peer,
+        uint8 hardware,
+        uint256 deadline,
+        bytes calldata nodeSig,
+        bytes calldata gateSig
+    ) external {
+        _requireRun(run);
+        address gate = _charters[run].gate;
+        Seat storage s = _seats[run][seatOf(run, node)];
+        if (s.role == Role.Banned) revert WrongState();
+        if (s.role != Role.None && s.operator != msg.sender) revert Denied(msg.sender);
+        if (s.rotated && s.key != node) revert Denied(node);
+        _requireConsent(run, node, peer, hardware, deadline, nodeSig);
+        if (gate != address(0)) {
+            bytes32 content = keccak256(abi.encode(INVITE, run, node, deadline));
+            if (!Typed.signedBy(address(this), content, gate, gateSig)) revert Denied(gate);
+        }
+        (s.operator, s.role, s.hardware, s.since, s.until) = (msg.sender, Role.Active, hardware, _block(), 0);
+        emit Joined(run, node, msg.sender, peer, hardware);
+        _lockUp(run, s);
+    }
+
+    /// @inheritdoc IRuns
+    function rotate(
+        uint256 run,
+        address node,
+        address newNode,
+        bytes calldata peer,
+        uint256 deadline,
+        bytes calldata nodeSig
+    ) external {
+        (address seat, Seat storage s) = _operated(run, node);
+        if (_seats[run][newNode].role != Role.None || _names[run][newNode] != address(0)) revert WrongState();
+        _requireConsent(run, newNode, peer, s.hardware, deadline, nodeSig);
+        _names[run][newNode] = seat;
+        (s.rotated, s.key, s.since) = (true, newNode, _block());
+        emit Rotated(run, newNode, seat, peer);
+    }
+
+    /// @inheritdoc IRuns
+    function offer(uint256 run, address node, address to) external {
+        (address seat,) = _operated(run, node);
+        offers[run][seat] = to;
+        emit Offered(run, seat, to);
+    }
+
+    /// @inheritdoc IRuns
+    function accept(uint256 run, address node) external {
+        address seat = seatOf(run, node);
+        if (msg.sender != offers[run][seat]) revert Denied(msg.sender);
+        Seat storage s = _seats[run][seat];
+        address from = s.operator;
+        delete offers[run][seat];
+        (s.operator, s.since) = (msg.sender, _block());
+        emit HandedOver(run, seat, msg.sender, from);
+        bonds.move(from, msg.sender, s.locked);
+    }
+
+    /// @inheritdoc IRuns
+    function leave(uint256 run, address node) external {
+        address seat = seatOf(run, node);
+        Seat storage s = _seats[run][seat];
+        if (!_serves(s)) revert WrongState();
+        if (msg.sender != s.operator && s.locked >= _charters[run].floor) revert Denied(msg.sender);
+        _end(run, seat, s, s.role == Role.Active ? Role.Left : s.role, block.timestamp);
+    }
+
+    /// @inheritdoc IRuns
+    function ban(uint256 run, address node) external onlyOwner(run) {
+        address seat = seatOf(run, node);
+        Seat storage s = _seats[run][seat];
+        if (s.role != Role.Active && s.role != Role.Left) revert WrongState();
+        _end(run, seat, s, Role.Banned, s.role == Role.Active ? _noticed(run) : s.until);
+    }
+
+    /// @inheritdoc IRuns
+    function release(uint256 run, address node) external {
+        address seat = seatOf(run, node);
+        Seat storage s = _seats[run][seat];
+        (address operator, uint128 amount, uint256 from, uint256 openCases) =
+            (s.operator, s.locked, s.until, s.openCases);
+        if (from == 0 || amount == 0) revert WrongState();
+        if (openCases != 0) revert CaseOpen(openCases);
+        from += _charters[run].span;
+        if (block.timestamp < from) revert TooEarly(from);
+        (s.locked, s.most) = (0, 0);
+        emit Released(run, seat, operator, amount);
+        bonds.unlock(operator, amount);
+    }
+
+    // ---- shared -----------------------------------------------------------------------------------------------------
+
+    /// @dev The seat of `node`, if the caller operates it.
+    function _operated(uint256 run, address node) private view returns (address seat, Seat storage s) {
+        seat = seatOf(run, node);
+        s = _seats[run][seat];
+        if (msg.sender != s.operator) revert Denied(msg.sender);
+    }
+
+    function _serves(Seat storage s) internal view returns (bool) {
+        return s.role == Role.Active || (s.role == Role.Banned && block.timestamp < s.until);
+    }
+
+    /// @dev Sets what a seat has locked, and with it how many units it may have at risk of a verdict: as many as its stake
+    /// answers for, and as many as a ring can hold.
+    function _cover(uint256 run, Seat storage s, uint128 locked) internal {
+        (uint256 reward, uint256 most) = (_limits[run].reward, type(uint32).max);
+        uint256 worth = uint256(locked) * _charters[run].leverage;
+        if (most * reward > worth) most = worth / reward;
+        (s.locked, s.most) = (locked, uint32(most)); // at most 32 bits: see above
+    }
+
+    function _end(uint256 run, address seat, Seat storage s, Role role, uint256 until) internal {
+        (s.role, s.until) = (role, uint40(until)); // a block time, or one of _noticed
+        emit Left(run, seat, role, until);
+    }
+
+    /// @dev The node's word that it works for the caller. Nodes are secp256k1 keys (the same as their PeerID), never contracts.
+    function _requireConsent(
+        uint256 run,
+        address node,
+        bytes calldata peer,
+        uint8 hardware,
+        uint256 deadline,
+        bytes calldata nodeSig
+    ) private view {
+        if (block.timestamp > deadline) revert TooLate(deadline);
+        bytes32 content = keccak256(abi.encode(JOIN, run, msg.sender, node, keccak256(peer), hardware, deadline));
+        if (!Typed.signedByKey(address(this), content, node, nodeSig)) revert Denied(node);
+    }
+
+    /// @dev Locks what is missing of the caller's stake.
+    function _lockUp(uint256 run, Seat storage s) private {
+        (uint128 locked, uint128 wanted) = (s.locked, _charters[run].nodeStake);
+        if (locked >= wanted) return;
+        _cover(run, s, wanted);
+        bonds.lock(msg.sender, wanted - locked);
+    }
+
+    function _block() private view returns (uint40) {
+        return uint40(block.number); // a block a millisecond would fill 40 bits in 34 years; chains make one a second
+    }
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.28;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {IBonds} from "./IBonds.sol";
+import {ICourt} from "./ICourt.sol";
+
+/// @title Training runs
+/// @notice A run has an immutable policy, seats for nodes, published weights with their beacons, committed work, and
+/// rewards that vest when work can no longer be challenged. Validators and verdicts live in ICourt, their pay in IWages.
+/// @dev Balance of this contract >= sum over runs of free + reserved; reserved = reward * all unclaimed units.
+interface IRuns {
+    // ---- types ------------------------------------------------------------------------------------------------------
+
+    /// @notice Fixed for the life of a run. Times in seconds, money in the token's smallest unit. Court keeps it.
+    /// @dev In this order the fields fill six words; opening a case reads one of them, `bond` to `coSigners`.
+    struct Policy {
+        address owner; // funds the run, approves validators, may pause submissions and ban nodes
+        uint96 fee; // from the seat to the challenger, for each strike
+        address trainer; // hot key that publishes weights, signs manifests, storage receipts and vouchers
+        uint96 reward; // tokens per unit
+        address gate; // signs invitations; zero: anyone with stake may join
+        uint32 notice; // from the owner's announcement (pause, defund, ban) to its effect; at least `grace`
+        uint32 grace; // for which a superseded head still accepts work; longer than the longest rollout
+        uint32 maxUnits; // largest claim in one submission
+        uint128 bond; // at risk for the loser of an appeal
+        uint32 window; // in which work may be challenged
+        uint32 appeal; // in which a case may be appealed; zero: verdicts are instant and final
+        uint32 vote; // in which validators vote on an appeal
+        uint16 finderBps; // the challenger's share of a slash, in hundredths of a per cent; at most 5,000
+        uint8 quorum; // votes for one side that decide an appeal
+        uint8 coSigners; // 1: a hard challenge needs a second validator's signature; 0: it needs none
+        uint128 nodeStake; // locked per node seat
+        uint128 validatorStake; // locked per validator seat
+        uint128 penalty; // slashed on a hard verdict, once per seat
+        uint16 maxPerStep; // most sequence numbers of one seat for one step
+        uint16 leverage; // a seat's reward at risk of a verdict may be this many times its locked stake
+        uint8 strikes; // rejected or skipped submissions within one window that suspend a seat
+    }
+
+    struct Funds {
+        uint128 free; // unspent
+        uint128 reserved; // owed to units not yet claimed
+    }
+
+    /// @notice What changes while a run lives. A time of zero: never.
+    struct Status {
+        uint32 published; // number of publications; the head is the one before
+        uint40 pausedFrom; // from then on nothing is accepted
+        uint40 defundedFrom; // from then on `leaving` backs no submission
+        uint128 leaving; // what the owner takes out
+    }
+
+    /// @notice One version of the weights.
+    struct Publication {
+        bytes32 manifest; // hash of the signed SHARDCAST manifest
+        bytes32 beacon; // seeds all work on this step; unknown to anybody before the block of publication
+        uint64 blockNumber;
+        uint64 time;
+        uint64 superseded; // when the next version was published; zero: this is the head
+    }
+
+    enum Role {
+        None,
+        Active,
+        Left, // of its own, or for want of stake; may come back
+        Banned // by the owner, and works on until `until`; or convicted. For good
+    }
+
+    /// @notice A seat is named by the first key that held it, and keeps that name when its key is rotated.
+    struct Seat {
+        address operator;
+        Role role;
+        uint8 hardware;
+        bool rotated; // `key` signs, and the name no longer does
+        uint40 since; // block in which key, operator and hardware took their present form
+        uint32 most; // units it may have at risk of a verdict: what `locked` answers for
+        uint256 ring; // units within the window
+        uint64 vested; // units matured and unclaimed
+        uint32 step; // newest step worked on
+        uint16 next; // next sequence number for that step
+        uint32 held; // units in open cases
+        uint24 cases; // cases there ever were
+        uint16 openCases; // cases not yet settled
+        uint16 openHard; // hard ones among them
+        uint8 strikes; // in the window that began at strikesSince
+        uint40 strikesSince;
+        bool swept; // a hard verdict took everything in the window
+        uint128 locked; // of the operator's stake
+        uint64 safe; // of `vested`, what had matured before the first open hard case
+        uint40 until; // end of service of a seat that is Left or Banned
+        address key; // of a rotated seat
+    }
+
+    struct Work {
+        uint40 time;
+        uint32 units;
+        uint24 number; // of the seat's case that last took its units; zero: none did
+    }
+
+    /// @notice Where the units of a work are that gets accused.
+    enum Whereabouts {
+        Seat, // where they were born, or returned to
+        Case, // another one holds them
+        Revoked
+    }
+
+    /// @notice Names a work; its id is the hash of this and the run.
+    struct Ref {
+        address node; // the key that submitted it
+        uint32 step;
+        uint32 sequence;
+        bytes32 root; // SHA-256 of the rollout file
+    }
+
+    struct Item {
+        bytes32 root;
+        uint32 units;
+    }
+
+    /// @notice What a soft case has taken.
+    struct Withheld {
+        address seat;
+        uint256 number; // of the case; a seat's cases are counted from 1
+        uint256 ring; // units by epoch
+        uint256 earliest; // time of the oldest work
+        uint256 taken; // bit i: work i of the list is in the case
+    }
+
+    /// @notice What Court has found, for Runs to carry out.
+    struct Ruling {
+        ICourt.Stage verdict; // Upheld, Undecided or Cleared
+        bool hard;
+        address challenger;
+        uint256 ring; // units of the works in the case, by epoch
+        uint256 works; // how many
+        uint96 fee; // for each of them, if it is a strike
+        uint128 bond; // lost with the seat's own appeal; zero: it lost none
+        uint128 penalty; // of a conviction; anything else is taken from what the seat locked beyond it
+        uint16 finderBps;
+    }
+
+    // ---- errors -----------------------------------------------------------------------------------------------------
+
+    error InvalidPolicy(bytes32 field);
+    error InvalidUnits(uint256 units, uint256 most);
+    error Unfunded(uint256 available, uint256 wanted);
+    error WrongStep(uint256 step, uint256 expected);
+    error WrongSequence(uint256 sequence, uint256 expected);
+    error WrongBeacon(bytes32 beacon, bytes32 expected);
+    error SeatTooYoung(uint256 since, uint256 published);
+    error RunPaused(uint256 since);
+    error CaseOpen(uint256 openCases);
+    error Suspended(uint256 until);
+    error Overexposed(uint256 units, uint256 most);
+
+    // ---- events -----------------------------------------------------------------------------------------------------
+
+    event RunCreated(uint256 indexed run, address indexed owner, bytes32 specDigest, Policy policy);
+    event Funded(uint256 indexed run, int256 amount);
+    event Defunding(uint256 indexed run, uint256 amount, uint256 from);
+    event Paused(uint256 indexed run, bool paused, uint256 from);
+    event Published(uint256 indexed run, uint32 indexed step, bytes32 manifest, bytes32 beacon);
+    event Joined(uint256 indexed run, address indexed node, address indexed operator, bytes peer, uint8 hardware);
+    event Rotated(uint256 indexed run, address indexed node, address indexed seat, bytes peer);
+    event Offered(uint256 indexed run, address indexed seat, address indexed to);
+    event HandedOver(uint256 indexed run, address indexed seat, address indexed to, address from);
+    event Left(uint256 indexed run, address indexed seat, Role role, uint256 until);
+    event Released(uint256 indexed run, address indexed seat, address indexed operator, uint256 amount);
+    event Submitted(
+        uint256 indexed run, address indexed node, bytes32 indexed root, uint32 step, uint32 sequence, uint32 units
+    );
+    event Skipped(uint256 indexed run, address indexed node, uint32 step, uint32 sequence);
+    event Claimed(uint256 indexed run, address indexed seat, address indexed operator, uint256 units, uint256 amount);
+
+    // ---- reading ----------------------------------------------------------------------------------------------------
+
+    function token() external view returns (IERC20);
+    function bonds() external view returns (IBonds);
+    function court() external view returns (ICourt);
+
+    /// @notice Number of runs; they are counted from 1.
+    function count() external view returns (uint256);
+
+    function specDigests(uint256 run) external view returns (bytes32);
+    function funds(uint256 run) external view returns (Funds memory);
+
+    function status(uint256 run) external view returns (Status memory);
+    function paused(uint256 run) external view returns (bool);
+
+    /// @notice Number of publications; the head is the one before.
+    function published(uint256 run) external view returns (uint32);
+
+    function publications(uint256 run, uint32 step) external view returns (Publication memory);
+
+    /// @notice The seat that `node` holds or held.
+    function seats(uint256 run, address node) external view returns (Seat memory);
+
+    /// @notice Name of the seat that `node` holds or held: the first key it had.
+    function seatOf(uint256 run, address node) external view returns (address seat);
+
+    /// @notice Who may take over a seat.
+    function offers(uint256 run, address seat) external view returns (address to);
+
+    function works(bytes32 work) external view returns (Work memory);
+
+    /// @return keccak256(abi.encode(run, node, step, sequence, root))
+    function workId(uint256 run, Ref calldata ref) external pure returns (bytes32);
+
+    /// @return ready Units that may be claimed now.
+    /// @return pending Units that still wait: for their window, or for an open case.
+    function claimable(uint256 run, address node) external view returns (uint256 ready, uint256 pending);
+
+    // ---- runs -------------------------------------------------------------------------------------------------------
+
+    /// @notice Creates a run. Anyone may; nothing of it can touch stake that was not locked in it.
+    /// @param specDigest SHA-256 of the run spec's canonical JSON.
+    function create(Policy calldata p, bytes32 specDigest) external returns (uint256 run);
+
+    /// @notice Adds to what pays rewards, paid by the caller (who approved it before).
+    function fund(uint256 run, uint128 amount) external;
+
+    /// @notice Announces that the owner takes `amount` of the free budget out (at most what is then free). Until the notice
+    /// has passed all of it still backs submissions; from then on `amount` backs none. Replaces an earlier announcement;
+    /// zero cancels it.
+    function defund(uint256 run, uint128 amount) external;
+
+    /// @notice Pays the owner what was announced, once the notice has passed.
+    function collect(uint256 run) external returns (uint256 amount);
+
+    /// @notice Stops new submissions after the notice, or lets them go on at once. Verdicts, claims and withdrawals can never
+    /// be stopped.
+    function pause(uint256 run, bool on) external;
+
+    /// @notice Announces the next version of the weights and draws the beacon that seeds all work on it. Where verdicts can
+    /// be appealed it takes enough validators for a jury: quorum, challenger and co-signer.
+    function publish(uint256 run, uint32 step, bytes32 manifest) external;
+
+    // ---- seats ------------------------------------------------------------------------------------------------------
+
+    /// @notice Seats a node for the calling operator, with the node's signed consent. Called again, it renews the seat: back
+    /// from having left, its stake locked in full again, another hardware class.
+    /// @param peer Bytes of the node's libp2p PeerID.
+    /// @param deadline Last block time at which the signatures count.
+    /// @param nodeSig The node's ECDSA signature over Join(run, operator, node, keccak256(peer), hardware, deadline).
+    /// @param gateSig Signature (ECDSA or ERC-1271) of the run's gate over Invite(run, node, deadline), where it has one.
+    function join(
+        uint256 run,
+        address node,
+        bytes calldata peer,
+        uint8 hardware,
+        uint256 deadline,
+        bytes calldata nodeSig,
+        bytes calldata gateSig
+    ) external;
+
+    /// @notice Gives the seat of `node` a new signing key; the operator calls. Works of the old key keep their names and
+    /// verdicts, and the old key can sign nothing more.
+    /// @param nodeSig The new key's signature over Join, as for `join`.
+    function rotate(
+        uint256 run,
+        address node,
+        address newNode,
+        bytes calldata peer,
+        uint256 deadline,
+        bytes calldata nodeSig
+    ) external;
+
+    /// @notice Offers the seat of `node`, with its locked stake, unclaimed rewards and open cases, to another operator.
+    function offer(uint256 run, address node, address to) external;
+
+    /// @notice Takes over an offered seat.
+    function accept(uint256 run, address node) external;
+
+    /// @notice Ends the seat's service now. Its operator may call it; anyone, when its stake no longer covers penalty and bond.
+    /// The stake stays locked until `release`.
+    function leave(uint256 run, address node) external;
+
+    /// @notice Bars a node from further work once the owner's notice has passed; what it earned is decided by verdicts alone.
+    function ban(uint256 run, address node) external;
+
+    /// @notice Frees the stake of a seat, window + appeal + vote after its service and when its cases are closed. Anyone may
+    /// call it.
+    function release(uint256 run, address node) external;
+
+    // ---- work -------------------------------------------------------------------------------------------------------
+
+    /// @notice Commits the caller to a rollout file. Reverts unless the beacon is that of a current head and the sequence is
+    /// the next one, so a reorg or a lost transaction never turns honest work into a fault.
+    function submit(uint256 run, bytes32 root, uint32 step, uint32 sequence, uint32 units, bytes32 beacon) external;
+
+    /// @notice Commits several files of one step at once, their sequence numbers counted up from `sequence`.
+    function submitMany(uint256 run, uint32 step, uint32 sequence, bytes32 beacon, Item[] calldata items) external;
+
+    /// @notice Gives up one sequence number in the open; a strike.
+    function skip(uint256 run, uint32 step, uint32 sequence, bytes32 beacon) external;
+
+    // ---- rewards ----------------------------------------------------------------------------------------------------
+
+    /// @notice Pays the operator what has matured. Anyone may call it.
+    function claim(uint256 run, address node) external returns (uint256 amount);
+
+    // ---- Court only -------------------------------------------------------------------------------------------------
+
+    /// @notice Takes works of one seat into a new soft case: their units leave the ring until it is settled. Those past their
+    /// window or in a case already are left out, so that nobody can make a long list fail; some must remain.
+    function withhold(uint256 run, Ref[] calldata list) external returns (Withheld memory);
+
+    /// @notice Takes one work into a new hard case. From here on the seat cannot submit, and nothing that matures is paid.
+    /// @return number Of the new case.
+    /// @return ring The work's units at their epoch, where the seat had them.
+    function accuse(uint256 run, address seat, bytes32 work, Whereabouts units)
+        external
+        returns (uint256 number, uint256 ring);
+
+    /// @notice Closes a case: returns or revokes units, counts strikes, convicts, slashes.
+    /// @return units Revoked.
+    /// @return slashed Taken from the seat's stake.
+    function settle(uint256 run, address seat, Ruling calldata r) external returns (uint256 units, uint256 slashed);
+}

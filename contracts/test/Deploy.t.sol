@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.28;
+
+import {WrongAddress} from "../src/interfaces/Errors.sol";
+import {World} from "./support/World.sol";
+
+contract DeployTest is World {
+    function test_the_contracts_know_each_other() public view {
+        assertEq(address(runs.token()), address(token));
+        assertEq(address(runs.court()), address(court));
+        assertEq(address(court.runs()), address(runs));
+        assertEq(address(court.bonds()), address(bonds));
+        assertEq(address(bonds.token()), address(token));
+        assertEq(bonds.runs(), address(runs));
+        assertEq(bonds.court(), address(court));
+        assertEq(bonds.delay(), DELAY);
+        assertEq(bonds.sink(), SINK);
+        assertEq(address(wages.runs()), address(runs));
+        assertEq(address(wages.token()), address(token));
+    }
+
+    function test_court_deployed_in_the_wrong_place_refuses_to_live() public {
+        address made = vm.computeCreateAddress(address(this), vm.getNonce(address(this)));
+        vm.expectRevert(abi.encodeWithSelector(WrongAddress.selector, made, address(court)));
+        create("Court", abi.encode(runs));
+    }
+
+    function test_every_contract_fits_the_chain() public view {
+        address[5] memory all = [address(runs), address(court), address(bonds), address(wages), address(token)];
+        for (uint256 i; i < 5; ++i) {
+            assertLe(all[i].code.length, 24_576);
+        }
+    }
+}

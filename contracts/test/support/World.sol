@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.28;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {IBonds} from "../../src/interfaces/IBonds.sol";
+import {ICourt} from "../../src/interfaces/ICourt.sol";
+import {IRuns} from "../../src/interfaces/IRuns.sol";
+import {IWages} from "../../src/interfaces/IWages.sol";
+import {Test} from "./Test.sol";
+
+/// @title The contracts, a funded run with three seated nodes and five validators, and the first weights published
+/// @notice `run` is the run that the short helpers act on.
+abstract contract World is Test {
+    /// @notice What a node signs to take a seat.
+    struct Consent {
+        uint256 run;
+        address operator;
+        address node;
+        bytes peer;
+        uint8 hardware;
+        uint256 deadline;
+    }
+
+    uint128 internal constant MUR = 1e18;
+    uint256 internal constant SUPPLY = 1e9 * uint256(MUR);
+    uint256 internal constant START = 1_800_000_000; // block time at which every test starts
+    bytes32 internal constant SPEC = keccak256("spec");
+    bytes32 internal constant EVIDENCE = keccak256("evidence");
+
+    address internal constant OWNER = address(0x0A);
+    address internal constant TRAINER = address(0x0B);
+    address internal constant SINK = address(0x0C);
+    address internal constant STRANGER = address(0x0D);
+
+    // the policy of `run`
+    uint64 internal constant DELAY = 7 days;
+    uint32 internal constant WINDOW = 1 days;
+    uint32 internal constant APPEAL = 12 hours;
+    uint32 internal constant VOTE = 2 days;
+    uint32 internal constant SPAN = WINDOW + APPEAL + VOTE;
+    uint32 internal constant GRACE = 10 minutes;
+    uint32 internal constant NOTICE = 1 hours;
+    uint32 internal constant MAX_UNITS = 10_000;
+    uint16 internal constant MAX_PER_STEP = 300;
+    uint16 internal constant FINDER_BPS = 2_000;
+    uint16 internal constant LEVERAGE = 5;
+    uint8 internal constant STRIKES = 4;
+    uint128 internal constant NODE_STAKE = 100 * MUR;
+    uint128 internal constant VALIDATOR_STAKE = 60 * MUR;
+    uint128 internal constant PENALTY = 60 * MUR;
+    uint128 internal constant BOND = 20 * MUR;
+    uint96 internal constant FEE = uint96(MUR);
+    uint96 internal constant REWARD = uint96(MUR / 100);
+
+    uint128 internal constant STAKE = 300 * MUR; // deposited for each operator and validator
+    uint128 internal constant BUDGET = 1_000_000 * MUR; // of each run
+
+    IERC20 public token;
+    IRuns public runs;
+    IBonds public bonds;
+    ICourt public court;
+    IWages public wages;
+    uint256 internal run;
+    address[3] internal operators;
+    uint256[3] internal keys;
+    address[3] internal nodes;
+    uint256[5] internal validatorKeys;
+    address[5] internal validators;
+
+    function setUp() public virtual {
+        deploy();
+        switchTo(policy());
+    }
+
+    // ---- deployment -------------------------------------------------------------------------------------------------
+
+    /// @dev The contracts, and stake for everyone; no run yet.
+    function deploy() internal {
+        vm.warp(START);
+        vm.roll(1_000);
+        token = IERC20(create("Token", abi.encode(SUPPLY)));
+        deployOver(token);
+        for (uint256 i; i < 3; ++i) {
+            operators[i] = address(uint160(0x0100 + i));
+            keys[i] = 0xA11CE + i;
+            nodes[i] = vm.addr(keys[i]);
+            bonds.deposit(operators[i], STAKE);
+        }
+        for (uint256 i; i < 5; ++i) {
+            validatorKeys[i] = 0xB0B + i;
+            validators[i] = vm.addr(validatorKeys[i]);
+            bonds.deposit(validators[i], STAKE);
+        }
+    }
+
+    /// @dev Runs (which brings Bonds), then Court at the address Runs was told, then Wages.
+    function deployOver(IERC20 token_) internal {
+        address next = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 1);
+        runs = IRuns(create("Runs", abi.encode(token_, DELAY, SINK, next)));
+        court = ICourt(create("Court", abi.encode(runs)));
+        wages = IWages(create("Wages", abi.encode(runs)));
+        bonds = runs.bonds();
+        token_.approve(address(runs), type(uint256).max);
+        token_.approve(address(bonds), type(uint256).max);
+        token_.approve(address(wages), type(uint256).max);
+    }
+
+    /// @dev Deploys from the artifact rather than with `new`, so that a change of a contract recompiles no test.
+    function create(string memory name, bytes memory arguments) internal returns (address made) {
+        bytes memory code = abi.encodePacked(vm.getCode(string.concat(name, ".sol:", name)), arguments);
+        assembly {
+            made := create(0, add(code, 32), mload(code))
+            if iszero(made) {
+                returndatacopy(0, 0, returndatasize())
+                revert(0, returndatasize())
+            }
+        }
+    }
+
+    // ---- runs -------------------------------------------------------------------------------------------------------
+
+    function policy() internal pure returns (IRuns.Policy memory p) {
+        p.owner = OWNER;
+        p.trainer = TRAINER;
+        p.window = WINDOW;
+        p.appeal = APPEAL;
+        p.vote = VOTE;
+        p.notice = NOTICE;
+        p.grace = GRACE;
+        p.maxUnits = MAX_UNITS;
+        p.maxPerStep = MAX_PER_STEP;
+        p.leverage = LEVERAGE;
+        p.strikes = STRIKES;
+        p.finderBps = FINDER_BPS;
+        p.quorum = 2;
+        p.coSigners = 1;
+        p.nodeStake = NODE_STAKE;
+        p.validatorStake = VALIDATOR_STAKE;
+        p.penalty = PENALTY;
+        p.bond = BOND;
+        p.fee = FEE;
+        p.reward = REWARD;
+    }
+
+    function instantPolicy() internal pure returns (IRuns.Policy memory p) {
+        p = policy();
+        (p.appeal, p.vote, p.quorum) = (0, 0, 0);
+    }
+
+    /// @dev Creates and funds a run.
+    function open(IRuns.Policy memory p) internal returns (uint256 run_) {
+        run_ = runs.create(p, SPEC);
+        runs.fund(run_, BUDGET);
+    }
+
+    /// @dev Seats all nodes and validators.
+    function people(uint256 run_) internal {
+        for (uint256 i; i < 3; ++i) {
+            seat(run_, i);
+        }
+        for (uint256 i; i < 5; ++i) {
+            approve(run_, validators[i], true);
+            enlist(run_, validators[i], true);
+        }
+    }
+
+    /// @dev Makes `run` a new run of this policy, with everyone seated and the first weights published.
+    function switchTo(IRuns.Policy memory p) internal {
+        run = open(p);
+        people(run);
+        publish(run);
+    }
+
+    /// @dev Publishes the next version of the weights in a block of its own.
+    function publish(uint256 run_) internal virtual {
+        vm.roll(block.number + 1);
+        vm.warp(block.timestamp + 2);
+        uint32 step = runs.published(run_);
+        vm.prank(TRAINER);
+        runs.publish(run_, step, manifestOf(step));
+    }
+
+    function manifestOf(uint32 step) internal pure returns (bytes32) {
+        return keccak256(abi.encode("manifest", step));
+    }
+
+    function beaconOf(uint256 run_, uint32 step) internal view returns (bytes32) {
+        return runs.publications(run_, step).beacon;
+    }
+
+    // ---- seats ------------------------------------------------------------------------------------------------------
+
+    /// @dev The PeerID of a secp256k1 key: identity multihash, protobuf, 33 bytes of compressed key.
+    function peerOf(address node) internal pure returns (bytes memory) {
+        return abi.encodePacked(hex"00250802122102", keccak256(abi.encode(node)));
+    }
+
+    function consentOf(uint256 run_, uint256 i) internal view returns (Consent memory) {
+        return Consent(run_, operators[i], nodes[i], peerOf(nodes[i]), 3, block.timestamp + 1 hours);
+    }
+
+    function consentHash(Consent memory c) internal pure returns (bytes32) {
+        bytes32 kind =
+            keccak256("Join(uint256 run,address operator,address node,bytes32 peer,uint8 hardware,uint256 deadline)");
+        return keccak256(abi.encode(kind, c.run, c.operator, c.node, keccak256(c.peer), c.hardware, c.deadline));
+    }
+
+    function signConsent(Consent memory c, uint256 key) internal view returns (bytes memory) {
+        return sign(consentHash(c), key);
+    }
+
+    function invitation(uint256 run_, address node, uint256 deadline) internal pure returns (bytes32) {
+        return
+            keccak256(abi.encode(keccak256("Invite(uint256 run,address node,uint256 deadline)"), run_, node, deadline));
+    }
+
+    function sign(bytes32 structHash, uint256 key) internal view returns (bytes memory) {
+        (uint8 v, bytes32 r, bytes32 s) = vm.sign(key, typed(structHash));
+        return abi.encodePacked(r, s, v);
+    }
+
+    /// @dev The EIP-712 digest, written out rather than taken from the contract under test.
+    function typed(bytes32 structHash) internal view returns (bytes32) {
+        bytes32 domain = keccak256(
+            abi.encode(
+                keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"),
+                keccak256("Murmuration"),
+                keccak256("1"),
+                block.chainid,
+                address(runs)
+            )
+        );
+        return keccak256(abi.encodePacked(hex"1901", domain, structHash));
+    }
+
+    function join(Consent memory c, bytes memory nodeSig, bytes memory gateSig) internal {
+        vm.prank(c.operator);
+        runs.join(c.run, c.node, c.peer, c.hardware, c.deadline, nodeSig, gateSig);
+    }
+
+    function seat(uint256 run_, uint256 i) internal {
+        Consent memory c = consentOf(run_, i);
+        join(c, signConsent(c, keys[i]), "");
+    }
+
+    function approve(uint256 run_, address validator, bool on) internal {
+        vm.prank(OWNER);
+        court.approve(run_, validator, on);
+    }
+
+    function enlist(uint256 run_, address validator, bool on) internal {
+        vm.prank(validator);
+        court.enlist(run_, on);
+    }
+
+    // ---- work -------------------------------------------------------------------------------------------------------
+
+    /// @dev The work that this node would commit next, on the newest weights.
+    function nextRef(uint256 run_, address node) internal view returns (IRuns.Ref memory ref) {
+        IRuns.Seat memory s = runs.seats(run_, node);
+        ref.node = node;
+        ref.step = runs.published(run_) - 1;
+        ref.sequence = s.step == ref.step ? s.next : 0;
+        ref.root = keccak256(abi.encode(run_, node, ref.step, ref.sequence));
+    }
+
+    /// @dev Commits node `i` to its next work.
+    function submit(uint256 i, uint32 units) internal returns (IRuns.Ref memory ref) {
+        ref = nextRef(run, nodes[i]);
+        submit(ref, units, beaconOf(run, ref.step));
+    }
+
+    /// @dev Makes this very call and no other, so that a refusal may be expected of it.
+    function submit(IRuns.Ref memory ref, uint32 units, bytes32 beacon) internal {
+        vm.prank(ref.node);
+        runs.submit(run, ref.root, ref.step, ref.sequence, units, beacon);
+    }
+
+    function submitMany(uint256 i, uint256 many, uint32 units) internal returns (IRuns.Ref[] memory refs) {
+        IRuns.Ref memory first = nextRef(run, nodes[i]);
+        refs = new IRuns.Ref[](many);
+        IRuns.Item[] memory items = new IRuns.Item[](many);
+        for (uint32 k; k < many; ++k) {
+            bytes32 root = keccak256(abi.encode(run, first.node, first.step, first.sequence + k));
+            refs[k] = IRuns.Ref(first.node, first.step, first.sequence + k, root);
+            items[k] = IRuns.Item(root, units);
+        }
+        bytes32 beacon = beaconOf(run, first.step);
+        vm.prank(first.node);
+        runs.submitMany(run, first.step, first.sequence, beacon, items);
+    }
+
+    // ---- verdicts ---------------------------------------------------------------------------------------------------
+
+    function one(IRuns.Ref memory ref) internal pure returns (IRuns.Ref[] memory list) {
+        list = new IRuns.Ref[](1);
+        list[0] = ref;
+    }
+
+    function challenge(uint256 v, IRuns.Ref memory ref) internal returns (uint256 number) {
+        return challenge(v, one(ref));
+    }
+
+    function challenge(uint256 v, IRuns.Ref[] memory list) internal returns (uint256 number) {
+        vm.prank(validators[v]);
+        return court.challenge(run, list, EVIDENCE);
+    }
+
+    function signVerdict(uint256 run_, bytes32 work, uint8 outcome, uint256 samples, uint256 key)
+        internal
+        view
+        returns (bytes memory)
+    {
+        bytes32 kind = keccak256("Verdict(uint256 run,bytes32 work,uint8 outcome,uint256 samples,bytes32 details)");
+        return sign(keccak256(abi.encode(kind, run_, work, outcome, samples, EVIDENCE)), key);
+    }
+
+    /// @dev Validator `w`'s own hard verdict on a work, all samples false.
+    function coSignature(uint256 w, IRuns.Ref memory ref) internal view returns (ICourt.Receipt memory) {
+        bytes memory signature = signVerdict(run, runs.workId(run, ref), 3, type(uint256).max, validatorKeys[w]);
+        return ICourt.Receipt(validators[w], type(uint256).max, EVIDENCE, signature);
+    }
+
+    function accuse(uint256 v, uint256 w, IRuns.Ref memory ref) internal returns (uint256 number) {
+        ICourt.Receipt memory second = coSignature(w, ref);
+        vm.prank(validators[v]);
+        return court.accuse(run, ref, type(uint256).max, EVIDENCE, second);
+    }
+
+    /// @dev The operator of node `i` appeals.
+    function appeal(uint256 i, uint256 number) internal {
+        vm.prank(operators[i]);
+        court.appeal(run, nodes[i], number);
+    }
+
+    function vote(uint256 v, uint256 i, uint256 number, bool uphold) internal {
+        vm.prank(validators[v]);
+        court.vote(run, nodes[i], number, uphold);
+    }
+
+    function settle(uint256 i, uint256 number) internal {
+        court.settle(run, nodes[i], number);
+    }
+
+    // ---- assertions -------------------------------------------------------------------------------------------------
+
+    function assertState(IRuns.Ref memory ref, ICourt.State expected) internal view {
+        assertEq(uint256(court.stateOf(run, ref)), uint256(expected));
+    }
+
+    function assertStage(uint256 i, uint256 number, ICourt.Stage expected) internal view {
+        assertEq(uint256(court.cases(run, nodes[i], number).stage), uint256(expected));
+    }
+
+    function assertRole(uint256 i, IRuns.Role expected) internal view {
+        assertEq(uint256(runs.seats(run, nodes[i]).role), uint256(expected));
+    }
+
+    /// @dev Seconds after which everything added now has certainly matured: six epochs of a fifth of the window.
+    function ripening(uint256 window) internal pure returns (uint256) {
+        return 6 * ((window + 4) / 5);
+    }
+
+    function pass(uint256 time) internal {
+        vm.warp(block.timestamp + time);
+        vm.roll(block.number + 1);
+    }
+}
