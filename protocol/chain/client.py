@@ -7,29 +7,26 @@ a contract's no is explained by reverts.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-import requests
 from eth_typing import ChecksumAddress
 from eth_utils import to_checksum_address
-from web3 import HTTPProvider, Web3
+from web3 import Web3
 from web3.exceptions import BadFunctionCallOutput, BlockNotFound, ContractCustomError, ContractLogicError, Web3Exception
-from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
 from protocol.chain import artifacts, reverts
+from protocol.chain.endpoints import Endpoints
 from protocol.chain.events import Event, from_log
 from protocol.chain.types import Account, Block, Case, Funds, Policy, Publication, Ref, Role, Seat, State, Work
-from protocol.errors import ConfigError, RpcUnavailable, WrongChain
+from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, WrongChain
 from protocol.signing import Domain
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-_NETWORK_ERRORS = (requests.exceptions.ConnectionError, requests.exceptions.Timeout, ConnectionError, TimeoutError)
 
 
 @dataclass(frozen=True)
@@ -41,14 +38,13 @@ class Call:
 
 
 class Chain:
-    """One RPC endpoint and the contracts behind one Runs address. Safe to share between threads for reading."""
+    """RPC endpoints and the contracts behind one Runs address. Safe to share between threads."""
 
-    def __init__(self, rpc: str, contract: str | None, *, timeout: float = 10.0) -> None:
-        # The sync provider's own list of errors worth a retry holds the builtin ConnectionError, which requests never raises.
-        retry = ExceptionRetryConfiguration(errors=_NETWORK_ERRORS, retries=3, backoff_factor=0.1)
-        provider = HTTPProvider(rpc, request_kwargs={"timeout": timeout}, exception_retry_configuration=retry)
-        self.rpc = rpc
-        self.web3 = Web3(provider)
+    def __init__(self, rpc: str | Sequence[str], contract: str | None, *, timeout: float = 10.0) -> None:
+        """`rpc`: one endpoint or several, the preferred one first; `timeout` in seconds bounds one request to one of them."""
+        endpoints = [rpc] if isinstance(rpc, str) else list(rpc)
+        self.rpc = ", ".join(endpoints)
+        self.web3 = Web3(Endpoints(endpoints, timeout=timeout))
         self._contract = contract
 
     # ---- connection ----------------------------------------------------------------------------------------------------
@@ -67,19 +63,23 @@ class Chain:
                 raise WrongChain(f"at {address} ({name}) on chain {self.chain_id} lies {what}")
 
     @contextmanager
-    def errors(self, doing: str) -> Iterator[None]:
-        """Maps what web3 and its transport raise into our tree."""
+    def errors(self, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Maps what web3 and its transport raise into our tree, but for what is `passing`."""
         try:
             yield
+        except passing:
+            raise
+        except RpcUnavailable as error:
+            raise RpcUnavailable(f"{doing}: {error}") from error
+        except MurmurationError:
+            raise
         except ContractCustomError as error:
             raise reverts.explain(_revert_data(error), doing) from error
         except ContractLogicError as error:
             raise reverts.explain(_revert_data(error), f"{doing} ({error.message})") from error
         except BadFunctionCallOutput as error:
             raise WrongChain(f"{doing}: there is no such contract on chain {self.chain_id}") from error
-        except _NETWORK_ERRORS as error:
-            raise RpcUnavailable(f"{doing}: no answer from {self.rpc}") from error
-        except (requests.exceptions.RequestException, Web3Exception, ValueError, KeyError) as error:
+        except (Web3Exception, ValueError, KeyError, TypeError) as error:
             raise RpcUnavailable(f"{doing}: {self.rpc} answered nonsense: {str(error)[:200]}") from error
 
     @cached_property

@@ -1,7 +1,9 @@
-"""Sends the transactions of one key, in order, one nonce after the other.
+"""Sends the transactions of one key: each exactly once, whatever dies in between.
 
-There is one sender per key and process; nonces are counted here, because a "pending" nonce read back from an endpoint by
-several threads loses transactions. After any error the counter is read anew from the chain.
+A transaction is signed and written into the journal before it is sent. The nonce is counted from the chain and the journal,
+never read back as "pending" from an endpoint. A transaction that is not mined in time is replaced by itself at a higher fee;
+one whose nonce something else took gets a new nonce; one that a reorg took back is sent again. A caller that names its
+transaction can repeat it after a crash: it lands once.
 """
 
 from __future__ import annotations
@@ -9,20 +11,37 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eth_utils import keccak
+from hexbytes import HexBytes
 from web3.exceptions import TransactionNotFound, Web3RPCError
 
 from protocol.chain.client import Call, Chain
-from protocol.errors import ChainError, DeadlineExceeded, InsufficientFunds, TransactionReverted
+from protocol.chain.journal import DROPPED, FAILED, MINED, PENDING, Attempt, Journal, Transaction
+from protocol.errors import ChainError, DeadlineExceeded, InsufficientFunds, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 
 log = logging.getLogger(__name__)
 
 _GAS_HEADROOM = 1.25
-_POLL_SECONDS = 0.02
+_BUMP = 1.25  # nodes want at least 10 % more before they replace a transaction
+_TIP = 1_000_000  # 0.001 gwei: enough on Base, whose sequencer orders by arrival
+_POLL_SECONDS, _POLL_SECONDS_MAX = 0.02, 1.0
+_RESEND_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class SendLimits:
+    deadline: float = 120.0
+    """Seconds from sending to being mined; afterwards the transaction stays in the journal and may still land."""
+    stuck: float = 30.0
+    """Seconds without being mined after which it is sent again at a higher fee."""
+    gas: int = 12_000_000
+    """A call that needs more gas is refused."""
+    fee: int = 500_000_000_000
+    """Most wei per gas that a replacement may offer."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,8 @@ class Sent:
     block: int
     gas_used: int
     events: tuple[Any, ...]
+    contract: str | None = None
+    """Address of the contract it deployed."""
 
     def event(self, kind: type) -> Any:
         """The first event of a kind; ChainError when there is none, for then the contract is not ours."""
@@ -43,84 +64,203 @@ class Sent:
 
 
 class Sender:
-    def __init__(self, chain: Chain, key: Key, *, deadline: float = 60.0, gas_cap: int = 12_000_000) -> None:
-        """`deadline` in seconds from sending to being mined; `gas_cap` refuses what would cost more gas."""
+    """May be shared by threads; transactions go out one after the other."""
+
+    def __init__(
+        self, chain: Chain, key: Key, journal: Journal | None = None, limits: SendLimits | None = None
+    ) -> None:
         self.chain = chain
         self.key = key
-        self._deadline = deadline
-        self._gas_cap = gas_cap
-        self._nonce: int | None = None
+        self._journal = journal or Journal()
+        self._limits = limits or SendLimits()
         self._lock = threading.Lock()
 
-    def send(self, call: Call) -> Sent:
-        """Sends and waits until mined. Raises TransactionReverted, InsufficientFunds, RpcUnavailable or DeadlineExceeded."""
+    def close(self) -> None:
+        self._journal.close()
+
+    def send(self, call: Call, *, name: str | None = None) -> Sent:
+        """Sends and waits until mined. The same `name` again returns what it did the first time, and does nothing.
+
+        Raises TransactionReverted, InsufficientFunds, RpcUnavailable or DeadlineExceeded.
+        """
         with self._lock:
-            try:
-                transaction_hash = self._submit(call)
-                return self._wait(call, transaction_hash)
-            except ChainError:
-                self._nonce = None
-                raise
+            self._recover()
+            known = self._journal.named(name) if name is not None else None
+            if known is not None and known.state == MINED and known.hash is not None:
+                return self._result(known, self._receipt(known.hash))
+            return self._finish(self._begin(call, name))
+
+    def recover(self) -> int:
+        """Brings to an end what an earlier life of this process began, or a reorg took back; returns how many."""
+        with self._lock:
+            return self._recover()
 
     def estimate(self, call: Call) -> tuple[int, int]:
         """(gas, most it can cost in wei) of a call, without sending it."""
-        web3 = self.chain.web3
         with self.chain.errors(call.doing):
             gas = int(int(call.function.estimate_gas({"from": self.key.address})) * _GAS_HEADROOM)
-            return gas, gas * self._fees(web3)["maxFeePerGas"]
+            return gas, gas * self._fee()
 
-    def _submit(self, call: Call) -> bytes:
-        web3 = self.chain.web3
+    # ---- a transaction's life ------------------------------------------------------------------------------------------
+
+    def _begin(self, call: Call, name: str | None) -> Transaction:
+        """Estimates, signs and writes down; nothing is sent yet. A call that would revert never gets a nonce."""
         with self.chain.errors(call.doing):
-            estimated = int(call.function.estimate_gas({"from": self.key.address}))
-            gas = int(estimated * _GAS_HEADROOM)
-            if gas > self._gas_cap:
-                raise TransactionReverted(f"{call.doing} needs {gas} gas, more than the cap of {self._gas_cap}")
-            if self._nonce is None:
-                self._nonce = int(web3.eth.get_transaction_count(self.key.address, "pending"))
-            fields = {"from": self.key.address, "nonce": self._nonce, "gas": gas, "chainId": self.chain.chain_id}
-            built = call.function.build_transaction({**fields, **self._fees(web3)})
-            raw = bytes(self.key.account.sign_transaction(built).raw_transaction)
-            try:
-                web3.eth.send_raw_transaction(raw)
-            except Web3RPCError as error:
-                self._on_refusal(call, error)
-        self._nonce += 1
-        return keccak(raw)
+            gas = int(int(call.function.estimate_gas({"from": self.key.address})) * _GAS_HEADROOM)
+            if gas > self._limits.gas:
+                raise TransactionReverted(f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}")
+            fields = {"from": self.key.address, "nonce": 0, "gas": gas, "chainId": self.chain.chain_id, "gasPrice": 0}
+            built = call.function.build_transaction(fields)
+            nonce, fee = self._nonce(), self._fee()
+        target, data = built.get("to") or None, bytes(HexBytes(built["data"]))
+        draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None)
+        return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee))
 
-    @staticmethod
-    def _fees(web3: Any) -> dict[str, int]:
-        base = int(web3.eth.get_block("latest").get("baseFeePerGas") or 0)
-        tip = 1_000_000  # 0.001 gwei: enough on Base, whose sequencer orders by arrival
-        return {"maxFeePerGas": 2 * base + tip, "maxPriorityFeePerGas": tip}
+    def _finish(self, transaction: Transaction) -> Sent:
+        """Sends, watches, replaces, until the transaction has landed."""
+        until, pause, resend_at = time.monotonic() + self._limits.deadline, _POLL_SECONDS, 0.0
+        while True:
+            landed = self._landed(transaction)
+            if landed is not None:
+                return self._close(transaction, landed)
+            if time.monotonic() >= resend_at:
+                transaction = self._push(transaction)
+                resend_at = time.monotonic() + _RESEND_SECONDS
+            if time.monotonic() > until:
+                raise DeadlineExceeded(
+                    f"{transaction.doing}: not mined within {self._limits.deadline:g} s",
+                    hint="it may still land; the journal knows it",
+                )
+            time.sleep(pause)
+            pause = min(_POLL_SECONDS_MAX, pause * 1.3)
 
-    def _on_refusal(self, call: Call, error: Web3RPCError) -> None:
+    def _push(self, transaction: Transaction) -> Transaction:
+        """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce of now."""
+        newest = self._journal.attempts(transaction)[-1]
+        if time.time() - newest.signed > self._limits.stuck:
+            newest = self._replace(transaction, newest)
+        try:
+            with self.chain.errors(transaction.doing):
+                try:
+                    self.chain.web3.eth.send_raw_transaction(newest.raw)
+                except Web3RPCError as error:
+                    return self._refused(transaction, newest, error)
+        except RpcUnavailable as error:
+            log.warning("%s; trying again", error)
+        return transaction
+
+    def _refused(self, transaction: Transaction, attempt: Attempt, error: Web3RPCError) -> Transaction:
+        """An endpoint said no to a raw transaction."""
         text = str(error).lower()
         if "already known" in text or "already imported" in text:
-            return  # the very same transaction is there: what we wanted
-        self._nonce = None
+            return transaction  # the very same one is there: what we wanted
         if "insufficient funds" in text:
+            self._journal.finish(transaction, DROPPED)
             raise InsufficientFunds(
-                f"{call.doing}: {self.key.address} cannot pay the gas", hint=f"send some ETH to {self.key.address}"
+                f"{transaction.doing}: {self.key.address} cannot pay the gas",
+                hint=f"send some ETH to {self.key.address}",
             ) from error
-        raise error
+        if "nonce too low" in text or "nonce is too low" in text:
+            if self._landed(transaction) is None and self._count() > transaction.nonce:
+                return self._renew(transaction)
+            return transaction
+        if "underpriced" in text or "fee too low" in text or "max fee per gas less than block base fee" in text:
+            self._replace(transaction, attempt)
+            return transaction
+        raise RpcUnavailable(
+            f"{transaction.doing}: the endpoint refuses the transaction: {str(error)[:200]}"
+        ) from error
 
-    def _wait(self, call: Call, transaction_hash: bytes) -> Sent:
-        until = time.monotonic() + self._deadline
-        while True:
-            with self.chain.errors(call.doing):
-                try:
-                    receipt = self.chain.web3.eth.get_transaction_receipt(transaction_hash)
-                    break
-                except TransactionNotFound:
-                    pass
-            if time.monotonic() > until:
-                raise DeadlineExceeded(f"{call.doing}: 0x{transaction_hash.hex()} not mined in {self._deadline:g} s")
-            time.sleep(_POLL_SECONDS)
-        if receipt["status"] != 1:
-            with self.chain.errors(call.doing):
-                call.function.call({"from": self.key.address}, int(receipt["blockNumber"]))  # raises the reason
-            raise TransactionReverted(f"{call.doing}: transaction 0x{transaction_hash.hex()} failed")
-        logs = [self.chain.decode(entry) for entry in receipt["logs"]]
-        events = tuple(event for event in logs if event is not None)
-        return Sent(transaction_hash, int(receipt["blockNumber"]), int(receipt["gasUsed"]), events)
+    def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
+        fee = max(int(attempt.fee * _BUMP), self._fee())
+        if fee > self._limits.fee:
+            log.warning("%s is stuck and its fee is at the cap of %d wei", transaction.doing, self._limits.fee)
+            fee = max(attempt.fee, self._limits.fee)
+        dearer = self._sign(transaction, fee, int(attempt.tip * _BUMP) + 1)
+        self._journal.add_attempt(transaction, dearer)
+        log.info("%s waits for %.0f s; offering %d wei per gas", transaction.doing, time.time() - attempt.signed, fee)
+        return dearer
+
+    def _renew(self, transaction: Transaction) -> Transaction:
+        """Something else used the nonce: nothing signed before can land any more."""
+        nonce = self._nonce()
+        log.warning("%s: nonce %d was used by something else; trying %d", transaction.doing, transaction.nonce, nonce)
+        self._journal.renew(transaction, nonce, self._sign(_with_nonce(transaction, nonce), self._fee()))
+        return _with_nonce(transaction, nonce)
+
+    def _close(self, transaction: Transaction, receipt: Any) -> Sent:
+        landed, block = bytes(receipt["transactionHash"]), int(receipt["blockNumber"])
+        if receipt["status"] == 1:
+            self._journal.finish(transaction, MINED, landed, block)
+            return self._result(transaction, receipt)
+        self._journal.finish(transaction, FAILED, landed, block)
+        call = {"from": self.key.address, "to": transaction.target, "data": transaction.data, "gas": transaction.gas}
+        with self.chain.errors(transaction.doing):
+            self.chain.web3.eth.call(call, block)  # raises the reason
+        raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
+
+    def _recover(self) -> int:
+        count = self._count()
+        reopened = self._journal.reopen_from(count)
+        if reopened:
+            log.warning("a reorg took back %d transactions of %s; sending them again", reopened, self.key.address)
+        done = 0
+        for transaction in self._journal.pending():
+            try:
+                self._finish(transaction)
+            except TransactionReverted as error:
+                log.warning("recovered transaction failed: %s", error)
+            done += 1
+        return done
+
+    # ---- reading -------------------------------------------------------------------------------------------------------
+
+    def _landed(self, transaction: Transaction) -> Any:
+        """The receipt of whichever attempt was mined, None while none was."""
+        for attempt in self._journal.attempts(transaction):
+            try:
+                return self._receipt(attempt.hash)
+            except (TransactionNotFound, RpcUnavailable):
+                continue
+        return None
+
+    def _receipt(self, transaction_hash: bytes) -> Any:
+        with self.chain.errors("reading a receipt", passing=(TransactionNotFound,)):
+            return self.chain.web3.eth.get_transaction_receipt(transaction_hash)
+
+    def _result(self, transaction: Transaction, receipt: Any) -> Sent:
+        events = tuple(event for entry in receipt["logs"] if (event := self.chain.decode(entry)) is not None)
+        return Sent(
+            bytes(receipt["transactionHash"]),
+            int(receipt["blockNumber"]),
+            int(receipt["gasUsed"]),
+            events,
+            receipt["contractAddress"],
+        )
+
+    def _count(self) -> int:
+        """Transactions of this key that are in the chain: the next nonce, but for what is pending."""
+        with self.chain.errors("reading the nonce"):
+            return int(self.chain.web3.eth.get_transaction_count(self.key.address, "latest"))
+
+    def _nonce(self) -> int:
+        return max([self._count(), *(pending.nonce + 1 for pending in self._journal.pending())])
+
+    def _fee(self) -> int:
+        """Twice the base fee, so that a few full blocks do not matter."""
+        block = self.chain.web3.eth.get_block("latest")
+        return 2 * int(block.get("baseFeePerGas") or 0) + _TIP
+
+    def _sign(self, transaction: Transaction, fee: int, tip: int = _TIP) -> Attempt:
+        fields: dict[str, Any] = {
+            "type": 2, "chainId": self.chain.chain_id, "nonce": transaction.nonce, "gas": transaction.gas, "value": 0,
+            "maxFeePerGas": fee, "maxPriorityFeePerGas": min(tip, fee), "data": transaction.data,
+        }  # fmt: skip
+        if transaction.target is not None:
+            fields["to"] = transaction.target
+        raw = bytes(self.key.account.sign_transaction(fields).raw_transaction)
+        return Attempt(keccak(raw), raw, fee, tip, time.time())
+
+
+def _with_nonce(transaction: Transaction, nonce: int) -> Transaction:
+    return replace(transaction, nonce=nonce)

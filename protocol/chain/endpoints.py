@@ -1,0 +1,187 @@
+"""Several JSON-RPC endpoints as one: the first that answers in time, within bounds and with a plausible head is used.
+
+An endpoint that refuses, hangs, answers garbage or too much rests for a while, longer each time. One that lags behind the
+others is passed over while they answer. When two of them hold different blocks at a depth where a reorg should be over, one
+of them lies: that is an error nobody should send transactions past.
+
+Covers: transport and plausibility. Does not cover: an endpoint that lies consistently and alone; give at least two.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+from web3.providers import JSONBaseProvider
+from web3.types import RPCEndpoint, RPCResponse
+
+from protocol import canonical
+from protocol.errors import ChainError, Malformed, RpcUnavailable
+
+log = logging.getLogger(__name__)
+
+ANSWER_BYTES_MAX = 64 << 20
+_REST_SECONDS, _REST_SECONDS_MAX = 1.0, 60.0
+_LAG_BLOCKS = 5  # an endpoint this far behind the newest head is passed over
+_CHECK_SECONDS = 30.0  # between comparisons of the endpoints' blocks
+_BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
+_SETTLED_BLOCKS = 12  # depth at which endpoints must agree
+
+
+class EndpointsDisagree(ChainError):
+    default_hint = "one of the configured endpoints lies or is on another fork; remove it"
+
+
+@dataclass
+class _Endpoint:
+    url: str
+    failures: int = 0
+    rests_until: float = 0.0
+    head: int = 0
+    """Highest block number it has answered with."""
+    last_error: str = ""
+
+
+class Endpoints(JSONBaseProvider):
+    """A web3 provider over one or more HTTP endpoints. Safe to share between threads."""
+
+    def __init__(self, urls: Sequence[str], *, timeout: float) -> None:
+        """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
+        super().__init__()
+        self._endpoints = [_Endpoint(url) for url in urls]
+        self._timeout = timeout
+        self._local = threading.local()
+        self._checked_at = float("-inf")
+
+    def __str__(self) -> str:
+        return ", ".join(endpoint.url for endpoint in self._endpoints)
+
+    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        """The answer of the best endpoint. Raises RpcUnavailable when none gave one, EndpointsDisagree."""
+        if len(self._endpoints) > 1 and time.monotonic() - self._checked_at > _CHECK_SECONDS:
+            self._checked_at = time.monotonic()
+            self._compare()
+        body = self.encode_rpc_request(method, params)
+        for endpoint in self._order():
+            try:
+                answer = self._ask(endpoint, body)
+            except _Failed as error:
+                self._note_failure(endpoint, str(error))
+                continue
+            endpoint.failures, endpoint.rests_until = 0, 0.0
+            self._note_head(endpoint, method, params, answer)
+            return answer
+        raise RpcUnavailable("; ".join(f"{e.url}: {e.last_error}" for e in self._endpoints))
+
+    # ---- choosing ------------------------------------------------------------------------------------------------------
+
+    def _order(self) -> list[_Endpoint]:
+        """Awake and in step first, in configured order; the others after them, for then any answer is better than none."""
+        now, newest = time.monotonic(), max(e.head for e in self._endpoints)
+        return sorted(self._endpoints, key=lambda e: (e.rests_until > now, e.head < newest - _LAG_BLOCKS))
+
+    def _note_failure(self, endpoint: _Endpoint, error: str) -> None:
+        endpoint.failures += 1
+        endpoint.last_error = error
+        rest = min(_REST_SECONDS_MAX, _REST_SECONDS * 2 ** (endpoint.failures - 1))
+        endpoint.rests_until = time.monotonic() + rest
+        if len(self._endpoints) > 1:
+            log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.url, error, rest)
+
+    def _note_head(self, endpoint: _Endpoint, method: str, params: Any, answer: RPCResponse) -> None:
+        """Learns how far an endpoint is from the answers that pass through."""
+        result: Any = answer.get("result")
+        if method == "eth_getBlockByNumber" and params and params[0] == "latest" and isinstance(result, dict):
+            result = result.get("number")
+        elif method != "eth_blockNumber":
+            return
+        try:
+            number = int(str(result), 16)
+        except ValueError:
+            return
+        newest = max(e.head for e in self._endpoints)
+        if number < newest - _LAG_BLOCKS and endpoint.head >= newest - _LAG_BLOCKS:
+            log.warning(
+                "RPC endpoint %s is at block %d, others were at %d; passing it over", endpoint.url, number, newest
+            )
+        endpoint.head = number
+
+    def _compare(self) -> None:
+        """Asks all endpoints for one settled block. Raises EndpointsDisagree when they hold different ones."""
+        heads: dict[str, int] = {}
+        for endpoint in self._endpoints:
+            try:
+                heads[endpoint.url] = endpoint.head = int(self._call(endpoint, "eth_blockNumber", []), 16)
+            except (_Failed, TypeError, ValueError) as error:
+                self._note_failure(endpoint, str(error))
+        settled = min(heads.values(), default=0) - _SETTLED_BLOCKS
+        if len(heads) < 2 or settled < 0:
+            return
+        hashes: dict[str, str] = {}
+        for endpoint in self._endpoints:
+            if endpoint.url in heads:
+                try:
+                    hashes[endpoint.url] = str(
+                        self._call(endpoint, "eth_getBlockByNumber", [hex(settled), False])["hash"]
+                    )
+                except (_Failed, TypeError, KeyError) as error:
+                    self._note_failure(endpoint, str(error))
+        if len(set(hashes.values())) > 1:
+            told = ", ".join(f"{url} says {found[:12]}…" for url, found in hashes.items())
+            raise EndpointsDisagree(f"the RPC endpoints hold different blocks at {settled}: {told}")
+
+    # ---- asking --------------------------------------------------------------------------------------------------------
+
+    def _call(self, endpoint: _Endpoint, method: str, params: list[Any]) -> Any:
+        return self._ask(endpoint, self.encode_rpc_request(RPCEndpoint(method), params)).get("result")
+
+    def _ask(self, endpoint: _Endpoint, body: bytes) -> RPCResponse:
+        until = time.monotonic() + self._timeout
+        try:
+            with self._session().post(
+                endpoint.url,
+                data=body,
+                headers={"Content-Type": "application/json"},
+                timeout=self._timeout,
+                stream=True,
+            ) as response:
+                parts, size = [], 0
+                for part in response.iter_content(1 << 16):
+                    size += len(part)
+                    parts.append(part)
+                    if size > ANSWER_BYTES_MAX:
+                        raise _Failed(f"answers with more than {ANSWER_BYTES_MAX} bytes")
+                    if time.monotonic() > until:
+                        raise _Failed(f"no whole answer within {self._timeout:g} s")
+                if response.status_code >= 500 or response.status_code in (401, 403, 404, 429):
+                    raise _Failed(f"HTTP {response.status_code}")
+        except requests.exceptions.Timeout as error:
+            raise _Failed(f"no answer within {self._timeout:g} s") from error
+        except (requests.exceptions.RequestException, OSError) as error:
+            raise _Failed(f"no answer ({type(error).__name__})") from error
+        try:
+            answer = canonical.parse(b"".join(parts), "the answer")
+        except Malformed as error:
+            raise _Failed(str(error)) from error
+        if not isinstance(answer, dict) or not ({"result", "error"} & answer.keys()):
+            raise _Failed("the answer is no JSON-RPC")
+        refusal = answer.get("error")
+        if isinstance(refusal, dict) and refusal.get("code") in _BUSY:
+            raise _Failed(f"busy: {str(refusal.get('message'))[:100]}")
+        return answer
+
+    def _session(self) -> requests.Session:
+        """One per thread: requests' sessions are not safe to share."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+        session: requests.Session = self._local.session
+        return session
+
+
+class _Failed(Exception):
+    """One endpoint did not answer as it should."""

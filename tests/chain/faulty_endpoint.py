@@ -1,0 +1,75 @@
+"""An RPC endpoint that stands before a real one and misbehaves on request."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import requests
+
+
+class FaultyEndpoint:
+    """Passes requests on to `upstream`. `fault(method, params)` may return the bytes to answer with instead, or raise Hang or Drop."""
+
+    def __init__(self, upstream: str) -> None:
+        self.fault: Callable[[str, Any], bytes | None] = lambda method, params: None
+        self.asked: Counter[str] = Counter()
+        self.released = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                asked = json.loads(body)
+                outer.asked[asked["method"]] += 1
+                try:
+                    answer = outer.fault(asked["method"], asked["params"])
+                except Hang:
+                    outer.released.wait(30)
+                    return
+                except Drop:
+                    self.close_connection = True
+                    return
+                if answer is None:
+                    answer = requests.post(
+                        upstream, data=body, headers={"Content-Type": "application/json"}, timeout=10
+                    ).content
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self.released.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Hang(Exception):
+    """Never answer."""
+
+
+class Drop(Exception):
+    """Close the connection without a word."""
+
+
+def result(value: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 0, "result": value}).encode()
+
+
+def error(code: int, message: str) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 0, "error": {"code": code, "message": message}}).encode()

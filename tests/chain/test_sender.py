@@ -1,0 +1,264 @@
+"""Each transaction lands exactly once, whatever dies, hangs, lies or is reorganised in between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from swarm.anvil import Anvil
+
+from protocol.chain import Chain, Sender
+from protocol.chain.events import Deposited
+from protocol.chain.journal import Journal
+from protocol.chain.sender import SendLimits
+from protocol.errors import DeadlineExceeded, InsufficientFunds, LockHeld, TransactionReverted
+from protocol.identity import Key
+from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, error
+from tests.world import TOKEN, World
+
+QUICK = SendLimits(deadline=20, stuck=0.2)
+
+
+@pytest.fixture
+def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
+    endpoint = FaultyEndpoint(anvil.rpc)
+    yield endpoint
+    endpoint.close()
+
+
+def deposits(world: World, account: str) -> int:
+    return sum(
+        1
+        for e in world.chain.logs(0, world.chain.block_number())
+        if isinstance(e.data, Deposited) and e.data.account == account
+    )
+
+
+def sender(world: World, key: Key, rpc: str | None = None, **options: object) -> Sender:
+    """A sender with play money and an allowance for deposits."""
+    world.anvil.give(key.address, TOKEN)
+    world.owner.send(world.chain.transfer_tokens(key.address, 1000 * TOKEN))
+    Sender(world.chain, key).send(world.chain.approve_tokens(world.chain.bonds.address, 1000 * TOKEN))
+    return Sender(Chain(rpc or world.anvil.rpc, world.chain.runs.address, timeout=3), key, **options)  # type: ignore[arg-type]
+
+
+def test_a_named_transaction_is_done_once_however_often_it_is_asked_for(world: World, tmp_path: Path) -> None:
+    key = Key.generate()
+    first = sender(world, key, journal=Journal(tmp_path / "j.sqlite"))
+    sent = first.send(first.chain.deposit(key.address, TOKEN), name="deposit/1")
+    assert first.send(first.chain.deposit(key.address, TOKEN), name="deposit/1") == sent
+    first.close()
+    later = Sender(world.chain, key, Journal(tmp_path / "j.sqlite"))
+    assert later.send(world.chain.deposit(key.address, TOKEN), name="deposit/1") == sent
+    later.send(world.chain.deposit(key.address, TOKEN), name="deposit/2")
+    assert deposits(world, key.address) == 2
+
+
+def test_many_threads_lose_no_transaction(world: World) -> None:
+    key = Key.generate()
+    one = sender(world, key)
+    threads = [threading.Thread(target=lambda: one.send(one.chain.deposit(key.address, TOKEN))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert deposits(world, key.address) == 20
+
+
+def test_a_call_that_would_revert_is_never_sent(world: World) -> None:
+    key = Key.generate()
+    one = sender(world, key)
+    before = world.chain.web3.eth.get_transaction_count(key.address)
+    with pytest.raises(TransactionReverted):
+        one.send(one.chain.enlist(world.run, True))
+    assert world.chain.web3.eth.get_transaction_count(key.address) == before
+    one.send(one.chain.deposit(key.address, TOKEN))
+
+
+def test_only_one_process_may_send_for_a_key(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "j.sqlite")
+    with pytest.raises(LockHeld):
+        Journal(tmp_path / "j.sqlite")
+    first.close()
+    Journal(tmp_path / "j.sqlite").close()
+
+
+@pytest.mark.parametrize("answer", ["already known", "transaction already imported"])
+def test_already_known_is_success(world: World, faulty: FaultyEndpoint, answer: str) -> None:
+    key = Key.generate()
+    one = sender(world, key, faulty.url)
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_sendRawTransaction":
+            world.chain.web3.eth.send_raw_transaction(params[0])  # type: ignore[arg-type]
+            return error(-32000, answer)
+        return None
+
+    faulty.fault = fault
+    one.send(one.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+def test_an_answer_lost_after_sending_doubles_nothing(world: World, faulty: FaultyEndpoint) -> None:
+    key = Key.generate()
+    one = sender(world, key, faulty.url, limits=QUICK)
+    lost = []
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_sendRawTransaction" and not lost:
+            lost.append(world.chain.web3.eth.send_raw_transaction(params[0]))  # type: ignore[arg-type]
+            raise Drop
+        return None
+
+    faulty.fault = fault
+    sent = one.send(one.chain.deposit(key.address, TOKEN))
+    assert sent.hash == bytes(lost[0])
+    assert deposits(world, key.address) == 1
+
+
+def test_a_swallowed_transaction_is_sent_again(
+    world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.2)
+    key = Key.generate()
+    one = sender(world, key, faulty.url)
+    swallowed: list[str] = []
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_sendRawTransaction" and len(swallowed) < 2:
+            swallowed.append(params[0])
+            return error(-32000, "already known")
+        return None
+
+    faulty.fault = fault
+    one.send(one.chain.deposit(key.address, TOKEN))
+    assert swallowed[0] == swallowed[1]
+    assert deposits(world, key.address) == 1
+
+
+def test_a_stuck_transaction_is_replaced_at_a_higher_fee(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.2)
+    key = Key.generate()
+    journal = Journal()
+    one = sender(world, key, journal=journal, limits=QUICK)
+    world.anvil.request("evm_setAutomine", False)
+    done = threading.Thread(target=lambda: one.send(one.chain.deposit(key.address, TOKEN)))
+    try:
+        done.start()
+        while not journal.pending() or len(journal.attempts(journal.pending()[0])) < 3:
+            done.join(0.05)
+        fees = [attempt.fee for attempt in journal.attempts(journal.pending()[0])]
+        assert fees == sorted(fees)
+        assert fees[1] >= 1.1 * fees[0]
+    finally:
+        world.anvil.request("evm_mine")
+        done.join(20)
+        world.anvil.request("evm_setAutomine", True)
+    assert not done.is_alive()
+    assert deposits(world, key.address) == 1
+
+
+def test_a_nonce_that_something_else_took_is_replaced(world: World, faulty: FaultyEndpoint) -> None:
+    key = Key.generate()
+    one = sender(world, key, faulty.url, limits=QUICK)
+    foreign = []
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_sendRawTransaction" and not foreign:
+            foreign.append(Sender(world.chain, key).send(world.chain.approve_tokens(world.chain.runs.address, 1)))
+        return None
+
+    faulty.fault = fault
+    one.send(one.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+def test_an_overdue_transaction_stays_in_the_journal(world: World, tmp_path: Path) -> None:
+    key = Key.generate()
+    one = sender(world, key, journal=Journal(tmp_path / "j.sqlite"), limits=SendLimits(deadline=0.3))
+    world.anvil.request("evm_setAutomine", False)
+    try:
+        with pytest.raises(DeadlineExceeded):
+            one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    finally:
+        world.anvil.request("evm_mine")
+        world.anvil.request("evm_setAutomine", True)
+    one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    assert deposits(world, key.address) == 1
+
+
+@pytest.mark.parametrize("depth", [1, 3, 5])
+def test_what_a_reorg_took_back_is_sent_again(world: World, depth: int) -> None:
+    key = Key.generate()
+    one = sender(world, key)
+    for number in range(depth):
+        one.send(one.chain.deposit(key.address, TOKEN), name=f"deposit/{number}")
+    world.anvil.request("anvil_reorg", depth, [])
+    assert deposits(world, key.address) == 0
+    assert one.recover() == depth
+    one.send(one.chain.deposit(key.address, TOKEN), name="deposit/0")
+    assert deposits(world, key.address) == depth
+
+
+def test_without_gas_money_nothing_stays_behind(world: World) -> None:
+    key = Key.generate()
+    one = sender(world, key)
+    world.anvil.give(key.address, 0)
+    with pytest.raises(InsufficientFunds):
+        one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    world.anvil.give(key.address, TOKEN)
+    one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    assert deposits(world, key.address) == 1
+
+
+DIES = """
+import os, sys
+sys.path[:0] = [{root!r}, {scripts!r}]
+from pathlib import Path
+from protocol.chain import Chain, Sender
+from protocol.chain import sender as module
+from protocol.chain.journal import Journal
+from protocol.identity import Key
+
+def die(*args, **kwargs):
+    os._exit(9)
+
+place = sys.argv[1]
+one = Sender(Chain({rpc!r}, {contract!r}), Key.from_secret({secret!r}), Journal(Path({journal!r})))
+if place == "before writing down":
+    Journal.begin = die
+elif place == "before sending":
+    Sender._push = die
+elif place == "after sending":
+    push = Sender._push
+    Sender._push = lambda self, transaction: (push(self, transaction), die())
+elif place == "before noting the receipt":
+    Journal.finish = die
+one.send(one.chain.deposit(one.key.address, 10**18), name="deposit/1")
+"""
+
+
+@pytest.mark.parametrize(
+    "place", ["before writing down", "before sending", "after sending", "before noting the receipt", "nowhere"]
+)
+def test_killed_at_any_point_exactly_one_transaction_lands(world: World, tmp_path: Path, place: str) -> None:
+    key = Key.generate()
+    sender(world, key)
+    root = Path(__file__).parent.parent.parent
+    program = textwrap.dedent(DIES).format(
+        root=str(root), scripts=str(root / "scripts"), rpc=world.anvil.rpc, contract=world.chain.runs.address,
+        secret="0x" + bytes(key.account.key).hex(), journal=str(tmp_path / "j.sqlite"),
+    )  # fmt: skip
+    code = subprocess.run(
+        [sys.executable, "-c", program, place], env={**os.environ}, timeout=60, check=False
+    ).returncode
+    assert code == (0 if place == "nowhere" else 9)
+    survivor = Sender(world.chain, key, Journal(tmp_path / "j.sqlite"))
+    survivor.send(world.chain.deposit(key.address, TOKEN), name="deposit/1")
+    assert deposits(world, key.address) == 1
