@@ -26,7 +26,7 @@ from node.validator.judge import judge
 from node.versions import Versions
 from protocol.chain import Sender
 from protocol.chain.reverts import banned
-from protocol.chain.types import Publication, Ref, Role, Seat, State, Work
+from protocol.chain.types import Publication, Ref, Role, Seat, Work
 from protocol.environments import TaskSet
 from protocol.errors import (
     InsufficientFunds,
@@ -39,6 +39,7 @@ from protocol.errors import (
 )
 from protocol.home import Home
 from protocol.hub import Refused
+from protocol.money import duration
 from protocol.role import Connection, is_fatal
 from protocol.sandbox import Sandbox
 from protocol.tokens import Tokens
@@ -46,7 +47,16 @@ from protocol.verdict import Outcome, Receipt
 
 log = logging.getLogger("node")
 
-_MOVED_ON = ("WrongStep", "WrongBeacon", "WrongSequence", "SeatTooYoung", "CaseOpen", "RunPaused")
+_MOVED_ON = (
+    "WrongStep",
+    "WrongBeacon",
+    "WrongSequence",
+    "SeatTooYoung",
+    "CaseOpen",
+    "RunPaused",
+    "Suspended",
+    "Overexposed",
+)
 """Refusals of a submission that say: look at the chain again. None is a fault."""
 _PASSING = (httpx.codes.UNAUTHORIZED, httpx.codes.NOT_FOUND, httpx.codes.CONFLICT)
 """Refusals of an upload by a hub whose view of the chain lags behind, or that has another upload of it under way."""
@@ -121,9 +131,10 @@ class Worker:
 
     def _seat(self) -> Seat:
         seat = self._c.chain.seat(self._c.run, self._address)
-        if seat.role == Role.BANNED:
+        now = self._c.block_time()
+        if seat.role == Role.BANNED and not seat.serves(now):
             raise banned(self._address)
-        if seat.role != Role.ACTIVE:
+        if not seat.serves(now):
             raise PreflightError(
                 f"{self._address} holds no seat in run {self._c.run}", hint="take one with `node stake`"
             )
@@ -135,15 +146,20 @@ class Worker:
             self._say("waiting", reason="no weights are published yet")
             return None
         sequence = seat.next_sequence(head.step)
-        reason = ""
+        reason, now = "", self._c.block_time()
+        suspended = seat.suspended_until(self._c.policy, now)
         if seat.open_hard:
             reason = "a hard case is open against this seat"
+        elif suspended is not None:
+            reason = f"suspended for {duration(suspended - now)} more, after {seat.strikes} rejected submissions"
         elif self._c.chain.paused(self._c.run):
             reason = "the run is paused by its owner"
         elif seat.since >= head.block:
             reason = "the seat works from the next version on"
         elif sequence is None or sequence >= self._c.policy.max_per_step:
             reason = "done for this version; waiting for the next one"
+        elif self._at_risk + self._most_units > seat.most:
+            reason = "unclaimed rewards are all that the stake answers for; `node claim`, or wait until they mature"
         elif not self._can_be_paid(self._most_units):
             reason = "the run's budget cannot pay another submission; its owner can add to it"
         if reason:
@@ -156,6 +172,11 @@ class Worker:
         """What one submission may claim at most."""
         spec = self._c.spec
         return min(self._c.policy.max_units, spec.samples * spec.sampling.max_new_tokens)
+
+    @property
+    def _at_risk(self) -> int:
+        """Units that wait for the window or for a case."""
+        return self._c.chain.claimable(self._c.run, self._address)[1]
 
     def _can_be_paid(self, units: int) -> bool:
         return self._c.chain.funds(self._c.run).free >= units * self._c.policy.reward
@@ -192,10 +213,11 @@ class Worker:
 
     def _commit(self, made: Made, work: bytes, head: Publication) -> None:
         try:
-            self._sender.send(self._c.chain.submit(self._c.run, made.ref, made.units, head.beacon))
+            call = self._c.chain.submit(self._c.run, made.ref, made.units, head.beacon)
+            self._sender.send(call, name=f"submit/{work.hex()}")
         except (TransactionReverted, InsufficientFunds) as error:
             found = self._c.chain.work(self._c.run, made.ref)
-            if found.state == State.NONE:  # else an earlier attempt was taken after all
+            if not found.time:  # else an earlier attempt was taken after all
                 self._give_up(work, made.path)
                 self._require_passing(error, made.units)
                 log.info("step %d, sequence %d was not taken: %s", head.step, made.ref.sequence, error)
@@ -232,7 +254,7 @@ class Worker:
         for submission in reversed(self.journal.all(journal.MADE, journal.COMMITTED)):
             found = self._c.chain.work(self._c.run, submission.ref)
             path = self._rollouts / f"{submission.ref.root.hex()}.parquet"
-            if found.state == State.NONE:
+            if not found.time:
                 if not self._may_be_taken(submission.ref, head):
                     self._give_up(submission.work, path)
             elif not path.exists():
@@ -305,7 +327,8 @@ class Worker:
             log.warning("the hub lists a receipt that is none: %s", error)
             return
         before = self.journal.get(receipt.work)
-        if before is None or self._c.chain.validator(self._c.run, receipt.validator) != Role.ACTIVE:
+        validator = self._c.chain.validator(self._c.run, receipt.validator)
+        if before is None or not validator.serves(self._c.block_time()):
             return
         self.journal.advance(receipt.work, _VERDICT_STATES[receipt.outcome], receipt=data.decode())
         after = self.journal.get(receipt.work)

@@ -44,6 +44,9 @@ MANIFEST_BYTES_MAX: Final = 16 << 20
 RECEIPT_BYTES_MAX: Final = 64 << 10
 """Cap on one verdict receipt's JSON. Changing it breaks: nothing below the cap."""
 
+SAMPLES_MAX: Final = 256
+"""Samples in one submission: as many as a receipt has bits for. Changing it breaks: receipts and the contracts."""
+
 SPEC_BYTES_MAX: Final = 1 << 20
 """Cap on a run spec's canonical JSON. Changing it breaks: nothing below the cap."""
 

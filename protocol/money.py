@@ -18,13 +18,13 @@ def tokens(wei: int) -> str:
     return f"{'-' if wei < 0 else ''}{whole:,}{fraction} {SYMBOL}"
 
 
-def parse_tokens(text: str) -> int:
-    """Tokens as people write them, in wei. Raises UsageError for anything but a positive decimal of 18 places or fewer."""
+def parse_tokens(text: str, *, least: int = 1) -> int:
+    """Tokens as people write them, in wei: a decimal of 18 places or fewer. Raises UsageError, also below `least` wei."""
     try:
         value = Decimal(text.replace(",", "")) * 10**DECIMALS
     except InvalidOperation:
         raise UsageError(f"{text!r} is no amount of tokens", hint="write it like 250 or 0.5") from None
-    if not value.is_finite() or value <= 0 or value != value.to_integral_value():
+    if not value.is_finite() or value < least or value != value.to_integral_value():
         raise UsageError(
             f"{text!r} is no amount of tokens", hint=f"it must be positive, with at most {DECIMALS} decimals"
         )

@@ -35,25 +35,35 @@ class PolicyTable(Settings):
 
     trainer: str
     gate: str = "0x" + "0" * 40
+    """Key that invites nodes; zero: anyone with stake may join."""
     window: int = Field(default=86_400, ge=5)
     appeal: int = Field(default=43_200, ge=0)
     vote: int = Field(default=43_200, ge=0)
-    grace: int = Field(default=120, ge=0)
+    grace: int = Field(default=120, ge=1)
+    notice: int = Field(default=600, ge=1)
+    """From the owner's announcement (pause, defund, ban) to its effect; at least grace."""
     max_units: int = Field(ge=1, lt=2**32)
-    max_per_step: int = Field(ge=1, lt=2**32)
+    max_per_step: int = Field(ge=1, lt=2**16)
     finder_bps: int = Field(default=2000, ge=0, le=5000)
     quorum: int = Field(default=2, ge=0, lt=256)
+    co_signers: int = Field(default=1, ge=0, le=1)
+    leverage: int = Field(default=10, ge=1, lt=2**16)
+    """A seat's reward at risk of a verdict may be this many times its locked stake."""
+    strikes: int = Field(default=10, ge=1, lt=256)
+    """Rejected or skipped submissions within one window that suspend a seat."""
     node_stake: str
     validator_stake: str
     penalty: str
     bond: str
+    fee: str = "0"
+    """From the seat to the challenger, for each strike."""
     reward: str
     """Per unit, that is per completion token."""
 
     def policy(self, owner: str) -> Policy:
         amounts = {
-            name: parse_tokens(getattr(self, name))
-            for name in ("node_stake", "validator_stake", "penalty", "bond", "reward")
+            name: parse_tokens(getattr(self, name), least=0)
+            for name in ("node_stake", "validator_stake", "penalty", "bond", "fee", "reward")
         }
         return Policy(owner=owner, **{**self.model_dump(), **amounts})  # type: ignore[arg-type]
 

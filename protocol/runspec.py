@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from protocol import canonical
-from protocol.constants import PROTOCOL_VERSION, SPEC_BYTES_MAX
+from protocol.constants import PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX
 from protocol.errors import ConfigError, HashMismatch, Malformed
 
 
@@ -160,6 +160,12 @@ class RunSpec(Part):
     upload_grace_seconds: int = Field(ge=1, le=86_400)
     """From commitment to upload, in block time."""
     file_bytes_max: int = Field(ge=1 << 10, le=1 << 30)
+
+    @model_validator(mode="after")
+    def _require_receipts_to_fit(self) -> RunSpec:
+        if self.samples > SAMPLES_MAX:
+            raise ValueError(f"group_size x groups_per_submission is {self.samples}, more than {SAMPLES_MAX}")
+        return self
 
     def canonical(self) -> bytes:
         return canonical.encode(self.model_dump(mode="json"))

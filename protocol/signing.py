@@ -1,7 +1,7 @@
 """EIP-712 messages: everything one party signs for another, each with one type of its own.
 
 The domain binds a signature to chain and contract, the `run` field to the run: a message signed for one can never be
-replayed to another. `Join` is checked by contracts/src/Runs.sol; the others by Python (and later contracts) only.
+replayed to another. `Join`, `Invite`, `Verdict` and `Voucher` are checked by the contracts, the others by Python only.
 Vectors shared with Solidity: tests/vectors/eip712.json.
 """
 
@@ -117,13 +117,37 @@ class StorageReceipt(Typed):
 
 @dataclass(frozen=True)
 class Verdict(Typed):
-    """A validator's judgement of one work; `details` is SHA-256 of the receipt's canonical JSON (protocol/verdict.py)."""
+    """A validator's judgement of one work; `details` is SHA-256 of the receipt's canonical JSON (protocol/verdict.py).
 
-    SOLIDITY = ("uint256", "bytes32", "uint8", "bytes32")
+    Bit i of `samples` stands for sample i of the file: it was checked (accept) or found false (soft, hard).
+    """
+
+    SOLIDITY = ("uint256", "bytes32", "uint8", "uint256", "bytes32")
     run: int
     work: bytes
     outcome: int
+    samples: int
     details: bytes
+
+
+@dataclass(frozen=True)
+class Invite(Typed):
+    """The gate of a run lets a node take a seat until `deadline` (block time)."""
+
+    SOLIDITY = ("uint256", "address", "uint256")
+    run: int
+    node: str
+    deadline: int
+
+
+@dataclass(frozen=True)
+class Voucher(Typed):
+    """The run owes a validator `total` in all, what was paid before included; `Wages.redeem` pays the difference."""
+
+    SOLIDITY = ("uint256", "address", "uint256")
+    run: int
+    validator: str
+    total: int
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,13 @@ def require_count(proofs: Sequence[bytes], tokens: int) -> None:
         raise Malformed(f"{len(proofs)} proofs for {tokens} tokens, which need {chunk_count(tokens)}")
 
 
+def require_form(proofs: Sequence[bytes], tokens: int, hidden: int) -> None:
+    """Raises Malformed unless these are proofs over `tokens` output tokens of a model of that hidden size."""
+    require_count(proofs, tokens)
+    for i, proof in enumerate(proofs):
+        parse(proof, min(TOPLOC_CHUNK, tokens - i * TOPLOC_CHUNK) * hidden)
+
+
 def parse(proof: bytes, values: int) -> tuple[int, NDArray[np.int64]]:
     """Modulus and coefficients [k] of a proof over a chunk of `values` activations; Malformed if anything is off."""
     k = min(TOPLOC_K, values)

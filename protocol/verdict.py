@@ -1,7 +1,9 @@
 """Verdicts: what a validator found, as a signed receipt that the contributor and everybody else can read and check.
 
-A receipt is canonical JSON (its *details*) and an EIP-712 signature over (run, work, outcome, SHA-256 of the details).
-Rules and their order: docs/verification.md. On chain, the EIP-712 digest of the receipt is the challenge's evidence.
+A receipt is canonical JSON (its *details*) and an EIP-712 signature over (run, work, outcome, samples, SHA-256 of the
+details). It binds: an accept receipt names the samples it vouches for, and who vouched for one that is convicted can be
+impeached; a hard one names those found false. Rules and their order: docs/verification.md. On chain, the EIP-712 digest of
+the receipt is the challenge's evidence.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from eth_utils import is_checksum_address
 
 from protocol import canonical
 from protocol.chain.types import Ref
-from protocol.constants import PROTOCOL_VERSION, RECEIPT_BYTES_MAX
+from protocol.constants import PROTOCOL_VERSION, RECEIPT_BYTES_MAX, SAMPLES_MAX
 from protocol.errors import Malformed
 from protocol.identity import Key
 from protocol.signing import Domain, Verdict
@@ -34,6 +36,10 @@ RULES = (
 """All rules, in the order they are checked: cheap first; a later one runs only on what passed the earlier ones."""
 
 
+ALL_SAMPLES = 2**SAMPLES_MAX - 1
+"""The file as a whole."""
+
+
 class Outcome(IntEnum):
     ACCEPT = 1
     SOFT = 2
@@ -44,18 +50,25 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one rule has against a work. `measured` and `threshold` are decimals or words, for a person to compare."""
+    """What one rule has against a work. `measured` and `threshold` are decimals or words, for a person to compare.
+
+    Bit i of `samples`: sample i of the file is what the rule has it against.
+    """
 
     rule: str
     outcome: Outcome
     measured: str
     threshold: str
     detail: str
+    samples: int = ALL_SAMPLES
 
 
 @dataclass(frozen=True)
 class Details:
-    """Everything a receipt says. `root`, `work` and `spec` are 64 hex digits; `rule` is empty on accept."""
+    """Everything a receipt says. `root`, `work`, `spec` and `samples` are 64 hex digits; `rule` is empty on accept.
+
+    Bit i of `samples` (big-endian): sample i was checked by all rules (accept), or is what the finding is about.
+    """
 
     protocol: int
     chain_id: int
@@ -73,6 +86,7 @@ class Details:
     measured: str
     threshold: str
     detail: str
+    samples: str
     sequences_checked: int
     proofs_checked: int
     tokens_checked: int
@@ -104,6 +118,14 @@ class Receipt:
     @classmethod
     def issue(cls, details: Details, key: Key, domain: Domain) -> Receipt:
         return cls(details, key.address, _message(details).sign(key, domain))
+
+    @property
+    def samples(self) -> int:
+        return int(self.details.samples, 16)
+
+    def on_chain(self) -> tuple[object, ...]:
+        """ICourt.Receipt: (validator, samples, details, signature)."""
+        return self.validator, self.samples, canonical.digest(asdict(self.details)), self.signature
 
     def evidence(self, domain: Domain) -> bytes:
         """The 32 bytes that stand for this receipt on chain."""
@@ -141,7 +163,8 @@ class Receipt:
 
 
 def _message(details: Details) -> Verdict:
-    return Verdict(details.run, bytes.fromhex(details.work), details.outcome, canonical.digest(asdict(details)))
+    work, samples = bytes.fromhex(details.work), int(details.samples, 16)
+    return Verdict(details.run, work, details.outcome, samples, canonical.digest(asdict(details)))
 
 
 def _details(value: Any) -> Details:
@@ -156,7 +179,7 @@ def _details(value: Any) -> Details:
     details = Details(**value)
     if details.outcome not in tuple(Outcome) or (details.rule not in RULES) != (details.outcome == Outcome.ACCEPT):
         raise Malformed("receipt's outcome and rule do not belong together")
-    for name in ("work", "root", "spec"):
+    for name in ("work", "root", "spec", "samples"):
         text = getattr(details, name)
         if len(text) != 64 or set(text) - set("0123456789abcdef"):
             raise Malformed(f"receipt: {name} is not 64 hex digits")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from protocol.chain import Chain
-from protocol.chain.events import Event, Submitted, ValidatorApproved, ValidatorSeated
+from protocol.chain.events import Event, Submitted, ValidatorSeated
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref
 from protocol.errors import Malformed, ProtocolViolation, Unavailable
@@ -105,7 +105,7 @@ class RolloutSource:
         self._folder = folder
         self._bounds = bounds
         self._oldest = 0
-        self._validators: set[str] = set()
+        self._service: dict[str, int] = {}  # validator → end of service in block time, 0: none in sight
         self._works: dict[bytes, _Work] = {}
         self._lines: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)  # (node, step) → sequence → work
         self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)  # (step, work) → validator →
@@ -162,9 +162,7 @@ class RolloutSource:
 
     def _follow_chain(self) -> None:
         changes = self._index.poll()
-        if any(
-            isinstance(event.data, ValidatorSeated | ValidatorApproved) for event in changes.removed + changes.added
-        ):
+        if any(isinstance(event.data, ValidatorSeated) for event in changes.removed + changes.added):
             self._read_seats()
         for s in self._submissions(changes.removed):
             work = _work(s)
@@ -182,21 +180,18 @@ class RolloutSource:
 
     def _read_seats(self) -> None:
         """Who holds a validator seat, from the beginning: so it is right whatever a reorg took back."""
-        events = [*self._index.events(ValidatorSeated), *self._index.events(ValidatorApproved)]
-        self._validators.clear()
-        for _, data in sorted(events, key=lambda pair: (pair[0].block, pair[0].log_index)):
-            match data:
-                case ValidatorSeated(run=self._run, validator=validator, seated=True):
-                    self._validators.add(validator)
-                case (
-                    ValidatorSeated(run=self._run, validator=validator)
-                    | ValidatorApproved(run=self._run, validator=validator, approved=False)
-                ):
-                    self._validators.discard(validator)
+        self._service.clear()
+        for _, seated in self._index.events(ValidatorSeated):
+            if seated.run == self._run:
+                self._service[seated.validator] = seated.until
         waiting = list(self._strangers)
         self._strangers.clear()
         for receipt in waiting:
             self._apply(receipt)
+
+    def _serves(self, validator: str) -> bool:
+        until, now = self._service.get(validator), self._index.head.time if self._index.head else 0
+        return until is not None and (until == 0 or now < until)
 
     def _add_receipt(self, data: bytes) -> None:
         try:
@@ -207,13 +202,13 @@ class RolloutSource:
             self.counts.bad_receipts += 1
             log.warning("a receipt is ignored: %s", error)
             return
-        if receipt.validator not in self._validators:
+        if not self._serves(receipt.validator):
             self.counts.bad_receipts += 1
             log.warning("a receipt is ignored: %s holds no validator seat", receipt.validator)
         self._apply(receipt)
 
     def _apply(self, receipt: Receipt) -> None:
-        if receipt.validator not in self._validators:
+        if not self._serves(receipt.validator):
             self._strangers.append(receipt)
         elif receipt.details.step >= self._oldest:
             self._verdicts[receipt.details.step, receipt.work].setdefault(receipt.validator, receipt.outcome)
@@ -221,7 +216,7 @@ class RolloutSource:
     def _accepted(self, work: bytes) -> bool:
         """Whether enough of those who hold a seat now have accepted a work, and none of them has not."""
         of = self._verdicts.get((self._works[work].event.step, work), {})
-        outcomes = [outcome for validator, outcome in of.items() if validator in self._validators]
+        outcomes = [outcome for validator, outcome in of.items() if self._serves(validator)]
         return len(outcomes) >= self._spec.verification.validators_needed and set(outcomes) == {Outcome.ACCEPT}
 
     def _collect(self) -> None:

@@ -1,4 +1,4 @@
-"""`node appeal`: asks the validators to vote on a verdict, with the operator's bond behind it."""
+"""`node appeal`: asks the validators to vote on a verdict, with a bond out of what the seat has locked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from node.journal import Journal, Submission
 from protocol.chain import Chain
 from protocol.chain.types import Case, State
 from protocol.cli import PasswordFile, Yes, confirm
-from protocol.errors import InsufficientFunds, UsageError
+from protocol.errors import UsageError
 from protocol.home import Home
 from protocol.money import duration, tokens
 
@@ -48,24 +48,19 @@ def appeal(
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
     submission = find(place, work)
-    case = _open_case(chain, run, submission)
+    seat, number, case = _open_case(chain, run, submission)
     sender = operator_sender(place, chain, password_file, operator_keystore)
-    policy, account = chain.policy(run), chain.account(sender.key.address)
-    if account.active - account.locked < policy.bond:
-        raise InsufficientFunds(
-            f"an appeal needs {tokens(policy.bond)} of free stake of {sender.key.address}",
-            hint=f"node stake {policy.bond / 10**18:g}",
-        )
-    call = chain.appeal(run, submission.ref)
+    policy = chain.policy(run)
+    call = chain.appeal(run, seat, number)
     _, gas = sender.estimate(call)
     ref, kind = submission.ref, "hard" if case.hard else "soft"
     confirm(
         "Appeal?",
         [
             f"appeals   against the {kind} verdict on step {ref.step}, sequence {ref.sequence}",
-            f"at risk   {tokens(policy.bond)} of {sender.key.address} (the operator), lost if the verdict is upheld",
+            f"at risk   {tokens(policy.bond)} of what the seat has locked, lost if the verdict is upheld",
             f"decided   by the votes of {policy.quorum} other validators within {duration(policy.vote)}; "
-            "without them the verdict falls",
+            "without them the work earns nothing and nobody loses stake",
             f"costs     at most {gas / 1e18:.6f} ETH of gas",
         ],
         yes,
@@ -85,13 +80,13 @@ def find(place: Home, work: str) -> Submission:
     return found[0]
 
 
-def _open_case(chain: Chain, run: int, submission: Submission) -> Case:
+def _open_case(chain: Chain, run: int, submission: Submission) -> tuple[str, int, Case]:
+    """(seat, number, case)"""
     name = submission.work.hex()[:12]
-    state = chain.work(run, submission.ref).state
-    if state != State.CHALLENGED:
+    state, found = chain.state(run, submission.ref), chain.case_of(run, submission.ref)
+    if state != State.CHALLENGED or found is None:
         raise UsageError(f"{name} {_SETTLED[state]}", hint=f"node submissions {name}")
-    case = chain.case(run, submission.ref)
-    late = chain.block().time - case.deadline
+    late = chain.block().time - found[2].deadline
     if late >= 0:
         raise UsageError(f"the time to appeal against the verdict on {name} ended {duration(late)} ago", hint="")
-    return case
+    return found

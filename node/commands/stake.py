@@ -19,9 +19,10 @@ from node.commands.context import (
     operator_sender,
     settings,
 )
+from protocol.chain import Chain
 from protocol.chain.events import Claimed, Withdrawn
 from protocol.chain.reverts import banned
-from protocol.chain.types import Role
+from protocol.chain.types import Role, Seat
 from protocol.cli import Json, PasswordFile, Yes, confirm, emit
 from protocol.errors import InsufficientFunds
 from protocol.money import deposit, duration, parse_tokens, tokens
@@ -56,7 +57,7 @@ def stake(
         raise banned(node_key.address)
     seated = role == Role.ACTIVE
     account = chain.account(sender.key.address)
-    missing = 0 if seated else max(0, policy.node_stake - (account.active - account.locked))
+    missing = 0 if seated else max(0, policy.node_stake - account.free)
     wei = missing if amount is None else parse_tokens(amount)
     if wei < missing:
         raise InsufficientFunds(
@@ -73,7 +74,7 @@ def stake(
             if not seated
             else "seat      already taken",
             f"at risk   {tokens(policy.penalty)} on a hard verdict; a wrong proof or wrong sampling is one",
-            f"comes back after leaving, and {duration(chain.withdrawal_delay())} after unstaking",
+            f"comes back {duration(policy.span)} after leaving, and {duration(chain.withdrawal_delay())} after unstaking",
         ],
         yes,
     )
@@ -94,14 +95,19 @@ def leave(
     password_file: PasswordFile = None,
     yes: Yes = False,
 ) -> None:
-    """Give up the seat; what was earned stays claimable."""
+    """Give up the seat; what was earned stays claimable, and the stake stays locked for as long as work can be challenged."""
     place = open_home(home)
     node = settings(place).value
-    chain = open_chain(node)
+    chain, run = open_chain(node), node.chain.run
     sender = operator_sender(place, chain, password_file, operator_keystore)
-    confirm("Leave the run?", [f"{place.address('node')} stops working for run {node.chain.run}"], yes)
-    sender.send(chain.leave(node.chain.run, place.address("node")))
-    typer.echo("left; next: node unstake AMOUNT, then node withdraw")
+    locked = duration(chain.policy(run).span)
+    confirm(
+        "Leave the run?",
+        [f"{place.address('node')} stops working for run {run}", f"its stake stays locked for {locked}"],
+        yes,
+    )
+    sender.send(chain.leave(run, place.address("node")))
+    typer.echo(f"left; next, in {locked}: node unstake AMOUNT, then node withdraw")
 
 
 def unstake(
@@ -113,13 +119,38 @@ def unstake(
 ) -> None:
     """Start the way out for free stake; it can be slashed until it is withdrawn."""
     place = open_home(home)
-    chain = open_chain(settings(place).value)
+    node = settings(place).value
+    chain, run, address = open_chain(node), node.chain.run, place.address("node")
     sender = operator_sender(place, chain, password_file, operator_keystore)
     delay = duration(chain.withdrawal_delay())
     wei = parse_tokens(amount)
+    free = chain.account(sender.key.address).free
+    seat = chain.seat(run, address)
+    if wei > free and seat.locked and seat.operator == sender.key.address and not seat.serves(chain.block().time):
+        _require_released(chain, run, seat)
+        sender.send(chain.release(run, address))
+        free = chain.account(sender.key.address).free
+    if wei > free:
+        raise InsufficientFunds(
+            f"{tokens(free)} are free to leave; the rest of {sender.key.address}'s stake backs seats",
+            hint="node leave" if seat.serves(chain.block().time) else "",
+        )
     confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
     sender.send(chain.unbond(wei))
     typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: node withdraw")
+
+
+def _require_released(chain: Chain, run: int, seat: Seat) -> None:
+    """Raises InsufficientFunds while something can still be held against a seat that was given up."""
+    until = seat.until + chain.policy(run).span
+    wait = until - chain.block().time
+    if seat.open_cases or wait > 0:
+        why = (
+            f"{seat.open_cases} cases are open"
+            if seat.open_cases
+            else f"work can be challenged for {duration(wait)} more"
+        )
+        raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
 
 
 def withdraw(

@@ -60,6 +60,10 @@ class TorchEngine:
         self._model = model
 
     @property
+    def hidden_size(self) -> int:
+        return int(self._model.config.hidden_size)
+
+    @property
     def vocabulary(self) -> int:
         return int(self._model.config.vocab_size)
 

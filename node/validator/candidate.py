@@ -74,6 +74,15 @@ class PrefillPlan:
 
 
 @dataclass
+class Checked:
+    """What got the prefill. Bit i of `samples`: sample i."""
+
+    samples: int = 0
+    proofs: int = 0
+    tokens: int = 0
+
+
+@dataclass
 class Candidate:
     context: RunContext
     commitment: Commitment
@@ -83,7 +92,7 @@ class Candidate:
     """Holds the weights of the commitment's step."""
     tokens: Tokens
     plan: PrefillPlan
-    checked: dict[str, int] = field(default_factory=lambda: {"sequences": 0, "proofs": 0, "tokens": 0})
+    checked: Checked = field(default_factory=Checked)
 
     @property
     def spec(self) -> RunSpec:
@@ -133,8 +142,8 @@ class Candidate:
     def hidden(self) -> Sequence[Tensor]:
         """The validator's own hidden states [T, H] of the chosen rows."""
         pairs = [(self.samples[row].prompt.tolist(), self.samples[row].completion.tolist()) for row in self.rows]
-        self.checked["sequences"] = len(pairs)
-        self.checked["tokens"] = sum(len(completion) for _, completion in pairs)
+        self.checked.samples = sum(1 << row for row in self.rows)
+        self.checked.tokens = sum(len(completion) for _, completion in pairs)
         return self.engine.prefill(pairs)
 
 

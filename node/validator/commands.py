@@ -11,8 +11,8 @@ import typer
 from node.commands.context import new_key, require_new
 from node.validator.settings import ValidatorSettings
 from protocol.chain import Chain, Sender
-from protocol.chain.events import Submitted
-from protocol.chain.types import Role
+from protocol.chain.events import Submitted, Withdrawn
+from protocol.chain.types import Validator
 from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.home import Home, default_home
@@ -75,9 +75,7 @@ def init(
 
 @app.command()
 def stake(
-    amount: Annotated[
-        str | None, typer.Argument(help="Tokens to stake; seat and one appeal's bond, when not given.")
-    ] = None,
+    amount: Annotated[str | None, typer.Argument(help="Tokens to stake; what the seat needs, when not given.")] = None,
     home: HomeOption = DEFAULT_HOME,
     password_file: PasswordFile = None,
     yes: Yes = False,
@@ -87,9 +85,8 @@ def stake(
     sender = _sender(place, settings, password_file)
     policy = sender.chain.policy(settings.chain.run)
     account = sender.chain.account(sender.key.address)
-    seated = sender.chain.validator(settings.chain.run, sender.key.address) == Role.ACTIVE
-    needed = policy.bond + (0 if seated else policy.validator_stake)
-    missing = max(0, needed - (account.active - account.locked))
+    seat = sender.chain.validator(settings.chain.run, sender.key.address)
+    missing = max(0, policy.validator_stake - seat.locked - account.free)
     wei = missing if amount is None else parse_tokens(amount)
     if not wei:
         typer.echo("enough is staked already")
@@ -97,7 +94,7 @@ def stake(
     delay = duration(sender.chain.withdrawal_delay())
     confirm("Stake?", [f"deposits {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"], yes)
     deposit(sender, sender.key.address, wei)
-    typer.echo(f"staked {tokens(wei)}; next: murmur validator {'start' if seated else 'enlist'}")
+    typer.echo(f"staked {tokens(wei)}; next: murmur validator {'reinforce' if seat.since else 'enlist'}")
 
 
 @app.command()
@@ -111,25 +108,91 @@ def enlist(
     place, settings = _open(home)
     sender = _sender(place, settings, password_file)
     chain, run = sender.chain, settings.chain.run
-    role, policy = chain.validator(run, sender.key.address), chain.policy(run)
-    if role == Role.NONE and not off:
+    seat, policy = chain.validator(run, sender.key.address), chain.policy(run)
+    now, address = chain.block().time, sender.key.address
+    if not off and not seat.approved:
         raise UsageError(
-            f"{sender.key.address} is not approved for run {run}",
-            hint=f"its owner runs: murmur run approve {sender.key.address}",
+            f"{address} is not approved for run {run}", hint=f"its owner runs: murmur run approve {address}"
         )
-    if role == (Role.LEFT if off else Role.ACTIVE):
+    if seat.serves(now) and seat.until:
+        raise UsageError(f"the seat was given up and still judges for {duration(seat.until - now)}", hint="")
+    if seat.serves(now) != off:
         typer.echo("nothing to do")
         return
-    account = chain.account(sender.key.address)
-    if not off and account.active - account.locked < policy.validator_stake:
-        raise InsufficientFunds(
-            f"a seat needs {tokens(policy.validator_stake)} of free stake", hint="murmur validator stake"
-        )
-    confirm(
-        "Go on?", [f"{'leaves' if off else 'takes'} the seat; {tokens(policy.validator_stake)} of stake back it"], yes
+    missing = policy.validator_stake - seat.locked
+    if not off and chain.account(address).free < missing:
+        raise InsufficientFunds(f"a seat needs {tokens(missing)} of free stake", hint="murmur validator stake")
+    consequences = (
+        [
+            f"gives up the seat; it judges for {duration(policy.span)} more, and its stake is free {duration(2 * policy.span)} after that"
+        ]
+        if off
+        else [
+            f"takes the seat; {tokens(policy.validator_stake)} of stake back it",
+            f"at risk   {tokens(policy.bond)} for each case that a jury rejects, and for each accepted work that proves false",
+        ]
     )
+    confirm("Go on?", consequences, yes)
     sender.send(chain.enlist(run, not off))
     typer.echo("seat given up" if off else "seat taken; next: murmur validator start")
+
+
+@app.command()
+def reinforce(
+    amount: Annotated[str, typer.Argument(help="Tokens of free stake to lock in the seat as well.")],
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Lock more stake in the seat: every open case puts one bond of it at risk."""
+    place, settings = _open(home)
+    sender = _sender(place, settings, password_file)
+    wei, free = parse_tokens(amount), sender.chain.account(sender.key.address).free
+    if free < wei:
+        raise InsufficientFunds(f"{tokens(free)} of stake are free", hint=f"murmur validator stake {amount}")
+    confirm("Lock?", [f"locks {tokens(wei)} in the seat until it is given up and released"], yes)
+    sender.send(sender.chain.reinforce(settings.chain.run, wei))
+    locked = sender.chain.validator(settings.chain.run, sender.key.address).locked
+    typer.echo(f"{tokens(locked)} back the seat now")
+
+
+@app.command()
+def unstake(
+    amount: Annotated[str, typer.Argument(help="Tokens to take out of stake.")],
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Start the way out for free stake; the stake of a seat that was given up is freed first, when its time has come."""
+    place, settings = _open(home)
+    sender = _sender(place, settings, password_file)
+    chain, run, address = sender.chain, settings.chain.run, sender.key.address
+    wei, free, seat = parse_tokens(amount), chain.account(address).free, chain.validator(run, address)
+    if wei > free and seat.until:
+        wait = seat.until + 2 * chain.policy(run).span - chain.block().time
+        if seat.open_cases or wait > 0:
+            why = (
+                f"{seat.open_cases} cases are open"
+                if seat.open_cases
+                else f"it answers for its receipts {duration(wait)} more"
+            )
+            raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
+        sender.send(chain.release_validator(run, address))
+        free = chain.account(address).free
+    if wei > free:
+        raise InsufficientFunds(f"{tokens(free)} are free to leave", hint="murmur validator enlist --off")
+    delay = duration(chain.withdrawal_delay())
+    confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
+    sender.send(chain.unbond(wei))
+    typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: murmur validator withdraw")
+
+
+@app.command()
+def withdraw(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
+    """Pay out unstaked tokens whose time has come."""
+    place, settings = _open(home)
+    sent = (sender := _sender(place, settings, password_file)).send(sender.chain.withdraw())
+    typer.echo(f"withdrew {tokens(sent.event(Withdrawn).amount)}")
 
 
 @app.command()
@@ -164,23 +227,34 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
     chain.check(settings.chain.chain_id)
     address = place.address("validator")
-    role, account = chain.validator(settings.chain.run, address), chain.account(address)
+    seat, account = chain.validator(settings.chain.run, address), chain.account(address)
+    role = _role(seat, chain.block().time)
     told = place.read_status() or {"state": "never started"}
     data = {
         "validator": address,
-        "role": role.name.lower(),
+        "role": role,
+        "open_cases": seat.open_cases,
+        "backing": seat.locked,
         "stake": account.active,
         "locked": account.locked,
         "doing": told,
     }
 
     def text() -> None:
-        typer.echo(f"Seat\n  {role.name.lower()} in run {settings.chain.run}, {address}")
-        typer.echo(f"Stake\n  {tokens(account.active)}, {tokens(account.locked)} of it locked")
+        typer.echo(f"Seat\n  {role} in run {settings.chain.run}, {address}")
+        typer.echo(
+            f"Stake\n  {tokens(account.active)}, {tokens(seat.locked)} of it back the seat, {seat.open_cases} cases open"
+        )
         counts = ", ".join(f"{told[k]} {k}" for k in ("pending", "accept", "soft", "hard") if k in told)
         typer.echo(f"Work\n  {told['state']}" + (f": {counts}" if counts else ""))
 
     emit(data, as_json, text)
+
+
+def _role(seat: Validator, now: int) -> str:
+    if seat.serves(now):
+        return "active" if not seat.until else f"active for {duration(seat.until - now)} more"
+    return "left" if seat.since else "approved" if seat.approved else "none"
 
 
 @app.command()

@@ -9,36 +9,50 @@ Chain and hub do not wait for each other: a hub that is down or refuses a receip
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+
+from eth_utils import keccak
 
 from node.validator import journal as states
 from node.validator.journal import Journal, Judgement
 from node.validator.settings import JudgeSettings
 from protocol.chain import Sender
-from protocol.chain.types import State
+from protocol.chain.journal import Journal as Transactions
 from protocol.errors import InsufficientFunds, TransactionReverted
 from protocol.hub import Refused
 from protocol.role import Connection
+from protocol.signing import Domain
 from protocol.verdict import Details, Outcome, Receipt
 
 log = logging.getLogger("validator")
 
 _LAST_PART = 10  # a work is challenged in the last tenth of its window, even while another hard case is open
 
+_WORKS_MOST = 64  # in one case: its gas stays well below any block's limit
+_NOBODY = ("0x" + "0" * 40, 0, bytes(32), b"")  # a second validator's receipt, where the policy asks for none
+
 Told = Callable[[bytes], Mapping[str, Receipt]]
 """Receipts of seated validators on a work, by validator."""
 
 
 class Court:
-    def __init__(self, connection: Connection, journal: Journal, settings: JudgeSettings) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        journal: Journal,
+        settings: JudgeSettings,
+        transactions: Transactions | None = None,
+    ) -> None:
+        """`transactions` is the journal of what this validator's key sends."""
         self._c = connection
         self._journal = journal
         self._settings = settings
         self._address = connection.key.address
-        self._sender = Sender(connection.chain, connection.key)
+        self._sender = Sender(connection.chain, connection.key, transactions)
         self._rests_at_hub = Rests(settings.retry_seconds)
         self._rests_on_chain = Rests(settings.retry_seconds)
         self._poor_until = 0.0
@@ -64,14 +78,20 @@ class Court:
             others = {validator: r for validator, r in told(judgement.work).items() if validator != self._address}
             everybody = not set(validators) - {self._address} - set(others)
             waited = self._waited(judgement, now)
-            if any(other.outcome == Outcome.HARD for other in others.values()):
-                self._journal.put(_shown(replace(judgement, state=states.DECIDED)))
+            second = self._second(judgement, others.values())
+            if second is not None:
+                self._journal.put(_shown(replace(judgement, state=states.DECIDED, second=second.encode())))
             elif everybody or waited > 1:
                 reason = "no other validator found it" if others else "no second validator answered"
                 log.warning("hard finding on %s becomes soft: %s", judgement.work.hex()[:12], reason)
                 self._journal.put(self._softened(judgement))
             elif waited > 0.5:
                 self._journal.put(_shown(judgement))
+
+    def _second(self, judgement: Judgement, others: Collection[Receipt]) -> Receipt | None:
+        """Another validator's receipt that finds some of the same samples false."""
+        samples = self._receipt(judgement).samples
+        return next((r for r in others if r.outcome == Outcome.HARD and r.samples & samples), None)
 
     def _waited(self, judgement: Judgement, now: int) -> float:
         """Which part of the wait for a second opinion is over. Where the hub takes no request, half of the window is."""
@@ -119,42 +139,70 @@ class Court:
 
     def challenge(self, now: int) -> None:
         """Takes to court what is to be challenged, the gravest first; `now` in block time."""
+        soft: dict[str, list[Judgement]] = {}
         for judgement in self._journal.in_state(states.DECIDED):
-            if time.monotonic() < self._poor_until:
-                return
             if judgement.work in self._rests_on_chain:
                 continue
-            try:
-                state = self._challenge(judgement, now)
-            except InsufficientFunds as error:
-                log.error("cannot challenge %s now: %s (%s)", judgement.work.hex()[:12], error, error.hint)
-                self._poor_until = time.monotonic() + self._settings.retry_seconds
-                return  # cases that are settled free their bonds; the window is long
+            if judgement.outcome == Outcome.HARD:
+                self._bring([judgement], now, self._accuse)
+            else:
+                soft.setdefault(self._receipt(judgement).details.node, []).append(judgement)
+        for of_node in soft.values():
+            if now - min(judgement.judged_at for judgement in of_node) >= self._settings.batch_seconds:
+                self._bring(of_node[:_WORKS_MOST], now, self._challenge)
+
+    def _bring(self, judgements: list[Judgement], now: int, to_court: Callable[[list[Judgement], int], str]) -> None:
+        """Brings judgements to court together; they share what becomes of them."""
+        if time.monotonic() < self._poor_until:
+            return
+        name = ", ".join(judgement.work.hex()[:12] for judgement in judgements)
+        try:
+            state = to_court(judgements, now)
+        except InsufficientFunds as error:
+            log.error("cannot challenge %s now: %s (%s)", name, error, error.hint)
+            self._poor_until = time.monotonic() + self._settings.retry_seconds
+            return  # cases that are settled free their bonds; the window is long
+        except TransactionReverted as error:
+            if error.reason in ("Denied", "NotOnBench"):
+                raise  # this seat is gone
+            log.info("no case on %s: %s", name, error)
+            state = states.CLOSED if error.reason in ("WrongState", "TooLate") else states.DECIDED
+        for judgement in judgements:
             if state == states.DECIDED:
                 self._rests_on_chain.add(judgement.work)
             else:
                 self._journal.put(replace(judgement, state=state))
 
-    def _challenge(self, judgement: Judgement, now: int) -> str:
-        """The judgement's next state: challenged; closed, where there is nothing to gain any more; the same, for later."""
-        receipt, run = self._receipt(judgement), self._c.run
-        ref, hard = receipt.details.ref, judgement.outcome == Outcome.HARD
-        seat, work = self._c.chain.seat(run, ref.node), self._c.chain.work(run, ref)
+    def _accuse(self, judgements: list[Judgement], now: int) -> str:
+        """Accuses the author of one work. Returns the judgement's next state: challenged; closed, where there is nothing to
+        gain any more; the same, for later."""
+        (judgement,) = judgements
+        receipt, run, chain = self._receipt(judgement), self._c.run, self._c.chain
+        ref = receipt.details.ref
+        seat, work, known = chain.seat(run, ref.node), chain.work(run, ref), chain.case_of(run, ref)
         left = work.time + self._c.policy.window - now
-        if work.state != State.SUBMITTED or seat.swept or left <= 0:
+        if work.time == 0 or seat.swept or left <= 0 or (known is not None and known[2].hard):
             return states.CLOSED
-        if hard and seat.open_hard and left > self._c.policy.window / _LAST_PART:
+        if seat.open_hard and left > self._c.policy.window / _LAST_PART:
             return states.DECIDED  # that case takes this work as well, unless it is cleared
-        try:
-            self._sender.send(self._c.chain.challenge(run, ref, hard, receipt.evidence(self._c.chain.domain)))
-        except TransactionReverted as error:
-            if error.reason == "Denied":
-                raise  # this seat is gone
-            log.info("no case on %s: %s", receipt.details.work[:12], error)
-            return states.CLOSED if error.reason in ("WrongState", "TooLate") else states.DECIDED
-        log.warning(
-            "challenged %s as %s: rule %s", receipt.details.work[:12], "hard" if hard else "soft", receipt.details.rule
+        second = _NOBODY if judgement.second is None else self._parse(judgement.second).on_chain()
+        call = chain.accuse(run, ref, receipt.samples, receipt.evidence(chain.domain), second)
+        self._sender.send(call, name=f"accuse/{judgement.work.hex()}")
+        log.warning("accused %s: rule %s", receipt.details.work[:12], receipt.details.rule)
+        return states.CHALLENGED
+
+    def _challenge(self, judgements: list[Judgement], now: int) -> str:
+        """Disputes works of one seat in one case. Those past their window or in a case already are left out by the chain."""
+        receipts = [self._receipt(judgement) for judgement in judgements]
+        if all(self._c.chain.work(self._c.run, r.details.ref).number for r in receipts):
+            return states.CLOSED
+        call = self._c.chain.challenge(
+            self._c.run, [r.details.ref for r in receipts], evidence_of(receipts, self._c.chain.domain)
         )
+        works = hashlib.sha256(b"".join(judgement.work for judgement in judgements)).hexdigest()
+        self._sender.send(call, name=f"challenge/{works}")
+        for receipt in receipts:
+            log.warning("challenged %s: rule %s", receipt.details.work[:12], receipt.details.rule)
         return states.CHALLENGED
 
     def settle(self, now: int) -> None:
@@ -162,15 +210,15 @@ class Court:
         for judgement in self._journal.in_state(states.CHALLENGED):
             if judgement.work in self._rests_on_chain:
                 continue
-            ref = self._receipt(judgement).details.ref
-            state = self._c.chain.work(self._c.run, ref).state
-            if state in (State.CHALLENGED, State.APPEALED):
-                if now < self._c.chain.case(self._c.run, ref).deadline:
+            known = self._c.chain.case_of(self._c.run, self._receipt(judgement).details.ref)
+            if known is not None and not known[2].stage.closed:
+                seat, number, case = known
+                if now < case.deadline:
                     continue
                 try:
-                    self._sender.send(self._c.chain.settle(self._c.run, ref))
+                    self._sender.send(self._c.chain.settle(self._c.run, seat, number), name=f"settle/{seat}/{number}")
                 except (TransactionReverted, InsufficientFunds) as error:
-                    log.warning("case %s not settled yet: %s", judgement.work.hex()[:12], error)
+                    log.warning("case %d against %s not settled yet: %s", number, seat, error)
                     self._rests_on_chain.add(judgement.work)
                     continue
             self._journal.put(replace(judgement, state=states.CLOSED))
@@ -179,7 +227,16 @@ class Court:
     # ---- both ----------------------------------------------------------------------------------------------------------
 
     def _receipt(self, judgement: Judgement) -> Receipt:
-        return Receipt.parse(judgement.receipt, self._c.chain.domain, self._c.run)
+        return self._parse(judgement.receipt)
+
+    def _parse(self, data: bytes) -> Receipt:
+        return Receipt.parse(data, self._c.chain.domain, self._c.run)
+
+
+def evidence_of(receipts: Sequence[Receipt], domain: Domain) -> bytes:
+    """The 32 bytes that stand for receipts on chain: the EIP-712 digest of one, keccak256 of all digests of several."""
+    digests = [receipt.evidence(domain) for receipt in receipts]
+    return digests[0] if len(digests) == 1 else keccak(b"".join(digests))
 
 
 class Rests:

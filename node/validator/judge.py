@@ -6,10 +6,9 @@ neither needs the other, and an edited token disturbs a proof just enough to be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 
-from node.validator.candidate import Candidate, Commitment, RunContext
+from node.validator.candidate import Candidate, Checked, Commitment, RunContext
 from node.validator.rules import RULES
 from protocol.constants import PROTOCOL_VERSION
 from protocol.verdict import Details, Finding, Outcome
@@ -38,9 +37,10 @@ def details(
     commitment: Commitment,
     finding: Finding | None,
     time: int,
-    checked: Mapping[str, int] = MappingProxyType({}),
+    checked: Checked | None = None,
 ) -> Details:
     """What the receipt for a judgement says; `time` in block time, `checked` as Candidate counts it."""
+    checked = checked or Checked()
     ref, domain = commitment.ref, context.domain
     return Details(
         protocol=PROTOCOL_VERSION, chain_id=domain.chain_id, contract=domain.contract, run=context.run,
@@ -48,8 +48,8 @@ def details(
         units=commitment.units, spec=context.spec_digest.hex(),
         outcome=int(finding.outcome if finding else Outcome.ACCEPT), rule=finding.rule if finding else "",
         measured=_readable(finding.measured) if finding else "", threshold=_readable(finding.threshold) if finding else "",
-        detail=_readable(finding.detail) if finding else "", sequences_checked=checked.get("sequences", 0),
-        proofs_checked=checked.get("proofs", 0), tokens_checked=checked.get("tokens", 0), time=time,
+        detail=_readable(finding.detail) if finding else "", samples=f"{finding.samples if finding else checked.samples:064x}",
+        sequences_checked=checked.samples.bit_count(), proofs_checked=checked.proofs, tokens_checked=checked.tokens, time=time,
     )  # fmt: skip
 
 

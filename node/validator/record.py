@@ -1,5 +1,7 @@
 """What the chain's events say of one run: who validates, how a node was seated, what it committed to before.
 
+A validator's removal takes effect later than it is announced, when every case on earlier work is closed; until then it judges.
+
 It reads the index, never the contract's present state: a work is judged as things stood in the block of its commitment, so
 that nobody can change a verdict afterwards by leaving and joining again.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from protocol import rendezvous
-from protocol.chain.events import Event, Joined, Submitted, ValidatorApproved, ValidatorSeated
+from protocol.chain.events import Event, Joined, Rotated, Submitted, ValidatorSeated
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref
 
@@ -25,10 +27,11 @@ class Record:
 
     def rebuild(self) -> None:
         """Reads everything anew; needed when the chain took something back."""
-        self.validators: frozenset[str] = frozenset()
+        self._service: dict[str, int] = {}  # validator → end of service in block time, 0: none in sight
         self._hardware: dict[str, list[tuple[Place, int]]] = {}
         self._roots: dict[str, list[tuple[Place, bytes]]] = {}
-        kinds = (Joined, Submitted, ValidatorSeated, ValidatorApproved)
+        self._seats: dict[str, str] = {}  # key of a node → name of its seat, where they differ
+        kinds = (Joined, Rotated, Submitted, ValidatorSeated)
         for event in sorted((event for kind in kinds for event, _ in self._index.events(kind)), key=_place):
             self.add(event)
 
@@ -41,10 +44,19 @@ class Record:
                 self._hardware.setdefault(joined.node, []).append((_place(event), joined.hardware))
             case Submitted() as submitted:
                 self._roots.setdefault(submitted.node, []).append((_place(event), submitted.root))
-            case ValidatorSeated(validator=validator, seated=True):
-                self.validators |= {validator}
-            case ValidatorSeated(validator=validator) | ValidatorApproved(validator=validator, approved=False):
-                self.validators -= {validator}
+            case Rotated() as rotated:
+                self._seats[rotated.node] = rotated.seat
+                self._hardware[rotated.node] = list(self._hardware.get(rotated.seat, []))
+            case ValidatorSeated() as seated:
+                self._service[seated.validator] = seated.until
+
+    def validators(self, now: int) -> frozenset[str]:
+        """Who judges; `now` in block time."""
+        return frozenset(v for v, until in self._service.items() if until == 0 or now < until)
+
+    def seat(self, node: str) -> str:
+        """Name of a node's seat: the first key it had."""
+        return self._seats.get(node, node)
 
     def works(self) -> list[Event]:
         """All commitments of the run, oldest first."""
@@ -59,9 +71,9 @@ class Record:
         """Roots the same node committed to before."""
         return frozenset(root for place, root in self._roots.get(event.data.node, []) if place < _place(event))
 
-    def line(self, event: Event) -> tuple[str, ...]:
+    def line(self, event: Event, now: int) -> tuple[str, ...]:
         """Validators in the order in which this work is theirs to judge."""
-        return _line(work_id(event.data), event.block_hash, self.validators)
+        return _line(work_id(event.data), event.block_hash, self.validators(now))
 
 
 def work_id(submitted: Submitted) -> bytes:

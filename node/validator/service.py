@@ -22,7 +22,7 @@ from node.validator.rules import available
 from node.validator.settings import JudgeSettings
 from protocol import machine
 from protocol.chain.events import Event, Submitted
-from protocol.chain.types import Role
+from protocol.chain.journal import Journal as Transactions
 from protocol.errors import MurmurationError, PreflightError, ProtocolViolation
 from protocol.home import Home
 from protocol.role import Connection, is_fatal
@@ -62,7 +62,8 @@ class ValidatorService:
         self._stop = stop or threading.Event()
         self._journal = Journal(home.data / "journal.sqlite")
         self._bench = Bench(connection, home.data, self._journal, threads=settings.threads)
-        self._court = Court(connection, self._journal, settings)
+        self._transactions = Transactions(home.data / "transactions.sqlite")
+        self._court = Court(connection, self._journal, settings, self._transactions)
         self._index = connection.index(home.data / "chain.sqlite")
         self._record = Record(self._index, connection.run)
         self._behind = True  # whether news of the chain may have been missed
@@ -79,6 +80,7 @@ class ValidatorService:
     def close(self) -> None:
         self._bench.close()
         self._journal.close()
+        self._transactions.close()
         self._index.close()
 
     def run(self) -> None:
@@ -106,7 +108,8 @@ class ValidatorService:
         waits for a long queue.
         """
         self._follow_chain()
-        now, validators = self._now(), self._record.validators
+        now = self._now()
+        validators = self._record.validators(now)
         reached = self._at_hub(self._follow_hub)
         judged = reached and self._judge_one()
         self._court.decide(self._told, validators, now)
@@ -217,7 +220,7 @@ class ValidatorService:
             return False
         if task.work in self._requested:
             return True
-        line, needed = self._record.line(task.event), self._c.spec.verification.validators_needed
+        line, needed = self._record.line(task.event, self._now()), self._c.spec.verification.validators_needed
         if self._address not in line:
             return False
         silent = line.index(self._address) + 1 - needed
@@ -230,8 +233,8 @@ class ValidatorService:
 
     def _told(self, work: bytes) -> dict[str, Receipt]:
         """Receipts of a work, by validator; only those count who hold a seat now."""
-        told = self._receipts.get(work, {})
-        return {validator: receipt for validator, receipt in told.items() if validator in self._record.validators}
+        told, serving = self._receipts.get(work, {}), self._record.validators(self._now())
+        return {validator: receipt for validator, receipt in told.items() if validator in serving}
 
     def _open_steps(self) -> list[int]:
         """The newest steps that works still wait to be judged for, as many as may be kept besides the usual ones."""
@@ -253,7 +256,7 @@ class ValidatorService:
         if found is None:
             task.not_before = time.monotonic() + self._c.settings.poll_seconds
             return False
-        self._court.take(found, self._record.validators, self._requested)
+        self._court.take(found, self._record.validators(self._now()), self._requested)
         del self._tasks[task.work]
         self._bench.discard(task.event.data.root)
         _log(found)
@@ -283,7 +286,8 @@ def _log(d: Details) -> None:
 
 def require_seat(connection: Connection) -> None:
     """Raises PreflightError unless this validator holds a seat."""
-    if connection.chain.validator(connection.run, connection.key.address) != Role.ACTIVE:
+    seat = connection.chain.validator(connection.run, connection.key.address)
+    if not seat.serves(connection.block_time()):
         raise PreflightError(
             f"{connection.key.address} holds no validator seat in run {connection.run}", hint="murmur validator enlist"
         )

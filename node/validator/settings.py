@@ -13,6 +13,8 @@ class JudgeSettings(Settings):
     """How long an assigned validator may be silent before the next in order judges as well."""
     opinion_seconds: float = Field(default=120.0, gt=0)
     """How long a hard finding waits for a second validator before it is treated as soft."""
+    batch_seconds: float = Field(default=600.0, ge=0)
+    """How long a soft finding waits for others on the same seat, in block time: one case and one bond for all of them."""
     retry_seconds: float = Field(default=5.0, gt=0)
     """Pause before a judgement that could not be made is tried again."""
     threads: int = Field(default=1, ge=1)

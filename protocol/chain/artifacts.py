@@ -10,6 +10,8 @@ from typing import Any
 
 from eth_utils import keccak
 
+CONTRACTS = ("Token", "Bonds", "Runs", "Court", "Wages")
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -34,6 +36,6 @@ class Artifact:
 
 @cache
 def load(contract: str) -> Artifact:
-    """`contract` is Token, Bonds or Runs."""
+    """`contract` is one of CONTRACTS."""
     data = json.loads((files("protocol.chain") / "abi" / f"{contract}.json").read_text())
     return Artifact(**{**data, "immutables": tuple(map(tuple, data["immutables"]))})

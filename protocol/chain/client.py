@@ -21,8 +21,23 @@ from web3.exceptions import BadFunctionCallOutput, BlockNotFound, ContractCustom
 from protocol.chain import artifacts, reverts
 from protocol.chain.endpoints import Endpoints
 from protocol.chain.events import Event, from_log
-from protocol.chain.types import Account, Block, Case, Funds, Policy, Publication, Ref, Role, Seat, State, Work
-from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, WrongChain
+from protocol.chain.types import (
+    Account,
+    Block,
+    Case,
+    Funds,
+    Policy,
+    Publication,
+    Ref,
+    Role,
+    Seat,
+    Stage,
+    State,
+    Status,
+    Validator,
+    Work,
+)
+from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, TransactionReverted, WrongChain
 from protocol.signing import Domain
 
 log = logging.getLogger(__name__)
@@ -43,6 +58,7 @@ class Chain:
     def __init__(self, rpc: str | Sequence[str], contract: str | None, *, timeout: float = 10.0) -> None:
         """`rpc`: one endpoint or several, the preferred one first; `timeout` in seconds bounds one request to one of them."""
         endpoints = [rpc] if isinstance(rpc, str) else list(rpc)
+        self.endpoints = tuple(endpoints)
         self.rpc = ", ".join(endpoints)
         self.web3 = Web3(Endpoints(endpoints, timeout=timeout))
         self._contract = contract
@@ -53,14 +69,14 @@ class Chain:
         """Raises WrongChain unless this is `chain_id` and the contracts hold the code this package ships."""
         if chain_id is not None and self.chain_id != chain_id:
             raise WrongChain(f"{self.rpc} is chain {self.chain_id}, not {chain_id}")
-        for name in ("Runs", "Bonds"):  # in this order: Runs is asked where Bonds is
-            address = (self.runs if name == "Runs" else self.bonds).address
+        for name in ("runs", "bonds", "court"):  # in this order: Runs is asked where the others are
+            address = getattr(self, name).address
             with self.errors("reading contract code"):
                 code = bytes(self.web3.eth.get_code(address))
-            shipped = artifacts.load(name)
+            shipped = artifacts.load(name.capitalize())
             if shipped.code_hash(code) != shipped.expected_code_hash:
                 what = "no such contract" if not code else "other code than this version ships"
-                raise WrongChain(f"at {address} ({name}) on chain {self.chain_id} lies {what}")
+                raise WrongChain(f"at {address} ({name.capitalize()}) on chain {self.chain_id} lies {what}")
 
     @contextmanager
     def errors(self, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
@@ -102,22 +118,30 @@ class Chain:
         return self._at("Bonds", self._read("finding Bonds", lambda: self.runs.functions.bonds().call()))
 
     @cached_property
+    def court(self) -> Any:
+        return self._at("Court", self._read("finding Court", lambda: self.runs.functions.court().call()))
+
+    @cached_property
     def token(self) -> Any:
         return self._at("Token", self._read("finding the token", lambda: self.runs.functions.token().call()))
 
     @cached_property
     def _topics(self) -> dict[tuple[str, bytes], Any]:
-        contracts = (self.runs, self.bonds) if self._contract else ()
+        contracts = (self.runs, self.bonds, self.court) if self._contract else ()
         return {(c.address, bytes.fromhex(e.topic.removeprefix("0x"))): e for c in contracts for e in c.events}
 
     def decode(self, entry: Any) -> Any:
-        """The event dataclass (events.py) of a raw log of Runs or Bonds; None for anything else."""
+        """The event dataclass (events.py) of a raw log of Runs, Bonds or Court; None for anything else."""
         event = self._topics.get((entry["address"], bytes(entry["topics"][0]) if entry["topics"] else b""))
         return event and from_log(event.event_name, dict(event.process_log(entry)["args"]))
 
     def logs(self, first: int, last: int) -> list[Event]:
         """Events of our contracts in blocks first … last, in order."""
-        query = {"address": [self.runs.address, self.bonds.address], "fromBlock": first, "toBlock": last}
+        query = {
+            "address": [c.address for c in (self.runs, self.bonds, self.court)],
+            "fromBlock": first,
+            "toBlock": last,
+        }
         with self.errors("reading events"):
             found = [(entry, self.decode(entry)) for entry in self.web3.eth.get_logs(query)]
         return [
@@ -164,10 +188,15 @@ class Chain:
         return self._call("reading an allowance", self.token.functions.allowance(owner, spender))
 
     def policy(self, run: int) -> Policy:
-        found = Policy(*self._call("reading the policy", self.runs.functions.policy(run)))
-        if int(found.owner, 16) == 0:
-            raise ConfigError(f"there is no run {run} at {self.runs.address}", hint="check --run and --contract")
-        return found
+        """Raises ConfigError where there is no such run."""
+        try:
+            return Policy(*self._call("reading the policy", self.court.functions.policy(run)))
+        except TransactionReverted as error:
+            if error.reason != "NoSuchRun":
+                raise
+            raise ConfigError(
+                f"there is no run {run} at {self.runs.address}", hint="check --run and --contract"
+            ) from error
 
     def run_count(self) -> int:
         return self._call("counting runs", self.runs.functions.count())
@@ -177,6 +206,9 @@ class Chain:
 
     def funds(self, run: int) -> Funds:
         return Funds(*self._call("reading the budget", self.runs.functions.funds(run)))
+
+    def status(self, run: int) -> Status:
+        return Status(*self._call("reading the run", self.runs.functions.status(run)))
 
     def paused(self, run: int) -> bool:
         return self._call("reading the pause", self.runs.functions.paused(run))
@@ -193,18 +225,41 @@ class Chain:
         return self.publication(run, count - 1) if count else None
 
     def seat(self, run: int, node: str) -> Seat:
+        """The seat that `node` holds or held."""
         operator, role, *rest = self._call("reading a seat", self.runs.functions.seats(run, node))
         return Seat(operator, Role(role), *rest)
 
-    def validator(self, run: int, address: str) -> Role:
-        return Role(self._call("reading a validator", self.runs.functions.validators(run, address)))
+    def seat_name(self, run: int, node: str) -> ChecksumAddress:
+        """Name of the seat that `node` holds or held: the first key it had."""
+        return self._call("reading a seat", self.runs.functions.seatOf(run, node))
+
+    def validator(self, run: int, address: str) -> Validator:
+        return Validator(*self._call("reading a validator", self.court.functions.validators(run, address)))
+
+    def seated_validators(self, run: int) -> int:
+        """How many validators have a seat and no end of service in sight."""
+        return self._call("counting validators", self.court.functions.seated(run))
 
     def work(self, run: int, ref: Ref) -> Work:
-        time, units, state = self._call("reading a work", self.runs.functions.works(ref.work_id(run)))
-        return Work(time, units, State(state))
+        return Work(*self._call("reading a work", self.runs.functions.works(ref.work_id(run))))
 
-    def case(self, run: int, ref: Ref) -> Case:
-        return Case(*self._call("reading a case", self.runs.functions.cases(ref.work_id(run))))
+    def state(self, run: int, ref: Ref) -> State:
+        return State(self._call("reading a work", self.court.functions.stateOf(run, ref.as_tuple())))
+
+    def case(self, run: int, seat: str, number: int) -> Case:
+        """Case `number` against a seat; they are counted from 1."""
+        challenger, earliest, deadline, stage, *rest = self._call(
+            "reading a case", self.court.functions.cases(run, seat, number)
+        )
+        return Case(challenger, earliest, deadline, Stage(stage), *rest)
+
+    def case_of(self, run: int, ref: Ref) -> tuple[ChecksumAddress, int, Case] | None:
+        """(seat, number, case) of the case that last took a work; None when none did."""
+        number = self.work(run, ref).number
+        if not number:
+            return None
+        seat = self.seat_name(run, ref.node)
+        return seat, number, self.case(run, seat, number)
 
     def account(self, address: str) -> Account:
         return Account(*self._call("reading a stake", self.bonds.functions.accounts(address)))
@@ -250,16 +305,43 @@ class Chain:
         return Call("pausing the run" if on else "resuming the run", self.runs.functions.pause(run, on))
 
     def approve_validator(self, run: int, validator: str, on: bool) -> Call:
-        return Call("approving the validator", self.runs.functions.approve(run, validator, on))
+        return Call("approving the validator", self.court.functions.approve(run, validator, on))
 
     def enlist(self, run: int, on: bool) -> Call:
-        return Call("taking the validator seat" if on else "leaving the seat", self.runs.functions.enlist(run, on))
+        return Call("taking the validator seat" if on else "leaving the seat", self.court.functions.enlist(run, on))
+
+    def reinforce(self, run: int, amount: int) -> Call:
+        return Call("locking more stake", self.court.functions.reinforce(run, amount))
+
+    def release_validator(self, run: int, validator: str) -> Call:
+        return Call("freeing the seat's stake", self.court.functions.release(run, validator))
 
     def join(self, run: int, node: str, peer: bytes, hardware: int, deadline: int, consent: bytes) -> Call:
         return Call("taking a seat", self.runs.functions.join(run, node, peer, hardware, deadline, consent, b""))
 
     def leave(self, run: int, node: str) -> Call:
         return Call("leaving the seat", self.runs.functions.leave(run, node))
+
+    def release(self, run: int, node: str) -> Call:
+        return Call("freeing the seat's stake", self.runs.functions.release(run, node))
+
+    def rotate(self, run: int, node: str, new: str, peer: bytes, deadline: int, consent: bytes) -> Call:
+        return Call("changing the node's key", self.runs.functions.rotate(run, node, new, peer, deadline, consent))
+
+    def offer(self, run: int, node: str, to: str) -> Call:
+        return Call("offering the seat", self.runs.functions.offer(run, node, to))
+
+    def accept(self, run: int, node: str) -> Call:
+        return Call("taking over the seat", self.runs.functions.accept(run, node))
+
+    def ban(self, run: int, node: str) -> Call:
+        return Call("banning the node", self.runs.functions.ban(run, node))
+
+    def defund(self, run: int, amount: int) -> Call:
+        return Call("announcing the withdrawal", self.runs.functions.defund(run, amount))
+
+    def collect(self, run: int) -> Call:
+        return Call("collecting from the budget", self.runs.functions.collect(run))
 
     def publish(self, run: int, step: int, manifest: bytes) -> Call:
         return Call("publishing weights", self.runs.functions.publish(run, step, manifest))
@@ -268,17 +350,27 @@ class Chain:
         function = self.runs.functions.submit(run, ref.root, ref.step, ref.sequence, units, beacon)
         return Call("submitting work", function)
 
-    def challenge(self, run: int, ref: Ref, hard: bool, evidence: bytes) -> Call:
-        return Call("challenging a work", self.runs.functions.challenge(run, ref.as_tuple(), hard, evidence))
+    def challenge(self, run: int, refs: Sequence[Ref], evidence: bytes) -> Call:
+        """A soft case on works of one seat; those past their window or in a case already are left out."""
+        function = self.court.functions.challenge(run, [ref.as_tuple() for ref in refs], evidence)
+        return Call("challenging works", function)
 
-    def appeal(self, run: int, ref: Ref) -> Call:
-        return Call("appealing", self.runs.functions.appeal(run, ref.as_tuple()))
+    def accuse(self, run: int, ref: Ref, samples: int, evidence: bytes, second: tuple[object, ...]) -> Call:
+        """A hard case; bit i of `samples`: sample i is false. `second`: another validator's receipt, as Receipt.on_chain."""
+        return Call("accusing a node", self.court.functions.accuse(run, ref.as_tuple(), samples, evidence, second))
 
-    def vote(self, run: int, ref: Ref, uphold: bool) -> Call:
-        return Call("voting on an appeal", self.runs.functions.vote(run, ref.as_tuple(), uphold))
+    def appeal(self, run: int, seat: str, number: int) -> Call:
+        return Call("appealing", self.court.functions.appeal(run, seat, number))
 
-    def settle(self, run: int, ref: Ref) -> Call:
-        return Call("settling a case", self.runs.functions.settle(run, ref.as_tuple()))
+    def vote(self, run: int, seat: str, number: int, uphold: bool) -> Call:
+        return Call("voting on an appeal", self.court.functions.vote(run, seat, number, uphold))
+
+    def settle(self, run: int, seat: str, number: int) -> Call:
+        return Call("settling a case", self.court.functions.settle(run, seat, number))
+
+    def impeach(self, run: int, ref: Ref, number: int, accepted: tuple[object, ...]) -> Call:
+        """Slashes a validator whose accept receipt covers a sample that case `number` convicted."""
+        return Call("impeaching a validator", self.court.functions.impeach(run, ref.as_tuple(), number, accepted))
 
     def claim(self, run: int, node: str) -> Call:
         return Call("claiming rewards", self.runs.functions.claim(run, node))

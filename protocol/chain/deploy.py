@@ -1,6 +1,7 @@
 """Deploys the contracts from the shipped bytecode, without a compiler, and remembers where they are.
 
-The addresses file (JSON) is what people hand around: chain id, Runs, Bonds, token and the block to index from.
+The addresses file (JSON) is what people hand around: chain id, the contracts and the block to index from. Runs names the
+address of Court before Court is there (the next transaction's of the same key), and Court refuses to live anywhere else.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from eth_utils import to_checksum_address
+import rlp
+from eth_utils import keccak, to_canonical_address, to_checksum_address
 
 from protocol.chain import artifacts
 from protocol.chain.client import Call, Chain
@@ -25,6 +27,8 @@ class Deployment:
     chain_id: int
     runs: str
     bonds: str
+    court: str
+    wages: str
     token: str
     block: int
     """Block of deployment: events need not be looked for before it."""
@@ -42,15 +46,28 @@ class Deployment:
 
 
 def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | None = None) -> Deployment:
-    """Deploys Runs (which brings Bonds) over `token`, or over a new development token; `withdrawal_delay` in seconds."""
+    """Deploys Runs (which brings Bonds), Court and Wages over `token`, or over a new development token.
+
+    `withdrawal_delay` in seconds. Raises ChainError when another process used the key meanwhile: nothing of value is lost
+    then but gas, and the same call works.
+    """
     chain = sender.chain
     block = chain.block_number()
     if token is None:
         token = _create(sender, "Token", DEVELOPMENT_SUPPLY)
-    runs = _create(sender, "Runs", to_checksum_address(token), withdrawal_delay, to_checksum_address(sink))
-    deployed = Chain(chain.rpc, runs)
+    court = _address_of_next(sender, after=1)
+    runs = _create(sender, "Runs", to_checksum_address(token), withdrawal_delay, to_checksum_address(sink), court)
+    _create(sender, "Court", runs)
+    wages = _create(sender, "Wages", runs)
+    deployed = Chain(chain.endpoints, runs)
     deployed.check()
-    return Deployment(chain.chain_id, runs, deployed.bonds.address, token, block)
+    return Deployment(chain.chain_id, runs, deployed.bonds.address, deployed.court.address, wages, token, block)
+
+
+def _address_of_next(sender: Sender, *, after: int) -> str:
+    """Where the transaction that follows `after` others of this key will create a contract."""
+    nonce = sender.next_nonce() + after
+    return to_checksum_address(keccak(rlp.encode([to_canonical_address(sender.key.address), nonce]))[12:])
 
 
 def _create(sender: Sender, name: str, *arguments: object) -> str:
@@ -58,5 +75,4 @@ def _create(sender: Sender, name: str, *arguments: object) -> str:
     web3 = sender.chain.web3
     constructor = web3.eth.contract(abi=artifact.abi, bytecode=artifact.bytecode).constructor(*arguments)
     sent = sender.send(Call(f"deploying {name}", constructor))
-    with sender.chain.errors(f"deploying {name}"):
-        return str(web3.eth.get_transaction_receipt(sent.hash)["contractAddress"])
+    return str(sent.contract)

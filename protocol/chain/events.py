@@ -1,4 +1,4 @@
-"""Events of the contracts, one dataclass each; field names are those of the Solidity events, in snake case.
+"""Events of the contracts, one dataclass each; field names are those of the Solidity events, in snake case (`from` is `from_`).
 
 An `Event` is one of them together with where it stands in the chain.
 """
@@ -28,9 +28,17 @@ class Funded:
 
 
 @dataclass(frozen=True)
+class Defunding:
+    run: int
+    amount: int
+    from_: int
+
+
+@dataclass(frozen=True)
 class Paused:
     run: int
     paused: bool
+    from_: int
 
 
 @dataclass(frozen=True)
@@ -51,24 +59,42 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Left:
+class Rotated:
     run: int
     node: ChecksumAddress
+    seat: ChecksumAddress
+    peer: bytes
+
+
+@dataclass(frozen=True)
+class Offered:
+    run: int
+    seat: ChecksumAddress
+    to: ChecksumAddress
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    run: int
+    seat: ChecksumAddress
+    to: ChecksumAddress
+    from_: ChecksumAddress
+
+
+@dataclass(frozen=True)
+class Left:
+    run: int
+    seat: ChecksumAddress
     role: int
+    until: int
 
 
 @dataclass(frozen=True)
-class ValidatorApproved:
+class Released:
     run: int
-    validator: ChecksumAddress
-    approved: bool
-
-
-@dataclass(frozen=True)
-class ValidatorSeated:
-    run: int
-    validator: ChecksumAddress
-    seated: bool
+    seat: ChecksumAddress
+    operator: ChecksumAddress
+    amount: int
 
 
 @dataclass(frozen=True)
@@ -90,6 +116,44 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class Claimed:
+    run: int
+    seat: ChecksumAddress
+    operator: ChecksumAddress
+    units: int
+    amount: int
+
+
+@dataclass(frozen=True)
+class ValidatorApproved:
+    run: int
+    validator: ChecksumAddress
+    approved: bool
+
+
+@dataclass(frozen=True)
+class ValidatorSeated:
+    run: int
+    validator: ChecksumAddress
+    seated: bool
+    until: int
+
+
+@dataclass(frozen=True)
+class ValidatorReinforced:
+    run: int
+    validator: ChecksumAddress
+    locked: int
+
+
+@dataclass(frozen=True)
+class ValidatorReleased:
+    run: int
+    validator: ChecksumAddress
+    amount: int
+
+
+@dataclass(frozen=True)
 class Challenged:
     run: int
     node: ChecksumAddress
@@ -99,53 +163,54 @@ class Challenged:
     challenger: ChecksumAddress
     hard: bool
     evidence: bytes
+    seat: ChecksumAddress
+    number: int
+
+
+@dataclass(frozen=True)
+class CoSigned:
+    run: int
+    seat: ChecksumAddress
+    number: int
+    co_signer: ChecksumAddress
+    details: bytes
 
 
 @dataclass(frozen=True)
 class Appealed:
     run: int
-    node: ChecksumAddress
-    root: bytes
-    step: int
-    sequence: int
+    seat: ChecksumAddress
+    number: int
+    appellant: ChecksumAddress
 
 
 @dataclass(frozen=True)
 class Voted:
     run: int
-    work: bytes
+    seat: ChecksumAddress
+    number: int
     validator: ChecksumAddress
     uphold: bool
 
 
 @dataclass(frozen=True)
-class Revoked:
+class Settled:
     run: int
-    node: ChecksumAddress
-    root: bytes
-    step: int
-    sequence: int
+    seat: ChecksumAddress
+    number: int
+    verdict: int
     hard: bool
     units: int
     slashed: int
 
 
 @dataclass(frozen=True)
-class Cleared:
+class Impeached:
     run: int
-    node: ChecksumAddress
-    root: bytes
-    step: int
-    sequence: int
-
-
-@dataclass(frozen=True)
-class Claimed:
-    run: int
-    node: ChecksumAddress
-    operator: ChecksumAddress
-    units: int
-    amount: int
+    validator: ChecksumAddress
+    work: bytes
+    finder: ChecksumAddress
+    slashed: int
 
 
 @dataclass(frozen=True)
@@ -181,11 +246,34 @@ class Slashed:
     finder_share: int
 
 
+@dataclass(frozen=True)
+class Moved:
+    from_: ChecksumAddress
+    to: ChecksumAddress
+    amount: int
+
+
+@dataclass(frozen=True)
+class WagesFunded:
+    run: int
+    amount: int
+
+
+@dataclass(frozen=True)
+class Redeemed:
+    run: int
+    validator: ChecksumAddress
+    amount: int
+    total: int
+
+
 KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        RunCreated, Funded, Paused, Published, Joined, Left, ValidatorApproved, ValidatorSeated, Submitted, Skipped,
-        Challenged, Appealed, Voted, Revoked, Cleared, Claimed, Deposited, Unbonding, Rebonded, Withdrawn, Slashed,
+        RunCreated, Funded, Defunding, Paused, Published, Joined, Rotated, Offered, HandedOver, Left, Released,
+        Submitted, Skipped, Claimed, ValidatorApproved, ValidatorSeated, ValidatorReinforced, ValidatorReleased,
+        Challenged, CoSigned, Appealed, Voted, Settled, Impeached, Deposited, Unbonding, Rebonded, Withdrawn,
+        Slashed, Moved, WagesFunded, Redeemed,
     )
 }  # fmt: skip
 
@@ -207,6 +295,8 @@ def from_log(name: str, arguments: dict[str, Any]) -> Any:
     if kind is None:
         return None
     values = {_snake(key): bytes(value) if isinstance(value, bytes) else value for key, value in arguments.items()}
+    if "from" in values:  # a word of Python's own
+        values["from_"] = values.pop("from")
     return kind(**{field.name: values[field.name] for field in fields(kind)})
 
 

@@ -31,7 +31,17 @@ HINTS = {
     "RunPaused": "the run's owner paused it; wait or ask",
     "CaseOpen": "a hard case is open against this seat; see `node submissions`",
     "InsufficientStake": "deposit more with `node stake` or `murmur validator stake`",
-    "RingFull": "the run's maxUnits is too large for its window",
+    "Suspended": "too much of this seat's work was rejected; it works again after the time the contract names",
+    "Overexposed": "the seat's unclaimed rewards are all its stake answers for; wait until the oldest mature",
+    "NotOnBench": "only validators judge a work that were seated before it was submitted",
+    "NoCommonSample": "the two receipts name no false sample in common",
+    "TooFewValidators": "verdicts that can be appealed need a jury; approve more validators with `murmur run approve`",
+    "TooManyWorks": "split the list",
+    "WrongAmount": "the token takes a fee or moves balances by itself; such tokens cannot be used",
+    "WrongAddress": "something else was deployed with this key meanwhile; deploy again",
+    "ZeroAmount": "there is nothing to do it with",
+    "ZeroAddress": "an address is missing",
+    "NotSlasher": "only the run's own contracts may do this",
     "ERC20InsufficientBalance": "the account holds too few tokens",
     "ERC20InsufficientAllowance": "approve the contract for the amount first",
 }
@@ -41,7 +51,7 @@ _FUNDS = ("InsufficientStake", "Unfunded", "ERC20InsufficientBalance", "ERC20Ins
 @cache
 def _errors() -> dict[bytes, dict[str, Any]]:
     found = {}
-    for contract in ("Token", "Bonds", "Runs"):
+    for contract in artifacts.CONTRACTS:
         for item in artifacts.load(contract).abi:
             if item["type"] == "error":
                 signature = f"{item['name']}({','.join(i['type'] for i in item['inputs'])})"

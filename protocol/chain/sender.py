@@ -95,6 +95,12 @@ class Sender:
         with self._lock:
             return self._recover()
 
+    def next_nonce(self) -> int:
+        """Nonce of the next transaction, when nothing else uses the key."""
+        with self._lock:
+            self._recover()
+            return self._nonce()
+
     def estimate(self, call: Call) -> tuple[int, int]:
         """(gas, most it can cost in wei) of a call, without sending it."""
         with self.chain.errors(call.doing):

@@ -19,7 +19,7 @@ from protocol import canonical
 from protocol.chain import Chain
 from protocol.chain.events import Event, Submitted
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref, Role
+from protocol.chain.types import Ref
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
 from protocol.hub import EXPIRY, WAIT_MAX, Refused, Stored, check_write
 from protocol.identity import Key
@@ -187,7 +187,8 @@ class Hub:
 
     async def _validator(self, request: Signed, data: bytes) -> str:
         address, nonce = self._signer(request, hashlib.sha256(data).digest())
-        if await asyncio.to_thread(self._chain.validator, self.run, address) != Role.ACTIVE:
+        seat = await asyncio.to_thread(self._chain.validator, self.run, address)
+        if not seat.serves(self.now):
             raise Refused(f"{address} holds no validator seat", FORBIDDEN)
         self._admit(address, nonce, request, len(data))
         return address

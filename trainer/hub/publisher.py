@@ -52,7 +52,10 @@ class Publisher:
     def _send(self, step: int, manifest: Manifest) -> None:
         chain = self._sender.chain
         try:
-            self._sender.send(chain.publish(self._run, step, manifest.digest))
+            self._sender.send(
+                chain.publish(self._run, step, manifest.digest),
+                name=f"publish/{self._run}/{step}/{manifest.digest.hex()}",
+            )
         except TransactionReverted:
             # One sent before may have been mined after its deadline: then the chain holds what we want it to.
             if chain.published(self._run) <= step or chain.publication(self._run, step).manifest != manifest.digest:

@@ -13,14 +13,12 @@ def check(c: Candidate) -> Finding | None:
         place = (row // size, row % size, group.problem.index, group.budget)
         found = (sample.group, sample.sample, sample.problem, sample.budget)
         if found != place:
-            return _finding(found, place, f"row {row}: (group, sample, problem, budget)")
+            return _finding(found, place, row, "(group, sample, problem, budget)")
         prompt = c.tokens.prompt(c.spec, group.problem.prompt, group.budget)
         if sample.prompt.tolist() != prompt:
-            return _finding(
-                f"{len(sample.prompt)} tokens", f"{len(prompt)} tokens", f"row {row}: the prompt is another"
-            )
+            return _finding(f"{len(sample.prompt)} tokens", f"{len(prompt)} tokens", row, "the prompt is another")
     return None
 
 
-def _finding(measured: object, threshold: object, detail: str) -> Finding:
-    return Finding("assignment", Outcome.HARD, str(measured), str(threshold), detail)
+def _finding(measured: object, threshold: object, row: int, detail: str) -> Finding:
+    return Finding("assignment", Outcome.HARD, str(measured), str(threshold), f"row {row}: {detail}", 1 << row)

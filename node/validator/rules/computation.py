@@ -15,16 +15,17 @@ from protocol.verdict import Finding, Outcome
 
 
 def check(c: Candidate) -> Finding | None:
+    for row, sample in enumerate(c.samples):  # all of them: a malformed proof is seen without a prefill
+        try:
+            toploc.require_form(sample.proofs, len(sample.completion), c.engine.hidden_size)
+        except Malformed as error:
+            return Finding("computation", Outcome.HARD, "malformed proof", "a proof", f"row {row}: {error}", 1 << row)
     try:
-        for sample in c.samples:  # all of them: a missing proof is seen without a prefill
-            toploc.require_count(sample.proofs, len(sample.completion))
         rows = [bits(hidden) for hidden in c.hidden]
         scores = toploc.score(rows, [c.samples[row].proofs for row in c.rows])
-    except Malformed as error:
-        return Finding("computation", Outcome.HARD, "malformed proof", "a proof", str(error))
     except ValueError as error:
         raise IntegrityError(f"this validator's own prefill is broken: {error}") from error
-    c.checked["proofs"] = sum(len(of_row) for of_row in scores)
+    c.checked.proofs = sum(len(of_row) for of_row in scores)
     found = [_chunk(c, row, i, s) for row, of_row in zip(c.rows, scores, strict=True) for i, s in enumerate(of_row)]
     return worst(found)
 
@@ -38,8 +39,5 @@ def _chunk(c: Candidate, row: int, chunk: int, score: ChunkScore) -> Finding | N
         "mantissa_median": score.mantissa_median,
     }
     return worst(
-        [
-            judge("computation", v, getattr(limits, name), f"row {row}, chunk {chunk}: {name}")
-            for name, v in measured.items()
-        ]
+        [judge("computation", row, v, getattr(limits, name), f"chunk {chunk}: {name}") for name, v in measured.items()]
     )

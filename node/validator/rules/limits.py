@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from protocol.runspec import Limit
 from protocol.verdict import Finding, Outcome
 
 
-def judge(rule: str, measured: float, limit: Limit, detail: str) -> Finding | None:
-    """None up to `limit.soft`; soft up to `limit.hard`; hard above it, and for NaN of the claim."""
+def judge(rule: str, row: int, measured: float, limit: Limit, detail: str) -> Finding | None:
+    """None up to `limit.soft`; soft up to `limit.hard`; hard above it, and for NaN of the claim. `row` is the sample's."""
     if measured <= float(limit.soft):
         return None
     hard = not measured <= float(limit.hard)
     threshold = limit.hard if hard else limit.soft
-    return Finding(rule, Outcome.HARD if hard else Outcome.SOFT, f"{measured:.6g}", threshold, detail)
+    return Finding(
+        rule, Outcome.HARD if hard else Outcome.SOFT, f"{measured:.6g}", threshold, f"row {row}, {detail}", 1 << row
+    )
 
 
 def worst(findings: list[Finding | None]) -> Finding | None:
-    """The gravest finding, the first among equals."""
+    """The gravest finding, the first among equals, for the samples of all that are as grave."""
     real = [finding for finding in findings if finding is not None]
-    return max(real, key=lambda finding: finding.outcome, default=None)
+    first = max(real, key=lambda finding: finding.outcome, default=None)
+    if first is None:
+        return None
+    samples = 0
+    for finding in real:
+        if finding.outcome == first.outcome:
+            samples |= finding.samples
+    return replace(first, samples=samples)

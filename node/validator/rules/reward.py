@@ -33,7 +33,7 @@ def check(c: Candidate) -> Finding | None:
             if not abs(own - claimed) <= tolerance * max(1.0, abs(own)):
                 exact = c.spec.environments[c.assigned[sample.group].problem.environment].exact
                 outcome = Outcome.HARD if exact else Outcome.SOFT
-                return Finding("reward", outcome, f"{claimed:.6g}", f"{own:.6g}", f"row {row}: {name}")
+                return Finding("reward", outcome, f"{claimed:.6g}", f"{own:.6g}", f"row {row}: {name}", 1 << row)
     return None
 
 
@@ -57,5 +57,5 @@ def _score(c: Candidate, answers: Sequence[tuple[int, str | None]]) -> list[floa
             rewards += sandbox.score([answer])
         except (Malformed, Unavailable) as error:
             sandbox.warm_up()
-            return Finding("reward", Outcome.SOFT, "no score", "a score", f"row {row}: {error}")
+            return Finding("reward", Outcome.SOFT, "no score", "a score", f"row {row}: {error}", 1 << row)
     return rewards

@@ -6,6 +6,8 @@ the mean of clipped margins; and the claimed logprobs. All tokens of a chosen ro
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from node.validator.candidate import Candidate
@@ -18,6 +20,9 @@ from protocol.verdict import Finding
 
 def check(c: Candidate) -> Finding | None:
     return worst([_row(c, row, i) for i, row in enumerate(c.rows)])
+
+
+_judge = partial(judge, "sampling")
 
 
 def _row(c: Candidate, row: int, chosen: int) -> Finding | None:
@@ -35,22 +40,10 @@ def _row(c: Candidate, row: int, chosen: int) -> Finding | None:
     mean = float(np.minimum(margins, float(limits.margin_clip)).mean())
     return worst(
         [
-            judge(
-                "sampling", float(margins[worst_token]), limits.token_margin, f"row {row}, token {worst_token}: margin"
-            ),
-            judge(
-                "sampling",
-                float(chunks[worst_chunk]),
-                limits.chunk_mismatches,
-                f"row {row}, chunk {worst_chunk}: mismatches",
-            ),
-            judge("sampling", float(mismatched.sum()), limits.sequence_mismatches, f"row {row}: mismatches"),
-            judge("sampling", mean, limits.mean_margin, f"row {row}: mean margin"),
-            judge(
-                "sampling",
-                float(error[worst_logprob]),
-                limits.logprob_error,
-                f"row {row}, token {worst_logprob}: logprob",
-            ),
+            _judge(row, float(margins[worst_token]), limits.token_margin, f"token {worst_token}: margin"),
+            _judge(row, float(chunks[worst_chunk]), limits.chunk_mismatches, f"chunk {worst_chunk}: mismatches"),
+            _judge(row, float(mismatched.sum()), limits.sequence_mismatches, "the sequence: mismatches"),
+            _judge(row, mean, limits.mean_margin, "the sequence: mean margin"),
+            _judge(row, float(error[worst_logprob]), limits.logprob_error, f"token {worst_logprob}: logprob"),
         ]
     )

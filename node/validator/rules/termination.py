@@ -16,8 +16,15 @@ def check(c: Candidate) -> Finding | None:
         last = len(sample.completion) - 1
         if ends and ends[0] != last:
             return Finding(
-                "termination", Outcome.HARD, f"ends at {ends[0]}", f"at {last}", f"row {row}: tokens after the end"
+                "termination",
+                Outcome.HARD,
+                f"ends at {ends[0]}",
+                f"at {last}",
+                f"row {row}: tokens after the end",
+                1 << row,
             )
         if not ends and len(sample.completion) != most:
-            return Finding("termination", Outcome.HARD, f"{last + 1} tokens", f"{most} tokens", f"row {row}: cut short")
+            return Finding(
+                "termination", Outcome.HARD, f"{last + 1} tokens", f"{most} tokens", f"row {row}: cut short", 1 << row
+            )
     return None

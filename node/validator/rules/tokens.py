@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from node.validator.candidate import Candidate
-from protocol.verdict import Finding, Outcome
+from protocol.verdict import ALL_SAMPLES, Finding, Outcome
 
 
 def check(c: Candidate) -> Finding | None:
@@ -11,16 +11,18 @@ def check(c: Candidate) -> Finding | None:
     for row, sample in enumerate(c.samples):
         length = len(sample.completion)
         if not 1 <= length <= most:
-            return _finding(length, f"1 … {most}", f"row {row}: completion tokens")
+            return _finding(length, f"1 … {most}", "completion tokens", row)
         if len(sample.logprobs) != length:
-            return _finding(len(sample.logprobs), length, f"row {row}: logprobs")
+            return _finding(len(sample.logprobs), length, "logprobs", row)
         low, high = int(sample.completion.min()), int(sample.completion.max())
         if low < 0 or high >= c.tokens.vocabulary:
-            return _finding(f"{low} … {high}", f"0 … {c.tokens.vocabulary - 1}", f"row {row}: token ids")
+            return _finding(f"{low} … {high}", f"0 … {c.tokens.vocabulary - 1}", "token ids", row)
     if c.file.units != c.commitment.units:
         return _finding(c.commitment.units, c.file.units, "claimed units against completion tokens")
     return None
 
 
-def _finding(measured: object, threshold: object, detail: str) -> Finding:
-    return Finding("tokens", Outcome.HARD, str(measured), str(threshold), detail)
+def _finding(measured: object, threshold: object, detail: str, row: int | None = None) -> Finding:
+    """`row` None: it is the file as a whole."""
+    place, samples = ("", ALL_SAMPLES) if row is None else (f"row {row}: ", 1 << row)
+    return Finding("tokens", Outcome.HARD, str(measured), str(threshold), place + detail, samples)
