@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,21 @@ from swarm.anvil import Anvil
 
 from tests.tiny_run import TinyRun
 from tests.world import World
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands that run inside a test set logging up for a whole process; the next test starts without that."""
+    loggers = [
+        logging.getLogger(),
+        *(found for found in logging.root.manager.loggerDict.values() if isinstance(found, logging.Logger)),
+    ]
+    levels = [(logger, logger.level) for logger in loggers]
+    handlers = list(logging.root.handlers)
+    yield
+    logging.root.handlers[:] = [handler for handler in logging.root.handlers if handler in handlers]
+    for logger, level in levels:
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
