@@ -44,6 +44,10 @@ MANIFEST_BYTES_MAX: Final = 16 << 20
 RECEIPT_BYTES_MAX: Final = 64 << 10
 """Cap on one verdict receipt's JSON. Changing it breaks: nothing below the cap."""
 
+UPLOAD_SECONDS_MAX: Final = 300
+"""Longest time from an upload's first byte to its last. One that began within the grace time counts, so nobody calls a file
+missing before both are over. Changing it breaks: verdicts on files that come late."""
+
 SAMPLES_MAX: Final = 256
 """Samples in one submission: as many as a receipt has bits for. Changing it breaks: receipts and the contracts."""
 

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from eth_abi import encode
 from eth_utils import keccak
 from swarm.anvil import Anvil
 
 from protocol.chain import Chain, Sender
 from protocol.chain.deploy import deploy
 from protocol.chain.events import RunCreated
+from protocol.chain.sender import Sent
 from protocol.chain.types import Policy, Ref
 from protocol.identity import Key
 from protocol.signing import Join
 
 TOKEN = 10**18
 DAY = 86_400
+_SEATED_SLOT = 2  # of Court: mapping `seated`
 
 
 def policy_for(owner: Key, trainer: Key, **changes: object) -> Policy:
     policy = Policy(
-        owner=owner.address, window=DAY, appeal=3600, vote=3600, trainer=trainer.address, grace=60, max_units=100_000,
-        max_per_step=16, gate="0x" + "0" * 40, finder_bps=2000, quorum=1, node_stake=100 * TOKEN,  # type: ignore[arg-type]
-        validator_stake=500 * TOKEN, penalty=60 * TOKEN, bond=10 * TOKEN, reward=TOKEN // 100,
+        owner=owner.address, fee=TOKEN, trainer=trainer.address, reward=TOKEN // 100, gate="0x" + "0" * 40,  # type: ignore[arg-type]
+        notice=60, grace=60, max_units=100_000, bond=10 * TOKEN, window=DAY, appeal=3600, vote=3600, finder_bps=2000,
+        quorum=1, co_signers=0, node_stake=100 * TOKEN, validator_stake=500 * TOKEN, penalty=60 * TOKEN,
+        max_per_step=16, leverage=1000, strikes=10,
     )  # fmt: skip
     return replace(policy, **changes)  # type: ignore[arg-type]
 
@@ -49,7 +53,16 @@ class World:
         sent = owner.send(chain.create(policy_for(owner.key, trainer.key, **policy), spec_digest))
         run = sent.event(RunCreated).run
         owner.send(chain.fund(run, 10**6 * TOKEN))
-        return cls(anvil, chain, owner, trainer, run, spec_digest)
+        world = cls(anvil, chain, owner, trainer, run, spec_digest)
+        world.pretend_jury()
+        return world
+
+    def pretend_jury(self, validators: int = 100) -> None:
+        """Has Court count more seated validators than there are: most tests publish without a whole jury at work."""
+        slot = keccak(encode(["uint256", "uint256"], [self.run, _SEATED_SLOT]))
+        value = "0x" + validators.to_bytes(32, "big").hex()
+        self.anvil.request("anvil_setStorageAt", self.chain.court.address, "0x" + slot.hex(), value)
+        assert self.chain.seated_validators(self.run) == validators
 
     def sender(self, key: Key) -> Sender:
         """A sender with gas money for `key`; always the same one for the same key."""
@@ -70,9 +83,14 @@ class World:
 
     def seat_validator(self, validator: Key) -> None:
         policy = self.chain.policy(self.run)
-        self.owner.send(self.chain.deposit(validator.address, policy.validator_stake + policy.bond))
+        self.owner.send(self.chain.deposit(validator.address, policy.validator_stake))
         self.owner.send(self.chain.approve_validator(self.run, validator.address, True))
         self.sender(validator).send(self.chain.enlist(self.run, True))
+
+    def accuse(self, validator: Key, ref: Ref, samples: int = 2**256 - 1) -> Sent:
+        """A hard case of a run that asks for no second validator."""
+        nobody = ("0x" + "0" * 40, 0, bytes(32), b"")
+        return self.sender(validator).send(self.chain.accuse(self.run, ref, samples, b"\x0e" * 32, nobody))
 
     def publish(self, step: int, manifest: bytes = b"\x0a" * 32) -> bytes:
         """Publishes a version and returns its beacon."""

@@ -22,6 +22,7 @@ from node.validator.journal import Journal, Judgement
 from node.validator.settings import JudgeSettings
 from protocol.chain import Sender
 from protocol.chain.journal import Journal as Transactions
+from protocol.chain.types import Case, Stage
 from protocol.errors import InsufficientFunds, TransactionReverted
 from protocol.hub import Refused
 from protocol.role import Connection
@@ -180,9 +181,11 @@ class Court:
         receipt, run, chain = self._receipt(judgement), self._c.run, self._c.chain
         ref = receipt.details.ref
         seat, work, known = chain.seat(run, ref.node), chain.work(run, ref), chain.case_of(run, ref)
-        left = work.time + self._c.policy.window - now
-        if work.time == 0 or seat.swept or left <= 0 or (known is not None and known[2].hard):
+        left = (work.time or judgement.judged_at) + self._c.policy.window - now
+        if seat.swept or left <= 0 or (known is not None and known[2].hard):
             return states.CLOSED
+        if not work.time:
+            return states.DECIDED  # a reorg took the commitment, or this endpoint lags: it may come back
         if seat.open_hard and left > self._c.policy.window / _LAST_PART:
             return states.DECIDED  # that case takes this work as well, unless it is cleared
         second = _NOBODY if judgement.second is None else self._parse(judgement.second).on_chain()
@@ -194,13 +197,16 @@ class Court:
     def _challenge(self, judgements: list[Judgement], now: int) -> str:
         """Disputes works of one seat in one case. Those past their window or in a case already are left out by the chain."""
         receipts = [self._receipt(judgement) for judgement in judgements]
-        if all(self._c.chain.work(self._c.run, r.details.ref).number for r in receipts):
+        works = [self._c.chain.work(self._c.run, receipt.details.ref) for receipt in receipts]
+        if all(work.number for work in works):
             return states.CLOSED
+        if not all(work.time for work in works) and now < judgements[0].judged_at + self._c.policy.window:
+            return states.DECIDED  # a reorg took a commitment, or this endpoint lags: it may come back
         call = self._c.chain.challenge(
             self._c.run, [r.details.ref for r in receipts], evidence_of(receipts, self._c.chain.domain)
         )
-        works = hashlib.sha256(b"".join(judgement.work for judgement in judgements)).hexdigest()
-        self._sender.send(call, name=f"challenge/{works}")
+        name = hashlib.sha256(b"".join(judgement.work for judgement in judgements)).hexdigest()
+        self._sender.send(call, name=f"challenge/{name}")
         for receipt in receipts:
             log.warning("challenged %s: rule %s", receipt.details.work[:12], receipt.details.rule)
         return states.CHALLENGED
@@ -211,8 +217,12 @@ class Court:
             if judgement.work in self._rests_on_chain:
                 continue
             known = self._c.chain.case_of(self._c.run, self._receipt(judgement).details.ref)
-            if known is not None and not known[2].stage.closed:
-                seat, number, case = known
+            if known is None:  # this endpoint lags, or a reorg took the case: the sender brings it back, or it is brought anew
+                self._rests_on_chain.add(judgement.work)
+                self._journal.put(replace(judgement, state=states.DECIDED))
+                continue
+            seat, number, case = known
+            if not case.stage.closed:
                 if now < case.deadline:
                     continue
                 try:
@@ -224,6 +234,34 @@ class Court:
             self._journal.put(replace(judgement, state=states.CLOSED))
             log.info("case %s is closed", judgement.work.hex()[:12])
 
+    # ---- jury ----------------------------------------------------------------------------------------------------------
+
+    def may_vote(self, seat: str, number: int, now: int) -> Case | None:
+        """The case, while it is voted on and this validator is a juror of it that has not voted."""
+        chain, run = self._c.chain, self._c.run
+        case = chain.case(run, seat, number)
+        parties = (case.challenger, case.co_signer, case.appellant)
+        if case.stage != Stage.APPEALED or now >= case.deadline or self._address in parties:
+            return None
+        own = chain.validator(run, self._address)
+        if own.since >= case.earliest or chain.voted(run, seat, number, self._address):
+            return None
+        return case
+
+    def vote(self, seat: str, number: int, case: Case, found: Sequence[Details]) -> None:
+        """Votes on a case as it was brought, or stays silent where it was brought as more than was found."""
+        uphold = _upholds(case, found)
+        if uphold is None:
+            log.info("case %d against %s: found false, but not as it was brought; no vote", number, seat)
+            return
+        try:
+            call = self._c.chain.vote(self._c.run, seat, number, uphold)
+            self._sender.send(call, name=f"vote/{seat}/{number}")
+        except TransactionReverted as error:
+            log.info("no vote on case %d against %s: %s", number, seat, error)
+        else:
+            log.info("voted to %s case %d against %s", "uphold" if uphold else "reject", number, seat)
+
     # ---- both ----------------------------------------------------------------------------------------------------------
 
     def _receipt(self, judgement: Judgement) -> Receipt:
@@ -231,6 +269,17 @@ class Court:
 
     def _parse(self, data: bytes) -> Receipt:
         return Receipt.parse(data, self._c.chain.domain, self._c.run)
+
+
+def _upholds(case: Case, found: Sequence[Details]) -> bool | None:
+    """The vote of a juror that found this; None: none, for the case is right about the work and wrong about its gravity."""
+    if any(details.outcome == Outcome.ACCEPT for details in found):
+        return False
+    if not case.hard:
+        return True
+    (only,) = found
+    names_all = case.samples & ~int(only.samples, 16) == 0
+    return True if only.outcome == Outcome.HARD and names_all else None
 
 
 def evidence_of(receipts: Sequence[Receipt], domain: Domain) -> bytes:

@@ -11,10 +11,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from protocol import rendezvous
-from protocol.chain.events import Event, Joined, Rotated, Submitted, ValidatorSeated
+from protocol.chain.events import Appealed, Challenged, Event, Joined, Rotated, Settled, Submitted, ValidatorSeated
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref
 
+CaseName = tuple[str, int]
+"""Seat and number of a case."""
 Place = tuple[int, int]
 """Where an event stands: block and index in it."""
 
@@ -31,7 +33,9 @@ class Record:
         self._hardware: dict[str, list[tuple[Place, int]]] = {}
         self._roots: dict[str, list[tuple[Place, bytes]]] = {}
         self._seats: dict[str, str] = {}  # key of a node → name of its seat, where they differ
-        kinds = (Joined, Rotated, Submitted, ValidatorSeated)
+        self.cases: dict[CaseName, list[Ref]] = {}
+        self.appeals: set[CaseName] = set()
+        kinds = (Joined, Rotated, Submitted, ValidatorSeated, Challenged, Appealed, Settled)
         for event in sorted((event for kind in kinds for event, _ in self._index.events(kind)), key=_place):
             self.add(event)
 
@@ -47,6 +51,14 @@ class Record:
             case Rotated() as rotated:
                 self._seats[rotated.node] = rotated.seat
                 self._hardware[rotated.node] = list(self._hardware.get(rotated.seat, []))
+            case Challenged() as c:
+                ref = Ref(c.node, c.step, c.sequence, c.root)
+                self.cases.setdefault((c.seat, c.number), []).append(ref)
+            case Appealed() as appealed:
+                self.appeals.add((appealed.seat, appealed.number))
+            case Settled() as settled:
+                self.appeals.discard((settled.seat, settled.number))
+                self.cases.pop((settled.seat, settled.number), None)
             case ValidatorSeated() as seated:
                 self._service[seated.validator] = seated.until
 
@@ -57,6 +69,12 @@ class Record:
     def seat(self, node: str) -> str:
         """Name of a node's seat: the first key it had."""
         return self._seats.get(node, node)
+
+    def submission(self, ref: Ref) -> Event | None:
+        """The event that committed to a work."""
+        work = ref.work_id(self._run)
+        found = self._index.find(Submitted, lambda s: s.node == ref.node and work_id(s) == work)
+        return None if found is None else found[0]
 
     def works(self) -> list[Event]:
         """All commitments of the run, oldest first."""

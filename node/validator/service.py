@@ -17,12 +17,14 @@ from node.validator.bench import Bench
 from node.validator.court import Court
 from node.validator.journal import Journal
 from node.validator.judge import details
-from node.validator.record import Record, work_id
+from node.validator.record import CaseName, Record, work_id
 from node.validator.rules import available
 from node.validator.settings import JudgeSettings
 from protocol import machine
 from protocol.chain.events import Event, Submitted
 from protocol.chain.journal import Journal as Transactions
+from protocol.chain.types import Ref
+from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import MurmurationError, PreflightError, ProtocolViolation
 from protocol.home import Home
 from protocol.role import Connection, is_fatal
@@ -73,6 +75,8 @@ class ValidatorService:
         self._requested: set[bytes] = set()
         self._cursor = {"receipts": 0, "opinions": 0}
         self._hub_rests_until = 0.0
+        self._ballots: dict[CaseName, dict[Ref, Details]] = {}  # what was found, work by work, in cases that are voted on
+        self._jury_rests: dict[CaseName, float] = {}
 
     def stop(self) -> None:
         self._stop.set()
@@ -111,7 +115,7 @@ class ValidatorService:
         now = self._now()
         validators = self._record.validators(now)
         reached = self._at_hub(self._follow_hub)
-        judged = reached and self._judge_one()
+        judged = reached and (self._judge_one() or self._serve_on_jury(now))
         self._court.decide(self._told, validators, now)
         self._court.challenge(now)
         self._court.settle(now)
@@ -262,19 +266,56 @@ class ValidatorService:
         _log(found)
         return True
 
-    def _judge(self, task: Task) -> Details | None:
+    def _judge(self, task: Task, *, in_full: bool = False) -> Details | None:
         """The judgement; None while the file may still arrive. Raises what keeps a rule from running."""
         commitment = self._bench.commitment(task.event, self._record)
         path = self._bench.fetch(commitment.ref.root)
         if path is not None:
             newcomer = len(commitment.earlier_roots) < self._c.spec.verification.newcomer_submissions
             asked = task.work in self._requested
-            return self._bench.judge(commitment, path, in_full=newcomer or asked, time=self._now())
+            return self._bench.judge(commitment, path, in_full=in_full or newcomer or asked, time=self._now())
         grace = self._c.spec.upload_grace_seconds
-        is_due = self._now() > task.committed_at + grace
+        is_due = self._now() > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.work, self._c.policy.trainer) is not None:
             return None
         return details(self._bench.context, commitment, available.missing(grace), self._now())
+
+    def _serve_on_jury(self, now: int) -> bool:
+        """Judges one work of a case that is voted on, in full, and votes when that was the last; False when there is none."""
+        for name in sorted(self._record.appeals):
+            if time.monotonic() < self._jury_rests.get(name, 0.0):
+                continue
+            case, refs = self._court.may_vote(*name, now), self._record.cases.get(name, [])
+            if case is None or not refs:
+                self._jury_rests[name] = time.monotonic() + _REST_MOST
+                continue
+            found = self._ballots.setdefault(name, {})
+            open_ = [ref for ref in refs if ref not in found]
+            if open_ and not self._judge_for_jury(name, open_[0]):
+                continue
+            if len(open_) <= 1:
+                self._court.vote(*name, case, [found[ref] for ref in refs])
+                self._jury_rests[name] = time.monotonic() + _REST_MOST
+                del self._ballots[name]
+            return True
+        return False
+
+    def _judge_for_jury(self, name: CaseName, ref: Ref) -> bool:
+        event = self._record.submission(ref)
+        try:
+            task = event and Task(event, ref.work_id(self._c.run), self._c.chain.block(event.block).time, 0.0)
+            judged = task and self._judge(task, in_full=True)
+        except Exception as error:  # what keeps it from being judged now may pass, and the vote is long
+            if machine.trouble(error):
+                raise
+            log.warning("no vote on case %d against %s yet: %s", name[1], name[0], error)
+            judged = None
+        if not judged:
+            self._jury_rests[name] = time.monotonic() + self._settings.retry_seconds
+            return False
+        self._ballots[name][ref] = judged
+        self._bench.discard(ref.root)
+        return True
 
 
 def _log(d: Details) -> None:

@@ -253,6 +253,9 @@ class Chain:
         )
         return Case(challenger, earliest, deadline, Stage(stage), *rest)
 
+    def voted(self, run: int, seat: str, number: int, validator: str) -> bool:
+        return self._call("reading a vote", self.court.functions.voted(run, seat, number, validator))
+
     def case_of(self, run: int, ref: Ref) -> tuple[ChecksumAddress, int, Case] | None:
         """(seat, number, case) of the case that last took a work; None when none did."""
         number = self.work(run, ref).number

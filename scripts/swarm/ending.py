@@ -46,11 +46,11 @@ def settle(swarm: Swarm, watch: Watch, say: Callable[[str], None], tick: Callabl
     """Moves the clock past the time for appeals; the validators settle their cases by themselves."""
     say("moving the clock past the time for appeals")
     swarm.anvil.advance(_APPEAL)
-    cases = {(c.node, c.step, c.sequence) for _, c in watch.seen.challenged}
+    cases = {(c.seat, c.number) for _, c in watch.seen.challenged}
 
     def settled() -> bool:
         tick()
-        return len({(r.node, r.step, r.sequence) for _, r in watch.seen.revoked}) >= len(cases)
+        return cases <= {(settled.seat, settled.number) for settled in watch.seen.settled}
 
     wait_until(settled, deadline=60, what="all cases are settled", poll=0.2)
 

@@ -23,7 +23,8 @@ class SwarmSettings:
     seed: int = 0
     honest: int = 3
     cheats: int = 1
-    validators: int = 2
+    validators: int = 3
+    """Where verdicts can be appealed, no weights are published without a jury: challenger, co-signer and a juror."""
     evaluate_every: int = 5
     environment: dict[str, str] = field(
         default_factory=lambda: {
@@ -36,6 +37,7 @@ class SwarmSettings:
             "MURMUR_WORK__RETRY_SECONDS": "1",
             "MURMUR_JUDGE__RETRY_SECONDS": "1",
             "MURMUR_JUDGE__FALLBACK_SECONDS": "20",
+            "MURMUR_JUDGE__BATCH_SECONDS": "5",
             "MURMUR_PEERS__FIND_SECONDS": "90",
         }
     )
@@ -50,8 +52,9 @@ def run_file(settings: SwarmSettings, *, rpc: str, contract: str, chain_id: int,
         },
         "peers": {"listen": "/ip4/127.0.0.1/tcp/0", "bootnodes": [bootnode]},
         "policy": {
-            "trainer": trainer, "window": DAY, "appeal": 3600, "vote": 3600, "grace": 60, "max_units": 1000, "max_per_step": 2,
-            "quorum": 1, "node_stake": "100", "validator_stake": "500", "penalty": "60", "bond": "10", "reward": "0.001",
+            "trainer": trainer, "window": DAY, "appeal": 3600, "vote": 3600, "notice": 60, "grace": 60, "max_units": 1000,
+            "max_per_step": 2, "quorum": 1, "co_signers": 1, "leverage": 10, "strikes": 10, "node_stake": "100",
+            "validator_stake": "500", "penalty": "60", "bond": "10", "fee": "1", "reward": "0.001",
         },
         "spec": {
             "name": "demo",

@@ -13,17 +13,16 @@ from protocol.chain import Chain
 from protocol.chain.events import (
     Challenged,
     Claimed,
-    Cleared,
     Event,
     Joined,
     Left,
     Published,
-    Revoked,
+    Settled,
     Slashed,
     Submitted,
 )
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref
+from protocol.chain.types import Ref, Stage
 from protocol.errors import MurmurationError
 from protocol.home import read_json
 from protocol.hub import HubClient
@@ -40,7 +39,7 @@ class Seen:
     submitted: dict[bytes, Submitted] = field(default_factory=dict)
     times: dict[bytes, int] = field(default_factory=dict)
     receipts: dict[bytes, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
-    revoked: list[tuple[Event, Revoked]] = field(default_factory=list)
+    settled: list[Settled] = field(default_factory=list)
     slashed: list[tuple[Event, Slashed]] = field(default_factory=list)
     challenged: list[tuple[Event, Challenged]] = field(default_factory=list)
     claimed: list[Claimed] = field(default_factory=list)
@@ -148,17 +147,15 @@ class Watch:
                 seen.challenged.append((event, e))
                 kind = "hard" if e.hard else "soft"
                 return f"{self.name(e.challenger)} challenges step {e.step}.{e.sequence} of {self.name(e.node)}: {kind}"
-            case Revoked() as e:
-                seen.revoked.append((event, e))
-                return f"verdict upheld: {e.units} units of {self.name(e.node)} revoked"
-            case Cleared() as e:
-                return f"case against {self.name(e.node)} dropped"
+            case Settled() as e:
+                seen.settled.append(e)
+                return f"case {e.number} against {self.name(e.seat)} {Stage(e.verdict).name.lower()}: {e.units} units revoked"
             case Slashed() as e:
                 seen.slashed.append((event, e))
                 return f"{self.name(e.account)} slashed {tokens(e.amount)}"
             case Left(role=3) as e:
-                seen.banned.add(e.node)
-                return f"{self.name(e.node)} banned"
+                seen.banned.add(e.seat)
+                return f"{self.name(e.seat)} banned"
             case Claimed() as e:
                 seen.claimed.append(e)
                 return f"{self.name(e.operator)} was paid {tokens(e.amount)}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from protocol.chain import Chain, Sender
-from protocol.chain.events import Challenged, Revoked, Submitted
+from protocol.chain.events import Challenged, Settled, Submitted
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref, Role, State
+from protocol.chain.types import Ref, Role, Stage, State
 from protocol.errors import (
     ConfigError,
     InsufficientFunds,
@@ -25,7 +25,7 @@ def test_a_submission_is_read_back_as_it_was_sent(world: World) -> None:
     world.publish(0)
     ref = world.submit(node, 0, 0, b"\x01" * 32, units=77)
     work = world.chain.work(world.run, ref)
-    assert (work.units, work.state) == (77, State.SUBMITTED)
+    assert (work.units, world.chain.state(world.run, ref)) == (77, State.SUBMITTED)
     seat = world.chain.seat(world.run, node.address)
     assert (seat.operator, seat.role, seat.hardware) == (operator.address, Role.ACTIVE, 3)
     assert seat.next_sequence(0) == 1
@@ -67,7 +67,7 @@ def test_missing_stake_is_a_matter_of_funds(world: World) -> None:
 def test_missing_gas_money_says_where_to_send_it(world: World) -> None:
     poor = Key.generate()
     with pytest.raises(InsufficientFunds) as caught:
-        Sender(world.chain, poor).send(world.chain.withdraw())
+        Sender(world.chain, poor).send(world.chain.approve_tokens(world.chain.bonds.address, 1))
     assert poor.address in caught.value.hint
 
 
@@ -140,13 +140,14 @@ def test_a_hard_verdict_slashes_bans_and_revokes(world: World) -> None:
     world.seat_validator(validator)
     world.publish(0)
     ref = world.submit(node, 0, 0, b"\x01" * 32)
-    sent = world.sender(validator).send(world.chain.challenge(world.run, ref, True, b"\x0e" * 32))
-    assert sent.event(Challenged).hard
+    sent = world.accuse(validator, ref).event(Challenged)
+    assert (sent.hard, sent.seat, sent.number) == (True, node.address, 1)
+    assert world.chain.case(world.run, node.address, 1).hard
     with pytest.raises(TransactionReverted, match="TooEarly"):
-        world.sender(validator).send(world.chain.settle(world.run, ref))
+        world.sender(validator).send(world.chain.settle(world.run, node.address, 1))
     world.anvil.advance(3600)
-    revoked = world.sender(validator).send(world.chain.settle(world.run, ref)).event(Revoked)
-    assert (revoked.units, revoked.slashed) == (10, 60 * TOKEN)
+    settled = world.sender(validator).send(world.chain.settle(world.run, node.address, 1)).event(Settled)
+    assert (settled.units, settled.slashed, settled.verdict) == (10, 60 * TOKEN, Stage.UPHELD)
     assert world.chain.account(operator.address).active == 40 * TOKEN
     assert world.chain.seat(world.run, node.address).role == Role.BANNED
 

@@ -266,7 +266,7 @@ class Panel:
         name = f"validator-{key.address}"
         if name in self._open:
             self._open.pop(name).close()
-        chosen = JudgeSettings(**{"retry_seconds": 0.02, "fallback_seconds": 600, "opinion_seconds": 600, **settings})
+        chosen = JudgeSettings(**{"retry_seconds": 0.02, "fallback_seconds": 600, "opinion_seconds": 600, "batch_seconds": 0, **settings})
         service = ValidatorService(
             self.stage.connection(key, poll_seconds=0.01), self.stage.home(name, "validator"), chosen
         )
@@ -291,10 +291,12 @@ class Panel:
         return [Receipt.parse(data, domain, run) for _, data in HubClient(self.stage.hub.url, run, domain).receipts(0)]
 
     def state(self, ref: Ref) -> State:
-        return self.stage.world.chain.work(self.stage.world.run, ref).state
+        return self.stage.world.chain.state(self.stage.world.run, ref)
 
     def case(self, ref: Ref) -> Case:
-        return self.stage.world.chain.case(self.stage.world.run, ref)
+        found = self.stage.world.chain.case_of(self.stage.world.run, ref)
+        assert found is not None, "no case"
+        return found[2]
 
 
 def rounds(*services: ValidatorService, count: int = 6) -> None:

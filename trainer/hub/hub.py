@@ -20,6 +20,7 @@ from protocol.chain import Chain
 from protocol.chain.events import Event, Submitted
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref
+from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
 from protocol.hub import EXPIRY, WAIT_MAX, Refused, Stored, check_write
 from protocol.identity import Key
@@ -29,7 +30,6 @@ from protocol.verdict import Receipt
 from trainer.hub.database import Database
 from trainer.hub.store import Store
 
-_UPLOAD_SECONDS_MAX = 300
 FORBIDDEN, NOT_FOUND, CONFLICT, TOO_MANY = 403, 404, 409, 429
 
 
@@ -141,10 +141,10 @@ class Hub:
         self._admit(address, nonce, request, cap)
         self._writing.add(work)
         try:
-            async with asyncio.timeout(_UPLOAD_SECONDS_MAX):
+            async with asyncio.timeout(UPLOAD_SECONDS_MAX):
                 size = await self._store.receive(submitted.root, parts, cap=cap)
         except TimeoutError as error:
-            raise Unavailable(f"the upload took longer than {_UPLOAD_SECONDS_MAX} s") from error
+            raise Unavailable(f"the upload took longer than {UPLOAD_SECONDS_MAX} s") from error
         finally:
             self._writing.discard(work)
         receipt = StorageReceipt(self.run, work, submitted.root, size, self.now)
