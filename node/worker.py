@@ -25,6 +25,7 @@ from node.validator.candidate import Candidate, PrefillPlan, RunContext
 from node.validator.judge import judge
 from node.versions import Versions
 from protocol.chain import Sender
+from protocol.chain.journal import Journal as Transactions
 from protocol.chain.reverts import banned
 from protocol.chain.types import Publication, Ref, Role, Seat, Work
 from protocol.environments import TaskSet
@@ -78,7 +79,8 @@ class Worker:
         self._settings = settings
         self._address = connection.key.address
         self._stop = stop or Ending()
-        self._sender = Sender(connection.chain, connection.key)
+        self._transactions = Transactions(home.data / "transactions.sqlite")
+        self._sender = Sender(connection.chain, connection.key, self._transactions)
         self._versions = Versions(connection, home.data / "weights")
         self._rollouts = home.data / "rollouts"
         self.journal = Journal(home.data / "journal.sqlite")
@@ -115,6 +117,7 @@ class Worker:
         self.stop()
         self._context.sandbox.close()
         self._versions.close()
+        self._transactions.close()
 
     # ---- the loop ------------------------------------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class Worker:
         return self._c.chain.claimable(self._c.run, self._address)[1]
 
     def _can_be_paid(self, units: int) -> bool:
-        return self._c.chain.funds(self._c.run).free >= units * self._c.policy.reward
+        return self._c.chain.available(self._c.run) >= units * self._c.policy.reward
 
     def _load(self, head: Publication) -> None:
         if self._loaded == head.manifest:

@@ -34,6 +34,7 @@ log = logging.getLogger("validator")
 _LAST_PART = 10  # a work is challenged in the last tenth of its window, even while another hard case is open
 
 _WORKS_MOST = 64  # in one case: its gas stays well below any block's limit
+_NO_RIGHT = ("Denied", "NotOnBench")
 _NOBODY = ("0x" + "0" * 40, 0, bytes(32), b"")  # a second validator's receipt, where the policy asks for none
 
 Told = Callable[[bytes], Mapping[str, Receipt]]
@@ -164,15 +165,26 @@ class Court:
             self._poor_until = time.monotonic() + self._settings.retry_seconds
             return  # cases that are settled free their bonds; the window is long
         except TransactionReverted as error:
-            if error.reason in ("Denied", "NotOnBench"):
-                raise  # this seat is gone
+            state = self._after_refusal(error, judgements[0])
             log.info("no case on %s: %s", name, error)
-            state = states.CLOSED if error.reason in ("WrongState", "TooLate") else states.DECIDED
+            if state == states.DECIDED and error.reason in _NO_RIGHT:
+                self._journal.put(self._softened(judgements[0]))
+                return
         for judgement in judgements:
             if state == states.DECIDED:
                 self._rests_on_chain.add(judgement.work)
             else:
                 self._journal.put(replace(judgement, state=state))
+
+    def _after_refusal(self, error: TransactionReverted, first: Judgement) -> str:
+        """What becomes of judgements whose case was refused. Raises the refusal when this seat is gone."""
+        if error.reason in _NO_RIGHT:
+            now = self._c.block_time()
+            if not self._c.chain.validator(self._c.run, self._address).serves(now):
+                raise error
+            # one of the two was seated after the work; as soft it needs no second, and older validators may still see it
+            return states.DECIDED if first.outcome == Outcome.HARD else states.CLOSED
+        return states.CLOSED if error.reason in ("WrongState", "TooLate") else states.DECIDED
 
     def _accuse(self, judgements: list[Judgement], now: int) -> str:
         """Accuses the author of one work. Returns the judgement's next state: challenged; closed, where there is nothing to
@@ -217,7 +229,9 @@ class Court:
             if judgement.work in self._rests_on_chain:
                 continue
             known = self._c.chain.case_of(self._c.run, self._receipt(judgement).details.ref)
-            if known is None:  # this endpoint lags, or a reorg took the case: the sender brings it back, or it is brought anew
+            if (
+                known is None
+            ):  # this endpoint lags, or a reorg took the case: the sender brings it back, or it is brought anew
                 self._rests_on_chain.add(judgement.work)
                 self._journal.put(replace(judgement, state=states.DECIDED))
                 continue

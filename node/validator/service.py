@@ -75,7 +75,9 @@ class ValidatorService:
         self._requested: set[bytes] = set()
         self._cursor = {"receipts": 0, "opinions": 0}
         self._hub_rests_until = 0.0
-        self._ballots: dict[CaseName, dict[Ref, Details]] = {}  # what was found, work by work, in cases that are voted on
+        self._ballots: dict[
+            CaseName, dict[Ref, Details]
+        ] = {}  # what was found, work by work, in cases that are voted on
         self._jury_rests: dict[CaseName, float] = {}
 
     def stop(self) -> None:

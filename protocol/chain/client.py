@@ -207,6 +207,12 @@ class Chain:
     def funds(self, run: int) -> Funds:
         return Funds(*self._call("reading the budget", self.runs.functions.funds(run)))
 
+    def available(self, run: int) -> int:
+        """What of the budget, in wei, backs new submissions: what is free, less what the owner has announced to take out."""
+        funds, status = self.funds(run), self.status(run)
+        leaving = status.leaving if status.defunded_from and self.block().time >= status.defunded_from else 0
+        return max(0, funds.free - leaving)
+
     def status(self, run: int) -> Status:
         return Status(*self._call("reading the run", self.runs.functions.status(run)))
 

@@ -266,7 +266,9 @@ class Panel:
         name = f"validator-{key.address}"
         if name in self._open:
             self._open.pop(name).close()
-        chosen = JudgeSettings(**{"retry_seconds": 0.02, "fallback_seconds": 600, "opinion_seconds": 600, "batch_seconds": 0, **settings})
+        chosen = JudgeSettings(
+            **{"retry_seconds": 0.02, "fallback_seconds": 600, "opinion_seconds": 600, "batch_seconds": 0, **settings}
+        )
         service = ValidatorService(
             self.stage.connection(key, poll_seconds=0.01), self.stage.home(name, "validator"), chosen
         )

@@ -12,6 +12,7 @@ from node.generation import Made
 from node.validator import journal as states
 from node.validator.service import ValidatorService
 from protocol.chain.types import Role, State
+from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.identity import Key
 from protocol.verdict import Details, Outcome
 from tests.node.stage import Panel, Stage, rounds, until
@@ -34,7 +35,7 @@ def softly_wrong(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, byte
 
 
 def past_grace(stage: Stage) -> None:
-    stage.world.anvil.advance(stage.tiny.spec.upload_grace_seconds + 1)
+    stage.world.anvil.advance(stage.tiny.spec.upload_grace_seconds + UPLOAD_SECONDS_MAX + 1)
 
 
 def asked_for(stage: Stage) -> list[tuple[str, str]]:
@@ -47,7 +48,7 @@ def disagrees(service: ValidatorService, monkeypatch: pytest.MonkeyPatch) -> Non
 
     def accept(*arguments: Any, **options: Any) -> Details:
         found = judge(*arguments, **options)
-        return replace(found, outcome=1, rule="", measured="", threshold="", detail="")
+        return replace(found, outcome=1, rule="", measured="", threshold="", detail="", samples="f" * 64)
 
     monkeypatch.setattr(service._bench, "judge", accept)
 
@@ -309,7 +310,7 @@ def test_an_open_hard_case_shields_no_other_work_once_it_is_cleared(stage: Stage
     other = stage.make(node, 1)
     stage.submit(node, other)
     friend = stage.validator()
-    world.sender(friend).send(world.chain.challenge(world.run, other.ref, True, b"\x0f" * 32))
+    world.accuse(friend, other.ref)
     world.owner.send(world.chain.approve_validator(world.run, friend.address, False))
     service = panel.seat()
     rounds(service)
@@ -332,7 +333,7 @@ def test_an_open_hard_case_does_not_outlast_the_window_of_others(stage: Stage, p
     other = stage.make(node, 1)
     stage.submit(node, other)
     friend = stage.validator()
-    world.sender(friend).send(world.chain.challenge(world.run, other.ref, True, b"\x0f" * 32))
+    world.accuse(friend, other.ref)
     world.owner.send(world.chain.approve_validator(world.run, friend.address, False))
     service = panel.seat()
     rounds(service)
@@ -364,10 +365,11 @@ def test_a_validator_without_a_seat_ends(stage: Stage, panel: Panel) -> None:
     inflated(stage, node)
     send = service._court._sender.send
 
-    def losing(call: Any) -> Any:
+    def losing(call: Any, **options: Any) -> Any:
         world.owner.send(world.chain.approve_validator(world.run, service._address, False))
-        return send(call)
+        world.anvil.advance(world.chain.policy(world.run).span)  # until then it judges what was submitted before
+        return send(call, **options)
 
     service._court._sender.send = losing
-    with pytest.raises(TransactionReverted, match="Denied"):
+    with pytest.raises(TransactionReverted, match=r"NotOnBench|TooLate"):
         rounds(service)

@@ -133,8 +133,8 @@ def test_honest_work_is_accepted(tiny_run: TinyRun) -> None:
     for sequence in range(3):
         candidate = tiny_run.candidate(tiny_run.honest(sequence=sequence, hardware=sequence % 2))
         assert judge(candidate) is None
-        assert candidate.checked["sequences"] == tiny_run.spec.samples
-        assert candidate.checked["proofs"] >= tiny_run.spec.samples
+        assert candidate.checked.samples.bit_count() == tiny_run.spec.samples
+        assert candidate.checked.proofs >= tiny_run.spec.samples
 
 
 def test_there_is_a_tampered_file_for_every_rule() -> None:
@@ -218,7 +218,7 @@ def test_a_share_of_the_samples_is_drawn_by_a_secret(tiny_run: TinyRun) -> None:
     made = tiny_run.honest()
     some = tiny_run.candidate(made, share=0.3)
     assert judge(some) is None
-    assert 1 <= some.checked["sequences"] < tiny_run.spec.samples
+    assert 1 <= some.checked.samples.bit_count() < tiny_run.spec.samples
     rows = {tuple(replace(some.plan, secret=bytes([i])).choose(some.work_id, b"\x00" * 32, 8)) for i in range(40)}
     assert len(rows) > 10
 

@@ -81,7 +81,7 @@ def judged(stage: Stage, validator: Key, work: bytes, outcome: Outcome) -> None:
     details = Details(
         protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=s.run, work=work.hex(), node=s.node, step=s.step,
         sequence=s.sequence, root=s.root.hex(), units=s.units, spec="00" * 32, outcome=int(outcome), rule=rule,
-        measured="1" if rule else "", threshold="0" if rule else "", detail="row 0" if rule else "", sequences_checked=1,
+        measured="1" if rule else "", threshold="0" if rule else "", detail="row 0" if rule else "", samples="0" * 63 + "1", sequences_checked=1,
         proofs_checked=1, tokens_checked=1, time=1,
     )  # fmt: skip
     stage.client(validator).post_receipt(Receipt.issue(details, validator, domain).encode())
@@ -155,7 +155,7 @@ def _forged(stage: Stage, stranger: Key, work: bytes) -> str:
     details = Details(
         protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=s.run, work=work.hex(), node=s.node, step=s.step,
         sequence=s.sequence, root=s.root.hex(), units=s.units, spec="00" * 32, outcome=3, rule="sampling", measured="1",
-        threshold="0", detail="", sequences_checked=1, proofs_checked=1, tokens_checked=1, time=1,
+        threshold="0", detail="", samples="0" * 63 + "1", sequences_checked=1, proofs_checked=1, tokens_checked=1, time=1,
     )  # fmt: skip
     value = json.loads(Receipt.issue(details, stranger, domain).encode())
     broken = {**value, "signature": "0x" + "11" * 65}
@@ -309,11 +309,11 @@ class Hooked(Sender):
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
 
-    def send(self, call: Call):
+    def send(self, call: Call, *, name: str | None = None):
         if self.before:
             hook, self.before = self.before, None
             hook()
-        sent = super().send(call)
+        sent = super().send(call, name=name)
         if self.after:
             hook, self.after = self.after, None
             hook()
@@ -321,7 +321,7 @@ class Hooked(Sender):
 
 
 def hooked(worker: Worker) -> Hooked:
-    worker._sender = Hooked(worker._sender.chain, worker._sender.key)
+    worker._sender = Hooked(worker._sender.chain, worker._sender.key, worker._sender._journal)
     return worker._sender
 
 
@@ -373,6 +373,7 @@ def test_a_paused_run_is_waited_for_without_burning_power(stage: Stage) -> None:
     node, world = stage.seated(), stage.world
     stage.publish()
     world.owner.send(world.chain.pause(world.run, True))
+    world.anvil.advance(61)  # the notice
     with running(a_worker(stage, node)) as ended:
         eventually(waits_because(stage, "paused"), what="the status says so")
         assert not list((stage.home("node").data / "rollouts").glob("*"))
@@ -386,7 +387,7 @@ def test_an_open_hard_case_is_waited_for_and_the_status_says_so(stage: Stage) ->
     stage.publish()
     made = stage.make(node)
     stage.submit(node, made)
-    world.sender(validator).send(world.chain.challenge(world.run, made.ref, True, b"\x0e" * 32))
+    world.accuse(validator, made.ref)
     with running(a_worker(stage, node)) as ended:
         eventually(waits_because(stage, "hard case"), what="the status says so")
         assert len(submitted(stage)) == 1
@@ -400,7 +401,8 @@ def test_a_run_without_budget_is_waited_for(stage: Stage) -> None:
     worker = a_worker(stage, node)
 
     def defund() -> None:
-        world.owner.send(Call("defunding", world.chain.runs.functions.defund(world.run, free)))
+        world.owner.send(world.chain.defund(world.run, free))
+        world.anvil.advance(61)  # the notice
 
     hooked(worker).before = defund
     with running(worker) as ended:
@@ -416,7 +418,8 @@ def test_a_banned_node_ends_with_code_nine(stage: Stage) -> None:
     stage.publish()
     with running(a_worker(stage, node)) as ended:
         eventually(lambda: submitted(stage), what="it works")
-        world.owner.send(Call("banning", world.chain.runs.functions.ban(world.run, node.address)))
+        world.owner.send(world.chain.ban(world.run, node.address))
+        world.anvil.advance(61)  # the notice
         assert ended.event.wait(15)
         assert isinstance(ended.error, Banned)
         assert ended.error.exit_code == 9
@@ -604,7 +607,7 @@ def test_a_transaction_that_is_mined_late_is_noticed(stage: Stage) -> None:
         eventually(lambda: stored(stage, node) >= 1, what="the file of the first attempt is uploaded")
         assert submitted(stage)[0].root == made[0].ref.root
         assert not worker.journal.all(states.LOST)
-        assert world.chain.work(world.run, made[0].ref).state == State.SUBMITTED
+        assert world.chain.state(world.run, made[0].ref) == State.SUBMITTED
 
 
 def test_the_storage_receipt_is_kept(stage: Stage) -> None:

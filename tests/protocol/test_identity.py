@@ -103,11 +103,11 @@ def test_passwords_come_from_file_then_environment_and_never_hang(
 
 
 def test_a_signature_counts_for_its_message_domain_and_key_only() -> None:
-    key, message = Key.generate(), Verdict(1, b"\x01" * 32, 3, b"\x02" * 32)
+    key, message = Key.generate(), Verdict(1, b"\x01" * 32, 3, 1, b"\x02" * 32)
     signature = message.sign(key, DOMAIN)
     message.require(signature, DOMAIN, key.address, "verdict")
     for other_message, domain in (
-        (Verdict(2, b"\x01" * 32, 3, b"\x02" * 32), DOMAIN),
+        (Verdict(2, b"\x01" * 32, 3, 1, b"\x02" * 32), DOMAIN),
         (message, Domain(1, DOMAIN.contract)),
         (message, Domain(31337, Key.generate().address)),
     ):
@@ -116,7 +116,7 @@ def test_a_signature_counts_for_its_message_domain_and_key_only() -> None:
 
 
 def test_a_malleable_or_mangled_signature_is_refused() -> None:
-    key, message = Key.generate(), Verdict(1, b"\x01" * 32, 3, b"\x02" * 32)
+    key, message = Key.generate(), Verdict(1, b"\x01" * 32, 3, 1, b"\x02" * 32)
     good = message.sign(key, DOMAIN)
     order = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
     twin = good[:32] + (order - int.from_bytes(good[32:64], "big")).to_bytes(32, "big") + bytes([55 - good[64]])

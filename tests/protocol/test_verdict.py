@@ -23,7 +23,7 @@ def details(**changes: object) -> Details:
     made = Details(
         protocol=1, chain_id=31337, contract=DOMAIN.contract, run=1, work=REF.work_id(1).hex(), node=REF.node, step=4, sequence=1,
         root=REF.root.hex(), units=77, spec="00" * 32, outcome=int(Outcome.HARD), rule="reward", measured="1", threshold="0",
-        detail="row 0", sequences_checked=1, proofs_checked=2, tokens_checked=3, time=1_800_000_000,
+        detail="row 0", samples="0" * 63 + "1", sequences_checked=1, proofs_checked=2, tokens_checked=3, time=1_800_000_000,
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -53,6 +53,9 @@ def test_a_receipt_is_read_back_with_its_validator() -> None:
         {"step": 2**32},
         {"units": -1},
         {"root": "zz" * 32},
+        {"samples": "zz" * 32},
+        {"samples": "00" * 32},
+        {"samples": "01"},
     ],
     ids=str,
 )

@@ -9,11 +9,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from protocol import machine
 from protocol.chain import Chain, Sender
 from protocol.chain.index import EventIndex
+from protocol.chain.journal import Journal as Transactions
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
 from protocol.home import write_json
 from protocol.identity import Key
@@ -65,14 +67,16 @@ class HubService:
         kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept)
         peers = self._settings.peers
+        transactions = Transactions(self._layout.hub / "transactions.sqlite")
         with (
             store,
+            closing(transactions),
             Server(store, host=h.host, port=h.origin_port) as origin_server,
             Host(self._key, peers.listen, peers.bootnodes, peers_file=self._layout.hub / "peers.json") as host,
         ):
             connection = Connection(chain, c, peers, self._key, host)
             publisher = Publisher(
-                Sender(chain, self._key), c.run, Origin(store, self._key, chain.domain, c.run),
+                Sender(chain, self._key, transactions), c.run, Origin(store, self._key, chain.domain, c.run),
                 Outbox(self._layout.outgoing, self._layout.model), kept,
             )  # fmt: skip
             http = HttpServer(create_app(hub, database, self._layout.status), h.host, h.port)
