@@ -183,8 +183,8 @@ def _details(value: Any) -> Details:
         text = getattr(details, name)
         if len(text) != 64 or set(text) - set("0123456789abcdef"):
             raise Malformed(f"receipt: {name} is not 64 hex digits")
-    if details.outcome != Outcome.SOFT and not int(details.samples, 16):
-        raise Malformed("receipt names no sample")
     if not is_checksum_address(details.node) or max(details.step, details.sequence) >= 2**32:
         raise Malformed("receipt names no possible work")
+    if details.outcome != Outcome.SOFT and not int(details.samples, 16):
+        raise Malformed("receipt names no sample")
     return details

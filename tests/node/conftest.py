@@ -35,8 +35,12 @@ def shared_machinery(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture
-def stage(anvil: Anvil, tiny_run: TinyRun, tmp_path: Path, shared_machinery: None) -> Iterator[Stage]:
-    made = Stage(World.fresh(anvil, spec_digest=tiny_run.spec.digest, max_per_step=4), tiny_run, tmp_path)
+def stage(
+    anvil: Anvil, tiny_run: TinyRun, tmp_path: Path, shared_machinery: None, request: pytest.FixtureRequest
+) -> Iterator[Stage]:
+    """Parametrized indirectly with changes of the run's policy."""
+    policy = {"max_per_step": 4, **getattr(request, "param", {})}
+    made = Stage(World.fresh(anvil, spec_digest=tiny_run.spec.digest, **policy), tiny_run, tmp_path)
     yield made
     made.close()
 

@@ -429,8 +429,12 @@ def test_a_ban_between_the_look_and_the_submission_is_called_a_ban(stage: Stage)
     node, world = stage.seated(), stage.world
     stage.publish()
     worker = a_worker(stage, node)
-    ban = Call("banning", world.chain.runs.functions.ban(world.run, node.address))
-    hooked(worker).before = lambda: world.owner.send(ban)
+
+    def ban() -> None:
+        world.owner.send(world.chain.ban(world.run, node.address))
+        world.anvil.advance(61)  # the notice
+
+    hooked(worker).before = ban
     with running(worker) as ended:
         assert ended.event.wait(15)
         assert isinstance(ended.error, Banned)
