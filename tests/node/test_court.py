@@ -95,7 +95,7 @@ def test_one_that_shares_nothing_does_not_outvote_one_that_does(
     node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat(), panel.seat()
-    made, work = inflated(stage, node)
+    made, _ = inflated(stage, node)
     first, friend, honest = in_line(stage, work, *services)
     disagrees(friend, monkeypatch)
     rounds(first)
@@ -328,7 +328,7 @@ def test_what_matters_most_is_challenged_first(stage: Stage, panel: Panel) -> No
 def test_an_open_hard_case_shields_no_other_work_once_it_is_cleared(stage: Stage, panel: Panel) -> None:
     node, world, friend = stage.seated(), stage.world, stage.validator()
     stage.publish()
-    services = panel.seat(), panel.seat()
+    services = panel.seat(fallback_seconds=0.01), panel.seat(fallback_seconds=0.01)  # the friend is silent
     cheat, work = inflated(stage, node, 0)
     other = stage.make(node, 1)
     stage.submit(node, other)
@@ -346,7 +346,7 @@ def test_an_open_hard_case_shields_no_other_work_once_it_is_cleared(stage: Stage
 def test_an_open_hard_case_does_not_outlast_the_window_of_others(stage: Stage, panel: Panel) -> None:
     node, world, friend = stage.seated(), stage.world, stage.validator()
     stage.publish()
-    services = panel.seat(), panel.seat()
+    services = panel.seat(fallback_seconds=0.01), panel.seat(fallback_seconds=0.01)  # the friend is silent
     cheat, _ = inflated(stage, node, 0)
     other = stage.make(node, 1)
     stage.submit(node, other)
@@ -355,8 +355,7 @@ def test_an_open_hard_case_does_not_outlast_the_window_of_others(stage: Stage, p
     assert panel.state(cheat.ref) == State.SUBMITTED
     window = world.chain.policy(world.run).window
     world.anvil.advance(window - window // 10)
-    rounds(*services)
-    assert panel.state(cheat.ref) == State.CHALLENGED
+    until(lambda: panel.state(cheat.ref) == State.CHALLENGED, *services, what="the challenge")
 
 
 # ---- juries ------------------------------------------------------------------------------------------------------------
@@ -367,7 +366,7 @@ def test_a_jury_upholds_what_it_finds_as_well(stage: Stage, panel: Panel) -> Non
     node, world = stage.seated(), stage.world
     stage.publish()
     services = panel.seat(), panel.seat(), panel.seat()
-    made, work = inflated(stage, node)
+    made, _ = inflated(stage, node)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, *services, what="the challenge")
     world.sender(stage.operators[node.address]).send(world.chain.appeal(world.run, node.address, 1))
     until(lambda: panel.state(made.ref) == State.REVOKED, *services, what="the vote")
@@ -379,7 +378,7 @@ def test_a_jury_upholds_what_it_finds_as_well(stage: Stage, panel: Panel) -> Non
 def test_a_jury_clears_the_innocent_and_the_accuser_pays(stage: Stage, panel: Panel) -> None:
     node, world, liar = stage.seated(), stage.world, stage.validator()
     stage.publish()
-    juror = panel.seat()
+    juror = panel.seat(fallback_seconds=0.01)
     made = stage.make(node)
     stage.submit(node, made)
     world.accuse(liar, made.ref)
@@ -392,7 +391,7 @@ def test_a_jury_clears_the_innocent_and_the_accuser_pays(stage: Stage, panel: Pa
 def test_a_juror_that_finds_a_hard_case_merely_soft_does_not_vote(stage: Stage, panel: Panel) -> None:
     node, world, zealot = stage.seated(), stage.world, stage.validator()
     stage.publish()
-    juror = panel.seat()
+    juror = panel.seat(fallback_seconds=0.01)
     made, _ = softly_wrong(stage, node)
     world.accuse(zealot, made.ref)
     world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
@@ -424,10 +423,10 @@ def test_a_jury_votes_again_after_a_restart_and_once_only(stage: Stage, panel: P
 
 @pytest.mark.parametrize("stage", [{"co_signers": 1}], indirect=True, ids=["with a co-signer"])
 def test_a_conviction_carries_both_signatures(stage: Stage, panel: Panel) -> None:
-    node, world = stage.seated(), stage.world
+    node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat(), panel.seat()
-    made, work = inflated(stage, node)
+    made, _ = inflated(stage, node)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, *services, what="the challenge")
     case, addresses = panel.case(made.ref), {service._address for service in services}
     assert case.hard

@@ -194,7 +194,7 @@ class FaultyEngine(TorchEngine):
 
     def _sample(self, hidden, keys, position, temperature):
         tokens, logprobs = super()._sample(hidden, keys, position, temperature)
-        return (tokens + (position == 3)) % self.vocabulary, logprobs
+        return (tokens + (position == 0)) % self.vocabulary, logprobs
 
 
 class BrokenEngine(TorchEngine):
