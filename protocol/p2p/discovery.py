@@ -156,9 +156,8 @@ class _Search:
         self.found: dict[bytes, Provider] = {}
         self.asked: set[bytes] = set()
         self.dropped: Counter[str] = Counter()
-        self._attempts: Counter[tuple[bytes, Address]] = (
-            Counter()
-        )  # not per peer: anybody may name a false address of it
+        # Not per peer: anybody may name a false address of it.
+        self._attempts: Counter[tuple[bytes, Address]] = Counter()
         self._discovery = discovery
         self._service = service
         self._at_least = at_least

@@ -183,9 +183,8 @@ class Node:
             socket.socket.close()
             raise
         standing = self.connection(peer)
-        if (
-            standing and standing.outbound
-        ):  # at another address meanwhile; not an inbound one, for its end may cut it for ours
+        # Made at another address meanwhile. An inbound one does not count: its end may just be dropping it for ours.
+        if standing and standing.outbound:
             upgraded.muxer.cut()
             return standing
         connection = Connection(upgraded, remote, outbound=True)
