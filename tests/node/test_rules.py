@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from node.engine import Prompt, TorchEngine
 from node.validator.candidate import Candidate
 from node.validator.judge import details, judge
 from node.validator.rules import RULES
-from protocol.errors import MurmurationError
+from protocol.errors import MurmurationError, Unavailable
 from protocol.verdict import Outcome
 from tests.cheats.smaller_model import SmallerModelEngine
 from tests.tiny_run import TinyRun, longest, tokens_of, with_sample
@@ -191,6 +192,23 @@ def test_a_constant_proof_fails_on_signs_at_least(tiny_run: TinyRun) -> None:
     finding = judge(tiny_run.rewrite(made, with_sample(file, 0, forged)))
     assert finding is not None
     assert finding.rule == "computation"
+
+
+def test_a_reader_that_takes_every_file_for_broken_gives_no_verdict(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where this validator's pyarrow lacks a codec: its own file tells it that the fault is its own."""
+    sandbox = tiny_run.context.sandbox
+    send = sandbox._send
+
+    def sends(process: Any, request: dict[str, Any]) -> Any:
+        if request["op"] == "read":
+            return {"ok": False, "kind": "malformed", "message": "Support for codec 'zstd' not built"}, {}
+        return send(process, request)
+
+    monkeypatch.setattr(sandbox, "_send", sends)
+    with pytest.raises(Unavailable, match="cannot read rollout files"):
+        judge(tiny_run.candidate(tiny_run.honest()))
 
 
 def test_nan_rewards_are_a_schema_fault(tiny_run: TinyRun) -> None:
