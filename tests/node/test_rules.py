@@ -176,13 +176,13 @@ def another_problems_number(run: TinyRun) -> Candidate:
 
 
 @rejected_only_by("assignment", Outcome.HARD)
-def a_budget_that_suits(run: TinyRun) -> Candidate:
+def another_budget(run: TinyRun) -> Candidate:
     """The assigned prompt, which announces a budget, and the penalty of another budget."""
     made = run.honest(hardware=1)
     file = run.read(made)
     sample = file.samples[0]
     assert sample.budget
-    return run.rewrite(made, with_sample(file, 0, rescored(run, replace(sample, budget=len(sample.completion)))))
+    return run.rewrite(made, with_sample(file, 0, rescored(run, replace(sample, budget=sample.budget + 1))))
 
 
 @rejected_only_by("assignment", Outcome.HARD)
