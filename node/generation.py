@@ -14,7 +14,7 @@ from node.validator.candidate import Commitment, RunContext
 from protocol import rollout, seeds
 from protocol.assignment import Group, assign, length_penalty
 from protocol.chain.types import Ref
-from protocol.errors import IntegrityError
+from protocol.errors import Unavailable
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.tokens import Tokens
 
@@ -47,7 +47,7 @@ class Made:
 def make(context: RunContext, engine: TorchEngine, tokens: Tokens, place: Place, folder: Path) -> Made:
     """Generates the whole submission and writes it into `folder` under its SHA-256.
 
-    Raises IntegrityError where this machine computes nonsense, Unavailable where an answer cannot be scored.
+    Raises Unavailable where the weights make no numbers, or where an answer cannot be scored.
     """
     domain = context.domain
     seed = seeds.submission_seed(
@@ -55,7 +55,7 @@ def make(context: RunContext, engine: TorchEngine, tokens: Tokens, place: Place,
         node=bytes.fromhex(place.node[2:]), step=place.step, sequence=place.sequence,
     )  # fmt: skip
     groups = assign(context.spec, context.tasks, seed, place.hardware)
-    file = RolloutFile(_header(context, place), tuple(_samples(context, engine, tokens, groups)))
+    file = RolloutFile(_header(context, place), tuple(_samples(context, engine, tokens, groups, place.step)))
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / "partial.parquet"
     rollout.write(file, partial)
@@ -73,7 +73,7 @@ def _header(context: RunContext, place: Place) -> Header:
     )  # fmt: skip
 
 
-def _samples(context: RunContext, engine: TorchEngine, tokens: Tokens, groups: list[Group]) -> list[Sample]:
+def _samples(context: RunContext, engine: TorchEngine, tokens: Tokens, groups: list[Group], step: int) -> list[Sample]:
     spec = context.spec
     prompts = [Prompt(tokens.prompt(spec, group.problem.prompt, group.budget), group.keys) for group in groups]
     try:
@@ -81,8 +81,11 @@ def _samples(context: RunContext, engine: TorchEngine, tokens: Tokens, groups: l
             prompts, temperature=float(spec.sampling.temperature), max_new_tokens=spec.sampling.max_new_tokens,
             end_tokens=tokens.end_tokens,
         )  # fmt: skip
-    except ValueError as error:  # of states that are no numbers no proof can be made
-        raise IntegrityError(f"generation failed on this machine: {error}") from error
+    except ValueError as error:  # finite weights can compute NaN on every machine: that is no fault of this one
+        raise Unavailable(
+            f"version {step} of the weights computes no numbers here ({error}); the next one is waited for",
+            hint="if other nodes work on this version, look for faulty memory or overclocking",
+        ) from error
     rows = [(g, s, completion) for g, group in enumerate(generated) for s, completion in enumerate(group)]
     rewards = context.sandbox.score([(groups[g].problem.index, tokens.answer(c.tokens)) for g, _, c in rows])
     samples = []

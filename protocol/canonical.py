@@ -4,8 +4,9 @@ A float never enters: decimals travel as strings, so that no two machines can ro
 object with a key twice, a float, a depth or a size beyond the cap is refused before anything looks at its content.
 
 Depth is checked before parsing, because one of web3's dependencies (py_ecc) raises the interpreter's recursion limit to
-100,000, and json's C scanner then overflows the stack on deep input: a few kilobytes would end the process. All JSON of a
-stranger goes through `parse` or `decode`.
+100,000, and json's C scanner then overflows the stack on deep input: a few kilobytes would end the process. json must never
+see bytes either: it would take UTF-16 or UTF-32 for what they are, in which the quotes that were counted are none. All JSON
+of a stranger goes through `parse` or `decode`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def decode(data: bytes, *, cap: int, what: str) -> Any:
     """Parses canonical JSON of a peer. Raises Oversized over `cap` bytes, Malformed when it is not the canonical form."""
     if len(data) > cap:
         raise Oversized(f"{what} has {len(data)} bytes, more than {cap}")
-    _require_shallow(data, what)
+    text = _shallow(data, what)
     try:
-        value = json.loads(data, parse_float=_no_float, parse_constant=_no_float, object_pairs_hook=_unique)
+        value = json.loads(text, parse_float=_no_float, parse_constant=_no_float, object_pairs_hook=_unique)
         if encode(value) != data:
             raise Malformed(f"{what} is not in canonical form")
     except ValueError as error:
@@ -46,22 +47,27 @@ def decode(data: bytes, *, cap: int, what: str) -> Any:
 
 
 def parse(data: bytes, what: str) -> Any:
-    """Parses any JSON of a peer, canonical or not. Raises Malformed. The caller has capped its size."""
-    _require_shallow(data, what)
+    """Parses any UTF-8 JSON of a peer, canonical or not. Raises Malformed. The caller has capped its size."""
+    text = _shallow(data, what)
     try:
-        return json.loads(data)
+        return json.loads(text)
     except ValueError as error:
         raise Malformed(f"{what} is not valid JSON: {error}") from error
 
 
-def _require_shallow(data: bytes, what: str) -> None:
-    """Raises Malformed for nesting deeper than anything of ours; linear in the size, without parsing."""
+def _shallow(data: bytes, what: str) -> str:
+    """The text of UTF-8 bytes. Raises Malformed for others and for nesting deeper than ours; linear, without parsing."""
+    try:
+        text = data.decode("utf-8", "strict")
+    except UnicodeDecodeError as error:
+        raise Malformed(f"{what} is not UTF-8") from error
     outside_strings = b"".join(data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
     depth = 0
     for bracket in outside_strings.translate(None, _NOT_BRACKETS):
         depth += 1 if bracket in b"[{" else -1
         if depth > _DEPTH_MAX:
             raise Malformed(f"{what} is nested deeper than {_DEPTH_MAX} levels")
+    return text
 
 
 def digest(value: Any) -> bytes:

@@ -30,6 +30,7 @@ import httpx
 
 from protocol import canonical, runspec
 from protocol.constants import SPEC_BYTES_MAX, WRITE_LIFETIME_SECONDS
+from protocol.deadline import Deadline, Transport, within
 from protocol.errors import BadSignature, HashMismatch, Malformed, MurmurationError, Oversized, Unavailable
 from protocol.identity import Key
 from protocol.runspec import RunSpec
@@ -41,6 +42,9 @@ PAGE = 256
 WAIT_MAX = 20
 """Longest wait a hub grants, in seconds."""
 _JSON_BYTES_MAX = 32 << 20
+_REASON_BYTES_MAX = 4096
+_RATE_MIN = 64 << 10  # bytes per second: a slower transfer gets no more time
+_PAGES_MAX = 64  # per call: whoever reads a listing that never ends would do nothing else
 
 
 class Refused(MurmurationError):
@@ -77,8 +81,14 @@ class Stored:
                 int(value["time"]),
             )
             signature = bytes.fromhex(value["signature"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Malformed("no storage receipt") from error
+        if (
+            len(receipt.work) != 32
+            or len(receipt.root) != 32
+            or not all(0 <= number < 1 << 64 for number in (receipt.run, receipt.size, receipt.time))
+        ):
+            raise Malformed("the storage receipt's values are out of range")
         receipt.require(signature, domain, hub, "storage receipt")  # type: ignore[arg-type]
         return cls(receipt, signature)
 
@@ -106,7 +116,11 @@ def check_write(
 
 
 class HubClient:
-    """One hub and one run. `now` gives block time, for the expiry of writes; safe to share between threads."""
+    """One hub and one run. `now` gives block time, for the expiry of writes; safe to share between threads.
+
+    A call may take `timeout` seconds, besides the wait it asks for and a second for every 64 KiB that it moves; then it
+    raises Unavailable.
+    """
 
     def __init__(
         self,
@@ -122,8 +136,11 @@ class HubClient:
         self._domain = domain
         self._key = key
         self._now = now
+        self._timeout = timeout
         plain = {"Accept-Encoding": "identity"}  # nothing a hub sends is worth a decompression bomb
-        self._http = httpx.Client(base_url=url, timeout=timeout + WAIT_MAX, follow_redirects=False, headers=plain)
+        self._http = httpx.Client(
+            base_url=url, timeout=timeout + WAIT_MAX, follow_redirects=False, headers=plain, transport=Transport()
+        )
 
     def close(self) -> None:
         self._http.close()
@@ -136,38 +153,43 @@ class HubClient:
         return self._json("status")
 
     def upload(self, work: bytes, root: bytes, path: Path, hub: str) -> Stored:
-        """Uploads a committed file; `hub` is the address whose storage receipt counts."""
+        """Uploads a committed file; `hub` is the address whose storage receipt counts.
+
+        Raises Malformed for a receipt of anything else than this file of this work.
+        """
         data = path.read_bytes()
-        answer = self._write("PUT", f"works/{work.hex()}", data, root)
-        return Stored.parse(answer, self._domain, hub)
+        stored = self._stored(self._write("PUT", f"works/{work.hex()}", data, root), work, hub)
+        if (stored.receipt.root, stored.receipt.size) != (root, len(data)):
+            raise Malformed("the hub's storage receipt is of another file")
+        return stored
 
     def stored(self, work: bytes, hub: str) -> Stored | None:
         """The storage receipt of a work, None while its file is not there."""
         try:
-            return Stored.parse(self._json(f"works/{work.hex()}"), self._domain, hub)
+            return self._stored(self._json(f"works/{work.hex()}"), work, hub)
         except Refused as error:
             if error.status == httpx.codes.NOT_FOUND:
                 return None
             raise
 
+    def _stored(self, answer: Any, work: bytes, hub: str) -> Stored:
+        stored = Stored.parse(answer, self._domain, hub)
+        if (stored.receipt.run, stored.receipt.work) != (self.run, work):
+            raise Malformed("the hub's storage receipt is of another work")
+        return stored
+
     def download(self, root: bytes, target: Path, *, cap: int) -> bool:
         """Writes the file of a root to `target`; False when the hub has none. Raises HashMismatch for other bytes."""
-        hashed, size = hashlib.sha256(), 0
-        partial = target.with_suffix(".part")
-        with (
-            self._errors(f"files/{root.hex()}"),
-            self._http.stream("GET", self._path(f"files/{root.hex()}")) as response,
-        ):
-            if response.status_code == httpx.codes.NOT_FOUND:
-                return False
-            self._require_ok(response)
-            with partial.open("wb") as file:
-                for part in response.iter_bytes(1 << 20):
-                    size += len(part)
-                    if size > cap:
-                        raise Oversized(f"the hub sends more than {cap} bytes for {root.hex()}")
+        hashed, partial = hashlib.sha256(), target.with_suffix(".part")
+        try:
+            with self._call("GET", f"files/{root.hex()}") as (response, deadline), partial.open("wb") as file:
+                for part in _parts(response, deadline, cap):
                     hashed.update(part)
                     file.write(part)
+        except Refused as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return False
+            raise
         if hashed.digest() != root:
             partial.unlink()
             raise HashMismatch(f"the hub's file for {root.hex()} holds other bytes")
@@ -178,7 +200,7 @@ class HubClient:
         self._write("POST", "receipts", receipt, hashlib.sha256(receipt).digest())
 
     def receipts(self, after: int, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(cursor, receipt bytes) of all receipts after a cursor; they still have to be parsed and checked."""
+        """(cursor, receipt bytes) of receipts after a cursor, all but for a bound; they still have to be checked."""
         for cursor, value in self._listing("receipts", after, wait):
             yield cursor, _reencode(value)
 
@@ -200,69 +222,76 @@ class HubClient:
         return f"/v1/runs/{self.run}/{path}"
 
     def _listing(self, what: str, after: int, wait: int) -> Iterator[tuple[int, Any]]:
-        while True:
-            page = self._json(f"{what}?after={after}&wait={wait}")
+        for _ in range(_PAGES_MAX):
+            page = self._json(f"{what}?after={after}&wait={wait}", wait=wait)
             try:
                 entries = [(int(entry["id"]), entry["value"]) for entry in page["entries"]]
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise Malformed(f"the hub's listing of {what} makes no sense") from error
-            if any(number <= after for number, _ in entries):
+            if any(not after < number < 1 << 63 for number, _ in entries):
                 raise Malformed(f"the hub's listing of {what} goes backwards")
             yield from entries
             if len(entries) < PAGE:
                 return
             after, wait = entries[-1][0], 0
 
-    def _json(self, path: str) -> Any:
-        return canonical.parse(self._get(path, cap=_JSON_BYTES_MAX), f"the hub's answer to {path}")
+    def _json(self, path: str, *, wait: int = 0) -> Any:
+        return canonical.parse(self._get(path, cap=_JSON_BYTES_MAX, wait=wait), f"the hub's answer to {path}")
 
-    def _get(self, path: str, *, cap: int) -> bytes:
-        with self._errors(path), self._http.stream("GET", self._path(path)) as response:
-            self._require_ok(response)
-            return _capped(response, cap)
+    def _get(self, path: str, *, cap: int, wait: int = 0) -> bytes:
+        with self._call("GET", path, seconds=wait) as (response, deadline):
+            return b"".join(_parts(response, deadline, cap))
 
     def _write(self, method: str, path: str, data: bytes, digest: bytes) -> Any:
         if self._key is None or self._now is None:
             raise ValueError("this client has no key to write with")
-        full = self._path(path)
         headers = sign_write(
-            self._key, self._domain, run=self.run, method=method, path=full, body=digest, now=self._now()
+            self._key, self._domain, run=self.run, method=method, path=self._path(path), body=digest, now=self._now()
         )
-        with self._errors(path):
-            response = self._http.request(method, full, content=data, headers=headers)
-            self._require_ok(response)
-            return canonical.parse(response.content, f"the hub's answer to {path}") if response.content else None
-
-    @staticmethod
-    def _require_ok(response: httpx.Response) -> None:
-        if response.is_success:
-            return
-        try:
-            reason = str(_capped(response, 4096), "utf-8", "replace")
-        except (httpx.StreamConsumed, Oversized):
-            reason = response.text[:300]
-        if response.status_code >= 500 or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
-            raise Unavailable(f"the hub cannot answer now ({response.status_code}): {reason[:300]}")
-        raise Refused(f"the hub refused ({response.status_code}): {reason[:300]}", response.status_code)
+        with self._call(method, path, data, headers, seconds=len(data) / _RATE_MIN) as (response, deadline):
+            answer = b"".join(_parts(response, deadline, _JSON_BYTES_MAX))
+        return canonical.parse(answer, f"the hub's answer to {path}") if answer else None
 
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
+    def _call(
+        self, method: str, path: str, data: bytes | None = None, headers: Mapping[str, str] | None = None, *,
+        seconds: float = 0.0,
+    ) -> Iterator[tuple[httpx.Response, Deadline]]:  # fmt: skip
+        """An answer that says yes, and the deadline for reading it; `seconds` are granted on top of the timeout."""
         try:
-            yield
+            with (
+                within(self._timeout + seconds) as deadline,
+                self._http.stream(method, self._path(path), content=data, headers=headers) as response,
+            ):
+                _require_ok(response, deadline)
+                yield response, deadline
         except httpx.HTTPError as error:
-            raise Unavailable(f"the hub did not answer {what}: {type(error).__name__}") from error
+            raise Unavailable(f"the hub did not answer {path}: {type(error).__name__}") from error
         except ValueError as error:
-            raise Malformed(f"the hub's answer to {what} makes no sense") from error
+            raise Malformed(f"the hub's answer to {path} makes no sense") from error
 
 
-def _capped(response: httpx.Response, cap: int) -> bytes:
-    parts, size = [], 0
-    for part in response.iter_bytes():
+def _require_ok(response: httpx.Response, deadline: Deadline) -> None:
+    if response.is_success:
+        return
+    try:
+        reason = str(b"".join(_parts(response, deadline, _REASON_BYTES_MAX)), "utf-8", "replace")
+    except Oversized:
+        reason = "for a reason too long to read"
+    if response.status_code >= 500 or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        raise Unavailable(f"the hub cannot answer now ({response.status_code}): {reason[:300]}")
+    raise Refused(f"the hub refused ({response.status_code}): {reason[:300]}", response.status_code)
+
+
+def _parts(response: httpx.Response, deadline: Deadline, cap: int) -> Iterator[bytes]:
+    """The body as it was sent: raw, for a hub that compresses what nobody asked it to could make one byte a thousand."""
+    size = 0
+    for part in response.iter_raw():
         size += len(part)
         if size > cap:
             raise Oversized(f"the hub's answer has more than {cap} bytes")
-        parts.append(part)
-    return b"".join(parts)
+        deadline.extend(len(part) / _RATE_MIN)
+        yield part
 
 
 def _reencode(value: Any) -> bytes:

@@ -111,7 +111,10 @@ def load_keystore(path: Path, password: str) -> Key:
         secret = Account.decrypt(json.loads(text), password)
     except ValueError as error:
         if "MAC mismatch" in str(error):
-            raise ConfigError(f"wrong password for the keystore {path}") from None
+            hint = (
+                "try another one, at the prompt, with --password-file or in MURMUR_PASSWORD; without it the key is lost"
+            )
+            raise ConfigError(f"wrong password for the keystore {path}", hint=hint) from None
         raise ConfigError(f"{path} is not a keystore file") from None
     except (TypeError, KeyError, AttributeError):
         raise ConfigError(f"{path} is not a keystore file") from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 
 from protocol.chain import Sender
 from protocol.errors import InsufficientFunds, UsageError
 
 DECIMALS = 18
 SYMBOL = "MUR"
+_DIGITS_MAX = 78  # of 2**256 - 1
 
 
 def tokens(wei: int) -> str:
@@ -19,16 +20,24 @@ def tokens(wei: int) -> str:
 
 
 def parse_tokens(text: str, *, least: int = 1) -> int:
-    """Tokens as people write them, in wei: a decimal of 18 places or fewer. Raises UsageError, also below `least` wei."""
+    """Tokens as people write them, in wei, exactly.
+
+    Raises UsageError for anything but a decimal of 18 places or fewer, from `least` wei up to what a contract's uint256 holds.
+    """
     try:
-        value = Decimal(text.replace(",", "")) * 10**DECIMALS
+        value = Decimal(text.replace(",", ""))
     except InvalidOperation:
-        raise UsageError(f"{text!r} is no amount of tokens", hint="write it like 250 or 0.5") from None
-    if not value.is_finite() or value < least or value != value.to_integral_value():
-        raise UsageError(
-            f"{text!r} is no amount of tokens", hint=f"it must be positive, with at most {DECIMALS} decimals"
-        )
-    return int(value)
+        raise UsageError(f"{text[:80]!r} is no amount of tokens", hint="write it like 250 or 0.5") from None
+    # Looked at before it is multiplied: no context would hold any exponent, and int() would write it all out.
+    if value.is_finite() and value >= 0 and (not value or -DECIMALS <= value.adjusted() < _DIGITS_MAX):
+        exact = Context(prec=len(value.as_tuple().digits) + _DIGITS_MAX)  # the usual one rounds to 28 digits
+        wei = value.scaleb(DECIMALS, exact) if value else Decimal(0)
+        if wei == wei.to_integral_value(context=exact) and least <= wei < 1 << 256:
+            return int(wei)
+    raise UsageError(
+        f"{text[:80]!r} is no amount of tokens",
+        hint=f"it must be positive, with at most {DECIMALS} decimals, and no more than a contract can count",
+    )
 
 
 def duration(seconds: int) -> str:

@@ -1,9 +1,12 @@
 """Configuration in layers: command line > environment > TOML file > default. Every value knows where it came from.
 
-A role's settings are one tree of pydantic models. A TOML key, an environment variable or an override that the tree does not
-hold is an error that names the nearest one it does hold; a wrong value is an error that names its place and origin.
+A role's settings are one tree of pydantic models. A TOML key or an override that the tree does not hold is an error that
+names the nearest one it does hold; a wrong value is an error that names its place and origin.
 
-Environment: MURMUR_ and the path in capitals with two underscores between levels, e.g. MURMUR_CHAIN__RPC.
+Environment: MURMUR_ and the path in capitals with two underscores between levels, e.g. MURMUR_CHAIN__RPC. Several roles may
+share an environment: a variable of a section that the tree does not hold is another role's and ignored. In a section that
+it does hold, a key that it does not is the same error as in TOML. MURMUR_ names without two underscores are ignored too
+unless they are settings.
 """
 
 from __future__ import annotations
@@ -54,14 +57,16 @@ def load(
     """
     values: dict[str, tuple[Any, str]] = {}
     known = list(_paths(tree))
+    sections = {path.split(".")[0] for path in known if "." in path}
     if file is not None:
         for path, value in _leaves({k: v for k, v in read_toml(file).items() if k not in tables}):
             values[_known(path, known, str(file))] = (value, str(file))
     for name, text in os.environ.items():
         if name.startswith(PREFIX) and name not in _NOT_SETTINGS:
             path = name[len(PREFIX) :].lower().replace("__", ".")
-            if path in known:  # other roles' variables may be set as well
-                values[path] = (_from_text(text), f"environment {name}")
+            if path in known or path.split(".")[0] in sections:  # other roles' variables may be set as well
+                origin = f"environment {name}"
+                values[_known(path, known, origin)] = (_from_text(text), origin)
     for path, value in (overrides or {}).items():
         if value is not None:
             values[_known(path, known, "command line")] = (value, "command line")

@@ -55,23 +55,33 @@ class Trainer:
         self._trained_tokens = 0
         self._run = settings.chain.run
         self._step = 0
+        self._saved = -1  # the step of the newest checkpoint that was written or restored
+        self._mid_step = False  # the weights are those of no step
 
     def run(self, *, resume: bool) -> None:
         """Trains to the last step. Raises UsageError when `resume` does not fit what is on disk."""
         with self._phase("starting"):
             self._open(resume)
+        try:
+            self._train()
+        except BaseException:  # whatever ends the training: versions that are out should not have to be given up
+            self._save_what_can_be()
+            raise
+        self._finish()
+
+    def _train(self) -> None:
         while self._step < self._t.steps and not self._stop.is_set():
             batch = self._wait_for_batch()
             if batch is None:
                 break
             with self._phase("training"):
                 self._say("training")
+                self._mid_step = True
                 metrics = self._learner.learn([group.samples for group in batch], self._step)
             self._trained_tokens += metrics.tokens
             self._advance(batch, metrics)
             if self._step % self._t.evaluate_every == 0 or self._step == self._t.steps:
                 self._evaluate()
-        self._finish()
 
     # ---- beginning and end ---------------------------------------------------------------------------------------------
 
@@ -131,7 +141,7 @@ class Trainer:
             raise IntegrityError(f"{folder} belongs to a run with another spec")
         self._learner.restore(folder)
         self._source.restore(state["consumed"])
-        step = int(state["step"])
+        step = self._saved = int(state["step"])
         # Versions after the checkpoint are on chain or on their way there, for good: these weights come after them.
         self._step = max([step, self._chain.published(self._run) - 1, *self._outbox.waiting()])
         if self._step > step:
@@ -144,11 +154,20 @@ class Trainer:
 
     def _finish(self) -> None:
         finished = self._step >= self._t.steps
-        if self._checkpoints.steps()[-1:] != [self._step]:
+        if self._saved != self._step:
             self._save()
         self._say("finished" if finished else "stopped")
         self._sandbox.close()
         log.info("%s at step %d", "finished" if finished else "stopped", self._step)
+
+    def _save_what_can_be(self) -> None:
+        """Saves the present step on the way out of an error, which stays the one that is told."""
+        if self._mid_step or self._saved == self._step:
+            return
+        try:
+            self._save()
+        except Exception:
+            log.exception("step %d could not be saved", self._step)
 
     # ---- a step --------------------------------------------------------------------------------------------------------
 
@@ -179,7 +198,7 @@ class Trainer:
         return None
 
     def _advance(self, batch: list[Group], metrics: StepMetrics) -> None:
-        consumed_step, self._step = self._step, self._step + 1
+        consumed_step, self._step, self._mid_step = self._step, self._step + 1, False
         self._write_metrics(consumed_step, batch, metrics)
         self._source.forget_before(self._step)
         with self._phase("saving"):
@@ -194,6 +213,7 @@ class Trainer:
             "evaluations": self._status["evaluations"],
         }  # fmt: skip
         self._checkpoints.save(self._step, state, self._learner.save)
+        self._saved = self._step
 
     def _evaluate(self) -> None:
         with self._phase("evaluating"):

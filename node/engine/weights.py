@@ -1,7 +1,8 @@
 """Loads a published version of the weights into a model, and refuses whatever is not exactly that.
 
 The folder's bytes were checked against the chain before (protocol/shardcast); here names, shapes and types are checked
-against the model's own, so that a mistaken version is an error and never a half-loaded model. safetensors only.
+against the model's own, and that every number is one, so that a mistaken version is an error and never a half-loaded model
+or a machine that seems broken. safetensors only.
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ def load_weights(model: Any, folder: Path) -> None:
     for name, parameter in expected.items():
         if tensors[name].shape != parameter.shape or not tensors[name].is_floating_point():
             raise IntegrityError(f"tensor {name} is {tuple(tensors[name].shape)}, not {tuple(parameter.shape)}")
+        # As the model will hold it: a number may be too large for a narrower type.
+        if not torch.isfinite(tensors[name].to(parameter.dtype)).all():
+            raise IntegrityError(f"tensor {name} in {folder / WEIGHTS} holds NaN or infinity")
     with torch.no_grad():
         for name, parameter in expected.items():
             parameter.copy_(tensors[name])

@@ -24,7 +24,7 @@ from protocol.errors import RpcUnavailable
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_RANGE = 2_000  # blocks per request, halved when the provider refuses
+_RANGE = 2_000  # blocks per request; fewer while the provider refuses
 _REMEMBERED = 512  # blocks whose hashes are kept to find the fork of a reorg
 
 _SCHEMA = """
@@ -39,7 +39,10 @@ CREATE INDEX IF NOT EXISTS events_by_name ON events (name, block, log_index);
 
 @dataclass(frozen=True)
 class Changes:
-    """What one poll found: `removed` newest first, then `added` in order; `head` is the chain's newest block."""
+    """What is new since the last poll that succeeded: `removed` newest first, then `added` in order.
+
+    `head` is the chain's newest block.
+    """
 
     added: list[Event]
     removed: list[Event]
@@ -55,6 +58,9 @@ class EventIndex:
         self._first = first_block
         self._confirmations = confirmations
         self._range = _RANGE
+        self._added: list[Event] = []  # read and stored, but handed over to nobody yet: a poll may fail half-way
+        self._removed: list[Event] = []
+        self._is_behind = True
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -67,17 +73,19 @@ class EventIndex:
             self._db.close()
 
     def poll(self) -> Changes:
-        """Catches up with the chain. Raises RpcUnavailable; what was read before stays read."""
+        """Catches up with the chain. Raises RpcUnavailable; what was read before stays read, for the next poll to report."""
         head = self._chain.block()
-        if self.head is not None and head.hash == self.head.hash:
+        if not self._is_behind and self.head is not None and head.hash == self.head.hash:
             return Changes([], [], head)
-        removed = self._roll_back()
-        added: list[Event] = []
+        self._is_behind = True
+        self._take_back(self._roll_back())
         cursor = self._cursor()
         first = self._first if cursor is None else cursor[0] + 1
         target = head.number - self._confirmations
         while first <= target:
             last = min(target, first + self._range - 1)
+            # Asked before the events: where the chain moves in between, this hash is the one that no longer stands.
+            end = head if last == head.number else self._chain.block(last)
             try:
                 found = self._chain.logs(first, last)
             except RpcUnavailable:
@@ -85,14 +93,23 @@ class EventIndex:
                     raise
                 self._range = max(1, self._range // 4)  # providers cap ranges or answers; a dead one fails again
                 continue
-            end = head if last == head.number else self._chain.block(last)
             if any(event.block == end.number and event.block_hash != end.hash for event in found):
                 break  # the chain moved under our feet: the next poll rolls back
             self._store(found, end)
-            added += found
+            self._added += found
+            self._range = min(_RANGE, 2 * self._range)
             first = last + 1
+        self._is_behind = first <= target
         self.head = head
-        return Changes(added, removed, head)
+        changes = Changes(self._added, self._removed, head)
+        self._added, self._removed = [], []
+        return changes
+
+    def _take_back(self, gone: list[Event]) -> None:
+        """Events that came and went between two polls that succeeded never were."""
+        unheard, taken = set(map(_place, self._added)), set(map(_place, gone))
+        self._added = [event for event in self._added if _place(event) not in taken]
+        self._removed += [event for event in gone if _place(event) not in unheard]
 
     def events(self, kind: type[T], *, since_block: int = 0) -> Iterator[tuple[Event, T]]:
         """All events of one kind, in order."""
@@ -141,6 +158,10 @@ class EventIndex:
             self._db.execute("COMMIT")
         log.warning("the chain was reorganised above block %d; %d events are gone", keep, len(removed))
         return removed
+
+
+def _place(event: Event) -> tuple[bytes, int]:
+    return event.block_hash, event.log_index
 
 
 def _event(row: tuple[int, int, bytes, bytes, str, str]) -> Event:

@@ -36,7 +36,7 @@ ENDPOINT_PROTOCOL: Final = "/murmuration/endpoint/1"
 """Changing it breaks: nodes of different versions no longer learn each other's endpoints."""
 
 _KEY_BYTES = 34
-_ATTEMPTS_PER_PROVIDER = 8  # of one `find`: it may be restarting just now
+_ATTEMPTS_PER_ADDRESS = 8  # of one `find`: the provider may be restarting just now
 _PAUSE_SECONDS = 0.1
 _PAUSE_MOST_SECONDS = 2.0
 
@@ -154,8 +154,10 @@ class _Search:
 
     def __init__(self, discovery: Discovery, service: Service, at_least: int, among: Collection[str] | None) -> None:
         self.found: dict[bytes, Provider] = {}
-        self.asked: Counter[bytes] = Counter()
+        self.asked: set[bytes] = set()
         self.dropped: Counter[str] = Counter()
+        # Not per peer: anybody may name a false address of it.
+        self._attempts: Counter[tuple[bytes, Address]] = Counter()
         self._discovery = discovery
         self._service = service
         self._at_least = at_least
@@ -186,9 +188,12 @@ class _Search:
             if self._among is not None and address_of_peer(contact.peer).lower() not in self._among:
                 return
             known = contact.peer in self.asked or len(self.asked) < node.limits.candidates
-            if known and contact.peer not in self.found and self.asked[contact.peer] < _ATTEMPTS_PER_PROVIDER:
-                self.asked[contact.peer] += 1
-                nursery.start_soon(ask, contact)
+            pairs = [(contact.peer, place) for place in contact.addresses]
+            pairs = [pair for pair in pairs if self._attempts[pair] < _ATTEMPTS_PER_ADDRESS]
+            if known and pairs and contact.peer not in self.found:
+                self.asked.add(contact.peer)
+                self._attempts.update(pairs)
+                nursery.start_soon(ask, Contact(contact.peer, tuple(place for _, place in pairs)))
 
         async with trio.open_nursery() as nursery:
             await self._discovery.dht.providers(self._service.key, named)

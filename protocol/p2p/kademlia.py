@@ -85,7 +85,8 @@ class Kademlia:
         known: set[tuple[bytes, Address]] = set()
 
         def merge(contacts: Sequence[Contact]) -> None:
-            for contact in random.sample(contacts, len(contacts)):  # nobody is asked first for having come first
+            once = {contact.peer: contact for contact in contacts}  # as in an honest answer
+            for contact in random.sample([*once.values()], len(once)):  # nobody is asked first for having come first
                 fresh = tuple(place for place in contact.addresses if (contact.peer, place) not in known)
                 known.update((contact.peer, place) for place in fresh)
                 if fresh and contact.peer != self.peer:

@@ -73,7 +73,7 @@ class Node:
         self._networks: Counter[str] = Counter()
         self._accepts: dict[str, Budget] = {}
         self._strangers: dict[trio.SocketStream, None] = {}  # in the middle of a handshake, oldest first
-        self._dials: dict[bytes, trio.Lock] = {}
+        self._dials: dict[tuple[bytes, Address], trio.Lock] = {}
         self._nursery: trio.Nursery
 
     def handle(self, protocol: str, handler: Handler) -> None:
@@ -132,13 +132,7 @@ class Node:
 
     async def connect(self, peer: bytes, addresses: Iterable[Address]) -> Connection:
         """A live connection to `peer`, dialled at all its `addresses` at once if there is none. Raises Unavailable."""
-        lock = self._dials.setdefault(peer, trio.Lock())
-        try:
-            async with lock:
-                return self.connection(peer) or await self._dial_any(peer, addresses)
-        finally:
-            if not lock.statistics().tasks_waiting and not lock.locked():
-                self._dials.pop(peer, None)
+        return self.connection(peer) or await self._dial_any(peer, addresses)
 
     # ---- dialling ----
 
@@ -151,7 +145,7 @@ class Node:
 
         async def attempt(place: Address) -> None:
             try:
-                made.append(await self._dial(peer, place))
+                made.append(await self._dial_once(peer, place))
                 nursery.cancel_scope.cancel()
             except MurmurationError as error:
                 problems.append(f"{place.host}:{place.port}: {error}")
@@ -163,9 +157,18 @@ class Node:
         if not made:
             where = " or ".join(f"{place.host}:{place.port}" for place in usable)
             raise Unavailable("; ".join(problems) or f"{where}: no answer within {self.timing.dial:g} s")
-        for spare in made[1:]:
-            spare.muxer.cut()
         return made[0]
+
+    async def _dial_once(self, peer: bytes, place: Address) -> Connection:
+        """Dials, or waits for whoever dials the same address. Another address of the same peer, which a stranger may have
+        made up, holds up nobody."""
+        lock = self._dials.setdefault((peer, place), trio.Lock())
+        try:
+            async with lock:
+                return self.connection(peer) or await self._dial(peer, place)
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._dials.pop((peer, place), None)
 
     async def _dial(self, peer: bytes, place: Address) -> Connection:
         try:
@@ -179,6 +182,11 @@ class Node:
         except BaseException:
             socket.socket.close()
             raise
+        standing = self.connection(peer)
+        # Made at another address meanwhile. An inbound one does not count: its end may just be dropping it for ours.
+        if standing and standing.outbound:
+            upgraded.muxer.cut()
+            return standing
         connection = Connection(upgraded, remote, outbound=True)
         self._adopt(connection)
         return connection

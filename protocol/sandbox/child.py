@@ -2,8 +2,9 @@
 
     python -m protocol.sandbox.child MEMORY_BYTES      (started by protocol/sandbox/client.py only)
 
-Answers one request after another from stdin on stdout. Whatever goes wrong with an input becomes an answer of the kind
-"malformed"; whatever kills the process is the parent's to notice.
+Answers one request after another from stdin on stdout. An input that breaks its format becomes an answer of the kind
+"malformed", too little memory "exhausted", any other failure "failed": whose fault those two are is for the parent to find
+out. So is whatever kills the process.
 """
 
 from __future__ import annotations
@@ -83,7 +84,11 @@ def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict
         table = file.read(columns=expected.names, use_threads=False)
         table.validate(full=True)
         columns = {name: _cast(table.column(name), expected.field(name).type) for name in expected.names}
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's word, not the decoder's: this disk, or too many open files
         raise Malformed(f"not a readable rollout file: {str(error)[:200]}") from error
     arrays = _flatten(columns, tokens)
     return {"header": header.decode("utf-8", "replace"), "problem": problem or _not_finite(arrays)}, arrays
@@ -167,7 +172,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         except MurmurationError as error:
             reply = wire.encode({"ok": False, "kind": "malformed", "message": str(error)})
         except MemoryError:
-            reply = wire.encode({"ok": False, "kind": "malformed", "message": "needs more memory than it may have"})
+            reply = wire.encode({"ok": False, "kind": "exhausted", "message": "needs more memory than it may have"})
         except Exception as error:  # noqa: BLE001  one bad input must not end the service; the parent logs the answer
             reply = wire.encode({"ok": False, "kind": "failed", "message": f"{type(error).__name__}: {error}"})
         sink.write(reply)

@@ -2,6 +2,9 @@
 
 Covers: memory, time, files and secrets. Does not cover: an exploit inside the child, which would run as the same user; run
 services under an account of their own where that matters.
+
+A file is Malformed where the child says so, or where it ends or stalls two children that could read a specimen of our own.
+Everything else that goes wrong is this machine's trouble, and Unavailable: nobody may be scored down for it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -20,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from protocol import rollout
 from protocol.errors import DeadlineExceeded, Malformed, Oversized, Unavailable
-from protocol.rollout import Header, RolloutFile, from_columns
+from protocol.rollout import Header, RolloutFile, Sample, from_columns
 from protocol.runspec import RunSpec
 from protocol.sandbox import wire
 
@@ -37,6 +42,9 @@ _SCALARS = {
     "reward": "float32",
 }
 _LISTS = {"prompt": "int32", "completion": "int32", "logprobs": "float32"}
+
+
+_ANSWER_BYTES = 1 << 20  # granted to any answer
 
 
 @dataclass(frozen=True)
@@ -79,25 +87,52 @@ class Sandbox:
         self.score([])
 
     def read(self, path: Path) -> Reading:
-        """Raises Malformed for whatever is not a rollout file of this run's shape, also when it kills the reader."""
+        """Raises Malformed for whatever is not a rollout file of this run's shape, also when it kills the reader every time.
+
+        Raises Unavailable where the reader does not work, whatever the file.
+        """
+        try:
+            return self._read(path)
+        except Unavailable as error:
+            log.warning("the reader failed on %s: %s", path.name, error)
+        _require_readable(path, self._spec.file_bytes_max)
+        self.require_reader()
+        try:
+            return self._read(path)
+        except Unavailable as error:
+            self.require_reader()
+            raise Malformed(f"the reader gave up on the file twice, and on no other: {error}") from error
+
+    def require_reader(self) -> None:
+        """Reads a small file of our own. Raises Unavailable where that fails: then nobody's file is to blame."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="murmur-specimen-") as folder:
+                path = Path(folder) / "specimen.parquet"
+                rollout.write(_specimen(self._spec), path)
+                problem = self._read(path, least=path.stat().st_size).problem  # the spec may allow fewer
+        except (Malformed, OSError) as error:
+            raise Unavailable(f"this machine cannot read rollout files: {error}") from error
+        if problem is not None:
+            raise Unavailable(f"this machine misreads rollout files: {problem}")
+
+    def _read(self, path: Path, *, least: int = 0) -> Reading:
+        """One attempt, whatever the spec says of a file of `least` bytes. After Unavailable the next one has a fresh child."""
         request = {
             "op": "read",
             "path": str(path.resolve()),
             "rows": self._spec.samples,
             "tokens": self._tokens,
-            "bytes": self._spec.file_bytes_max,
+            "bytes": max(self._spec.file_bytes_max, least),
         }
-        try:
-            head, arrays = self._ask(request)
-        except Unavailable as error:
-            raise Malformed(f"the reader gave up on the file: {error}") from error
+        head, arrays = self._ask(request, attempts=1)
         try:
             header = Header.parse(head["header"].encode())
             return Reading(from_columns(header, _columns(arrays, self._spec.samples)), head["problem"])
         except Oversized as error:
             raise Malformed(str(error)) from error
         except (KeyError, AttributeError, wire.WireError) as error:
-            raise Malformed(f"the reader's answer makes no sense: {error}") from error
+            self.close()
+            raise Unavailable(f"the reader's answer makes no sense: {error}") from error
 
     def score(self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False) -> list[float]:
         """Task rewards of (index, answer) pairs; indices are of training problems, or of the held-out ones.
@@ -112,28 +147,26 @@ class Sandbox:
 
     # ---- the child -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
+    def _ask(self, request: dict[str, Any], *, attempts: int = 2) -> tuple[dict[str, Any], wire.Arrays]:
+        """`attempts` as a child that was about to die for its own reasons is no fault of the input."""
         with self._lock:
-            for attempt in (1, 2):  # a child that was about to die for its own reasons is no fault of the input
+            for attempt in range(1, attempts + 1):
                 try:
-                    head, arrays = self._exchange(request)
+                    head, arrays = self._send(self._running(), request)
                     break
                 except (ChildDied, wire.WireError, OSError) as error:
                     self._kill()
                     self.restarts += 1
                     log.warning("sandbox child restarted: %s", error)
-                    if attempt == 2:
-                        raise DeadlineExceeded(f"the sandbox failed twice: {error}") from error
-        if head.get("ok"):
-            return head, arrays
-        message = str(head.get("message", ""))[:500]
-        if head.get("kind") == "malformed":
-            raise Malformed(message)
+                    if attempt == attempts:
+                        raise DeadlineExceeded(f"the sandbox failed: {error}") from error
+            if head.get("ok"):
+                return head, arrays
+            message = str(head.get("message", ""))[:500]
+            if head.get("kind") == "malformed":
+                raise Malformed(message)
+            self._kill()  # what earlier inputs have left behind in it may be why
         raise Unavailable(f"sandbox: {message}")
-
-    def _exchange(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
-        process = self._running()
-        return self._send(process, request)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
@@ -146,19 +179,31 @@ class Sandbox:
             }
             environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": "/nonexistent"}
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                bufsize=0,
             )
+            assert self._process.stdin
+            os.set_blocking(self._process.stdin.fileno(), False)
             head, _ = self._send(self._process, {"op": "spec", "spec": self._spec.model_dump(mode="json")})
             if not head.get("ok"):
+                self._kill()
                 raise Unavailable(f"sandbox refuses the run spec: {head.get('message')}")
         return self._process
 
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
         assert process.stdin and process.stdout
         until = time.monotonic() + self._deadline
-        process.stdin.write(wire.encode(request))
-        process.stdin.flush()
-        descriptor = process.stdout.fileno()
+        source, descriptor = process.stdin.fileno(), process.stdout.fileno()
+        rest = memoryview(wire.encode(request))
+        while rest:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([], [source], [], left)[1]:
+                raise ChildDied(f"it took no request within {self._deadline:g} s")
+            rest = rest[os.write(source, rest) :]
 
         def receive(count: int) -> bytes:
             parts, missing = [], count
@@ -173,7 +218,7 @@ class Sandbox:
                 missing -= len(part)
             return b"".join(parts)
 
-        return wire.read(receive, cap=8 * self._spec.file_bytes_max)
+        return wire.read(receive, cap=max(8 * self._spec.file_bytes_max, _ANSWER_BYTES))
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -183,6 +228,28 @@ class Sandbox:
                 if stream:
                     stream.close()
             self._process = None
+
+
+def _specimen(spec: RunSpec) -> RolloutFile:
+    """The smallest file of the run's shape; what it says is of no account."""
+    header = Header(
+        protocol=spec.protocol, chain_id=0, contract="", run=0, node="", step=0, sequence=0, beacon="", spec="", hardware=0
+    )  # fmt: skip
+    one = np.ones(1, np.int32)
+    sample = Sample(
+        group=0, sample=0, problem=0, budget=0, prompt=one, completion=one, logprobs=np.zeros(1, np.float32), proofs=(b"",),
+        task_reward=0.0, length_penalty=0.0, reward=0.0,
+    )  # fmt: skip
+    return RolloutFile(header, (sample,) * spec.samples)
+
+
+def _require_readable(path: Path, most: int) -> None:
+    """Raises Unavailable for a file that this machine's disk does not give."""
+    try:
+        with path.open("rb") as file:
+            file.read(most)
+    except OSError as error:
+        raise Unavailable(f"cannot read {path}: {error.strerror}") from error
 
 
 def _columns(arrays: wire.Arrays, rows: int) -> dict[str, Sequence[Any]]:

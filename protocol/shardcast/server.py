@@ -107,7 +107,10 @@ class Server:
         try:
             self._listener = socket.create_server((self.host, self.port), family=family, backlog=128)
         except OSError as error:
-            raise PreflightError(f"cannot listen on {self.host}:{self.port}: {error.strerror}") from error
+            raise PreflightError(
+                f"cannot listen on {self.host}:{self.port}: {error.strerror}",
+                hint="set another host or port, or stop what listens there (ss -ltnp shows it)",
+            ) from error
         self.port = self._listener.getsockname()[1]
         self._listener.setblocking(False)
         self._wake, self._woken = socket.socketpair()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -138,6 +139,60 @@ def test_idle_and_dawdling_connections_are_cut() -> None:
         for connection in (silent, dawdling, finished):
             with suppress(ConnectionResetError):
                 assert connection.recv(10) == b""
+
+
+ASK = b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def connect(server: Server, stack: ExitStack, source: str) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", server.port), timeout=10, source_address=(source, 0))
+    return stack.enter_context(made)
+
+
+def answer_to(connection: socket.socket) -> bytes:
+    """The beginning of the answer, all of which is read; empty when the hub has hung up."""
+    answer = b""
+    with suppress(ConnectionResetError, BrokenPipeError):
+        connection.sendall(ASK)
+        while not answer.endswith(b'"}') and (part := connection.recv(1000)):
+            answer += part
+    return answer[:12]
+
+
+def test_one_address_cannot_take_all_places() -> None:
+    """And what it holds open costs nobody else anything."""
+    with Server(FastAPI(), "127.0.0.1", 0, per_address=5) as server, ExitStack() as stack:
+        held = [connect(server, stack, "127.0.0.1") for _ in range(5)]
+        wait_until(lambda: len(server._server.server_state.connections) == 5, deadline=10, what="all are in")
+        refused = connect(server, stack, "127.0.0.1")
+        assert refused.recv(1000).startswith(b"HTTP/1.1 503")
+        assert refused.recv(1) == b""
+        assert answer_to(connect(server, stack, "127.0.0.2")) == b"HTTP/1.1 404"
+        assert answer_to(held[0]) == b"HTTP/1.1 404"
+        held.pop().close()
+        connections = server._server.server_state.connections
+        wait_until(lambda: len(connections) == 5, deadline=10, what="it has left")  # four of these and the other's
+        assert answer_to(connect(server, stack, "127.0.0.1")) == b"HTTP/1.1 404"
+
+
+def test_an_idle_connection_gives_way_to_a_new_one_of_its_address_and_a_busy_one_does_not() -> None:
+    """Many nodes behind one address, each with a connection it keeps alive, must not lock each other out."""
+    app, finished = FastAPI(), threading.Event()
+
+    @app.get("/long")
+    def long() -> str:
+        finished.wait(20)
+        return "done"
+
+    with Server(app, "127.0.0.1", 0, per_address=2, eviction_seconds=0) as server, ExitStack() as stack:
+        busy, idle = connect(server, stack, "127.0.0.1"), connect(server, stack, "127.0.0.1")
+        busy.sendall(b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n")
+        wait_until(lambda: server._server.server_state.tasks, deadline=10, what="its request is under way")
+        assert answer_to(idle) == b"HTTP/1.1 404"
+        assert answer_to(connect(server, stack, "127.0.0.1")) == b"HTTP/1.1 404"
+        assert answer_to(idle) == b""
+        finished.set()
+        assert busy.recv(1000).startswith(b"HTTP/1.1 200")
 
 
 def test_a_request_within_its_deadlines_is_not_cut(desk: Desk) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +27,7 @@ from tests.world import World
 from trainer.config import Layout
 from trainer.hub.publisher import Publisher
 from trainer.hub.service import HubService
+from trainer.hub.store import Store
 
 
 @pytest.fixture
@@ -144,8 +150,6 @@ def test_uploads_are_taken_at_once_however_many_confirmations_the_trainer_waits_
     with running(service, layout) as hub:
         put(layout, 0)
         wait_until(lambda: hub.published() == 0, deadline=20, what="version 0 is out")
-        import hashlib
-
         file = tmp_path / "rollouts.parquet"
         file.write_bytes(b"rollouts")
         ref = world.submit(node, 0, 0, hashlib.sha256(b"rollouts").digest())
@@ -154,3 +158,93 @@ def test_uploads_are_taken_at_once_however_many_confirmations_the_trainer_waits_
         )
         stored = client.upload(ref.work_id(world.run), ref.root, file, world.trainer.key.address)
         assert stored.receipt.size == len(b"rollouts")
+
+
+# ---- the disk ------------------------------------------------------------------------------------------------------------
+
+
+HORIZON = 10 + 20 + 30
+
+
+@dataclass
+class Shelf:
+    """A hub's store in a run whose newest version is 5, of which versions up to 3 are trained on."""
+
+    world: World
+    service: HubService
+    layout: Layout
+    store: Store
+
+    def keep(self, name: str, time: float) -> Path:
+        """A file that was stored at `time`."""
+        path = self.store.root / name
+        path.write_bytes(b"rollouts")
+        os.utime(path, (time, time))
+        return path
+
+    def tidy(self) -> None:
+        self.service._tidy(self.world.chain, self.store)
+
+
+@pytest.fixture
+def shelf(anvil: Any, spec: RunSpec, tmp_path: Path) -> Shelf:
+    assert spec.max_lag == 2
+    world = World.fresh(anvil, spec.digest, window=10, appeal=20, vote=30)
+    for step in range(6):
+        world.publish(step)
+        anvil.advance(1000)
+    service, layout = make(world, tmp_path, spec)
+    return Shelf(world, service, layout, Store(layout.hub / "store"))
+
+
+@pytest.fixture
+def wall_clock(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The machine's clock; it agrees with the chain's until a test changes it."""
+    clock = SimpleNamespace(ahead=0.0)
+    clock.time = lambda: shelf.world.chain.block().time + clock.ahead
+    monkeypatch.setattr("trainer.hub.service.time", clock)
+    return clock
+
+
+def test_files_out_of_reach_of_challenge_and_training_are_removed_and_receipts_stay(
+    shelf: Shelf, wall_clock: SimpleNamespace
+) -> None:
+    since = shelf.world.chain.publication(shelf.world.run, 3).time
+    old, trainable = shelf.keep("files/" + "aa" * 32, since - 1), shelf.keep("files/" + "bb" * 32, since)
+    receipts = [shelf.keep(f"{kind}/cc.json", since - 1) for kind in ("receipts", "stored")]
+    shelf.tidy()
+    assert not old.exists()
+    assert trainable.exists()
+    assert all(receipt.exists() for receipt in receipts)
+
+
+def test_a_file_stays_as_long_as_its_work_can_be_disputed(shelf: Shelf, wall_clock: SimpleNamespace) -> None:
+    """Through window, appeal and vote, however many versions came out meanwhile."""
+    for step in range(6, 9):
+        shelf.world.publish(step)
+    now = wall_clock.time()
+    assert shelf.world.chain.publication(shelf.world.run, 6).time > now - HORIZON
+    disputed, settled = shelf.keep("files/aa", now - HORIZON + 5), shelf.keep("files/bb", now - HORIZON - 5)
+    shelf.tidy()
+    assert disputed.exists()
+    assert not settled.exists()
+
+
+def test_a_chain_that_stands_still_ends_no_deadline(shelf: Shelf, wall_clock: SimpleNamespace) -> None:
+    for step in range(6, 9):
+        shelf.world.publish(step)
+    file = shelf.keep("files/aa", wall_clock.time() - 20)
+    wall_clock.ahead = 1e6
+    shelf.tidy()
+    assert file.exists()
+
+
+def test_the_running_hub_tidies_up(shelf: Shelf) -> None:
+    root = hashlib.sha256(b"rollouts").digest()
+    old, fresh = shelf.keep("files/" + "aa" * 32, 1.0), shelf.keep(f"files/{root.hex()}", time.time())
+    with running(shelf.service, shelf.layout) as hub:
+        wait_until(lambda: not old.exists(), deadline=20, what="the old file is gone")
+        client = HubClient(hub.told()["url"], shelf.world.run, shelf.world.chain.domain)
+        assert client.download(root, shelf.layout.hub / "x", cap=100)
+    assert fresh.exists()
+    assert hub.error is None

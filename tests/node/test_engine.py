@@ -157,6 +157,12 @@ def folder_with(run: TinyRun, folder: Path, change: dict[str, torch.Tensor | Non
     return folder
 
 
+def with_one(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    changed = tensor.clone()
+    changed[-1] = value
+    return changed
+
+
 NAME = "model.norm.weight"
 
 BROKEN = {
@@ -164,6 +170,9 @@ BROKEN = {
     "there is one too many": (lambda t: {"model.backdoor": torch.ones(2)}, "unknown"),
     "one has another shape": (lambda t: {NAME: torch.ones(len(t[NAME]) + 1)}, "not"),
     "one holds integers": (lambda t: {NAME: torch.ones(len(t[NAME]), dtype=torch.int32)}, NAME),
+    "one holds a NaN": (lambda t: {NAME: with_one(t[NAME], float("nan"))}, "NaN or infinity"),
+    "one holds an infinity": (lambda t: {NAME: with_one(t[NAME], -float("inf"))}, "NaN or infinity"),
+    "one holds more than fits": (lambda t: {NAME: with_one(t[NAME].double(), 1e300)}, "NaN or infinity"),
 }
 
 

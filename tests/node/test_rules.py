@@ -1,9 +1,13 @@
-"""Every rule has a file that it alone rejects: with that rule switched off, the file is accepted."""
+"""Every rule has files that it alone rejects: with that rule switched off, they are accepted.
+
+Each branch of a rule has one, but for those under "what two rules reject", which say why they cannot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,24 +15,74 @@ import pyarrow.parquet as pq
 import pytest
 
 from node.engine import Prompt, TorchEngine
-from node.validator.candidate import Candidate
+from node.validator.candidate import Candidate, PrefillPlan
 from node.validator.judge import details, judge
 from node.validator.rules import RULES
-from protocol.errors import MurmurationError
+from protocol.assignment import length_penalty
+from protocol.errors import MurmurationError, Unavailable
+from protocol.rollout import Header, Sample
 from protocol.verdict import Outcome
 from tests.cheats.smaller_model import SmallerModelEngine
 from tests.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 Tamper = Callable[[TinyRun], Candidate]
-TAMPERED: dict[str, tuple[Tamper, Outcome]] = {}
 
 
-def rejected_only_by(rule: str, outcome: Outcome) -> Callable[[Tamper], Tamper]:
+@dataclass(frozen=True)
+class Case:
+    rule: str
+    outcome: Outcome
+    tamper: Tamper
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}-{self.name}"
+
+
+CASES: list[Case] = []
+
+
+def rejected_only_by(rule: str, outcome: Outcome, name: str = "") -> Callable[[Tamper], Tamper]:
     def register(tamper: Tamper) -> Tamper:
-        TAMPERED[rule] = (tamper, outcome)
+        CASES.append(Case(rule, outcome, tamper, name or tamper.__name__))
         return tamper
 
     return register
+
+
+# ---- means -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sparing(PrefillPlan):
+    """The validator drew all rows but one for its prefill."""
+
+    row: int = 0
+
+    def choose(self, work: bytes, block_hash: bytes, samples: int) -> list[int]:
+        return [row for row in range(samples) if row != self.row]
+
+
+def spared(candidate: Candidate, row: int) -> Candidate:
+    """With the tampered row left out of the prefill, which would not know what to do with it: no rule would say anything."""
+    return replace(candidate, plan=Sparing(1.0, b"secret", row))
+
+
+def rescored(run: TinyRun, sample: Sample) -> Sample:
+    """With the rewards that its problem, budget and tokens deserve."""
+    reward = run.context.sandbox.score([(sample.problem, run.tokens.answer(sample.completion.tolist()))])[0]
+    penalty = length_penalty(run.spec, sample.budget, len(sample.completion))
+    return replace(sample, task_reward=reward, length_penalty=penalty, reward=reward - penalty)
+
+
+def at_full_length(run: TinyRun, honest: Candidate, sample: Sample, tail: Sequence[int] = ()) -> Sample:
+    """A completion without an end token, as long as may be, then `tail`; its proofs are true, its tokens nobody drew."""
+    filler = next(token for token in range(3, 60) if token not in run.tokens.end_tokens)
+    completion = tokens_of([filler] * run.spec.sampling.max_new_tokens + list(tail))
+    return run.consistent(honest, replace(sample, completion=completion))
+
+
+# ---- available, schema, identity, duplicate ----------------------------------------------------------------------------
 
 
 @rejected_only_by("available", Outcome.SOFT)
@@ -46,17 +100,89 @@ def an_extra_column(run: TinyRun) -> Candidate:
     return run.committed(made, path)
 
 
-@rejected_only_by("identity", Outcome.SOFT)
-def a_header_of_another_step(run: TinyRun) -> Candidate:
+@rejected_only_by("schema", Outcome.SOFT)
+def columns_in_another_order(run: TinyRun) -> Candidate:
+    made = run.honest()
+    table = pq.read_table(made.path)
+    path = run.folder / "tampered.parquet"
+    pq.write_table(table.select(table.column_names[::-1]), path)
+    return run.committed(made, path)
+
+
+@rejected_only_by("schema", Outcome.SOFT)
+def a_column_of_another_type(run: TinyRun) -> Candidate:
+    made = run.honest()
+    table = pq.read_table(made.path)
+    index = table.column_names.index("budget")
+    wide = pa.field("budget", pa.int64(), nullable=False)
+    path = run.folder / "tampered.parquet"
+    pq.write_table(table.set_column(index, wide, table.column("budget").cast(pa.int64())), path)
+    return run.committed(made, path)
+
+
+@rejected_only_by("schema", Outcome.SOFT)
+def a_nan_where_nobody_looks(run: TinyRun) -> Candidate:
     made = run.honest()
     file = run.read(made)
-    return run.rewrite(made, replace(file, header=replace(file.header, step=7)))
+    logprobs = file.samples[2].logprobs.copy()
+    logprobs[0] = np.nan
+    return spared(run.rewrite(made, with_sample(file, 2, replace(file.samples[2], logprobs=logprobs))), 2)
+
+
+ANOTHER: dict[str, object] = {
+    "protocol": 99, "chain_id": 1, "contract": "0x" + "51" * 20, "run": 7, "node": "0x" + "52" * 20, "step": 7, "sequence": 7,
+    "beacon": "ab" * 32, "spec": "cd" * 32, "hardware": 1,
+}  # fmt: skip
+
+
+def a_header_with_another(field: str) -> Tamper:
+    def tamper(run: TinyRun) -> Candidate:
+        made = run.honest()
+        file = run.read(made)
+        return run.rewrite(made, replace(file, header=replace(file.header, **{field: ANOTHER[field]})))
+
+    return tamper
+
+
+for header_field in fields(Header):
+    rejected_only_by("identity", Outcome.SOFT, f"another_{header_field.name}")(a_header_with_another(header_field.name))
 
 
 @rejected_only_by("duplicate", Outcome.SOFT)
 def committed_before(run: TinyRun) -> Candidate:
+    """The chain says so, not the file: under another sequence the same file would be another node's or sequence's as well."""
     made = run.honest()
     return run.candidate(made, earlier_roots=frozenset({made.ref.root}))
+
+
+# ---- assignment, tokens, termination -----------------------------------------------------------------------------------
+
+
+@rejected_only_by("assignment", Outcome.HARD)
+def rows_in_another_order(run: TinyRun) -> Candidate:
+    made = run.honest()
+    file = run.read(made)
+    first, second, *others = file.samples
+    return run.rewrite(made, replace(file, samples=(second, first, *others)))
+
+
+@rejected_only_by("assignment", Outcome.HARD)
+def another_problems_number(run: TinyRun) -> Candidate:
+    """The assigned prompt and honest completions, scored as answers to another problem."""
+    made = run.honest()
+    file = run.read(made)
+    sample = file.samples[0]
+    return run.rewrite(made, with_sample(file, 0, rescored(run, replace(sample, problem=sample.problem + 1))))
+
+
+@rejected_only_by("assignment", Outcome.HARD)
+def another_budget(run: TinyRun) -> Candidate:
+    """The assigned prompt, which announces a budget, and the penalty of another budget."""
+    made = run.honest(hardware=1)
+    file = run.read(made)
+    sample = file.samples[0]
+    assert sample.budget
+    return run.rewrite(made, with_sample(file, 0, rescored(run, replace(sample, budget=sample.budget + 1))))
 
 
 @rejected_only_by("assignment", Outcome.HARD)
@@ -79,6 +205,66 @@ def inflated_units(run: TinyRun) -> Candidate:
     return run.candidate(made, units=made.units + 1)
 
 
+def a_token_outside_the_vocabulary(token: Callable[[TinyRun], int]) -> Tamper:
+    def tamper(run: TinyRun) -> Candidate:
+        made = run.honest()
+        file, honest = run.read(made), run.candidate(made)
+        sample = at_full_length(run, honest, file.samples[1])
+        completion = sample.completion.copy()
+        completion[3] = token(run)
+        return spared(run.rewrite(made, with_sample(file, 1, replace(sample, completion=completion))), 1)
+
+    return tamper
+
+
+rejected_only_by("tokens", Outcome.HARD, "an_id_too_high")(
+    a_token_outside_the_vocabulary(lambda run: run.tokens.vocabulary)
+)
+rejected_only_by("tokens", Outcome.HARD, "an_id_below_zero")(a_token_outside_the_vocabulary(lambda run: -1))
+
+
+@rejected_only_by("tokens", Outcome.HARD)
+def an_overlong_completion(run: TinyRun) -> Candidate:
+    """It ends in an end token, so that nothing is wrong with its end."""
+    made = run.honest()
+    file, honest = run.read(made), run.candidate(made)
+    sample = at_full_length(run, honest, file.samples[1], tail=[min(run.tokens.end_tokens)])
+    return spared(run.rewrite(made, with_sample(file, 1, sample)), 1)
+
+
+@rejected_only_by("tokens", Outcome.HARD)
+def a_logprob_too_few(run: TinyRun) -> Candidate:
+    made = run.honest()
+    file = run.read(made)
+    sample = file.samples[1]
+    return spared(run.rewrite(made, with_sample(file, 1, replace(sample, logprobs=sample.logprobs[:-1]))), 1)
+
+
+@rejected_only_by("tokens", Outcome.HARD)
+def a_logprob_too_many(run: TinyRun) -> Candidate:
+    made = run.honest()
+    file = run.read(made)
+    sample = file.samples[1]
+    more = np.append(sample.logprobs, np.float32(-1))
+    return spared(run.rewrite(made, with_sample(file, 1, replace(sample, logprobs=more))), 1)
+
+
+@rejected_only_by("termination", Outcome.HARD)
+def tokens_after_the_end(run: TinyRun) -> Candidate:
+    """Everything is drawn as it should be, only that the end token did not end it: more units for the same answer."""
+    made = run.honest()
+    file, honest = run.read(made), run.candidate(made)
+    most = run.spec.sampling.max_new_tokens
+    row = min(range(len(file.samples)), key=lambda r: len(file.samples[r].completion))
+    sample = file.samples[row]
+    assert len(sample.completion) < most
+    generated = run.engine.generate(
+        [Prompt(sample.prompt.tolist(), (honest.key(sample),))], temperature=1.0, max_new_tokens=most, end_tokens=frozenset()
+    )[0][0]  # fmt: skip
+    longer = replace(sample, completion=tokens_of(generated.tokens))
+    return run.rewrite(made, with_sample(file, row, run.consistent(honest, longer)))
+
+
 @rejected_only_by("termination", Outcome.HARD)
 def a_truncated_answer(run: TinyRun) -> Candidate:
     made = run.honest()
@@ -87,6 +273,26 @@ def a_truncated_answer(run: TinyRun) -> Candidate:
     sample = file.samples[row]
     cut = replace(sample, completion=sample.completion[:-1])
     return run.rewrite(made, with_sample(file, row, run.consistent(honest, cut)))
+
+
+# ---- reward, computation, sampling ---------------------------------------------------------------------------------------
+
+
+@rejected_only_by("reward", Outcome.HARD)
+def a_penalty_left_out(run: TinyRun) -> Candidate:
+    made = run.honest(hardware=1)
+    file = run.read(made)
+    row = next(r for r, s in enumerate(file.samples) if s.length_penalty)
+    sample = file.samples[row]
+    return run.rewrite(made, with_sample(file, row, replace(sample, length_penalty=0.0, reward=sample.task_reward)))
+
+
+@rejected_only_by("reward", Outcome.HARD)
+def a_reward_that_is_not_the_difference(run: TinyRun) -> Candidate:
+    made = run.honest()
+    file = run.read(made)
+    sample = file.samples[0]
+    return run.rewrite(made, with_sample(file, 0, replace(sample, reward=sample.reward + 1)))
 
 
 @rejected_only_by("reward", Outcome.HARD)
@@ -129,6 +335,15 @@ def an_edited_token(run: TinyRun) -> Candidate:
     return run.rewrite(made, with_sample(file, row, run.consistent(honest, replace(sample, completion=completion))))
 
 
+@rejected_only_by("sampling", Outcome.HARD)
+def a_forged_logprob(run: TinyRun) -> Candidate:
+    made = run.honest()
+    file = run.read(made)
+    logprobs = file.samples[0].logprobs.copy()
+    logprobs[-1] -= 5
+    return run.rewrite(made, with_sample(file, 0, replace(file.samples[0], logprobs=logprobs)))
+
+
 def test_honest_work_is_accepted(tiny_run: TinyRun) -> None:
     for sequence in range(3):
         candidate = tiny_run.candidate(tiny_run.honest(sequence=sequence, hardware=sequence % 2))
@@ -138,19 +353,65 @@ def test_honest_work_is_accepted(tiny_run: TinyRun) -> None:
 
 
 def test_there_is_a_tampered_file_for_every_rule() -> None:
-    assert set(TAMPERED) == set(RULES)
+    assert {case.rule for case in CASES} == set(RULES)
+    assert len({str(case) for case in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_each_rule_alone_rejects_its_tampered_file(tiny_run: TinyRun, rule: str) -> None:
-    tamper, outcome = TAMPERED[rule]
-    candidate = tamper(tiny_run)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_rule_alone_rejects_its_tampered_files(tiny_run: TinyRun, case: Case) -> None:
+    candidate = case.tamper(tiny_run)
     finding = judge(candidate)
     assert finding is not None
-    assert (finding.rule, finding.outcome) == (rule, outcome), finding
+    assert (finding.rule, finding.outcome) == (case.rule, case.outcome), finding
     assert finding.measured
     assert finding.threshold
-    assert judge(candidate, [name for name in RULES if name != rule]) is None
+    assert judge(candidate, [name for name in RULES if name != case.rule]) is None
+
+
+# ---- what two rules reject ---------------------------------------------------------------------------------------------
+
+
+def an_empty_completion(run: TinyRun) -> Candidate:
+    """`termination` as well: of no tokens the last one is no end, and they are not the most there may be."""
+    made = run.honest()
+    file = run.read(made)
+    nothing = replace(file.samples[1], completion=tokens_of([]), logprobs=np.empty(0, np.float32), proofs=())
+    return spared(run.rewrite(made, with_sample(file, 1, rescored(run, nothing))), 1)
+
+
+def a_file_over_the_cap(run: TinyRun) -> Candidate:
+    """`schema` as well: the sandbox opens no such file, however many bytes of it say nothing."""
+    made = run.honest()
+    data = made.path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    path = run.folder / "tampered.parquet"
+    path.write_bytes(data[:footer] + bytes(run.spec.file_bytes_max) + data[footer:])
+    assert pq.read_table(path).equals(pq.read_table(made.path))
+    return run.committed(made, path)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "first", "second"),
+    [(an_empty_completion, "tokens", "termination"), (a_file_over_the_cap, "available", "schema")],
+)
+def test_what_one_rule_would_let_through_another_rejects(
+    tiny_run: TinyRun, tamper: Tamper, first: str, second: str
+) -> None:
+    candidate = tamper(tiny_run)
+    found = judge(candidate), judge(candidate, [name for name in RULES if name != first])
+    assert [finding and finding.rule for finding in found] == [first, second]
+
+
+def test_a_file_with_a_row_less_is_none_of_this_run(tiny_run: TinyRun) -> None:
+    """`schema` says so, which reads exactly as many rows as a submission has: `assignment` never sees another number."""
+    made = tiny_run.honest()
+    file = tiny_run.read(made)
+    finding = judge(tiny_run.rewrite(made, replace(file, samples=file.samples[:-1])))
+    assert finding is not None
+    assert (finding.rule, finding.outcome) == ("schema", Outcome.SOFT)
+
+
+# ---- more ways to cheat ------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_with_a_cheaper_model_is_found_out_by_its_proofs(tiny_run: TinyRun) -> None:
@@ -193,6 +454,23 @@ def test_a_constant_proof_fails_on_signs_at_least(tiny_run: TinyRun) -> None:
     assert finding.rule == "computation"
 
 
+def test_a_reader_that_takes_every_file_for_broken_gives_no_verdict(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where this validator's pyarrow lacks a codec: its own file tells it that the fault is its own."""
+    sandbox = tiny_run.context.sandbox
+    send = sandbox._send
+
+    def sends(process: Any, request: dict[str, Any]) -> Any:
+        if request["op"] == "read":
+            return {"ok": False, "kind": "malformed", "message": "Support for codec 'zstd' not built"}, {}
+        return send(process, request)
+
+    monkeypatch.setattr(sandbox, "_send", sends)
+    with pytest.raises(Unavailable, match="cannot read rollout files"):
+        judge(tiny_run.candidate(tiny_run.honest()))
+
+
 def test_nan_rewards_are_a_schema_fault(tiny_run: TinyRun) -> None:
     made = tiny_run.honest()
     file = tiny_run.read(made)
@@ -224,7 +502,7 @@ def test_a_share_of_the_samples_is_drawn_by_a_secret(tiny_run: TinyRun) -> None:
 
 
 def test_the_receipt_says_what_was_checked(tiny_run: TinyRun) -> None:
-    candidate = TAMPERED["reward"][0](tiny_run)
+    candidate = a_forged_reward(tiny_run)
     finding = judge(candidate)
     told = details(candidate.context, candidate.commitment, finding, 123, candidate.checked)
     assert (told.rule, told.outcome, told.time) == ("reward", Outcome.HARD, 123)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -17,16 +19,16 @@ from libp2p.stream_muxer.yamux.yamux import FLAG_RST, TYPE_PING, TYPE_WINDOW_UPD
 
 from protocol.errors import Unavailable
 from protocol.identity import Key
-from protocol.p2p import Host, Limits, negotiation
-from protocol.p2p.address import PeerAddress
-from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
+from protocol.p2p import Directory, Host, Limits, Provider, Service, negotiation
+from protocol.p2p.address import Address, PeerAddress
+from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery, _Search
 from protocol.p2p.node import Connection
 from protocol.p2p.routing import Contact
 from protocol.p2p.stream import Stream
 from protocol.p2p.wire import PROTOCOL as KAD
 from protocol.p2p.wire import Answer, Kind, Question
 from tests.p2p.attacker import ELSEWHERE, Hostile, hostile, under_attack
-from tests.p2p.network import RELAY, Network, eventually, find, port_of, quick
+from tests.p2p.network import QUICK, RELAY, Network, endpoint, eventually, find, port_of, quick
 
 
 def count(host: Host, what: str) -> int:
@@ -505,6 +507,94 @@ def test_a_bootnode_cannot_pass_itself_off_as_a_provider_it_is_not(network: Netw
     seeker = network.host(crooked)
     with pytest.raises(Unavailable, match="claimed to be one and failed"):
         find(seeker, within=1.0)
+
+
+@pytest.fixture
+def black_hole() -> Iterator[socket.socket]:
+    """Takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        yield listener
+
+
+def names(key: Key, place: Address, after: threading.Event | None = None) -> Callable[[Discovery], Awaitable[None]]:
+    """Makes a host answer every question for providers with `key`'s PeerID at `place`, and none before `after` is set."""
+
+    async def answer(stream: Stream) -> None:
+        question = Question.decode(await stream.read_message(4096, "question"))
+        providers = (Contact(key.peer, (place,)),) if question.kind is Kind.GET_PROVIDERS else ()
+        if providers and after:
+            await trio.to_thread.run_sync(after.wait, 20)
+        await stream.write_message(Answer(providers=providers).encode(question.kind))
+
+    async def install(discovery: Discovery) -> None:
+        discovery.node.handle(KAD, answer)
+
+    return install
+
+
+def test_a_false_address_of_a_provider_does_not_hold_up_its_true_one(
+    network: Network, black_hole: socket.socket
+) -> None:
+    """A crooked bootnode names the provider's PeerID at a silent address; the dial there must not be waited for."""
+    crooked, honest, provider_key = network.host(), network.host(), Key.generate()
+    provider = network.host(key=provider_key)
+    Directory(provider).announce(RELAY, endpoint(8100))
+    dialled, over = threading.Event(), threading.Event()
+
+    def accept() -> None:
+        with black_hole.accept()[0]:
+            dialled.set()
+            over.wait(40)
+
+    false = Address("ip4", "127.0.0.1", black_hole.getsockname()[1])
+    true = PeerAddress.parse(provider.addresses[0]).address
+    crooked.run_inside(names(provider_key, false), deadline=5, what="starting to lie")
+    honest.run_inside(names(provider_key, true, after=dialled), deadline=5, what="naming the provider second")
+    # Longer than the test may take: were the silent dial waited for, nothing would be found.
+    seeker = network.host(crooked, honest, timing=quick(dial=60, request=60, stream=60))
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        assert set(find(seeker)) == {provider.peer_id}
+        assert dialled.is_set()
+    finally:
+        over.set()
+        thread.join(20)
+
+
+def test_false_addresses_use_up_no_attempts_of_the_true_one() -> None:
+    peer = Key.generate().peer
+    true, *false = (Address("ip4", "192.0.2.7", port) for port in range(1, 4))
+    named_now: list[tuple[Address, ...]] = []
+    asked: list[tuple[Address, ...]] = []
+
+    class Dht:
+        async def providers(self, key: bytes, named: Callable[[Contact], None]) -> None:
+            for addresses in named_now:
+                named(Contact(peer, addresses))
+
+    class Asked:
+        node, dht = SimpleNamespace(limits=Limits(), timing=QUICK), Dht()
+
+        async def ask(self, contact: Contact, service: Service) -> Provider:
+            asked.append(contact.addresses)
+            if true not in contact.addresses:
+                raise Unavailable("nobody there")
+            return Provider("", "", endpoint(8100))
+
+    async def run() -> None:
+        search = _Search(Asked(), RELAY, 1, None)  # type: ignore[arg-type]
+        for _ in range(20):
+            named_now[:] = [(false[0],), (false[1],)]
+            await search.round()
+        assert len(asked) == 16  # each is given up in the end
+        named_now[:] = [(false[0], true)]
+        await search.round()
+        assert set(search.found) == {peer}
+        assert asked[-1] == (true,)
+
+    trio.run(run)
 
 
 def test_a_thousand_announcements_are_not_all_kept(network: Network) -> None:

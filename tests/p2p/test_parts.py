@@ -446,6 +446,33 @@ def test_a_bootnode_is_asked_and_told_however_many_others_sit_closer_to_the_key(
     assert len([peer for peer, kind in asked if kind is Kind.ADD_PROVIDER]) == BUCKET + 1
 
 
+def test_an_answer_counts_once_for_each_provider_it_names() -> None:
+    """A liar that names one PeerID at many made-up addresses takes the place of one question, not of all."""
+    places = [Address("ip4", "192.0.2.7", port) for port in range(1, 20)]
+    liar, victim = contact(1), KEYS[2].peer
+    found: list[Contact] = []
+
+    class Lied:
+        identity = SimpleNamespace(peer=KEYS[0].peer)
+        limits, timing = Limits(), Timing()
+
+        def handle(self, protocol: str, handler: object) -> None: ...
+
+        def connection(self, peer: bytes) -> None: ...
+
+        async def request(self, peer: bytes, addresses: object, protocol: str, data: bytes, **_: object) -> bytes:
+            named = tuple(Contact(victim, (place,)) for place in places)
+            return Answer(providers=named).encode(Question.decode(data).kind)
+
+    async def run() -> None:
+        dht = Kademlia(Lied(), contact(0).addresses)  # type: ignore[arg-type]
+        dht.table.seen(liar, 0)
+        await dht.providers(os.urandom(34), found.append)
+
+    trio.run(run)
+    assert [each.peer for each in found] == [victim]
+
+
 # ---- the saved peer list ----
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from protocol import canonical
@@ -47,6 +50,32 @@ def test_deep_nesting_is_refused_without_parsing(data: bytes) -> None:
     for read in (lambda: canonical.decode(data, cap=len(data), what="x"), lambda: canonical.parse(data, "x")):
         with pytest.raises(Malformed, match="nested deeper"):
             read()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-8-sig"])
+@pytest.mark.parametrize("text", ['{"a":1}', '["\u2200","x"]'], ids=["object", "byte 0x22 in a string"])
+def test_other_encodings_than_utf_8_are_refused(encoding: str, text: str) -> None:
+    data = text.encode(encoding)
+    for read in (lambda: canonical.decode(data, cap=len(data), what="x"), lambda: canonical.parse(data, "x")):
+        with pytest.raises(Malformed):
+            read()
+
+
+def test_deep_nesting_in_another_encoding_does_not_end_the_process() -> None:
+    """In UTF-16 the byte 0x22 of U+2200 looked like the quote that begins a string, and all brackets as if within it."""
+    program = (
+        "import py_ecc\n"
+        "from protocol import canonical\n"
+        "from protocol.errors import Malformed\n"
+        "data = ('[\"\\u2200\",' + '[' * 90_000).encode('utf-16-le')\n"
+        "for read in (lambda: canonical.decode(data, cap=len(data), what='x'), lambda: canonical.parse(data, 'x')):\n"
+        "    try:\n"
+        "        read()\n"
+        "    except Malformed:\n"
+        "        print('refused')\n"
+    )
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (child.returncode, child.stdout) == (0, "refused\n" * 2), child.stderr
 
 
 def test_brackets_in_strings_are_not_nesting() -> None:

@@ -39,8 +39,9 @@ def test_a_keystore_comes_back_with_its_password_only(tmp_path: Path) -> None:
     key, path = Key.generate(), tmp_path / "keys/node.json"
     save_keystore(key, path, "right", chain_id=ANVIL_CHAIN_ID)
     assert load_keystore(path, "right").address == key.address
-    with pytest.raises(ConfigError, match="wrong password"):
+    with pytest.raises(ConfigError, match="wrong password") as caught:
         load_keystore(path, "wrong")
+    assert "--password-file" in caught.value.hint
     with pytest.raises(ConfigError, match="never overwritten"):
         save_keystore(key, path, "right", chain_id=ANVIL_CHAIN_ID)
 

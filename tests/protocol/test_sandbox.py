@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import signal
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +21,8 @@ import pytest
 from protocol import rollout
 from protocol.errors import Malformed, Unavailable
 from protocol.rollout import Header
-from protocol.sandbox import Sandbox, wire
+from protocol.sandbox import Sandbox, child, wire
+from protocol.sandbox.client import ChildDied
 from tests.tiny_run import TinyRun
 
 METADATA = rollout.METADATA_KEY
@@ -146,6 +151,139 @@ def test_a_silent_child_is_killed_at_its_deadline(tiny_run: TinyRun) -> None:
         sandbox._deadline = 0.5
         with pytest.raises(Unavailable, match="no answer within"):
             sandbox._ask({"op": "nothing"})
+
+
+def test_a_child_that_takes_no_request_is_killed_at_its_deadline(tiny_run: TinyRun) -> None:
+    """A pipe holds 64 KiB: writing more to a child that hangs would block for ever, and with it all who wait their turn."""
+    with Sandbox(tiny_run.spec) as sandbox:
+        sandbox.warm_up()
+        assert sandbox._process
+        os.kill(sandbox._process.pid, signal.SIGSTOP)
+        sandbox._deadline = 0.5
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="took no request"):
+            sandbox._ask({"op": "nothing", "padding": "x" * (1 << 20)}, attempts=1)
+        assert time.monotonic() - began < 5
+
+
+def test_a_long_request_arrives_whole(tiny_run: TinyRun) -> None:
+    answers = [(5, "x" * 100_000)] * 20
+    assert tiny_run.context.sandbox.score(answers) == [0.0] * 20
+
+
+# ---- whose fault it is ---------------------------------------------------------------------------------------------------
+
+
+def dies(process: Any) -> Any:
+    process.kill()
+    process.wait()
+    raise ChildDied("it ended")
+
+
+def stalls(process: Any) -> Any:
+    raise ChildDied("no answer within 30 s")
+
+
+def fails(process: Any) -> Any:
+    return {"ok": False, "kind": "failed", "message": "ImportError: no pyarrow"}, {}
+
+
+def exhausts(process: Any) -> Any:
+    return {"ok": False, "kind": "exhausted", "message": "needs more memory than it may have"}, {}
+
+
+def talks_nonsense(process: Any) -> Any:
+    return {"ok": True, "header": 7, "problem": None}, {}
+
+
+FAULTS = [dies, stalls, fails, exhausts, talks_nonsense]
+
+
+def faulty(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], Any], *, only: Path | None = None,
+    times: int | None = None,
+) -> list[str]:  # fmt: skip
+    """From now on the reader has this fault, with all files or `only` one, for good or so many `times`. What it was asked."""
+    send, asked = sandbox._send, []
+
+    def sends(process: Any, request: dict[str, Any]) -> Any:
+        if request["op"] == "read" and only in (None, Path(request["path"])):
+            asked.append(request["path"])
+            if times is None or len(asked) <= times:
+                return fault(process)
+        return send(process, request)
+
+    monkeypatch.setattr(sandbox, "_send", sends)
+    return asked
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_reader_that_fails_on_every_file_is_this_machines_trouble(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], Any]
+) -> None:
+    with Sandbox(tiny_run.spec) as sandbox:
+        faulty(sandbox, monkeypatch, fault)
+        with pytest.raises(Unavailable):
+            sandbox.read(tiny_run.honest().path)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_file_that_breaks_the_reader_every_time_is_malformed(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], Any]
+) -> None:
+    path = tiny_run.honest().path.resolve()
+    with Sandbox(tiny_run.spec) as sandbox:
+        asked = faulty(sandbox, monkeypatch, fault, only=path)
+        with pytest.raises(Malformed, match="gave up"):
+            sandbox.read(path)
+        assert len(asked) == 2
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_reader_that_fails_once_reads_the_file_after_all(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], Any]
+) -> None:
+    path = tiny_run.honest().path.resolve()
+    with Sandbox(tiny_run.spec) as sandbox:
+        faulty(sandbox, monkeypatch, fault, only=path, times=1)
+        assert sandbox.read(path).problem is None
+
+
+def test_a_file_that_this_disk_does_not_give_is_no_fault_of_its_maker(tiny_run: TinyRun, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        tiny_run.context.sandbox.read(tmp_path / "missing")
+
+
+def test_the_specimen_can_be_read_whatever_the_spec_allows(tiny_run: TinyRun) -> None:
+    with Sandbox(tiny_run.spec.model_copy(update={"file_bytes_max": 1 << 10})) as sandbox:
+        sandbox.require_reader()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Malformed("no rollout file"), "malformed"),
+        (MemoryError(), "exhausted"),
+        (pa.ArrowMemoryError("malloc failed"), "exhausted"),
+        (OSError(5, "Input/output error"), "failed"),
+        (OSError("Couldn't deserialize thrift"), "malformed"),
+        (ImportError("no pyarrow"), "failed"),
+    ],
+    ids=str,
+)
+def test_the_child_blames_the_input_only_for_what_the_input_says(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str
+) -> None:
+    def breaking(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(pq, "ParquetFile", breaking)
+    request = {"op": "read", "path": str(tiny_run.honest().path), "rows": 8, "tokens": 100, "bytes": 1 << 20}
+    sink = io.BytesIO()
+    child.serve(io.BytesIO(wire.encode(request)), sink)
+    sink.seek(0)
+    head, _ = wire.read(sink.read, cap=0)
+    assert head["kind"] == kind
 
 
 def test_the_child_cannot_write_files_and_has_no_secrets(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,28 @@ def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
     assert caught.value.hint == "did you mean 'chain.rpc'?"
 
 
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("MURMUR_CHAIN__RCP", "chain.rpc"), ("MURMUR_CHAIN__TIME_OUT", "chain.timeout"), ("MURMUR_CHAIN__NAMES__X", "chain.names")],
+)  # fmt: skip
+def test_a_misspelled_variable_of_a_known_section_names_the_nearest_key(
+    monkeypatch: pytest.MonkeyPatch, name: str, nearest: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigError, match=rf"\(environment {name}\)") as caught:
+        load(Outer, None, {"run": 1})
+    assert caught.value.hint == f"did you mean {nearest!r}?"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["MURMUR_WORK__THREADS", "MURMUR_PASSWORD", "MURMUR_HOME", "MURMUR_CHAINS__RPC", "MURMUR_RUN__X", "MURMUR_RUNS"],
+)
+def test_variables_of_other_roles_are_ignored(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
+    assert load(Outer, None, {"run": 1}).value == Outer(run=1)
+
+
 def test_a_wrong_value_names_place_and_origin(tmp_path: Path) -> None:
     file = written(tmp_path, 'run = "many"\n')
     with pytest.raises(ConfigError, match=rf"run: .*\({file}\)"):

@@ -305,5 +305,6 @@ def test_closing_ends_every_connection_and_thread(cast: Cast) -> None:
 
 
 def test_a_taken_port_is_a_preflight_error(cast: Cast, server: Server) -> None:
-    with pytest.raises(PreflightError, match="listen"), Server(cast.store("other"), port=server.port):
+    with pytest.raises(PreflightError, match="listen") as caught, Server(cast.store("other"), port=server.port):
         pass
+    assert "another host or port" in caught.value.hint

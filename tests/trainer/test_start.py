@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from swarm.processes import wait_until
 
+from node.engine.weights import stored_tensors
 from protocol.chain.index import EventIndex
 from protocol.errors import DeadlineExceeded, IntegrityError, LockHeld, MurmurationError, Unavailable, UsageError
 from protocol.home import Home
@@ -21,11 +22,12 @@ from protocol.hub import HubClient
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from tests.hub.desk import run_settings, small_spec
+from tests.trainer import small
 from tests.world import World
 from trainer.broadcast import Outbox
 from trainer.checkpoint import Checkpoints
 from trainer.config import Layout
-from trainer.data import Bounds, RolloutSource
+from trainer.data import Bounds, Group, RolloutSource
 from trainer.hub.process import HubProcess
 from trainer.learner import Learner
 from trainer.train import Trainer
@@ -203,6 +205,73 @@ def test_an_evaluation_that_hangs_does_not_end_the_training(bench: Bench) -> Non
     trainer._outbox, trainer._evaluator = bench.outbox(0), Hanging()
     trainer._evaluate()
     assert trainer._status["evaluations"] == []
+
+
+# ---- ending by an error --------------------------------------------------------------------------------------------------
+
+
+def training(bench: Bench, monkeypatch: pytest.MonkeyPatch, batches: list[list[Group]]) -> Any:
+    """A trainer in the middle of its run: step 0 is saved, these batches come, and then no more do."""
+    trainer: Any = bench.trainer(steps=9, checkpoint_every=8, evaluate_every=100, rollout_wait_seconds=0)
+    trainer._hub, trainer._source, trainer._learner = Idle(), bench.source(), bench.learner
+    trainer._checkpoints, trainer._outbox = Checkpoints(bench.layout.checkpoints, keep=2), bench.outbox(0)
+    monkeypatch.setattr(trainer, "_open", lambda resume: trainer._save())
+    monkeypatch.setattr(trainer._source, "poll", lambda wait: None)
+    monkeypatch.setattr(trainer._source, "take", lambda step, count: batches.pop(0) if batches else None)
+    return trainer
+
+
+def batch(step: int) -> list[Group]:
+    return [Group(bytes([step, number]), 0, "0x", step, small.group(number)) for number in range(2)]
+
+
+def test_an_error_while_waiting_gives_up_none_of_the_steps_that_are_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = training(bench, monkeypatch, [batch(0), batch(1), batch(2)])
+    with pytest.raises(DeadlineExceeded):
+        trainer.run(resume=False)
+    found = trainer._checkpoints.newest()
+    assert found is not None
+    assert found[1]["step"] == 3
+    assert small.equal(small.stored(found[0]), stored_tensors(bench.learner.model))
+
+
+def test_weights_in_the_middle_of_a_step_are_not_saved_as_those_of_a_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the number of a version that is out, a resumed run would hold other weights than everybody else."""
+    trainer = training(bench, monkeypatch, [batch(0), batch(1)])
+    learn = bench.learner.learn
+
+    def breaking(groups: Any, step: int) -> Any:
+        metrics = learn(groups, step)
+        if step == 1:
+            raise MurmurationError("out of memory after the first of two optimizer steps")
+        return metrics
+
+    monkeypatch.setattr(bench.learner, "learn", breaking)
+    with pytest.raises(MurmurationError, match="out of memory"):
+        trainer.run(resume=False)
+    assert trainer._checkpoints.steps() == [0]
+
+
+def test_a_save_that_fails_as_well_does_not_hide_the_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = training(bench, monkeypatch, [batch(0)])
+    write = bench.learner.save
+
+    def full(folder: Path) -> None:
+        if trainer._step:
+            raise OSError(28, "No space left on device")
+        write(folder)
+
+    monkeypatch.setattr(bench.learner, "save", full)
+    with pytest.raises(DeadlineExceeded):
+        trainer.run(resume=False)
+    assert "step 1 could not be saved" in caplog.text
+    assert "No space left" in caplog.text
 
 
 # ---- the hub's process -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """uvicorn in a thread: on a port that is known before it answers, and with a deadline for every connection.
 
 uvicorn itself waits for ever for a request that never comes, and for a reader that never reads; each such connection would
-take one of the places that `_CONNECTIONS_MAX` leaves, until there are none. Upgrades to WebSocket, which are not counted at
+take one of the places that `_CONNECTIONS_MAX` leaves, until there are none. No address gets more than `PER_ADDRESS_MAX` of
+them, so that one machine cannot take all; at its cap, the connection that has been idle for longest gives way. Upgrades to WebSocket, which are not counted at
 all, are off. Header sizes are bounded by h11.
 """
 
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from typing import Any
+from collections import defaultdict
+from typing import Any, ClassVar
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,16 +21,23 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from protocol.errors import PreflightError
 
 _CONNECTIONS_MAX = 512
+PER_ADDRESS_MAX = 64
+"""Connections from one IP address; many nodes may share one."""
+EVICTION_SECONDS = 1.0
+"""A connection that has been idle for less is not sent away for a new one."""
 HEAD_SECONDS_MAX = 30.0
 """From the beginning of a connection, or the end of an answer, to the next request's headers."""
 REQUEST_SECONDS_MAX = 330.0
 """From a request's headers to the end of its answer: more than the longest upload."""
 
+_REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
 
 class Server:
     def __init__(
         self, app: FastAPI, host: str, port: int, *, head_seconds: float = HEAD_SECONDS_MAX,
-        request_seconds: float = REQUEST_SECONDS_MAX,
+        request_seconds: float = REQUEST_SECONDS_MAX, per_address: int = PER_ADDRESS_MAX,
+        eviction_seconds: float = EVICTION_SECONDS,
     ) -> None:  # fmt: skip
         """Raises PreflightError when the port is taken."""
         try:
@@ -39,8 +48,10 @@ class Server:
             ) from error
         self.port = int(self._socket.getsockname()[1])
 
-        class Protocol(_Deadlines):
+        class Protocol(_Bounded):
             head, request = head_seconds, request_seconds
+            most, youngest = per_address, eviction_seconds
+            guests: ClassVar = defaultdict(set)
 
         config = uvicorn.Config(
             app, http=Protocol, ws="none", lifespan="off", log_level="error", access_log=False,
@@ -59,18 +70,31 @@ class Server:
         self._socket.close()
 
 
-class _Deadlines(H11Protocol):
-    """HTTP/1.1 that cuts a connection when a request's headers, or its end, are overdue."""
+class _Bounded(H11Protocol):
+    """HTTP/1.1 that cuts a connection when a request's headers, or its end, are overdue, and refuses one too many."""
 
     head: float
     request: float
+    most: int
+    youngest: float
+    guests: ClassVar[defaultdict[str, set[_Bounded]]]
+    """Who is connected, by IP address."""
+    _address = ""
+    _idle_since: float | None = None
     _cut: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._expect()
+        self._address = self.client[0] if self.client else ""
+        if self._has_room():
+            self.guests[self._address].add(self)
+            self._expect()
+        else:
+            transport.write(_REFUSAL)
+            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
         if self._cut is not None:
             self._cut.cancel()
         super().connection_lost(exc)
@@ -90,4 +114,24 @@ class _Deadlines(H11Protocol):
         if self._cut is not None:
             self._cut.cancel()
         under_way = self.cycle is not None and not self.cycle.response_complete
+        self._idle_since = None if under_way else self.loop.time()
         self._cut = self.loop.call_later(self.request if under_way else self.head, self.transport.abort)
+
+    def _has_room(self) -> bool:
+        """Whether one more of this address fits in, after sending away its longest idle one if that is what it takes."""
+        neighbours = self.guests[self._address]
+        if len(neighbours) < self.most:
+            return True
+        idle = {guest: guest._idle_since for guest in neighbours if guest._idle_since is not None}
+        longest = min(idle, key=lambda guest: idle[guest], default=None)
+        if longest is None or self.loop.time() - idle[longest] < self.youngest:
+            return False
+        longest._leave()
+        longest.transport.abort()
+        return True
+
+    def _leave(self) -> None:
+        neighbours = self.guests[self._address]
+        neighbours.discard(self)
+        if not neighbours:
+            del self.guests[self._address]

@@ -1,6 +1,7 @@
 """The running hub: HTTP server, SHARDCAST origin, publisher and libp2p host, in one process that holds the trainer key.
 
-Four kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, the origin's serve bytes.
+Five kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, one removes rollout files
+that nobody needs any more, the origin's serve bytes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -37,6 +39,7 @@ from trainer.hub.store import Store
 log = logging.getLogger("hub")
 
 _RETRY_SECONDS = 1.0
+_TIDY_SECONDS = 600.0
 
 
 class HubService:
@@ -62,7 +65,8 @@ class HubService:
         index = EventIndex(chain, first_block=c.first_block)
         database = Database(_database(self._layout))
         quota = Quota(h.writes_per_minute, h.bytes_per_hour)
-        hub = Hub(chain, c.run, self._spec, index, Store(self._layout.hub / "store"), database, self._key, quota)
+        files = Store(self._layout.hub / "store")
+        hub = Hub(chain, c.run, self._spec, index, files, database, self._key, quota)
         hub.learn()
         kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept)
@@ -86,14 +90,14 @@ class HubService:
                 connection.announce("origin", f"http://{reachable}:{origin_server.port}")
                 local = f"http://{_reachable(h.host)}:{http.port}"
                 log.info("hub at %s, origin on port %d", local, origin_server.port)
+                turns: list[tuple[str, Callable[[], object], float]] = [
+                    ("chain", hub.learn, c.poll_seconds),
+                    ("publish", publisher.turn, min(0.1, c.poll_seconds)),
+                    ("tidy", lambda: self._tidy(chain, files), _TIDY_SECONDS),
+                ]
                 followers = [
-                    threading.Thread(target=self._repeat, args=(hub.learn, c.poll_seconds), name="chain", daemon=True),
-                    threading.Thread(
-                        target=self._repeat,
-                        args=(publisher.turn, min(0.1, c.poll_seconds)),
-                        name="publish",
-                        daemon=True,
-                    ),
+                    threading.Thread(target=self._repeat, args=(turn, pause), name=name, daemon=True)
+                    for name, turn, pause in turns
                 ]
                 for thread in followers:
                     thread.start()
@@ -116,6 +120,19 @@ class HubService:
             )
         if chain.spec_digest(run) != self._spec.digest:
             raise IntegrityError(f"spec.json is not the spec of run {run} on chain", hint="check chain.run in run.toml")
+
+    def _tidy(self, chain: Chain, files: Store) -> None:
+        """Removes rollout files whose work can neither be disputed nor trained on any more."""
+        run = self._settings.chain.run
+        policy, oldest = chain.policy(run), chain.published(run) - 1 - self._spec.max_lag
+        if oldest < 0:
+            return
+        # A file's age is this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them.
+        now = min(time.time(), chain.block().time)
+        undisputed = now - (policy.window + policy.appeal + policy.vote)
+        removed = files.remove_files_before(min(undisputed, chain.publication(run, oldest).time))
+        if removed:
+            log.info("%d rollout files are out of reach of challenge and training, and were removed", removed)
 
     def _repeat(self, turn: Callable[[], object], pause: float) -> None:
         """Calls `turn` until stopped; what passes is tried again, what does not stops the service."""

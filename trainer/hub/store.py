@@ -53,6 +53,18 @@ class Store:
             Path(temporary.name).unlink(missing_ok=True)
         return size
 
+    def remove_files_before(self, time: float) -> int:
+        """Forgets rollout files that were stored before `time` (seconds since the epoch); returns how many.
+
+        Receipts stay: they are small, and say what became of the work.
+        """
+        removed = 0
+        for path in (self.root / "files").iterdir():
+            if path.stat().st_mtime < time:
+                path.unlink()
+                removed += 1
+        return removed
+
     def put(self, kind: str, name: str, data: bytes) -> None:
         """Writes a small object atomically. Raises PreflightError when the disk refuses."""
         target = self.root / kind / name

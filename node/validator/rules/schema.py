@@ -11,7 +11,7 @@ def check(c: Candidate) -> Finding | None:
     try:
         problem = c.reading.problem
     except Malformed as error:
-        c.context.sandbox.warm_up()  # raises where nothing could be read at all: this validator's own trouble
+        c.context.sandbox.require_reader()  # raises where not even our own file can be read: this validator's trouble
         return Finding("schema", Outcome.SOFT, "unreadable", "a rollout file", str(error)[:300])
     if problem is not None:
         return Finding("schema", Outcome.SOFT, "another schema", "the exact schema", problem)
