@@ -17,6 +17,9 @@ _MNEMONIC_KEYS = [
 ]
 
 
+_STATES_KEPT = 256  # of past blocks, in memory: enough for any reorg and any look back
+
+
 class Anvil:
     """Mines a block per transaction and, with `block_time`, one every so many seconds as well."""
 
@@ -31,6 +34,8 @@ class Anvil:
             "--chain-id",
             str(chain_id),
             "--silent",
+            "--prune-history",  # else it writes the state of every block to the home folder, gigabytes in the end
+            str(_STATES_KEPT),
         ]
         if block_time:
             command += ["--block-time", str(block_time), "--mixed-mining"]
