@@ -36,6 +36,8 @@ class Anvil:
             "--silent",
             "--prune-history",  # else it writes the state of every block to the home folder, gigabytes in the end
             str(_STATES_KEPT),
+            "--cache-path",
+            folder / "anvil-cache",
         ]
         if block_time:
             command += ["--block-time", str(block_time), "--mixed-mining"]

@@ -276,7 +276,7 @@ def told(contributor: Contributor, ref: Ref, outcome: Outcome) -> str:
         protocol=1, chain_id=31337, contract=domain.contract, run=world.run, work=work.hex(), node=ref.node, step=ref.step,
         sequence=ref.sequence, root=ref.root.hex(), units=500, spec="00" * 32, outcome=int(outcome), rule=rule,
         measured="0.31" if rule else "", threshold="0.125" if rule else "", detail="row 3, token 5: margin" if rule else "",
-        sequences_checked=8, proofs_checked=9, tokens_checked=70, time=1,
+        samples="0" * 63 + "8", sequences_checked=8, proofs_checked=9, tokens_checked=70, time=1,
     )  # fmt: skip
     journal = Journal(contributor.home.data / "journal.sqlite")
     journal.advance(

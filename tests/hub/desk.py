@@ -129,7 +129,8 @@ class Desk:
             "work": ref.work_id(changes.get("run", self.world.run)).hex(), "node": ref.node, "step": ref.step,
             "sequence": ref.sequence, "root": ref.root.hex(), "units": 10, "spec": self.spec.digest.hex(),
             "outcome": int(outcome), "rule": "" if outcome == Outcome.ACCEPT else "reward", "measured": "", "threshold": "",
-            "detail": "", "sequences_checked": 8, "proofs_checked": 8, "tokens_checked": 10, "time": self.now(),
+            "detail": "", "samples": "0" * 62 + "ff", "sequences_checked": 8, "proofs_checked": 8, "tokens_checked": 10,
+            "time": self.now(),
         }  # fmt: skip
         return Details(**{**values, **changes})
 

@@ -74,9 +74,9 @@ class Crashing(Sender):
 
     when = "before"
 
-    def send(self, call: Call) -> Sent:
+    def send(self, call: Call, *, name: str | None = None) -> Sent:
         if self.when == "after":
-            super().send(call)
+            super().send(call, name=name)
         raise Crash
 
 
@@ -97,9 +97,9 @@ def test_whoever_sees_the_event_can_fetch_at_once(bench: Bench) -> None:
     held: list[bool] = []
 
     class Watching(Sender):
-        def send(self, call: Call) -> Sent:
+        def send(self, call: Call, *, name: str | None = None) -> Sent:
             held.append(bench.store.holds(0))
-            return super().send(call)
+            return super().send(call, name=name)
 
     bench.put(0)
     with bench.life(Watching(bench.world.chain, bench.world.trainer.key)) as publisher:
@@ -165,12 +165,12 @@ def test_a_transaction_that_is_mined_after_its_deadline_is_found_published(bench
 
         attempts = 0
 
-        def send(self, call: Call) -> Sent:
+        def send(self, call: Call, *, name: str | None = None) -> Sent:
             self.attempts += 1
             if self.attempts == 1:
                 raise DeadlineExceeded("not mined in 60 s")
-            super().send(call)
-            return super().send(call)  # reverts: the step is taken
+            super().send(call, name=name)
+            return super().send(call, name=name)  # reverts: the step is taken
 
     bench.put(0)
     sender: Any = Late(bench.world.chain, bench.world.trainer.key)

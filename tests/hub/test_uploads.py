@@ -441,7 +441,7 @@ def test_a_second_upload_beside_a_slow_first_one_is_told_to_try_again(desk: Desk
 
 
 def test_an_upload_has_a_deadline(desk: Desk, node: Key, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "_UPLOAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(hub_module, "UPLOAD_SECONDS_MAX", 0.2)
     data = some_file()
     ref = desk.commit(node, data)
     release = threading.Event()

@@ -95,7 +95,7 @@ def test_one_that_shares_nothing_does_not_outvote_one_that_does(
     node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat(), panel.seat()
-    made, _ = inflated(stage, node)
+    made, work = inflated(stage, node)
     first, friend, honest = in_line(stage, work, *services)
     disagrees(friend, monkeypatch)
     rounds(first)

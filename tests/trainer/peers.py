@@ -85,7 +85,7 @@ class Peers:
             protocol=PROTOCOL_VERSION, chain_id=domain.chain_id, contract=domain.contract, run=run,
             work=ref.work_id(run).hex(), node=ref.node, step=ref.step, sequence=ref.sequence, root=ref.root.hex(),
             units=made.units, spec=self._context.spec_digest.hex(), outcome=int(Outcome.ACCEPT), rule="", measured="",
-            threshold="", detail="", sequences_checked=8, proofs_checked=8, tokens_checked=made.units,
+            threshold="", detail="", samples="f" * 64, sequences_checked=8, proofs_checked=8, tokens_checked=made.units,
             time=self._world.chain.block().time,
         )  # fmt: skip
         return Receipt.issue(accepted, self.validator, domain).encode()
