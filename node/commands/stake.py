@@ -124,18 +124,18 @@ def unstake(
     sender = operator_sender(place, chain, password_file, operator_keystore)
     delay = duration(chain.withdrawal_delay())
     wei = parse_tokens(amount)
-    free = chain.account(sender.key.address).free
-    seat = chain.seat(run, address)
-    if wei > free and seat.locked and seat.operator == sender.key.address and not seat.serves(chain.block().time):
+    free, seat, now = chain.account(sender.key.address).free, chain.seat(run, address), chain.block().time
+    own = seat.locked if seat.operator == sender.key.address else 0
+    if wei > free and own and not seat.serves(now):
         _require_released(chain, run, seat)
-        sender.send(chain.release(run, address))
-        free = chain.account(sender.key.address).free
-    if wei > free:
+    if wei > free + (0 if seat.serves(now) else own):
         raise InsufficientFunds(
             f"{tokens(free)} are free to leave; the rest of {sender.key.address}'s stake backs seats",
-            hint="node leave" if seat.serves(chain.block().time) else "",
+            hint="node leave" if seat.serves(now) else "",
         )
     confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
+    if wei > free:
+        sender.send(chain.release(run, address))
     sender.send(chain.unbond(wei))
     typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: node withdraw")
 

@@ -177,12 +177,12 @@ def unstake(
                 else f"it answers for its receipts {duration(wait)} more"
             )
             raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
-        sender.send(chain.release_validator(run, address))
-        free = chain.account(address).free
-    if wei > free:
+    if wei > free + (seat.locked if seat.until else 0):
         raise InsufficientFunds(f"{tokens(free)} are free to leave", hint="murmur validator enlist --off")
     delay = duration(chain.withdrawal_delay())
     confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
+    if wei > free:
+        sender.send(chain.release_validator(run, address))
     sender.send(chain.unbond(wei))
     typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: murmur validator withdraw")
 

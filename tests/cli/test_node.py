@@ -134,6 +134,8 @@ def test_without_terminal_and_yes_nothing_is_sent(contributor: Contributor, comm
     contributor.give()
     if command != ["stake"]:
         contributor.seat()
+    if command[0] == "unstake":
+        contributor.world.owner.send(contributor.world.chain.deposit(contributor.operator, TOKEN))
     before = contributor.world.chain.block_number()
     done = contributor.run(*command)
     assert done.code == 2
@@ -235,8 +237,14 @@ def test_a_banned_node_does_not_stake_for_nothing(contributor: Contributor) -> N
 def test_the_way_out_pays_everything_back(contributor: Contributor) -> None:
     contributor.give()
     chain = contributor.world.chain
-    for command in (["stake", "--yes"], ["leave", "--yes"], ["unstake", "100", "--yes"]):
-        assert contributor.run(*command).code == 0
+    assert contributor.run("stake", "--yes").code == 0
+    seated = contributor.run("unstake", "100", "--yes")
+    assert (seated.code, "node leave" in seated.err) == (6, True)
+    assert contributor.run("leave", "--yes").code == 0
+    locked = contributor.run("unstake", "100", "--yes")
+    assert (locked.code, "still locked" in locked.err) == (6, True), "work can still be challenged"
+    contributor.world.anvil.advance(chain.policy(contributor.world.run).span)
+    assert contributor.run("unstake", "100", "--yes").code == 0
     early = contributor.run("withdraw")
     assert (early.code, "TooEarly" in early.err) == (4, True)
     contributor.world.anvil.advance(chain.withdrawal_delay())
@@ -380,14 +388,14 @@ def test_status_of_a_banned_node_points_to_the_verdict(contributor: Contributor)
     world = contributor.world
     contributor.seat()
     world.publish(0)
-    ref = submitted(contributor)
     validator = Key.generate()
     world.seat_validator(validator)
-    world.sender(validator).send(world.chain.challenge(world.run, ref, True, b"\x0e" * 32))
+    ref = submitted(contributor)
+    world.accuse(validator, ref)
     found = contributor.status()
     assert (found["open_hard"], found["next"]) == (1, "node submissions")
     world.anvil.advance(3600)
-    world.sender(validator).send(world.chain.settle(world.run, ref))
+    world.sender(validator).send(world.chain.settle(world.run, contributor.node, 1))
     found = contributor.status()
     assert (found["role"], found["next"]) == ("banned", "node submissions")
     assert world.chain.seat(world.run, contributor.node).role == Role.BANNED
@@ -400,10 +408,13 @@ def challenged(contributor: Contributor, *, hard: bool) -> tuple[Ref, str]:
     world = contributor.world
     contributor.seat()
     world.publish(0)
-    ref = submitted(contributor)
     validator = Key.generate()
     world.seat_validator(validator)
-    world.sender(validator).send(world.chain.challenge(world.run, ref, hard, b"\x0e" * 32))
+    ref = submitted(contributor)
+    if hard:
+        world.accuse(validator, ref)
+    else:
+        world.sender(validator).send(world.chain.challenge(world.run, [ref], b"\x0e" * 32))
     return ref, told(contributor, ref, Outcome.HARD if hard else Outcome.SOFT)
 
 
@@ -411,17 +422,13 @@ def challenged(contributor: Contributor, *, hard: bool) -> tuple[Ref, str]:
 def test_an_appeal_shows_what_is_at_stake_and_opens_the_vote(contributor: Contributor, hard: bool) -> None:
     ref, work = challenged(contributor, hard=hard)
     world = contributor.world
-    poor = contributor.run("appeal", work[:10], "--yes")
-    assert poor.code == 6
-    assert "node stake 10" in poor.err
-    world.owner.send(world.chain.deposit(contributor.operator, 10 * TOKEN))
     asked = contributor.run("appeal", work[:10])
     assert asked.code == 2
     for text in ("10 MUR", "hard" if hard else "soft", "1 h", "ETH"):
         assert text in asked.err
-    assert world.chain.work(world.run, ref).state == State.CHALLENGED
+    assert world.chain.state(world.run, ref) == State.CHALLENGED
     assert contributor.run("appeal", work, "--yes").code == 0
-    assert world.chain.work(world.run, ref).state == State.APPEALED
+    assert world.chain.state(world.run, ref) == State.APPEALED
     again = contributor.run("appeal", work, "--yes")
     assert (again.code, "appealed already" in again.err) == (2, True)
 
@@ -437,7 +444,7 @@ def test_what_cannot_be_appealed_against_is_refused_before_it_costs(contributor:
     world.anvil.advance(3601)
     late = contributor.run("appeal", work, "--yes")
     assert (late.code, "ended" in late.err) == (2, True)
-    assert world.chain.work(world.run, ref).state == State.CHALLENGED
+    assert world.chain.state(world.run, ref) == State.CHALLENGED
 
 
 # ---- secrets -------------------------------------------------------------------------------------------------------------

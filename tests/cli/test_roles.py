@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from swarm.anvil import Anvil
 
-from protocol.chain.types import Role
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 from tests.world import TOKEN, World
 
@@ -41,12 +40,21 @@ def test_a_validator_goes_from_key_to_seat_and_back(validator: tuple[World, str,
     assert run("stake", "--yes").code == 0
     assert run("enlist").code == 2, "without --yes and terminal"
     assert run("enlist", "--yes").code == 0
-    assert world.chain.validator(world.run, address) == Role.ACTIVE
+    assert world.chain.validator(world.run, address).serves(world.chain.block().time)
     staked = world.chain.account(address).active
     again = run("stake", "--yes")
     assert (again.code, world.chain.account(address).active) == (0, staked), "staking twice costs once"
     assert run("enlist", "--off", "--yes").code == 0
-    assert world.chain.validator(world.run, address) == Role.LEFT
+    seat, policy = world.chain.validator(world.run, address), world.chain.policy(world.run)
+    assert seat.serves(world.chain.block().time), "it still judges what was submitted before"
+    world.anvil.advance(seat.until - world.chain.block().time)
+    locked = run("unstake", "500", "--yes")
+    assert (locked.code, "answers for its receipts" in locked.err) == (6, True)
+    world.anvil.advance(2 * policy.span)
+    assert run("unstake", "500", "--yes").code == 0
+    world.anvil.advance(world.chain.withdrawal_delay())
+    assert "500 MUR" in run("withdraw").out
+    assert world.chain.token_balance(address) == 2000 * TOKEN
 
 
 def test_a_validator_without_a_seat_says_how_to_take_one(
