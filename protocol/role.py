@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 
 class ChainSettings(Settings):
-    rpc: str = "http://127.0.0.1:8545"
-    """JSON-RPC endpoint."""
+    rpc: str | tuple[str, ...] = "http://127.0.0.1:8545"
+    """JSON-RPC endpoint, or several, the preferred one first."""
     contract: str
     """Address of the Runs contract."""
     chain_id: int

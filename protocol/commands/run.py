@@ -10,7 +10,7 @@ import typer
 
 from protocol import runfile
 from protocol.chain import Chain, Sender
-from protocol.chain.events import RunCreated
+from protocol.chain.events import Funded, RunCreated
 from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, strip_at
 from protocol.errors import ConfigError, InsufficientFunds
 from protocol.home import PASSWORD_VARIABLE
@@ -87,7 +87,11 @@ def fund(
     chain, owner = sender.chain, sender.key.address
     if chain.token_balance(owner) < wei:
         raise InsufficientFunds(f"{owner} holds {tokens(chain.token_balance(owner))}, fewer than {tokens(wei)}")
-    confirm("Fund the run?", [f"{tokens(wei)} from {owner} to run {run}; unspent tokens can be taken back"], yes)
+    confirm(
+        "Fund the run?",
+        [f"{tokens(wei)} from {owner} to run {run}; what is not owed can be taken back with notice"],
+        yes,
+    )
     if chain.allowance(owner, chain.runs.address) < wei:
         sender.send(chain.approve_tokens(chain.runs.address, wei))
     sender.send(chain.fund(run, wei))
@@ -98,7 +102,7 @@ def fund(
 def approve(
     file: File, validator: Annotated[str, typer.Argument(help="Address of the validator.")], keystore: Keystore,
     password_file: PasswordFile = None,
-    off: Annotated[bool, typer.Option("--off", help="Withdraw the approval, and the seat with it.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Withdraw the approval; it judges earlier work to its end.")] = False,
     yes: Yes = False,
 ) -> None:  # fmt: skip
     """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
@@ -114,12 +118,52 @@ def pause(
     file: File, keystore: Keystore, password_file: PasswordFile = None,
     off: Annotated[bool, typer.Option("--off", help="Resume.")] = False, yes: Yes = False,
 ) -> None:  # fmt: skip
-    """Stop taking new work. Verdicts, claims and withdrawals go on."""
+    """Stop taking new work once the run's notice has passed. Verdicts, claims and withdrawals go on."""
     path = strip_at(file)
     sender, run = _sender(path, keystore, password_file), _run(path)
-    confirm("Go on?", [f"run {run} {'takes new work again' if off else 'takes no new work'}"], yes)
+    notice = duration(sender.chain.policy(run).notice)
+    confirm("Go on?", [f"run {run} {'takes new work again' if off else f'takes no new work in {notice}'}"], yes)
     sender.send(sender.chain.pause(run, not off))
-    typer.echo(f"run {run} {'resumed' if off else 'paused'}")
+    typer.echo(f"run {run} {'resumed' if off else f'is paused in {notice}'}")
+
+
+@app.command()
+def defund(
+    file: File, amount: Annotated[str, typer.Argument(help="Tokens; 0 calls an earlier announcement off.")],
+    keystore: Keystore, password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Announce that part of the unspent budget is taken out; after the run's notice `murmur run collect` pays it."""
+    path = strip_at(file)
+    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount, least=0)
+    notice = duration(sender.chain.policy(run).notice)
+    confirm("Announce?", [f"{tokens(wei)} of run {run} back no new work in {notice}"], yes)
+    sender.send(sender.chain.defund(run, wei))
+    typer.echo(f"announced; next, in {notice}: murmur run collect" if wei else "the announcement is called off")
+
+
+@app.command()
+def collect(file: File, keystore: Keystore, password_file: PasswordFile = None) -> None:
+    """Pay the owner what `murmur run defund` announced, once the notice has passed."""
+    path = strip_at(file)
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    sent = sender.send(sender.chain.collect(run))
+    typer.echo(
+        f"collected {tokens(-sent.event(Funded).amount)}; run {run} has {tokens(sender.chain.funds(run).free)} left"
+    )
+
+
+@app.command()
+def ban(
+    file: File, node: Annotated[str, typer.Argument(help="Address of the node.")], keystore: Keystore,
+    password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Bar a node from further work once the run's notice has passed; it keeps its stake and what it earned."""
+    path = strip_at(file)
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    notice = duration(sender.chain.policy(run).notice)
+    confirm("Ban?", [f"{node} works for run {run} no more in {notice}, for good"], yes)
+    sender.send(sender.chain.ban(run, node))
+    typer.echo(f"{node} is banned in {notice}")
 
 
 @app.command()
@@ -130,12 +174,14 @@ def show(file: File, as_json: Json = False) -> None:
     policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
     data = {
         "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved,
-        "paused": chain.paused(run), "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
+        "paused": chain.paused(run), "validators": chain.seated_validators(run), "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
     }  # fmt: skip
 
     def text() -> None:
         typer.echo(f"Run {run}: " + ("nothing published yet" if head is None else f"weights at step {head.step}"))
         typer.echo(f"  budget  {tokens(funds.free)} free, {tokens(funds.reserved)} owed")
+        jury = f"; weights are published while there are {policy.jury}" if policy.jury else ""
+        typer.echo(f"  bench   {data['validators']} validators{jury}")
         typer.echo(
             f"  window  {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}"
         )
