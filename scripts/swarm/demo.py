@@ -88,7 +88,9 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=60, help="training steps (default 60)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the policy's weights and warm-up (default 0)")
-    parser.add_argument("--keep", action="store_true", help="leave the swarm running at the end, to look around")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave chain, hub, relay and validators running at the end, to look around"
+    )
     parser.add_argument("--stop", action="store_true", help="stop a swarm that was kept, and do nothing else")
     parser.add_argument(
         "--folder", type=Path, default=_FOLDER, help="where keys, data and logs lie; emptied at the start"

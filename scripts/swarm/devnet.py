@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import replace
 
@@ -13,14 +12,14 @@ from protocol.errors import MurmurationError
 from protocol.home import read_json
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
-from swarm.swarm import MARK, CommandFailed, Swarm, how_to_look_around, stop_remembered
+from swarm.swarm import MARK, PROCESSES, CommandFailed, Swarm, how_to_look_around, remembered, stop_remembered
 
 FOLDER = ROOT / ".swarm/devnet"
 _FOR_EVER = 1_000_000  # steps
 
 
 def up(cheats: int) -> int:
-    if any(_alive(entry["pid"]) for entry in read_json(FOLDER / "processes.json") or []):
+    if remembered(FOLDER):
         print("the devnet is up already; scripts/devnet status", file=sys.stderr)
         return 7
     swarm = Swarm(FOLDER, replace(SwarmSettings(), steps=_FOR_EVER, cheats=cheats), detach=True)
@@ -40,13 +39,13 @@ def down() -> int:
 
 
 def status() -> int:
-    entries = read_json(FOLDER / "processes.json")
+    entries = read_json(FOLDER / PROCESSES)
     if not entries:
         print("the devnet is not up; start it with scripts/devnet up")
         return 1
-    dead = 0
+    dead, alive = 0, remembered(FOLDER)
     for entry in entries:
-        running = _alive(entry["pid"])
+        running = entry in alive
         dead += not running
         print(
             f"{entry['name']:<12} {'running' if running else 'ENDED':<8} pid {entry['pid']}  {FOLDER}/logs/{entry['name']}.log"
@@ -61,14 +60,6 @@ def status() -> int:
         print(f"chain:   {error}")
         dead += 1
     return 1 if dead else 0
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def main() -> int:

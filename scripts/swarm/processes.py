@@ -123,6 +123,17 @@ def stop_all(processes: Sequence[Process], grace: float = 5.0) -> None:
         process.wait(2.0)
 
 
+def command_line(pid: int) -> str:
+    """What a process was started as; empty when there is none, or it has ended and only waits to be noticed."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        if Path("/proc").exists():
+            return ""
+    done = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
 def die_with_parent() -> None:
     """For `preexec_fn`: the kernel ends the child when the thread that started it ends."""
     if _LIBC is not None:

@@ -5,6 +5,7 @@ Nothing here calls a contract or touches a database on a role's behalf, but for 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,11 +26,12 @@ from protocol.home import read_json, write_json
 from protocol.identity import Key, save_keystore
 from protocol.settings import write_toml
 from swarm.anvil import Anvil
-from swarm.processes import ROOT, Process, die_with_parent, stop_all, wait_until
+from swarm.processes import ROOT, Process, command_line, die_with_parent, stop_all, wait_until
 from swarm.settings import SwarmSettings, run_file
 
 PASSWORD = "play money only"  # protects accounts of a chain that lives for minutes
 COMMAND_SECONDS = 120
+PROCESSES = "processes.json"
 MARK = "swarm.json"  # what tells a swarm's folder from any other
 ETH = 10**18
 TOKENS = 10**18
@@ -96,6 +98,7 @@ class Swarm:
         """Stops every process of the swarm, and whatever they started."""
         stop_all(list(reversed(self.processes)))
         self.processes.clear()
+        (self.folder / PROCESSES).unlink(missing_ok=True)
 
     def require_running(self) -> None:
         """Raises PreflightError naming the process that has ended and the end of its log."""
@@ -145,7 +148,7 @@ class Swarm:
 
     def _remember(self) -> None:
         """Notes the processes, so that another command can find and stop them."""
-        write_json(self.folder / "processes.json", [{"name": p.name, "pid": p.pid} for p in self.processes])
+        write_json(self.folder / PROCESSES, [{"name": p.name, "pid": p.pid} for p in self.processes])
         write_json(self.folder / MARK, {"rpc": self.anvil.rpc, "run": self.run})
 
     # ---- set-up --------------------------------------------------------------------------------------------------------
@@ -276,28 +279,27 @@ def how_to_look_around(swarm: Swarm, stop: str, state: str = "The swarm is up.")
 and stop it with  {stop}"""
 
 
+def remembered(folder: Path) -> list[dict[str, Any]]:
+    """Processes (name, pid) that a swarm in `folder` left running. A number that something else has now is none of them."""
+    noted = read_json(folder / PROCESSES) or []
+    return [entry for entry in noted if str(folder) in command_line(entry["pid"])]
+
+
 def stop_remembered(folder: Path) -> int:
     """Stops the processes of a swarm that another process left running; returns how many there were."""
-    stopped = 0
-    for entry in reversed(read_json(folder / "processes.json") or []):
-        try:
-            os.killpg(entry["pid"], signal.SIGTERM)
-            stopped += 1
-        except (ProcessLookupError, PermissionError):
-            continue
+    found = remembered(folder)
+    for entry in reversed(found):
+        _signal(entry["pid"], signal.SIGTERM)
     until = time.monotonic() + 5
-    for entry in read_json(folder / "processes.json") or []:
-        while _alive(entry["pid"]) and time.monotonic() < until:
+    for entry in found:
+        while str(folder) in command_line(entry["pid"]) and time.monotonic() < until:
             time.sleep(0.05)
-        if _alive(entry["pid"]):
-            os.killpg(entry["pid"], signal.SIGKILL)
-    (folder / "processes.json").unlink(missing_ok=True)
-    return stopped
+        if str(folder) in command_line(entry["pid"]):
+            _signal(entry["pid"], signal.SIGKILL)
+    (folder / PROCESSES).unlink(missing_ok=True)
+    return len(found)
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

@@ -16,9 +16,10 @@ from swarm.demo import Demo
 from swarm.display import Display
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
-from swarm.swarm import Swarm
+from swarm.swarm import PROCESSES, Swarm, remembered, stop_remembered
 
 from protocol.errors import MurmurationError
+from protocol.home import write_json
 from protocol.identity import Key
 
 pytestmark = pytest.mark.swarm
@@ -113,6 +114,19 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
         assert first.poll() is None, "and the first one goes on"
         first.send_signal(signal.SIGINT)
         assert first.wait(30) == 130
+
+
+def test_a_number_that_another_process_has_now_is_left_alone(tmp_path: Path) -> None:
+    """Process numbers come round again; what a swarm noted down may be anybody's by now."""
+    stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        write_json(tmp_path / PROCESSES, [{"name": "anvil", "pid": stranger.pid}])
+        assert remembered(tmp_path) == []
+        assert stop_remembered(tmp_path) == 0
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
