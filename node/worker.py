@@ -16,13 +16,15 @@ from pathlib import Path
 import httpx
 
 from node import generation, journal
+from node.defence import Defence
 from node.engine import TorchEngine
 from node.generation import Made, Place
 from node.journal import Journal, Submission
 from node.settings import WorkSettings
 from node.signals import Ending
-from node.validator.candidate import Candidate, PrefillPlan, RunContext
+from node.validator.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from node.validator.judge import judge
+from node.validator.rules import CHEAP, RULES, available
 from node.versions import Versions
 from protocol.chain import Sender
 from protocol.chain.journal import Journal as Transactions
@@ -44,7 +46,7 @@ from protocol.money import duration
 from protocol.role import Connection, is_fatal
 from protocol.sandbox import Sandbox
 from protocol.tokens import Tokens
-from protocol.verdict import Outcome, Receipt
+from protocol.verdict import Finding, Outcome, Receipt
 
 log = logging.getLogger("node")
 
@@ -93,6 +95,7 @@ class Worker:
         self._engine = make_engine(spec.model.compute_dtype)
         self._tokens: Tokens | None = None
         self._loaded: bytes | None = None
+        self._defence = Defence(connection, self.journal, self._sender, self._judge_again)
 
     def stop(self) -> None:
         """Asks the loop to end after what it is doing; safe from other threads."""
@@ -124,6 +127,8 @@ class Worker:
     def _work(self) -> None:
         while not self._stop.is_set():
             seat = self._seat()
+            if seat.open_cases:
+                self._defence.turn(seat)
             head = self._c.chain.head(self._c.run)
             sequence = self._next_sequence(seat, head) if self._delivered_all(head) else None
             if head is None or sequence is None:
@@ -246,6 +251,29 @@ class Worker:
                 f" ({finding.detail}); nothing was submitted",
                 hint="look for faulty memory, overclocking or a modified engine before you start again",
             )
+
+    def _judge_again(self, submission: Submission) -> Finding | None:
+        """Judges work of an earlier version in full; by the rules that need no model where nobody has those weights any more."""
+        ref = submission.ref
+        path = self._rollouts / f"{ref.root.hex()}.parquet"
+        if not path.exists():
+            return available.missing(self._c.spec.upload_grace_seconds)
+        publication, seat = (
+            self._c.chain.publication(self._c.run, ref.step),
+            self._c.chain.seat(self._c.run, self._address),
+        )
+        rules: tuple[str, ...] = tuple(RULES)
+        try:
+            self._load(publication)
+        except Unavailable as error:
+            log.info("judging step %d again without its weights: %s", ref.step, error)
+            if self._tokens is None:
+                raise
+            rules = CHEAP  # the rest passed before it was submitted
+        assert self._tokens is not None
+        commitment = Commitment(ref, submission.units, publication.beacon, seat.hardware, block_hash=bytes(32))
+        plan = PrefillPlan(1.0, ref.root)
+        return judge(Candidate(self._context, commitment, path, self._engine, self._tokens, plan), rules)
 
     # ---- delivery ------------------------------------------------------------------------------------------------------
 

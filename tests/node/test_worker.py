@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -428,6 +429,37 @@ def test_an_open_hard_case_is_waited_for_and_the_status_says_so(stage: Stage) ->
         eventually(waits_because(stage, "hard case"), what="the status says so")
         assert len(submitted(stage)) == 1
         assert not ended.event.is_set()
+
+
+# ---- cases ---------------------------------------------------------------------------------------------------------------
+
+
+def test_it_appeals_by_itself_against_a_false_accusation(stage: Stage) -> None:
+    node, liar, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    with running(a_worker(stage, node)) as ended:
+        eventually(lambda: stored(stage, node) >= 1, what="it works")
+        ref = _ref(submitted(stage)[0])
+        world.accuse(liar, ref)
+        eventually(lambda: world.chain.state(world.run, ref) == State.APPEALED, what="it appeals")
+        assert not ended.event.is_set()
+
+
+def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None:
+    """Somebody else used the node's key; or its disk changed the file."""
+    node, validator, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    worker = a_worker(stage, node)
+    made = stage.make(node)
+    work = stage.commit(node, made.ref, made.units + 1)
+    worker.journal.add(made.ref, work, made.units + 1, 0)
+    (stage.home("node").data / "rollouts").mkdir(exist_ok=True)
+    shutil.copy(made.path, stage.home("node").data / "rollouts" / made.path.name)
+    world.accuse(validator, made.ref)
+    with running(worker):
+        eventually(waits_because(stage, "hard case"), what="the status says so")
+        eventually(lambda: 1 in worker._defence._done, what="it has looked")
+        assert world.chain.state(world.run, made.ref) == State.CHALLENGED
 
 
 def test_a_run_without_budget_is_waited_for(stage: Stage) -> None:
