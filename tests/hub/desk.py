@@ -93,6 +93,19 @@ class Desk:
     def now(self) -> int:
         return self.world.chain.block().time
 
+    def leave(self, validator: Key) -> None:
+        """It gives its seat up, and serves on until `pass_span`."""
+        self.world.sender(validator).send(self.world.chain.enlist(self.world.run, False))
+
+    def dismiss(self, validator: Key) -> None:
+        """The owner withdraws its approval, and it serves on until `pass_span`."""
+        self.world.owner.send(self.world.chain.approve_validator(self.world.run, validator.address, False))
+
+    def pass_span(self) -> None:
+        """Lets the time pass after which nobody who left or was dismissed until now is a validator any more."""
+        self.world.anvil.advance(self.world.chain.policy(self.world.run).span)
+        self.hub.learn()
+
     # ---- works ---------------------------------------------------------------------------------------------------------
 
     def commit(self, node: Key, data: bytes, *, sequence: int = 0) -> Ref:

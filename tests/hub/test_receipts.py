@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +81,24 @@ def test_each_validator_has_a_word_of_its_own(desk: Desk, validator: Key, ref: R
     }
 
 
+@pytest.mark.parametrize("end", [Desk.leave, Desk.dismiss], ids=["left", "dismissed"])
+def test_a_validator_is_heard_until_its_service_ends_and_not_a_second_longer(
+    desk: Desk, node: Key, end: Callable[[Desk, Key], None]
+) -> None:
+    """It still owes its verdict on what was submitted while it sat."""
+    leaving, refs = desk.validator(), [desk.commit(node, bytes([n]), sequence=n) for n in range(2)]
+    end(desk, leaving)
+    until = desk.world.chain.validator(desk.world.run, leaving.address).until
+    desk.world.anvil.advance_to(until - 1)
+    desk.hub.learn()
+    desk.client(leaving).post_receipt(desk.receipt(leaving, refs[0]))
+    desk.world.anvil.advance_to(until)
+    desk.hub.learn()
+    with pytest.raises(Refused, match="no validator seat"):
+        desk.client(leaving).post_receipt(desk.receipt(leaving, refs[1]))
+    assert (len(of(desk, refs[0])), len(of(desk, refs[1]))) == (1, 0)
+
+
 # ---- refused -----------------------------------------------------------------------------------------------------------
 
 
@@ -96,13 +115,15 @@ def by_the_node_itself(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
 
 def by_a_validator_who_left(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
     gone = desk.validator()
-    desk.world.sender(gone).send(desk.world.chain.enlist(desk.world.run, False))
+    desk.leave(gone)
+    desk.pass_span()
     return post(desk, "receipts", desk.receipt(gone, ref), gone)
 
 
 def by_a_validator_who_was_dismissed(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
     gone = desk.validator()
-    desk.world.owner.send(desk.world.chain.approve_validator(desk.world.run, gone.address, False))
+    desk.dismiss(gone)
+    desk.pass_span()
     return post(desk, "receipts", desk.receipt(gone, ref), gone)
 
 

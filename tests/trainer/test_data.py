@@ -18,6 +18,7 @@ from protocol.errors import Unavailable
 from protocol.identity import Key
 from protocol.signing import Domain
 from protocol.verdict import Outcome, Receipt
+from tests.hub.desk import Desk
 from tests.trainer.field import CONTEXT, EQUAL, UNEQUAL, VOCABULARY, Field, both, changed, open_field, samples, works
 from tests.world import policy_for
 from trainer.data import RolloutSource
@@ -114,13 +115,15 @@ def by_the_hub(field: Field, validator: Key, ref: Ref) -> bytes:
 
 def by_a_validator_who_left(field: Field, validator: Key, ref: Ref) -> bytes:
     gone = field.desk.validator()
-    field.desk.world.sender(gone).send(field.desk.world.chain.enlist(field.desk.world.run, False))
+    field.desk.leave(gone)
+    field.desk.pass_span()
     return field.desk.receipt(gone, ref)
 
 
 def by_a_validator_who_was_dismissed(field: Field, validator: Key, ref: Ref) -> bytes:
     gone = field.desk.validator()
-    field.desk.world.owner.send(field.desk.world.chain.approve_validator(field.desk.world.run, gone.address, False))
+    field.desk.dismiss(gone)
+    field.desk.pass_span()
     return field.desk.receipt(gone, ref)
 
 
@@ -174,12 +177,22 @@ def test_a_receipt_is_ignored_and_counted_whatever_the_hub_says(
     assert usable(source, field.first) == both(field, ref)
 
 
-def test_a_seat_that_is_given_up_takes_its_acceptance_along(field: Field, node: Key) -> None:
+@pytest.mark.parametrize("end", [Desk.leave, Desk.dismiss], ids=["left", "dismissed"])
+def test_a_seat_that_ends_takes_its_acceptance_along(field: Field, node: Key, end: Callable[[Desk, Key], None]) -> None:
+    """But not before it ends: until then it judges what was submitted while it sat."""
     ref, source, leaving = field.work(node), field.source(), field.desk.validator()
+    end(field.desk, leaving)
     field.judge(leaving, ref)
     source.poll()
     assert source.ready(field.first) == 2
-    field.desk.world.owner.send(field.desk.world.chain.approve_validator(field.desk.world.run, leaving.address, False))
+    assert source.counts.bad_receipts == 0
+    world = field.desk.world
+    until = world.chain.validator(world.run, leaving.address).until
+    world.anvil.advance_to(until - 1)
+    source.poll()
+    assert source.ready(field.first) == 2
+    world.anvil.advance_to(until)
+    field.desk.hub.learn()
     assert usable(source, field.first) == set()
 
 
@@ -365,10 +378,9 @@ def test_a_reorg_takes_back_what_it_took_and_gives_it_again_once(field: Field, n
     assert source.ready(field.first) == 2
     world = field.desk.world
     world.anvil.request("anvil_reorg", 1, [])
-    world.sender(node)._nonce = None
     source.poll()
     assert source.ready(field.first) == 0
-    field.desk.commit(node, data)  # the same transaction, mined again
+    assert world.sender(node).recover() == 1  # the same transaction, mined again
     assert usable(source, field.first) == both(field, ref)
     assert usable(source, field.first) == set()
 
@@ -379,8 +391,7 @@ def test_a_reorg_within_one_poll_gives_nothing_twice(field: Field, node: Key, va
     field.judge(validator, ref)
     source.poll()
     field.desk.world.anvil.request("anvil_reorg", 1, [])
-    field.desk.world.sender(node)._nonce = None
-    field.desk.commit(node, data)
+    assert field.desk.world.sender(node).recover() == 1
     assert usable(source, field.first) == both(field, ref)
 
 
@@ -391,6 +402,7 @@ def test_a_reorg_in_another_run_changes_nothing_here(field: Field, node: Key, va
     policy = policy_for(world.owner.key, world.trainer.key)
     other = world.owner.send(world.chain.create(policy, b"\x09" * 32)).event(RunCreated).run
     elsewhere = replace(world, run=other)
+    elsewhere.pretend_jury()
     elsewhere.owner.send(world.chain.fund(other, 10**22))
     elsewhere.seat_node(Key.generate(), node)
     for step in range(field.first + 1):
