@@ -10,7 +10,7 @@ from node.generation import Made, Place, make
 from node.validator.candidate import RunContext
 from protocol.constants import PROTOCOL_VERSION
 from protocol.environments import TaskSet
-from protocol.errors import MurmurationError
+from protocol.errors import MurmurationError, Unavailable
 from protocol.home import read_json
 from protocol.hub import HubClient
 from protocol.identity import Key
@@ -39,6 +39,7 @@ class Peers:
         tasks = TaskSet(spec.environments)
         self._context = RunContext(spec, world.chain.domain, world.run, tasks, self._sandbox)
         self._engine = TorchEngine("float32")
+        self._unfinished: Made | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="peers")
 
@@ -62,6 +63,8 @@ class Peers:
                 return
 
     def _work(self) -> None:
+        if self._unfinished is not None:
+            self._hand_in(self._unfinished)
         run = self._world.run
         head = self._world.chain.head(run)
         if head is None:
@@ -75,8 +78,21 @@ class Peers:
         made = make(self._context, self._engine, Tokens(weights), place, self._folder)
         chain = self._world.chain
         self._world.sender(self.node).send(chain.submit(run, made.ref, made.units, head.beacon))
-        self._hub(self.node).upload(made.ref.work_id(run), made.ref.root, made.path, self._world.trainer.key.address)
-        self._hub(self.validator).post_receipt(self._receipt(made))
+        self._unfinished = made
+        self._hand_in(made)
+
+    def _hand_in(self, made: Made) -> None:
+        """Uploads and judges what was committed; without it, nothing that follows it in its step could be used."""
+        work = made.ref.work_id(self._world.run)
+        try:
+            self._hub(self.node).upload(work, made.ref.root, made.path, self._world.trainer.key.address)
+            self._hub(self.validator).post_receipt(self._receipt(made))
+        except Unavailable:
+            raise  # the hub is down: again, when it is back
+        except MurmurationError:
+            self._unfinished = None
+            raise
+        self._unfinished = None
 
     def _receipt(self, made: Made) -> bytes:
         """Accepted unseen: what makes work acceptable has tests of its own."""
