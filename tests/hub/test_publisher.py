@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from node.engine.weights import FILES
 from protocol.chain import Sender
 from protocol.chain.client import Call
+from protocol.chain.journal import Journal
 from protocol.chain.sender import Sent
 from protocol.errors import DeadlineExceeded, IntegrityError, TransactionReverted
 from protocol.shardcast.manifest import digest_of
@@ -129,6 +130,35 @@ def test_a_crash_between_serving_and_publishing_changes_nothing(bench: Bench, wh
         assert list(bench.store.steps()) == [crash_at + 1, crash_at + 2]
     assert len(bench.on_chain) == crash_at + 3
     assert bench.on_chain[crash_at] == digest
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_crash_around_sending_is_made_good_from_the_journal(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bool
+) -> None:
+    """The next life ends what was signed, whether it was mined meanwhile or never sent, and publishes nothing twice."""
+    journal, finish = tmp_path / "transactions.sqlite", Sender._finish
+
+    def crash(self: Sender, transaction: Any) -> Sent:
+        if sent:
+            self.chain.web3.eth.send_raw_transaction(self._journal.attempts(transaction)[-1].raw)
+        raise Crash
+
+    bench.put(0)
+    with closing(Sender(bench.world.chain, bench.world.trainer.key, Journal(journal))) as sender:
+        monkeypatch.setattr(Sender, "_finish", crash)
+        with pytest.raises(Crash), bench.life(sender) as publisher:
+            publisher.turn()
+        monkeypatch.setattr(Sender, "_finish", finish)
+    digest = bench.served(0)
+    assert bench.on_chain == [digest] * sent
+    bench.put(1)
+    with closing(Sender(bench.world.chain, bench.world.trainer.key, Journal(journal))) as sender:
+        with bench.life(sender) as publisher:
+            turn_until_idle(publisher)
+            assert publisher.published == 1
+        assert sender.next_nonce() == 2
+    assert bench.on_chain == [digest, bench.served(1)]
 
 
 def test_a_step_is_never_published_twice_with_different_weights(bench: Bench) -> None:
