@@ -11,6 +11,7 @@ from typing import Any
 
 from protocol.chain import Chain
 from protocol.chain.events import (
+    Appealed,
     Challenged,
     Claimed,
     Event,
@@ -20,6 +21,7 @@ from protocol.chain.events import (
     Settled,
     Slashed,
     Submitted,
+    Voted,
 )
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref, Stage
@@ -147,6 +149,11 @@ class Watch:
                 seen.challenged.append((event, e))
                 kind = "hard" if e.hard else "soft"
                 return f"{self.name(e.challenger)} challenges step {e.step}.{e.sequence} of {self.name(e.node)}: {kind}"
+            case Appealed() as e:
+                return f"{self.name(e.appellant)} appeals against case {e.number}"
+            case Voted() as e:
+                kind = "uphold" if e.uphold else "reject"
+                return f"{self.name(e.validator)} votes to {kind} case {e.number} against {self.name(e.seat)}"
             case Settled() as e:
                 seen.settled.append(e)
                 return f"case {e.number} against {self.name(e.seat)} {Stage(e.verdict).name.lower()}: {e.units} units revoked"
