@@ -87,8 +87,8 @@ class Sender:
             self._recover()
             known = self._journal.named(name) if name is not None else None
             if known is not None and known.state == MINED and known.hash is not None:
-                return self._result(known, self._receipt(known.hash))
-            return self._finish(self._begin(call, name))
+                return self._result(known, self._known_receipt(known))
+            return self._finish(self._begin(call, name), fresh=True)
 
     def recover(self) -> int:
         """Brings to an end what an earlier life of this process began, or a reorg took back; returns how many."""
@@ -122,15 +122,16 @@ class Sender:
         draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None)
         return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee))
 
-    def _finish(self, transaction: Transaction) -> Sent:
-        """Sends, watches, replaces, until the transaction has landed."""
+    def _finish(self, transaction: Transaction, *, fresh: bool = False) -> Sent:
+        """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet."""
         until, pause, resend_at = time.monotonic() + self._limits.deadline, _POLL_SECONDS, 0.0
         while True:
             landed = self._landed(transaction)
             if landed is not None:
                 return self._close(transaction, landed)
             if time.monotonic() >= resend_at:
-                transaction = self._push(transaction)
+                transaction = self._push(transaction, fresh)
+                fresh = False
                 resend_at = time.monotonic() + _RESEND_SECONDS
             if time.monotonic() > until:
                 raise DeadlineExceeded(
@@ -140,7 +141,7 @@ class Sender:
             time.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, pause * 1.3)
 
-    def _push(self, transaction: Transaction) -> Transaction:
+    def _push(self, transaction: Transaction, fresh: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce of now."""
         newest = self._journal.attempts(transaction)[-1]
         if time.time() - newest.signed > self._limits.stuck:
@@ -150,18 +151,19 @@ class Sender:
                 try:
                     self.chain.web3.eth.send_raw_transaction(newest.raw)
                 except Web3RPCError as error:
-                    return self._refused(transaction, newest, error)
+                    return self._refused(transaction, newest, error, fresh)
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
         return transaction
 
-    def _refused(self, transaction: Transaction, attempt: Attempt, error: Web3RPCError) -> Transaction:
+    def _refused(self, transaction: Transaction, attempt: Attempt, error: Web3RPCError, fresh: bool) -> Transaction:
         """An endpoint said no to a raw transaction."""
         text = str(error).lower()
         if "already known" in text or "already imported" in text:
             return transaction  # the very same one is there: what we wanted
         if "insufficient funds" in text:
-            self._journal.finish(transaction, DROPPED)
+            if fresh:  # else an endpoint may still hold it, and transactions with later nonces may wait behind it
+                self._journal.finish(transaction, DROPPED)
             raise InsufficientFunds(
                 f"{transaction.doing}: {self.key.address} cannot pay the gas",
                 hint=f"send some ETH to {self.key.address}",
@@ -229,6 +231,15 @@ class Sender:
             except (TransactionNotFound, RpcUnavailable):
                 continue
         return None
+
+    def _known_receipt(self, transaction: Transaction) -> Any:
+        """The receipt of what is noted as mined. Raises RpcUnavailable where the endpoint does not know it (any more)."""
+        assert transaction.hash is not None
+        try:
+            return self._receipt(transaction.hash)
+        except TransactionNotFound as error:
+            name = f"0x{transaction.hash.hex()}"
+            raise RpcUnavailable(f"{transaction.doing}: the endpoint does not know {name}, which was mined") from error
 
     def _receipt(self, transaction_hash: bytes) -> Any:
         with self.chain.errors("reading a receipt", passing=(TransactionNotFound,)):

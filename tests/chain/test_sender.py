@@ -17,9 +17,9 @@ from protocol.chain import Chain, Sender
 from protocol.chain.events import Deposited
 from protocol.chain.journal import Journal
 from protocol.chain.sender import SendLimits
-from protocol.errors import DeadlineExceeded, InsufficientFunds, LockHeld, TransactionReverted
+from protocol.errors import DeadlineExceeded, InsufficientFunds, LockHeld, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, error
+from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, error, result
 from tests.world import TOKEN, World
 
 QUICK = SendLimits(deadline=20, stuck=0.2)
@@ -215,6 +215,39 @@ def test_without_gas_money_nothing_stays_behind(world: World) -> None:
     world.anvil.give(key.address, TOKEN)
     one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
     assert deposits(world, key.address) == 1
+
+
+def test_an_empty_account_forgets_nothing_that_may_still_land(
+    world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first endpoint took it and will pass it on some time; a second deed in its place could then land as well."""
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
+    key = Key.generate()
+    one = sender(world, key, faulty.url)
+    answers = iter([error(-32000, "already known"), error(-32003, "insufficient funds for gas * price + value")])
+    taken: list[str] = []
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method != "eth_sendRawTransaction":
+            return None
+        taken.append(params[0])
+        return next(answers, None)
+
+    faulty.fault = fault
+    with pytest.raises(InsufficientFunds):
+        one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    world.anvil.request("eth_sendRawTransaction", taken[0])  # now it is passed on
+    one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    assert deposits(world, key.address) == 1
+
+
+def test_an_endpoint_that_forgot_what_was_mined_is_unavailable(world: World, faulty: FaultyEndpoint) -> None:
+    key = Key.generate()
+    one = sender(world, key, faulty.url)
+    one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    faulty.fault = lambda method, params: result(None) if method == "eth_getTransactionReceipt" else None
+    with pytest.raises(RpcUnavailable, match="which was mined"):
+        one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
 
 
 DIES = """
