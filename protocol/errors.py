@@ -84,7 +84,7 @@ class InsufficientFunds(MurmurationError):
 
 class LockHeld(MurmurationError):
     exit_code = 7
-    default_hint = "stop the other process first; two with one key would be slashed for each other's work"
+    default_hint = "stop the other process first; two with one key would take each other's sequence numbers"
 
 
 class IntegrityError(MurmurationError):

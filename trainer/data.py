@@ -204,7 +204,7 @@ class RolloutSource:
             return
         if not self._serves(receipt.validator):
             self.counts.bad_receipts += 1
-            log.warning("a receipt is ignored: %s holds no validator seat", receipt.validator)
+            log.warning("a receipt counts only once its signer's seat is on chain: %s", receipt.validator)
         self._apply(receipt)
 
     def _apply(self, receipt: Receipt) -> None:
