@@ -14,7 +14,7 @@ from protocol.chain import Sender
 from protocol.chain.client import Call
 from protocol.chain.journal import Journal
 from protocol.chain.sender import Sent
-from protocol.errors import DeadlineExceeded, IntegrityError, TransactionReverted
+from protocol.errors import DeadlineExceeded, IntegrityError, TransactionReverted, Unavailable
 from protocol.shardcast.manifest import digest_of
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.store import VersionStore
@@ -217,3 +217,16 @@ def test_a_refusal_that_published_nothing_is_told(bench: Bench) -> None:
     with bench.life(Sender(bench.world.chain, stranger.key)) as publisher, pytest.raises(TransactionReverted):
         publisher.turn()
     assert publisher.published is None
+
+
+def test_without_a_jury_it_waits_for_one(bench: Bench) -> None:
+    """Validators come and go; a run that has too few for a while must not end."""
+    bench.put(0)
+    bench.world.pretend_jury(1)
+    with bench.life() as publisher:
+        with pytest.raises(Unavailable, match="more validators"):
+            publisher.turn()
+        assert bench.on_chain == []
+        bench.world.pretend_jury()
+        assert publisher.turn()
+        assert bench.on_chain == [bench.served(0)]

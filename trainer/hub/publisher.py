@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from protocol.chain import Sender
-from protocol.errors import IntegrityError, TransactionReverted
+from protocol.errors import IntegrityError, TransactionReverted, Unavailable
 from protocol.shardcast.manifest import Manifest
 from protocol.shardcast.origin import Origin
 from trainer.broadcast import Outbox
@@ -56,7 +56,9 @@ class Publisher:
                 chain.publish(self._run, step, manifest.digest),
                 name=f"publish/{self._run}/{step}/{manifest.digest.hex()}",
             )
-        except TransactionReverted:
+        except TransactionReverted as error:
+            if error.reason == "TooFewValidators":
+                raise Unavailable(f"{error}: waiting for more validators to take a seat", hint=error.hint) from error
             # One sent before may have been mined after its deadline: then the chain holds what we want it to.
             if chain.published(self._run) <= step or chain.publication(self._run, step).manifest != manifest.digest:
                 raise
