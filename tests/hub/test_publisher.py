@@ -139,7 +139,7 @@ def test_a_crash_around_sending_is_made_good_from_the_journal(
     """The next life ends what was signed, whether it was mined meanwhile or never sent, and publishes nothing twice."""
     journal, finish = tmp_path / "transactions.sqlite", Sender._finish
 
-    def crash(self: Sender, transaction: Any) -> Sent:
+    def crash(self: Sender, transaction: Any, **_: Any) -> Sent:
         if sent:
             self.chain.web3.eth.send_raw_transaction(self._journal.attempts(transaction)[-1].raw)
         raise Crash
