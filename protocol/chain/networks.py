@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
 from protocol.chain.client import Chain
 from protocol.constants import ANVIL_CHAIN_ID
-from protocol.errors import ConfigError, WrongChain
+from protocol.errors import ConfigError, RpcUnavailable, WrongChain
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,20 @@ def endpoints(name: Name | None, rpc: Sequence[str], chain_id: int | None = None
     return list(rpc), int(chain_id or 0)
 
 
-def connect(name: Name, rpc: Sequence[str]) -> Chain:
-    """Raises WrongChain unless the endpoints are of the named network."""
-    urls, chain_id = endpoints(name, rpc)
-    chain = Chain(urls, None)
+def connect(urls: Sequence[str], chain_id: int, contract: str | None = None) -> Chain:
+    """Raises WrongChain when any endpoint that answers is of another chain, RpcUnavailable when none answers."""
+    for url in urls if len(urls) > 1 else ():
+        with suppress(RpcUnavailable):
+            _require(Chain(url, None), chain_id)
+    chain = Chain(urls, contract)
+    _require(chain, chain_id)
+    return chain
+
+
+def _require(chain: Chain, chain_id: int) -> None:
     if chain.chain_id != chain_id:
+        name = Name.of(chain_id)
         raise WrongChain(
-            f"{chain.rpc} is chain {chain.chain_id}, and {name} is chain {chain_id}",
+            f"{chain.rpc} is chain {chain.chain_id}, not {chain_id}" + (f" ({name})" if name else ""),
             hint="give the --network that this endpoint belongs to, or another --rpc",
         )
-    return chain

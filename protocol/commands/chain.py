@@ -57,7 +57,7 @@ def deploy_contracts(
     """
     set_up_logging("WARNING")
     refuse_overwriting(out)
-    chain = networks.connect(network, rpc or [])
+    chain = networks.connect(*networks.endpoints(network, rpc or []))
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
     key = load_keystore(keystore, password)
     confirm(
@@ -91,9 +91,7 @@ def info(
     """Show the contracts, whether their code is what this version ships, and the runs. Exit code 4 when it is not."""
     known = Deployment.load(deployment) if deployment else None
     urls, chain_id = networks.endpoints(network, rpc or [], known.chain_id if known else None)
-    chain = Chain(urls, known.runs if known else contract)
-    if chain.chain_id != chain_id:
-        raise WrongChain(f"{chain.rpc} is chain {chain.chain_id}, not {chain_id}")
+    chain = networks.connect(urls, chain_id, known.runs if known else contract)
     contracts = _contracts(chain, known)
     as_shipped = all(c["code"] == Code.SHIPPED for name, c in contracts.items() if name != "Token")
     runs = _runs(chain) if as_shipped else []
@@ -190,7 +188,7 @@ def new_key(
     """
     chain_id = network.network.chain_id
     if rpc or not network.network.is_public:
-        chain_id = networks.connect(network, rpc or []).chain_id
+        networks.connect(*networks.endpoints(network, rpc or []))
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(out), confirm=True)
     key = Key.generate()
     save_keystore(key, out, password, chain_id=chain_id)

@@ -18,7 +18,7 @@ from protocol.chain import Chain, Sender
 from protocol.chain.deploy import Deployment, deploy_to
 from protocol.errors import ChainError, ConfigError
 from protocol.identity import Key, save_keystore
-from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang
+from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, result
 from tests.world import DAY, TOKEN
 
 PASSWORD = "canary-2b81"
@@ -144,15 +144,32 @@ def test_events_are_looked_for_from_the_block_of_runs_on(anvil: Anvil, key: Key,
     assert not chain.web3.eth.get_code(deployment.runs, deployment.block - 1)
 
 
-def test_in_base_mode_transactions_land_and_their_receipts_are_read(tmp_path: Path) -> None:
+BASE_FIELDS = {
+    "l1BaseFeeScalar": "0x8dd", "l1BlobBaseFee": "0x1", "l1BlobBaseFeeScalar": "0x101c12", "l1Fee": "0x5e1b8b1",
+    "l1GasPrice": "0x7a3f1c2", "l1GasUsed": "0x640", "operatorFeeScalar": "0x0", "operatorFeeConstant": "0x0",
+    "daFootprintGasScalar": "0x190", "depositNonce": "0x1", "depositReceiptVersion": "0x1",
+}  # fmt: skip
+"""What a receipt carries on Base; Anvil's Base mode leaves it out."""
+
+
+def test_in_base_mode_transactions_land_and_receipts_with_fees_of_layer_one_are_read(tmp_path: Path) -> None:
     anvil = Anvil(tmp_path, chain_id=84_532, optimism=True)
+    faulty = FaultyEndpoint(anvil.rpc)
+
+    def fault(method: str, parameters: list[str]) -> bytes | None:
+        if method != "eth_getTransactionReceipt":
+            return None
+        receipt = anvil.request(method, *parameters)
+        return result(receipt and {**receipt, **BASE_FIELDS})
+
+    faulty.fault = fault
     try:
-        chain = Chain(anvil.rpc, None)
-        deployment = deploy(chain, anvil.bank, tmp_path / "deployment.json")
-        whole = Chain(anvil.rpc, deployment.runs)
-        whole.check(84_532)
-        sent = Sender(whole, anvil.bank).send(whole.approve_tokens(deployment.bonds, 1))
-        receipt = whole.web3.eth.get_transaction_receipt(sent.hash)
-        assert receipt["gasUsed"] == sent.gas_used
+        deployment = deploy(Chain(faulty.url, None), anvil.bank, tmp_path / "deployment.json")
+        chain = Chain(faulty.url, deployment.runs)
+        chain.check(84_532)
+        sent = Sender(chain, anvil.bank).send(chain.approve_tokens(deployment.bonds, 1))
+        assert chain.web3.eth.get_transaction_receipt(sent.hash)["l1Fee"]
+        assert chain.allowance(anvil.bank.address, deployment.bonds) == 1
     finally:
+        faulty.close()
         anvil.stop()
