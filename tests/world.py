@@ -39,6 +39,8 @@ class World:
     trainer: Sender
     run: int
     spec_digest: bytes
+    wages: str
+    """Address of Wages."""
     senders: dict[str, Sender] = field(default_factory=dict)
 
     @classmethod
@@ -53,7 +55,7 @@ class World:
         sent = owner.send(chain.create(policy_for(owner.key, trainer.key, **policy), spec_digest))
         run = sent.event(RunCreated).run
         owner.send(chain.fund(run, 10**6 * TOKEN))
-        world = cls(anvil, chain, owner, trainer, run, spec_digest)
+        world = cls(anvil, chain, owner, trainer, run, spec_digest, deployment.wages)
         world.pretend_jury()
         return world
 

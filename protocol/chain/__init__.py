@@ -4,6 +4,7 @@ artifacts.py  ABI and bytecode shipped with the package       types.py   what th
 client.py     reading, and calls to be sent                   events.py  what they emit
 sender.py     sends transactions of one key, in order         index.py   follows events, survives reorgs
 reverts.py    contract errors → our error tree                deploy.py  deployment without a compiler
+networks.py   names, chain ids, public endpoints              doctor.py  what is wrong, checked one by one
 """
 
 from protocol.chain.client import Chain

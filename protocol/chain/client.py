@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -52,6 +53,14 @@ class Call:
     function: Any
 
 
+class Code(StrEnum):
+    """What lies at an address."""
+
+    SHIPPED = "the code this version ships"
+    OTHER = "other code than this version ships"
+    NONE = "no such contract"
+
+
 class Chain:
     """RPC endpoints and the contracts behind one Runs address. Safe to share between threads."""
 
@@ -70,13 +79,22 @@ class Chain:
         if chain_id is not None and self.chain_id != chain_id:
             raise WrongChain(f"{self.rpc} is chain {self.chain_id}, not {chain_id}")
         for name in ("runs", "bonds", "court"):  # in this order: Runs is asked where the others are
-            address = getattr(self, name).address
-            with self.errors("reading contract code"):
-                code = bytes(self.web3.eth.get_code(address))
-            shipped = artifacts.load(name.capitalize())
-            if shipped.code_hash(code) != shipped.expected_code_hash:
-                what = "no such contract" if not code else "other code than this version ships"
-                raise WrongChain(f"at {address} ({name.capitalize()}) on chain {self.chain_id} lies {what}")
+            self.check_code(name.capitalize(), getattr(self, name).address)
+
+    def check_code(self, contract: str, address: str) -> None:
+        """Raises WrongChain unless the code that this package ships as `contract` is at `address`."""
+        code = self.code_at(address, contract)
+        if code is not Code.SHIPPED:
+            raise WrongChain(f"at {address} ({contract}) on chain {self.chain_id} lies {code}")
+
+    def code_at(self, address: str, contract: str) -> Code:
+        """What is at `address`, where the code shipped as `contract` (artifacts.CONTRACTS) should be."""
+        with self.errors("reading contract code"):
+            code = bytes(self.web3.eth.get_code(to_checksum_address(address)))
+        if not code:
+            return Code.NONE
+        shipped = artifacts.load(contract)
+        return Code.SHIPPED if shipped.code_hash(code) == shipped.expected_code_hash else Code.OTHER
 
     @contextmanager
     def errors(self, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
@@ -180,6 +198,14 @@ class Chain:
     def balance(self, address: str) -> int:
         """Gas money in wei."""
         return self._read("reading a balance", lambda: int(self.web3.eth.get_balance(to_checksum_address(address))))
+
+    def gas_price(self) -> int:
+        """Wei per gas that a transaction pays about now."""
+        return self._read("reading the gas price", lambda: int(self.web3.eth.gas_price))
+
+    def runs_of_wages(self, wages: str) -> ChecksumAddress:
+        """The Runs that a Wages contract pays for."""
+        return self._call("reading Wages", self._at("Wages", wages).functions.runs())
 
     def token_balance(self, address: str) -> int:
         return self._call("reading a token balance", self.token.functions.balanceOf(address))

@@ -7,6 +7,7 @@ address of Court before Court is there (the next transaction's of the same key),
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,12 +15,20 @@ import rlp
 from eth_utils import keccak, to_canonical_address, to_checksum_address
 
 from protocol.chain import artifacts
-from protocol.chain.client import Call, Chain
-from protocol.chain.sender import Sender
-from protocol.errors import ConfigError
+from protocol.chain.client import Call, Chain, Code
+from protocol.chain.journal import Journal
+from protocol.chain.sender import Sender, Sent
+from protocol.errors import ChainError, ConfigError, TransactionReverted
+from protocol.identity import Key
+
+log = logging.getLogger(__name__)
+
+GAS = 16_000_000
+"""Enough for all transactions of a deployment, head-room included."""
 
 DEVELOPMENT_SUPPLY = 10**9 * 10**18
 """Development tokens minted to the deployer, in wei."""
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,9 @@ class Deployment:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        partial.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Deployment:
@@ -45,23 +56,87 @@ class Deployment:
             raise ConfigError(f"{path} is no addresses file: {error}") from error
 
 
+def plan(chain: Chain, key: str, *, withdrawal_delay: int, sink: str, token: str | None) -> str:
+    """Names a deployment by what goes into it, the chain's own first block included: only the same one is gone on with."""
+    first = chain.block_hash(0) or b""
+    return keccak(text=json.dumps([chain.chain_id, first.hex(), key, withdrawal_delay, sink, token])).hex()[:8]
+
+
+def refuse_overwriting(out: Path) -> None:
+    """An addresses file is the only thing that says where contracts with people's money are."""
+    if out.exists():
+        raise ConfigError(
+            f"{out} exists and names contracts that are there", hint="move it away, or give another --out"
+        )
+
+
+def deploy_to(
+    out: Path, chain: Chain, key: Key, *, withdrawal_delay: int, sink: str, token: str | None = None
+) -> Deployment:
+    """Like `deploy`, and writes the addresses file. A journal beside it lets the same command go on after a kill."""
+    refuse_overwriting(out)
+    name = plan(chain, key.address, withdrawal_delay=withdrawal_delay, sink=sink, token=token)
+    path = out.with_name(f"{out.stem}.{name}.journal")
+    if path.exists():
+        log.info("going on with the deployment that %s tells of", path)
+    sender = Sender(chain, key, Journal(path))
+    try:
+        deployment = deploy(sender, withdrawal_delay=withdrawal_delay, sink=sink, token=token)
+    finally:
+        sender.close()
+    deployment.save(out)
+    for leftover in (path, path.with_suffix(".lock"), *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        leftover.unlink(missing_ok=True)
+    return deployment
+
+
 def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | None = None) -> Deployment:
     """Deploys Runs (which brings Bonds), Court and Wages over `token`, or over a new development token.
 
-    `withdrawal_delay` in seconds. Raises ChainError when another process used the key meanwhile: nothing of value is lost
-    then but gas, and the same call works.
+    `withdrawal_delay` in seconds. With a sender whose journal outlives this process, the same call goes on where an earlier
+    one stopped and deploys nothing twice; a Runs whose Court can never come, because the key did something else in between,
+    is left behind and replaced. Raises ChainError when that happens again and again.
     """
     chain = sender.chain
-    block = chain.block_number()
     if token is None:
-        token = _create(sender, "Token", DEVELOPMENT_SUPPLY)
-    court = _address_of_next(sender, after=1)
-    runs = _create(sender, "Runs", to_checksum_address(token), withdrawal_delay, to_checksum_address(sink), court)
-    _create(sender, "Court", runs)
-    wages = _create(sender, "Wages", runs)
-    deployed = Chain(chain.endpoints, runs)
-    deployed.check()
-    return Deployment(chain.chain_id, runs, deployed.bonds.address, deployed.court.address, wages, token, block)
+        token = str(_create(sender, "Token", 0, DEVELOPMENT_SUPPLY).contract)
+    for attempt in range(_ATTEMPTS):
+        court = _address_of_next(sender, after=1)
+        sent = _create(
+            sender, "Runs", attempt, to_checksum_address(token), withdrawal_delay, to_checksum_address(sink), court
+        )
+        runs = Chain(chain.endpoints, str(sent.contract))
+        if not _create_court(sender, runs, attempt):
+            log.warning(
+                "something else was sent with %s between Runs (%s) and its Court, which can no longer come; deploying both anew",
+                sender.key.address,
+                runs.runs.address,
+            )
+            continue
+        wages = str(_create(sender, "Wages", attempt, runs.runs.address).contract)
+        runs.check()
+        return Deployment(
+            chain.chain_id, runs.runs.address, runs.bonds.address, runs.court.address, wages, token, sent.block
+        )
+    raise ChainError(
+        f"something else keeps using the key of {sender.key.address} while the contracts are deployed",
+        hint="stop it, or deploy with a key of its own",
+    )
+
+
+def _create_court(sender: Sender, runs: Chain, attempt: int) -> bool:
+    """Creates Court where Runs looks for it; False when that address cannot be had any more."""
+    if runs.code_at(runs.court.address, "Court") is Code.SHIPPED:
+        return True  # an earlier life of this deployment did it: no Court lives where its Runs does not look for it
+    if _address_of_next(sender, after=0) != runs.court.address:
+        return False
+    try:
+        _create(sender, "Court", attempt, runs.runs.address)
+    except TransactionReverted as error:
+        if error.reason != "WrongAddress":
+            raise
+        return False
+    return True
 
 
 def _address_of_next(sender: Sender, *, after: int) -> str:
@@ -70,9 +145,9 @@ def _address_of_next(sender: Sender, *, after: int) -> str:
     return to_checksum_address(keccak(rlp.encode([to_canonical_address(sender.key.address), nonce]))[12:])
 
 
-def _create(sender: Sender, name: str, *arguments: object) -> str:
+def _create(sender: Sender, name: str, attempt: int, *arguments: object) -> Sent:
+    """Once per name and attempt, whatever the arguments: what an earlier life of this deployment created is returned."""
     artifact = artifacts.load(name)
     web3 = sender.chain.web3
     constructor = web3.eth.contract(abi=artifact.abi, bytecode=artifact.bytecode).constructor(*arguments)
-    sent = sender.send(Call(f"deploying {name}", constructor))
-    return str(sent.contract)
+    return sender.send(Call(f"deploying {name}", constructor), name=f"{name}/{attempt}")

@@ -15,18 +15,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """`ours` and `peer` in `unit`; `ratio` and `goal` are such that more is better."""
+    """`ours` and `peer` in `unit`; `ratio` and `goal` are such that more is better. What has no peer or goal holds None."""
 
     name: str
     unit: str
     ours: float
-    peer: float
-    ratio: float
-    goal: float
+    peer: float | None
+    ratio: float | None
+    goal: float | None
 
     @property
-    def met(self) -> bool:
-        return self.ratio >= self.goal
+    def met(self) -> bool | None:
+        """None where nothing was promised."""
+        return None if self.goal is None else self.ratio is not None and self.ratio >= self.goal
+
+
+@dataclass(frozen=True)
+class Cost(Row):
+    """Less is better: `goal` is the most that `ours` may be; `ratio` says how many times as much the peer needs."""
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.goal is None else self.ours <= self.goal
 
 
 @dataclass

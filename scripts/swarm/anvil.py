@@ -7,6 +7,7 @@ from typing import Any
 
 from web3 import HTTPProvider, Web3
 
+from protocol.constants import ANVIL_CHAIN_ID
 from protocol.identity import Key
 from swarm.processes import Process, foundry, free_port, wait_until
 
@@ -21,10 +22,13 @@ _STATES_KEPT = 256  # of past blocks, in memory: enough for any reorg and any lo
 
 
 class Anvil:
-    """Mines a block per transaction and, with `block_time`, one every so many seconds as well."""
+    """Mines a block per transaction and, with `block_time`, one every so many seconds as well.
 
-    def __init__(self, folder: Path, *, chain_id: int = 31337, port: int | None = None, block_time: int | None = None,
-                 detach: bool = False) -> None:  # fmt: skip
+    With `optimism` it speaks the dialect of an OP chain such as Base: receipts and blocks carry further fields.
+    """
+
+    def __init__(self, folder: Path, *, chain_id: int = ANVIL_CHAIN_ID, port: int | None = None, block_time: int | None = None,
+                 optimism: bool = False, detach: bool = False) -> None:  # fmt: skip
         self.port = port or free_port()
         self.rpc = f"http://127.0.0.1:{self.port}"
         command: list[str | Path] = [
@@ -39,6 +43,8 @@ class Anvil:
             "--cache-path",
             folder / "anvil-cache",
         ]
+        if optimism:
+            command.append("--optimism")
         if block_time:
             command += ["--block-time", str(block_time), "--mixed-mining"]
         self.process = Process("anvil", command, folder / "anvil.log", detach=detach)

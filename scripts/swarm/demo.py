@@ -96,6 +96,9 @@ def main() -> int:
         "--folder", type=Path, default=_FOLDER, help="where keys, data and logs lie; emptied at the start"
     )
     parser.add_argument("--no-gain", action="store_true", help="do not require that accuracy rises (for short runs)")
+    parser.add_argument(
+        "--base", action="store_true", help="the same on an Anvil in Base mode: OP chain 84532, full-strength keystores"
+    )
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error("--steps must be at least 1")
@@ -117,7 +120,8 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace, folder: Path) -> int:
     display = Display("Murmuration: reinforcement learning by a swarm of machines nobody controls")
-    demo = Demo(SwarmSettings(steps=arguments.steps, seed=arguments.seed), display, folder, keep=arguments.keep)
+    settings = SwarmSettings(steps=arguments.steps, seed=arguments.seed, base=arguments.base)
+    demo = Demo(settings, display, folder, keep=arguments.keep)
     kept = False
     try:
         with display:

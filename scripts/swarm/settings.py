@@ -26,6 +26,8 @@ class SwarmSettings:
     validators: int = 3
     """Where verdicts can be appealed, no weights are published without a jury: challenger, co-signer and a juror."""
     evaluate_every: int = 5
+    base: bool = False
+    """The chain is an Anvil that speaks Base's dialect and has the id of Base Sepolia; keystores are as strong as there."""
     environment: dict[str, str] = field(
         default_factory=lambda: {
             # One torch thread per process: two processes with two each on two cores would be slower, not faster.

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from protocol.chain import Chain, Sender
+from protocol.chain import Chain, Sender, networks
 from protocol.chain.deploy import Deployment
 from protocol.home import read_json, write_json
 from protocol.identity import Key, save_keystore
@@ -61,6 +61,7 @@ class Swarm:
         self.validators: list[Member] = []
         self.run = 0
         self._detach = detach
+        self._network = networks.Name.BASE_SEPOLIA if settings.base else networks.Name.ANVIL
         self.deployment: Deployment | None = None
         self._addresses: dict[str, str] = {}
         self._owner_busy = Lock()  # one sender per key: commands of the owner run one after the other
@@ -74,7 +75,10 @@ class Swarm:
         self.folder.mkdir(parents=True)
         write_json(self.folder / MARK, {})
         say("starting Anvil")
-        self.anvil = Anvil(self.folder / "logs", block_time=1, detach=self._detach)
+        self.anvil = Anvil(
+            self.folder / "logs", chain_id=self._network.network.chain_id, block_time=1,
+            optimism=self._network.network.is_public, detach=self._detach,
+        )  # fmt: skip
         self._keep(self.anvil.process)
         self.bank = self._keystore("bank", self.anvil.bank)
         self.owner = self._keystore("owner", Key.generate())
@@ -155,7 +159,7 @@ class Swarm:
 
     def _keystore(self, name: str, key: Key) -> Path:
         path = self.folder / f"{name}.json"
-        save_keystore(key, path, PASSWORD, chain_id=31337)
+        save_keystore(key, path, PASSWORD, chain_id=self._network.network.chain_id)
         self._addresses[name] = key.address
         return path
 
@@ -167,6 +171,8 @@ class Swarm:
         self.murmur(
             "chain",
             "deploy",
+            "--network",
+            self._network,
             "--rpc",
             self.anvil.rpc,
             "--keystore",
@@ -180,7 +186,8 @@ class Swarm:
         self.deployment = Deployment.load(addresses)
         self.chain = Chain(self.anvil.rpc, self.deployment.runs)
         self._bank = Sender(self.chain, self.anvil.bank)
-        trainer = self.murmur("chain", "new-key", self.folder / "trainer.json", "--rpc", self.anvil.rpc).strip()
+        where = ("--network", self._network, "--rpc", self.anvil.rpc)
+        trainer = self.murmur("chain", "new-key", self.folder / "trainer.json", *where).strip()
         self._give(trainer, 0)
         self._give(self._addresses["owner"], 1_000_000)
         self.bootnode = self._start_bootnode()
@@ -212,7 +219,7 @@ class Swarm:
 
     def _write_run_file(self, *, trainer: str, contract: str, bootnode: str) -> None:
         tables = run_file(
-            self.settings, rpc=self.anvil.rpc, contract=contract, chain_id=31337, run=self.run or None, trainer=trainer,
+            self.settings, rpc=self.anvil.rpc, contract=contract, chain_id=self._network.network.chain_id, run=self.run or None, trainer=trainer,
             bootnode=bootnode, first_block=self.deployment.block if self.deployment else 0,
         )  # fmt: skip
         write_toml(self.run_toml, tables, "The demo's run. See docs/running.md for what each table means.")

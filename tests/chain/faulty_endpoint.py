@@ -17,6 +17,7 @@ class FaultyEndpoint:
 
     def __init__(self, upstream: str) -> None:
         self.fault: Callable[[str, Any], bytes | None] = lambda method, params: None
+        self.upstream = upstream
         self.asked: Counter[str] = Counter()
         self.released = threading.Event()
         outer = self
