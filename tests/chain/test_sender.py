@@ -270,7 +270,7 @@ elif place == "before sending":
     Sender._push = die
 elif place == "after sending":
     push = Sender._push
-    Sender._push = lambda self, transaction: (push(self, transaction), die())
+    Sender._push = lambda self, *given: (push(self, *given), die())
 elif place == "before noting the receipt":
     Journal.finish = die
 one.send(one.chain.deposit(one.key.address, 10**18), name="deposit/1")
