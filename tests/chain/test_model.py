@@ -91,7 +91,7 @@ class Machine(RuleBasedStateMachine):
 
     def _stage(self, run: int, seat: str, number: int) -> Stage:
         cases = self._run(run).seat(seat).cases
-        return cases[number - 1].stage if number <= len(cases) else Stage.NONE
+        return cases[number - 1].stage if 0 < number <= len(cases) else Stage.NONE
 
     def _owner(self, run: int) -> Any:
         return next(owner for owner in OWNERS if owner.address == self._run(run).policy.owner)
