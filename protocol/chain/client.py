@@ -113,7 +113,7 @@ class Chain:
             raise reverts.explain(_revert_data(error), f"{doing} ({error.message})") from error
         except BadFunctionCallOutput as error:
             raise WrongChain(f"{doing}: there is no such contract on chain {self.chain_id}") from error
-        except (Web3Exception, ValueError, KeyError, TypeError) as error:
+        except (Web3Exception, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RpcUnavailable(f"{doing}: {self.rpc} answered nonsense: {str(error)[:200]}") from error
 
     @cached_property

@@ -104,10 +104,10 @@ class Journal:
             self._add_attempt(transaction.id, attempt)
 
     def renew(self, transaction: Transaction, nonce: int, attempt: Attempt) -> None:
-        """Gives a transaction another nonce, because something else used its own; its old attempts can never land."""
+        """Gives a transaction another nonce, because something else used its own. Its old attempts stay: should one be there after
+        all, it is found."""
         with self._mutex:
             self._db.execute("BEGIN")
-            self._db.execute("DELETE FROM attempts WHERE tx = ?", (transaction.id,))
             self._db.execute("UPDATE transactions SET nonce = ? WHERE id = ?", (nonce, transaction.id))
             self._add_attempt(transaction.id, attempt)
             self._db.execute("COMMIT")

@@ -42,6 +42,8 @@ class SendLimits:
     """A call that needs more gas is refused."""
     fee: int = 500_000_000_000
     """Most wei per gas that a replacement may offer."""
+    settled: int = 12
+    """Blocks for which a used nonce must have been used, and no receipt of ours be known, before it counts as somebody else's."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class Sender:
                 hint=f"send some ETH to {self.key.address}",
             ) from error
         if "nonce too low" in text or "nonce is too low" in text:
-            if self._landed(transaction) is None and self._count() > transaction.nonce:
+            if self._was_taken(transaction):
                 return self._renew(transaction)
             return transaction
         if "underpriced" in text or "fee too low" in text or "max fee per gas less than block base fee" in text:
@@ -178,6 +180,26 @@ class Sender:
         raise RpcUnavailable(
             f"{transaction.doing}: the endpoint refuses the transaction: {str(error)[:200]}"
         ) from error
+
+    def _was_taken(self, transaction: Transaction) -> bool:
+        """Whether the nonce went to a transaction that is none of ours, for good.
+
+        An endpoint may know that a nonce is used before it knows the receipt, and one that does not answer has not said no:
+        taking that for absence would do the deed twice.
+        """
+        with self.chain.errors("reading the nonce"):
+            settled = self.chain.block_number() - self._limits.settled
+            if settled < 0 or self._count(settled) <= transaction.nonce:
+                return False
+        return all(self._is_absent(attempt) for attempt in self._journal.attempts(transaction))
+
+    def _is_absent(self, attempt: Attempt) -> bool:
+        """Whether the endpoint says that it knows no receipt. Raises RpcUnavailable when it says nothing."""
+        try:
+            self._receipt(attempt.hash)
+        except TransactionNotFound:
+            return True
+        return False
 
     def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
         fee = max(int(attempt.fee * _BUMP), self._fee())
@@ -190,7 +212,7 @@ class Sender:
         return dearer
 
     def _renew(self, transaction: Transaction) -> Transaction:
-        """Something else used the nonce: nothing signed before can land any more."""
+        """Something else used the nonce: nothing signed before can land any more. The journal keeps it all the same."""
         nonce = self._nonce()
         log.warning("%s: nonce %d was used by something else; trying %d", transaction.doing, transaction.nonce, nonce)
         self._journal.renew(transaction, nonce, self._sign(_with_nonce(transaction, nonce), self._fee()))
@@ -255,10 +277,12 @@ class Sender:
             receipt["contractAddress"],
         )
 
-    def _count(self) -> int:
-        """Transactions of this key that are in the chain: the next nonce, but for what is pending."""
+    def _count(self, block: int | None = None) -> int:
+        """Transactions of this key that are in the chain (up to a block): the next nonce, but for what is pending."""
         with self.chain.errors("reading the nonce"):
-            return int(self.chain.web3.eth.get_transaction_count(self.key.address, "latest"))
+            return int(
+                self.chain.web3.eth.get_transaction_count(self.key.address, "latest" if block is None else block)
+            )
 
     def _nonce(self) -> int:
         return max([self._count(), *(pending.nonce + 1 for pending in self._journal.pending())])

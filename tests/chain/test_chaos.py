@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 from swarm.anvil import Anvil
 from swarm.processes import free_port
-from web3.exceptions import TransactionNotFound
 
 from protocol.chain import Chain, Sender, events
 from protocol.chain.client import Call
@@ -384,9 +383,6 @@ def test_a_head_that_goes_back_and_returns_loses_and_doubles_nothing(
     follower.require_truth(world.chain)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Sender takes a missing answer for a missing receipt, and a used nonce for a foreign one"
-)
 @pytest.mark.parametrize("fault", ["null", "hangs up"])
 def test_a_receipt_that_comes_late_doubles_nothing(
     world: World, faulty: FaultyEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -406,7 +402,6 @@ def test_a_receipt_that_comes_late_doubles_nothing(
     assert world.chain.account(key.address).active == TOKEN
 
 
-@pytest.mark.xfail(strict=True, raises=TransactionNotFound, reason="Sender.send lets web3's error through")
 def test_a_receipt_that_got_lost_is_an_error_of_our_own(world: World, faulty: FaultyEndpoint, tmp_path: Path) -> None:
     key = rich(world)
     one = Sender(Chain(faulty.url, world.chain.runs.address), key, Journal(tmp_path / "j.sqlite"), LIMITS)
@@ -416,7 +411,6 @@ def test_a_receipt_that_got_lost_is_an_error_of_our_own(world: World, faulty: Fa
         one.send(one.chain.deposit(key.address, TOKEN), name="deposit")
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="Chain.errors lets web3's AttributeError through")
 def test_an_answer_of_the_wrong_kind_is_an_unavailable_endpoint(world: World, faulty: FaultyEndpoint) -> None:
     faulty.fault = lambda method, _: result([{}]) if method == "eth_getBlockByNumber" else None
     with pytest.raises(RpcUnavailable):

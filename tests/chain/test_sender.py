@@ -172,6 +172,7 @@ def test_a_nonce_that_something_else_took_is_replaced(world: World, faulty: Faul
     def fault(method: str, params: list[str]) -> bytes | None:
         if method == "eth_sendRawTransaction" and not foreign:
             foreign.append(Sender(world.chain, key).send(world.chain.approve_tokens(world.chain.runs.address, 1)))
+            world.anvil.request("anvil_mine", 13)
         return None
 
     faulty.fault = fault
