@@ -271,7 +271,14 @@ class Machine(RuleBasedStateMachine):
 
     @often(1, run=runs, who=validators, by=anyone)
     def unseat(self, run: int, who: Any, by: Any) -> None:
-        self.twins.unseat(by, run, who.address)
+        """One that has lost too much, if there is one."""
+        weak = [
+            (n, address)
+            for n, r in self.twins.model.runs.items()
+            for address, v in r.validators.items()
+            if v.permanent and v.locked < r.policy.bond
+        ]
+        self.twins.unseat(by, *(weak or [(run, who.address)])[0])
 
     @often(2, which=pick, late=st.booleans(), by=anyone)
     def release_validator(self, which: int, late: bool, by: Any) -> None:
@@ -407,7 +414,7 @@ FAULTS: dict[str, tuple[str, Any]] = {
     "units mature an epoch early": ("EPOCHS_TO_MATURE", 5),
     "who appealed wins more than half": ("WINNER_BPS", 6_000),
     "an appeal is free for a validator": ("Case.parties", property(lambda case: [case.challenger])),
-    "works can be disputed a second longer": ("Run.in_window", lambda r, w, now: now <= w.time + r.policy.window),
+    "works can be disputed for half a window": ("Run.in_window", lambda r, w, now: now < w.time + r.policy.window // 2),
     "a hard case stops no pay": ("Seat.open_hard", property(lambda seat: 0)),
     "a conviction takes no penalty": ("Model._convict", lambda m, r, seat, case, at: setattr(seat, "swept", True)),
 }

@@ -58,7 +58,7 @@ POLICIES = [
     Policy(
         owner=OWNERS[1].address, fee=7, trainer=TRAINER.address, reward=1, gate=NOBODY,  # type: ignore[arg-type]
         notice=70, grace=70, max_units=40, bond=10, window=503, appeal=200, vote=150, finder_bps=5000, quorum=1,
-        co_signers=0, node_stake=54, validator_stake=20, penalty=30, max_per_step=6, leverage=3, strikes=2,
+        co_signers=0, node_stake=54, validator_stake=15, penalty=30, max_per_step=6, leverage=3, strikes=2,
     ),
     # instant verdicts
     Policy(
