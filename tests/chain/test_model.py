@@ -414,7 +414,7 @@ FAULTS: dict[str, tuple[str, Any]] = {
     "units mature an epoch early": ("EPOCHS_TO_MATURE", 5),
     "who appealed wins more than half": ("WINNER_BPS", 6_000),
     "an appeal is free for a validator": ("Case.parties", property(lambda case: [case.challenger])),
-    "works can be disputed for half a window": ("Run.in_window", lambda r, w, now: now < w.time + r.policy.window // 2),
+    "no work can be disputed": ("Run.in_window", lambda r, w, now: False),
     "a hard case stops no pay": ("Seat.open_hard", property(lambda seat: 0)),
     "a conviction takes no penalty": ("Model._convict", lambda m, r, seat, case, at: setattr(seat, "swept", True)),
 }
