@@ -19,10 +19,10 @@ from eth_utils import keccak
 
 from node.validator import journal as states
 from node.validator.journal import Journal, Judgement
+from node.validator.rests import Rests
 from node.validator.settings import JudgeSettings
 from protocol.chain import Sender
-from protocol.chain.journal import Journal as Transactions
-from protocol.chain.types import Case, Stage
+from protocol.chain.events import Challenged
 from protocol.errors import InsufficientFunds, TransactionReverted
 from protocol.hub import Refused
 from protocol.role import Connection
@@ -37,24 +37,20 @@ _WORKS_MOST = 64  # in one case: its gas stays well below any block's limit
 _NO_RIGHT = ("Denied", "NotOnBench")
 _NOBODY = ("0x" + "0" * 40, 0, bytes(32), b"")  # a second validator's receipt, where the policy asks for none
 
+Brought = tuple[str, int | None]
+"""The next state of judgements that were brought to court, and the number of their case: challenged; closed, where there is
+nothing to gain any more; decided as before, for later."""
 Told = Callable[[bytes], Mapping[str, Receipt]]
 """Receipts of seated validators on a work, by validator."""
 
 
 class Court:
-    def __init__(
-        self,
-        connection: Connection,
-        journal: Journal,
-        settings: JudgeSettings,
-        transactions: Transactions | None = None,
-    ) -> None:
-        """`transactions` is the journal of what this validator's key sends."""
+    def __init__(self, connection: Connection, journal: Journal, settings: JudgeSettings, sender: Sender) -> None:
         self._c = connection
         self._journal = journal
         self._settings = settings
         self._address = connection.key.address
-        self._sender = Sender(connection.chain, connection.key, transactions)
+        self._sender = sender
         self._rests_at_hub = Rests(settings.retry_seconds)
         self._rests_on_chain = Rests(settings.retry_seconds)
         self._poor_until = 0.0
@@ -153,13 +149,16 @@ class Court:
             if now - min(judgement.judged_at for judgement in of_node) >= self._settings.batch_seconds:
                 self._bring(of_node[:_WORKS_MOST], now, self._challenge)
 
-    def _bring(self, judgements: list[Judgement], now: int, to_court: Callable[[list[Judgement], int], str]) -> None:
+    def _bring(
+        self, judgements: list[Judgement], now: int, to_court: Callable[[list[Judgement], int], Brought]
+    ) -> None:
         """Brings judgements to court together; they share what becomes of them."""
         if time.monotonic() < self._poor_until:
             return
         name = ", ".join(judgement.work.hex()[:12] for judgement in judgements)
+        number = None
         try:
-            state = to_court(judgements, now)
+            state, number = to_court(judgements, now)
         except InsufficientFunds as error:
             log.error("cannot challenge %s now: %s (%s)", name, error, error.hint)
             self._poor_until = time.monotonic() + self._settings.retry_seconds
@@ -174,7 +173,7 @@ class Court:
             if state == states.DECIDED:
                 self._rests_on_chain.add(judgement.work)
             else:
-                self._journal.put(replace(judgement, state=state))
+                self._journal.put(replace(judgement, state=state, number=number))
 
     def _after_refusal(self, error: TransactionReverted, first: Judgement) -> str:
         """What becomes of judgements whose case was refused. Raises the refusal when this seat is gone."""
@@ -186,56 +185,54 @@ class Court:
             return states.DECIDED if first.outcome == Outcome.HARD else states.CLOSED
         return states.CLOSED if error.reason in ("WrongState", "TooLate") else states.DECIDED
 
-    def _accuse(self, judgements: list[Judgement], now: int) -> str:
-        """Accuses the author of one work. Returns the judgement's next state: challenged; closed, where there is nothing to
-        gain any more; the same, for later."""
+    def _accuse(self, judgements: list[Judgement], now: int) -> Brought:
+        """Accuses the author of one work."""
         (judgement,) = judgements
         receipt, run, chain = self._receipt(judgement), self._c.run, self._c.chain
         ref = receipt.details.ref
         seat, work, known = chain.seat(run, ref.node), chain.work(run, ref), chain.case_of(run, ref)
         left = (work.time or judgement.judged_at) + self._c.policy.window - now
         if seat.swept or left <= 0 or (known is not None and known[2].hard):
-            return states.CLOSED
+            return states.CLOSED, None
         if not work.time:
-            return states.DECIDED  # a reorg took the commitment, or this endpoint lags: it may come back
+            return states.DECIDED, None  # a reorg took the commitment, or this endpoint lags: it may come back
         if seat.open_hard and left > self._c.policy.window / _LAST_PART:
-            return states.DECIDED  # that case takes this work as well, unless it is cleared
+            return states.DECIDED, None  # that case takes this work as well, unless it is cleared
         second = _NOBODY if judgement.second is None else self._parse(judgement.second).on_chain()
         call = chain.accuse(run, ref, receipt.samples, receipt.evidence(chain.domain), second)
-        self._sender.send(call, name=f"accuse/{judgement.work.hex()}")
+        sent = self._sender.send(call, name=f"accuse/{judgement.work.hex()}")
         log.warning("accused %s: rule %s", receipt.details.work[:12], receipt.details.rule)
-        return states.CHALLENGED
+        return states.CHALLENGED, sent.event(Challenged).number
 
-    def _challenge(self, judgements: list[Judgement], now: int) -> str:
+    def _challenge(self, judgements: list[Judgement], now: int) -> Brought:
         """Disputes works of one seat in one case. Those past their window or in a case already are left out by the chain."""
         receipts = [self._receipt(judgement) for judgement in judgements]
         works = [self._c.chain.work(self._c.run, receipt.details.ref) for receipt in receipts]
         if all(work.number for work in works):
-            return states.CLOSED
+            return states.CLOSED, None
         if not all(work.time for work in works) and now < judgements[0].judged_at + self._c.policy.window:
-            return states.DECIDED  # a reorg took a commitment, or this endpoint lags: it may come back
+            return states.DECIDED, None  # a reorg took a commitment, or this endpoint lags: it may come back
         call = self._c.chain.challenge(
-            self._c.run, [r.details.ref for r in receipts], evidence_of(receipts, self._c.chain.domain)
+            self._c.run, [r.details.ref for r in receipts], _evidence(receipts, self._c.chain.domain)
         )
         name = hashlib.sha256(b"".join(judgement.work for judgement in judgements)).hexdigest()
-        self._sender.send(call, name=f"challenge/{name}")
+        sent = self._sender.send(call, name=f"challenge/{name}")
         for receipt in receipts:
             log.warning("challenged %s: rule %s", receipt.details.work[:12], receipt.details.rule)
-        return states.CHALLENGED
+        return states.CHALLENGED, sent.event(Challenged).number
 
     def settle(self, now: int) -> None:
         """Closes this validator's cases whose time is up; `now` in block time."""
         for judgement in self._journal.in_state(states.CHALLENGED):
             if judgement.work in self._rests_on_chain:
                 continue
-            known = self._c.chain.case_of(self._c.run, self._receipt(judgement).details.ref)
-            if (
-                known is None
-            ):  # this endpoint lags, or a reorg took the case: the sender brings it back, or it is brought anew
+            seat = self._c.chain.seat_name(self._c.run, self._receipt(judgement).details.node)
+            number = judgement.number or 0
+            case = self._c.chain.case(self._c.run, seat, number)
+            if case.challenger != self._address:  # a reorg took ours, or this endpoint lags: it is brought once more
                 self._rests_on_chain.add(judgement.work)
                 self._journal.put(replace(judgement, state=states.DECIDED))
                 continue
-            seat, number, case = known
             if not case.stage.closed:
                 if now < case.deadline:
                     continue
@@ -248,34 +245,6 @@ class Court:
             self._journal.put(replace(judgement, state=states.CLOSED))
             log.info("case %s is closed", judgement.work.hex()[:12])
 
-    # ---- jury ----------------------------------------------------------------------------------------------------------
-
-    def may_vote(self, seat: str, number: int, now: int) -> Case | None:
-        """The case, while it is voted on and this validator is a juror of it that has not voted."""
-        chain, run = self._c.chain, self._c.run
-        case = chain.case(run, seat, number)
-        parties = (case.challenger, case.co_signer, case.appellant)
-        if case.stage != Stage.APPEALED or now >= case.deadline or self._address in parties:
-            return None
-        own = chain.validator(run, self._address)
-        if own.since >= case.earliest or chain.voted(run, seat, number, self._address):
-            return None
-        return case
-
-    def vote(self, seat: str, number: int, case: Case, found: Sequence[Details]) -> None:
-        """Votes on a case as it was brought, or stays silent where it was brought as more than was found."""
-        uphold = _upholds(case, found)
-        if uphold is None:
-            log.info("case %d against %s: found false, but not as it was brought; no vote", number, seat)
-            return
-        try:
-            call = self._c.chain.vote(self._c.run, seat, number, uphold)
-            self._sender.send(call, name=f"vote/{seat}/{number}")
-        except TransactionReverted as error:
-            log.info("no vote on case %d against %s: %s", number, seat, error)
-        else:
-            log.info("voted to %s case %d against %s", "uphold" if uphold else "reject", number, seat)
-
     # ---- both ----------------------------------------------------------------------------------------------------------
 
     def _receipt(self, judgement: Judgement) -> Receipt:
@@ -285,35 +254,10 @@ class Court:
         return Receipt.parse(data, self._c.chain.domain, self._c.run)
 
 
-def _upholds(case: Case, found: Sequence[Details]) -> bool | None:
-    """The vote of a juror that found this; None: none, for the case is right about the work and wrong about its gravity."""
-    if any(details.outcome == Outcome.ACCEPT for details in found):
-        return False
-    if not case.hard:
-        return True
-    (only,) = found
-    names_all = case.samples & ~int(only.samples, 16) == 0
-    return True if only.outcome == Outcome.HARD and names_all else None
-
-
-def evidence_of(receipts: Sequence[Receipt], domain: Domain) -> bytes:
+def _evidence(receipts: Sequence[Receipt], domain: Domain) -> bytes:
     """The 32 bytes that stand for receipts on chain: the EIP-712 digest of one, keccak256 of all digests of several."""
     digests = [receipt.evidence(domain) for receipt in receipts]
     return digests[0] if len(digests) == 1 else keccak(b"".join(digests))
-
-
-class Rests:
-    """Works that are left alone for a while, because something with them failed."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._until: dict[bytes, float] = {}
-
-    def add(self, work: bytes) -> None:
-        self._until[work] = time.monotonic() + self._seconds
-
-    def __contains__(self, work: bytes) -> bool:
-        return time.monotonic() < self._until.get(work, 0.0)
 
 
 def _shown(judgement: Judgement) -> Judgement:

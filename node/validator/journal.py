@@ -10,7 +10,7 @@ from pathlib import Path
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS judgements (
     work BLOB PRIMARY KEY, outcome INTEGER NOT NULL, receipt BLOB NOT NULL, state TEXT NOT NULL, posting TEXT NOT NULL,
-    units INTEGER NOT NULL, judged_at INTEGER NOT NULL, asked_at REAL, second BLOB
+    units INTEGER NOT NULL, judged_at INTEGER NOT NULL, asked_at REAL, second BLOB, number INTEGER
 );
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
@@ -38,6 +38,8 @@ class Judgement:
     """Since when a second opinion is waited for, in wall-clock seconds; None until the hub has taken the request."""
     second: bytes | None = None
     """Receipt of the validator that found the same hard fault; it goes on chain with the accusation."""
+    number: int | None = None
+    """Of the seat's case that was opened. The chain's own note on a work may name another: a soft verdict outlives an accusation."""
 
 
 class Journal:
@@ -53,7 +55,9 @@ class Journal:
 
     def put(self, judgement: Judgement) -> None:
         with self._lock:
-            self._db.execute("INSERT OR REPLACE INTO judgements VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(judgement))
+            self._db.execute(
+                "INSERT OR REPLACE INTO judgements VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(judgement)
+            )
 
     def get(self, work: bytes) -> Judgement | None:
         found = self._select("WHERE work = ?", (work,))
@@ -79,6 +83,6 @@ class Journal:
             return self._db.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()[0]
 
     def _select(self, clause: str, values: tuple[object, ...]) -> list[Judgement]:
-        query = f"SELECT work, outcome, receipt, state, posting, units, judged_at, asked_at, second FROM judgements {clause}"  # noqa: S608
+        query = f"SELECT work, outcome, receipt, state, posting, units, judged_at, asked_at, second, number FROM judgements {clause}"  # noqa: S608
         with self._lock:
             return [Judgement(*row) for row in self._db.execute(query, values).fetchall()]

@@ -17,10 +17,12 @@ from node.validator.bench import Bench
 from node.validator.court import Court
 from node.validator.journal import Journal
 from node.validator.judge import details
-from node.validator.record import CaseName, Record, work_id
+from node.validator.jury import Jury
+from node.validator.record import Record, work_id
 from node.validator.rules import available
 from node.validator.settings import JudgeSettings
 from protocol import machine
+from protocol.chain import Sender
 from protocol.chain.events import Event, Submitted
 from protocol.chain.journal import Journal as Transactions
 from protocol.chain.types import Ref
@@ -65,7 +67,9 @@ class ValidatorService:
         self._journal = Journal(home.data / "journal.sqlite")
         self._bench = Bench(connection, home.data, self._journal, threads=settings.threads)
         self._transactions = Transactions(home.data / "transactions.sqlite")
-        self._court = Court(connection, self._journal, settings, self._transactions)
+        sender = Sender(connection.chain, connection.key, self._transactions)
+        self._court = Court(connection, self._journal, settings, sender)
+        self._jury = Jury(connection, sender, self._judge_for_jury, settings.retry_seconds)
         self._index = connection.index(home.data / "chain.sqlite")
         self._record = Record(self._index, connection.run)
         self._behind = True  # whether news of the chain may have been missed
@@ -75,10 +79,6 @@ class ValidatorService:
         self._requested: set[bytes] = set()
         self._cursor = {"receipts": 0, "opinions": 0}
         self._hub_rests_until = 0.0
-        self._ballots: dict[
-            CaseName, dict[Ref, Details]
-        ] = {}  # what was found, work by work, in cases that are voted on
-        self._jury_rests: dict[CaseName, float] = {}
 
     def stop(self) -> None:
         self._stop.set()
@@ -117,7 +117,7 @@ class ValidatorService:
         now = self._now()
         validators = self._record.validators(now)
         reached = self._at_hub(self._follow_hub)
-        judged = reached and (self._judge_one() or self._serve_on_jury(now))
+        judged = reached and (self._judge_one() or self._jury.serve(self._record, now))
         self._court.decide(self._told, validators, now)
         self._court.challenge(now)
         self._court.settle(now)
@@ -282,42 +282,22 @@ class ValidatorService:
             return None
         return details(self._bench.context, commitment, available.missing(grace), self._now())
 
-    def _serve_on_jury(self, now: int) -> bool:
-        """Judges one work of a case that is voted on, in full, and votes when that was the last; False when there is none."""
-        for name in sorted(self._record.appeals):
-            if time.monotonic() < self._jury_rests.get(name, 0.0):
-                continue
-            case, refs = self._court.may_vote(*name, now), self._record.cases.get(name, [])
-            if case is None or not refs:
-                self._jury_rests[name] = time.monotonic() + _REST_MOST
-                continue
-            found = self._ballots.setdefault(name, {})
-            open_ = [ref for ref in refs if ref not in found]
-            if open_ and not self._judge_for_jury(name, open_[0]):
-                continue
-            if len(open_) <= 1:
-                self._court.vote(*name, case, [found[ref] for ref in refs])
-                self._jury_rests[name] = time.monotonic() + _REST_MOST
-                del self._ballots[name]
-            return True
-        return False
-
-    def _judge_for_jury(self, name: CaseName, ref: Ref) -> bool:
-        event = self._record.submission(ref)
+    def _judge_for_jury(self, record: Record, ref: Ref) -> Details | None:
+        """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""
+        event = record.submission(ref)
+        if event is None:
+            return None
         try:
-            task = event and Task(event, ref.work_id(self._c.run), self._c.chain.block(event.block).time, 0.0)
-            judged = task and self._judge(task, in_full=True)
-        except Exception as error:  # what keeps it from being judged now may pass, and the vote is long
+            task = Task(event, ref.work_id(self._c.run), self._c.chain.block(event.block).time, time.monotonic())
+            judged = self._judge(task, in_full=True)
+        except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error):
                 raise
-            log.warning("no vote on case %d against %s yet: %s", name[1], name[0], error)
-            judged = None
-        if not judged:
-            self._jury_rests[name] = time.monotonic() + self._settings.retry_seconds
-            return False
-        self._ballots[name][ref] = judged
+            known = isinstance(error, MurmurationError)
+            log.warning("no verdict on %s for the jury yet: %s", ref.root.hex()[:12], error, exc_info=not known)
+            return None
         self._bench.discard(ref.root)
-        return True
+        return judged
 
 
 def _log(d: Details) -> None:

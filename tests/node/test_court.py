@@ -434,6 +434,21 @@ def test_a_conviction_carries_both_signatures(stage: Stage, panel: Panel) -> Non
     assert case.challenger != case.co_signer
 
 
+def test_a_soft_verdict_does_not_save_a_cheat_from_the_hard_one(stage: Stage, panel: Panel) -> None:
+    """A friend brings the cheat's work as merely soft, and has it revoked before anybody else has looked."""
+    node, world, friend = stage.seated(), stage.world, stage.validator()
+    stage.publish()
+    services = panel.seat(fallback_seconds=0.01), panel.seat(fallback_seconds=0.01)
+    cheat, _ = inflated(stage, node)
+    world.sender(friend).send(world.chain.challenge(world.run, [cheat.ref], b"\x0e" * 32))
+    world.anvil.advance(world.chain.policy(world.run).appeal)
+    world.sender(friend).send(world.chain.settle(world.run, node.address, 1))
+    assert panel.state(cheat.ref) == State.REVOKED
+    until(lambda: world.chain.seat(world.run, node.address).open_hard, *services, what="the accusation")
+    world.anvil.advance(world.chain.policy(world.run).appeal)
+    until(lambda: world.chain.seat(world.run, node.address).role == Role.BANNED, *services, what="the conviction")
+
+
 def test_a_convicted_seat_is_left_alone(stage: Stage, panel: Panel) -> None:
     node, world = stage.seated(), stage.world
     stage.publish()

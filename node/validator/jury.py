@@ -1,0 +1,97 @@
+"""Serving on juries: a case that is appealed is put to the validators who were seated before the work and are no party to it.
+
+A juror judges all works of the case in full, by itself, and votes on the case as it was brought.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from node.validator.record import CaseName, Record
+from node.validator.rests import Rests
+from protocol.chain import Sender
+from protocol.chain.types import Case, Ref, Stage
+from protocol.errors import TransactionReverted
+from protocol.role import Connection
+from protocol.verdict import Details, Outcome
+
+log = logging.getLogger("validator")
+
+_LOOK_SECONDS = 60.0  # until a case that needs nothing from this validator is looked at again
+
+
+class Jury:
+    def __init__(
+        self,
+        connection: Connection,
+        sender: Sender,
+        judge: Callable[[Record, Ref], Details | None],
+        retry_seconds: float,
+    ) -> None:
+        """`judge` judges a work in full: None while that cannot be done, and it is asked again after `retry_seconds`."""
+        self._c = connection
+        self._sender = sender
+        self._judge = judge
+        self._address = connection.key.address
+        self._found: dict[CaseName, dict[Ref, Details]] = {}
+        self._rests = Rests(retry_seconds)
+
+    def serve(self, record: Record, now: int) -> bool:
+        """Judges one work of a case, and votes when that was the last; False when there is none. `now` in block time."""
+        return any(name not in self._rests and self._serve(name, record, now) for name in sorted(record.appeals))
+
+    def _serve(self, name: CaseName, record: Record, now: int) -> bool:
+        case, refs = self._open_to_me(name, now), record.cases.get(name, [])
+        if case is None or not refs:
+            self._rests.add(name, _LOOK_SECONDS)
+            return False
+        found = self._found.setdefault(name, {})
+        left = [ref for ref in refs if ref not in found]
+        if left:
+            judged = self._judge(record, left[0])
+            if judged is None:
+                self._rests.add(name)
+                return False
+            found[left[0]] = judged
+        if len(left) <= 1:
+            self._vote(name, case, [found[ref] for ref in refs])
+            self._rests.add(name, _LOOK_SECONDS)
+            del self._found[name]
+        return True
+
+    def _open_to_me(self, name: CaseName, now: int) -> Case | None:
+        """The case, while it is voted on and this validator is a juror of it that has not voted."""
+        chain, run = self._c.chain, self._c.run
+        case = chain.case(run, *name)
+        parties = (case.challenger, case.co_signer, case.appellant)
+        if case.stage != Stage.APPEALED or now >= case.deadline or self._address in parties:
+            return None
+        own = chain.validator(run, self._address)
+        if own.since >= case.earliest or chain.voted(run, *name, self._address):
+            return None
+        return case
+
+    def _vote(self, name: CaseName, case: Case, found: Sequence[Details]) -> None:
+        seat, number = name
+        uphold = _upholds(case, found)
+        if uphold is None:
+            log.info("case %d against %s: found false, but not as it was brought; no vote", number, seat)
+            return
+        try:
+            self._sender.send(self._c.chain.vote(self._c.run, seat, number, uphold), name=f"vote/{seat}/{number}")
+        except TransactionReverted as error:
+            log.info("no vote on case %d against %s: %s", number, seat, error)
+        else:
+            log.info("voted to %s case %d against %s", "uphold" if uphold else "reject", number, seat)
+
+
+def _upholds(case: Case, found: Sequence[Details]) -> bool | None:
+    """The vote of a juror that found this; None: none, for the case is right about the work and wrong about its gravity."""
+    if any(details.outcome == Outcome.ACCEPT for details in found):
+        return False
+    if not case.hard:
+        return True
+    (only,) = found
+    names_all = case.samples & ~int(only.samples, 16) == 0
+    return True if only.outcome == Outcome.HARD and names_all else None
