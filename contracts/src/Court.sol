@@ -222,6 +222,7 @@ contract Court is ICourt {
         address seat = runs.seatOf(run, ref.node);
         Opening memory o;
         (number, o.ring, o.earliest) = _accuse(run, work, seat);
+        o.works = 1;
         _announce(run, ref, true, evidence, seat, number);
         if (_policies[run].coSigners != 0) {
             if (second.validator == msg.sender) revert Denied(msg.sender);

@@ -472,7 +472,7 @@ def _compare_case(run: Run, seat: Seat, number: int, case: Case, seen: tuple[Any
         "earliest": (earliest, case.earliest),
         "deadline": (deadline, case.deadline),
         "stage": (Stage(stage), case.stage),
-        "works": (works, 0 if case.hard else case.works),  # a hard case concerns one; the contract does not count it
+        "works": (works, case.works),
         # a conviction beside it has taken the units of an open case, which does not learn of it
         "ring": (_buckets(ring)[1], _buckets(ring)[1] if case.open and seat.swept else dict(units)),
         "appellant": (appellant, _address(case.appellant)),

@@ -35,7 +35,7 @@ interface ICourt {
         uint40 earliest; // time of its oldest work: jurors were seated before
         uint40 deadline; // of the present stage
         Stage stage;
-        uint8 works; // how many
+        uint8 works; // how many; those accused have left a soft one
         uint256 ring; // their units by epoch; zero when closed
         address appellant; // the validator that appealed at its own risk; zero: the seat itself
         uint8 uphold; // votes
@@ -44,7 +44,8 @@ interface ICourt {
         uint256 samples; // of a hard case: those found false; bit i is sample i of the file. Zero: soft
     }
 
-    /// @notice A work, as its last case left it. Works that a conviction revoked with the rest of the window stay Submitted.
+    /// @notice A work, as the case that took its units left it: one accused after a soft verdict stays Revoked. Works that a
+    /// conviction of the seat revoked with the rest of the window stay Submitted.
     enum State {
         None,
         Submitted,
