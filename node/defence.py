@@ -33,10 +33,10 @@ class Defence:
     def turn(self, seat: Seat) -> None:
         """Looks at the seat's open cases, newest first."""
         found = 0
+        name = self._c.chain.seat_name(self._c.run, self._c.key.address)
         for number in range(seat.cases, 0, -1):
             if found == seat.open_cases:
                 return
-            name = self._c.chain.seat_name(self._c.run, self._c.key.address)
             case = self._c.chain.case(self._c.run, name, number)
             found += not case.stage.closed
             if case.stage == Stage.OPEN and number not in self._done and self._c.block_time() < case.deadline:

@@ -34,6 +34,7 @@ from protocol.environments import TaskSet
 from protocol.errors import (
     InsufficientFunds,
     IntegrityError,
+    Malformed,
     MurmurationError,
     PreflightError,
     ProtocolViolation,
@@ -197,9 +198,8 @@ class Worker:
         with self._versions.store.lease(head.step):
             try:
                 self._engine.load(folder)
-            except (
-                IntegrityError
-            ) as error:  # the bytes are those of the chain: nobody's fault here, and the next may be right
+            except IntegrityError as error:
+                # The bytes are those of the chain: nobody's fault here, and the next version may be right.
                 raise Unavailable(f"version {head.step} of the weights cannot be used: {error}") from error
             if self._tokens is None:
                 self._tokens = Tokens(folder)
@@ -258,10 +258,11 @@ class Worker:
         path = self._rollouts / f"{ref.root.hex()}.parquet"
         if not path.exists():
             return available.missing(self._c.spec.upload_grace_seconds)
-        publication, seat = (
-            self._c.chain.publication(self._c.run, ref.step),
-            self._c.chain.seat(self._c.run, self._address),
-        )
+        publication = self._c.chain.publication(self._c.run, ref.step)
+        try:
+            hardware = self._context.sandbox.read(path).file.header.hardware  # the seat's class may have changed since
+        except Malformed as error:
+            return Finding("schema", Outcome.SOFT, "this node's own copy", "a rollout file", str(error))
         rules: tuple[str, ...] = tuple(RULES)
         try:
             self._load(publication)
@@ -271,7 +272,7 @@ class Worker:
                 raise
             rules = CHEAP  # the rest passed before it was submitted
         assert self._tokens is not None
-        commitment = Commitment(ref, submission.units, publication.beacon, seat.hardware, block_hash=bytes(32))
+        commitment = Commitment(ref, submission.units, publication.beacon, hardware, block_hash=bytes(32))
         plan = PrefillPlan(1.0, ref.root)
         return judge(Candidate(self._context, commitment, path, self._engine, self._tokens, plan), rules)
 

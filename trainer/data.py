@@ -61,6 +61,7 @@ class _Work:
     event: Submitted
     attempts: int = 0
     read: bool = False
+    groups: tuple[Group, ...] = ()
     broken: bool = False
     """Accepted, but of no use: the line ends here as if it had been rejected."""
 
@@ -167,7 +168,6 @@ class RolloutSource:
         for s in self._submissions(changes.removed):
             work = _work(s)
             self._works.pop(work, None)
-            self._ready = [group for group in self._ready if group.work != work]
             self._lines[s.node, s.step].pop(s.sequence, None)
         for s in self._submissions(changes.added):
             if s.step >= self._oldest:
@@ -221,7 +221,7 @@ class RolloutSource:
 
     def _collect(self) -> None:
         """Takes what has become usable, line by line from sequence 0, and gives back what no longer is."""
-        usable = set()
+        usable = []
         for line in self._lines.values():
             for sequence in range(len(line)):
                 work = line.get(sequence)
@@ -231,8 +231,13 @@ class RolloutSource:
                     self._read(work, self._works[work])
                 if self._works[work].broken:
                     break
-                usable.add(work)
-        self._ready = [group for group in self._ready if group.work in usable]
+                usable.append(work)
+        self._ready = [
+            group
+            for work in usable
+            for group in self._works[work].groups
+            if (group.work, group.index) not in self._consumed
+        ]
 
     def _read(self, work: bytes, state: _Work) -> None:
         """Takes a file's groups. Raises Unavailable when the hub does not give it; some more polls try again then."""
@@ -250,8 +255,11 @@ class RolloutSource:
         self.counts.samples += len(samples)
         self.counts.tokens += sum(len(sample.completion) for sample in samples)
         self.counts.reward += sum(sample.reward for sample in samples)
-        for index in range(len(samples) // size):
-            self._add_group(work, index, state.event, samples[index * size : (index + 1) * size])
+        found = [
+            self._group(work, index, state.event, samples[index * size : (index + 1) * size])
+            for index in range(len(samples) // size)
+        ]
+        state.groups = tuple(group for group in found if group is not None)
 
     def _samples(self, s: Submitted) -> tuple[Sample, ...]:
         path = self._folder / f"{s.root.hex()}.parquet"
@@ -275,24 +283,28 @@ class RolloutSource:
             if ids.min() < 0 or ids.max() >= self._bounds.vocabulary:
                 raise Malformed(f"sample {row} has tokens outside the vocabulary")
 
-    def _add_group(self, work: bytes, index: int, s: Submitted, samples: tuple[Sample, ...]) -> None:
+    def _group(self, work: bytes, index: int, s: Submitted, samples: tuple[Sample, ...]) -> Group | None:
+        """A group with its advantages; None where it teaches nothing or was trained on before."""
         if (work, index) in self._consumed:
-            return
+            return None
         self.counts.groups += 1
         rewards = np.array([sample.reward for sample in samples])
         if not advantage.has_signal(rewards):
             self.counts.equal_groups += 1
-            return
+            return None
         made = tuple(
             TrainingSample(sample.prompt, sample.completion, float(a))
             for sample, a in zip(samples, advantage.normalised(rewards), strict=True)
         )
-        self._ready.append(Group(work, index, s.node, s.step, made))
+        return Group(work, index, s.node, s.step, made)
 
     def _drop_stale(self, step: int) -> None:
         fresh = [group for group in self._ready if step - group.step <= self._spec.max_lag]
         self.counts.stale_groups += len(self._ready) - len(fresh)
         self._ready = fresh
+        for state in self._works.values():
+            if step - state.event.step > self._spec.max_lag:
+                state.groups = ()
 
 
 def _work(s: Submitted) -> bytes:

@@ -6,7 +6,6 @@ a contract's no is explained by reverts.py.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ from protocol.chain.types import (
 from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, TransactionReverted, WrongChain
 from protocol.signing import Domain
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 

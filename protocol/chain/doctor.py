@@ -14,12 +14,12 @@ from eth_utils import is_address, to_checksum_address
 
 from protocol.chain.client import Chain
 from protocol.chain.deploy import Deployment
+from protocol.chain.endpoints import SETTLED_BLOCKS, EndpointsDisagree
 from protocol.errors import ConfigError, InsufficientFunds, MurmurationError, WrongChain
 from protocol.money import duration
 
 HEAD_SECONDS = 60
 """A public chain whose newest block is older than this stands still, or the endpoint lags."""
-_SETTLED_BLOCKS = 12
 _SUBMISSION_GAS = 80_000
 _SUBMISSIONS_LOW = 100
 """Gas money for fewer than this many submissions is worth a warning."""
@@ -163,11 +163,11 @@ def _head(chains: Sequence[Chain], subject: Subject) -> _Answer:
 def _agree(chains: Sequence[Chain]) -> _Answer:
     if len(chains) < 2:
         return "only one endpoint can be used: nothing to compare", "repair the others, or add one with --rpc"
-    depth = max(0, min(chain.block_number() for chain in chains) - _SETTLED_BLOCKS)
+    depth = max(0, min(chain.block_number() for chain in chains) - SETTLED_BLOCKS)
     hashes = {chain.rpc: chain.block_hash(depth) or b"" for chain in chains}
     if len(set(hashes.values())) > 1:
         told = ", ".join(f"{url} says 0x{found.hex()[:12]}…" for url, found in hashes.items())
-        raise WrongChain(
+        raise EndpointsDisagree(
             f"they hold different blocks at {depth}: {told}", hint="one of them lies or is on another fork; remove it"
         )
     return f"the same block {depth}"

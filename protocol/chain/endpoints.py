@@ -30,7 +30,8 @@ _REST_SECONDS, _REST_SECONDS_MAX = 1.0, 60.0
 _LAG_BLOCKS = 5  # an endpoint this far behind the newest head is passed over
 _CHECK_SECONDS = 30.0  # between comparisons of the endpoints' blocks
 _BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
-_SETTLED_BLOCKS = 12  # depth at which endpoints must agree
+SETTLED_BLOCKS = 12
+"""Depth at which honest endpoints agree on a block, and a used nonce has been used for good."""
 
 
 class EndpointsDisagree(ChainError):
@@ -119,7 +120,7 @@ class Endpoints(JSONBaseProvider):
                 heads[endpoint.url] = endpoint.head = int(self._call(endpoint, "eth_blockNumber", []), 16)
             except (_Failed, TypeError, ValueError) as error:
                 self._note_failure(endpoint, str(error))
-        settled = min(heads.values(), default=0) - _SETTLED_BLOCKS
+        settled = min(heads.values(), default=0) - SETTLED_BLOCKS
         if len(heads) < 2 or settled < 0:
             return
         hashes: dict[str, str] = {}

@@ -19,6 +19,7 @@ from hexbytes import HexBytes
 from web3.exceptions import TransactionNotFound, Web3RPCError
 
 from protocol.chain.client import Call, Chain
+from protocol.chain.endpoints import SETTLED_BLOCKS
 from protocol.chain.journal import DROPPED, FAILED, MINED, PENDING, Attempt, Journal, Transaction
 from protocol.errors import ChainError, DeadlineExceeded, InsufficientFunds, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
@@ -42,7 +43,7 @@ class SendLimits:
     """A call that needs more gas is refused."""
     fee: int = 500_000_000_000
     """Most wei per gas that a replacement may offer."""
-    settled: int = 12
+    settled: int = SETTLED_BLOCKS
     """Blocks for which a used nonce must have been used, and no receipt of ours be known, before it counts as somebody else's."""
 
 

@@ -270,6 +270,23 @@ def test_a_rejection_that_comes_later_takes_back_what_was_not_trained_on_yet(
     assert usable(source, field.first) == both(field, refs[0])
 
 
+def test_what_a_verdict_took_back_returns_when_the_verdict_no_longer_counts(
+    field: Field, node: Key, validator: Key
+) -> None:
+    leaving = field.desk.validator()
+    ref, source = field.work(node), field.source()
+    field.judge(validator, ref)
+    source.poll()
+    field.judge(leaving, ref, Outcome.SOFT)
+    source.poll()
+    assert source.ready(field.first) == 0
+    field.desk.leave(leaving)
+    field.desk.pass_span()
+    field.desk.hub.learn()
+    assert usable(source, field.first) == both(field, ref)
+    assert source.counts.groups == 2
+
+
 def test_one_nodes_rejection_is_no_other_nodes_business(field: Field, validator: Key) -> None:
     one, other = field.desk.nodes(2)
     rejected, accepted = field.work(one), field.work(other)
