@@ -1,0 +1,192 @@
+"""The worker through crashes and outages: nothing it committed to is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from starlette.responses import PlainTextResponse, Response
+
+from node import journal as states
+from node.generation import Made
+from protocol.chain.types import State
+from protocol.errors import (
+    DeadlineExceeded,
+    LockHeld,
+)
+from tests.node.stage import LiveHub, Stage, eventually, running
+from tests.node.working import a_worker, hooked, ref_of, stored, submitted, told
+
+
+def uploads(hub: LiveHub) -> int:
+    return sum(method == "PUT" for method, _ in hub.requests)
+
+
+def test_a_hub_that_is_down_for_a_while_costs_nothing(stage: Stage) -> None:
+    node = stage.seated()
+    stage.publish()
+    worker = a_worker(stage, node)
+    hooked(worker).after = stage.hub.stop
+    with running(worker) as ended:
+        eventually(lambda: told(stage).get("state") == "waiting", what="the status says that it waits")
+        assert len(submitted(stage)) == 1, "nothing more is committed while a file cannot be delivered"
+        stage.hub.start()
+        eventually(lambda: stored(stage, node) >= 2, what="it uploads and goes on")
+        assert not worker.journal.all(states.LOST)
+        assert not ended.event.is_set()
+
+
+def test_a_hub_that_lags_behind_is_asked_again(stage: Stage) -> None:
+    """A hub that does not know the commitment yet must not cost the node its work."""
+    node = stage.seated()
+    stage.publish()
+    refusals = iter([404, 404, 401, 409, 429, 500, 503])
+
+    def refuse(method: str, path: str) -> Response | None:
+        status = next(refusals, None) if method == "PUT" else None
+        return PlainTextResponse("not yet", status) if status else None
+
+    stage.hub.fault = refuse
+    worker = a_worker(stage, node)
+    with running(worker):
+        eventually(lambda: stored(stage, node) >= 1, what="it uploads in the end")
+        assert not worker.journal.all(states.LOST)
+
+
+def test_an_upload_that_came_too_late_is_given_up(stage: Stage) -> None:
+    node = stage.seated()
+    stage.publish()
+    worker = a_worker(stage, node)
+    hooked(worker).after = lambda: stage.world.anvil.advance(stage.tiny.spec.upload_grace_seconds + 1)
+    with running(worker) as ended:
+        eventually(lambda: worker.journal.all(states.LOST), what="the late one is given up")
+        eventually(lambda: stored(stage, node) >= 1, what="it goes on with the next")
+        assert [s.ref.sequence for s in worker.journal.all(states.LOST)] == [0]
+        assert not ended.event.is_set()
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing below may catch it."""
+
+
+def test_a_crash_between_commit_and_upload_loses_nothing(stage: Stage) -> None:
+    node = stage.seated()
+    stage.publish()
+    worker = a_worker(stage, node)
+
+    def kill() -> None:
+        raise Killed
+
+    hooked(worker).after = kill
+    with running(worker) as ended:
+        assert ended.event.wait(15)
+        assert isinstance(ended.error, Killed)
+    assert (len(submitted(stage)), stored(stage, node)) == (1, 0)
+    again = a_worker(stage, node)
+    with running(again):
+        eventually(lambda: stored(stage, node) >= 2, what="a new life uploads the file and goes on")
+        assert [s.sequence for s in submitted(stage)][:2] == [0, 1]
+        first = [path for method, path in stage.hub.requests if method == "PUT" and _first(stage) in path]
+        assert len(first) == 1, "it was uploaded once"
+        assert not again.journal.all(states.LOST)
+
+
+def _first(stage: Stage) -> str:
+    return ref_of(submitted(stage)[0]).work_id(stage.world.run).hex()
+
+
+def test_a_crash_before_the_commit_makes_the_same_work_again(stage: Stage) -> None:
+    node = stage.seated()
+    stage.publish()
+    worker = a_worker(stage, node)
+
+    def kill() -> None:
+        raise Killed
+
+    hooked(worker).before = kill
+    with running(worker) as ended:
+        assert ended.event.wait(15)
+    made = worker.journal.all()[0]
+    with running(a_worker(stage, node)):
+        eventually(lambda: stored(stage, node) >= 1, what="a new life submits")
+    assert submitted(stage)[0].root == made.ref.root
+
+
+def test_a_transaction_that_was_mined_after_all_is_not_lost(stage: Stage) -> None:
+    """The answer to the first attempt got lost; the second is refused, because the work is there. Its file must stay."""
+    node = stage.seated()
+    stage.publish()
+    worker = a_worker(stage, node)
+
+    def lose_answer() -> None:
+        raise DeadlineExceeded("submitting work: not mined in 60 s")
+
+    hooked(worker).after = lose_answer
+    with running(worker):
+        eventually(lambda: stored(stage, node) >= 2, what="it uploads both")
+        assert not worker.journal.all(states.LOST)
+        assert [s.sequence for s in submitted(stage)][:2] == [0, 1]
+
+
+def test_a_transaction_that_is_mined_late_is_noticed(stage: Stage) -> None:
+    """The first attempt is mined only after it was given up on, while the same work is being sent once more."""
+    node, world = stage.seated(), stage.world
+    stage.publish()
+    worker = a_worker(stage, node)
+    made: list[Made] = []
+    sender = hooked(worker)
+
+    def give_up() -> None:
+        sender.before = mine_first
+        raise DeadlineExceeded("submitting work: not mined in 60 s")
+
+    def mine_first() -> None:
+        made.append(stage.make(node))
+        stage.commit(node, made[0].ref, made[0].units)
+
+    sender.before = give_up
+    with running(worker):
+        eventually(lambda: stored(stage, node) >= 1, what="the file of the first attempt is uploaded")
+        assert submitted(stage)[0].root == made[0].ref.root
+        assert not worker.journal.all(states.LOST)
+        assert world.chain.state(world.run, made[0].ref) == State.SUBMITTED
+
+
+def test_the_storage_receipt_is_kept(stage: Stage) -> None:
+    node = stage.seated()
+    stage.publish()
+    worker = a_worker(stage, node)
+    with running(worker):
+        eventually(lambda: worker.journal.all(states.STORED), what="a file is stored")
+        submission = worker.journal.all(states.STORED)[0]
+    kept = json.loads(submission.storage)
+    assert kept["work"] == submission.work.hex()
+    assert len(kept["signature"]) == 130
+
+
+def test_two_workers_cannot_share_a_home(stage: Stage) -> None:
+    node = stage.seated()
+    first = a_worker(stage, node)
+    try:
+        with pytest.raises(LockHeld):
+            a_worker(stage, node)
+    finally:
+        first.close()
+
+
+def test_files_are_removed_once_nothing_can_be_claimed_for_them(stage: Stage) -> None:
+    import os
+
+    node, policy = stage.seated(), stage.world.chain.policy(stage.world.run)
+    folder = stage.home("node").data / "rollouts"
+    folder.mkdir(parents=True)
+    life = 2 * policy.window + policy.appeal + policy.vote
+    for name, age in (("old", life + 60), ("young", life - 60)):
+        (folder / f"{name}.parquet").write_bytes(b"x")
+        os.utime(folder / f"{name}.parquet", (time.time() - age,) * 2)
+    stage.publish()
+    with running(a_worker(stage, node)):
+        eventually(lambda: submitted(stage), what="it works")
+    assert not (folder / "old.parquet").exists()
+    assert (folder / "young.parquet").exists()

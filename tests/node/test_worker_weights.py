@@ -1,0 +1,164 @@
+"""Weights that cannot be used, and machines that compute wrongly: the worker commits to nothing false."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from node.engine import TorchEngine
+from protocol.errors import (
+    IntegrityError,
+)
+from protocol.identity import Key
+from tests.node.stage import Stage, eventually, running
+from tests.node.working import a_worker, submitted, told, waits_because
+from tests.world import World
+
+
+class FaultyEngine(TorchEngine):
+    """Right in prefill, wrong in decoding: as a machine with a fault in one of two kernels."""
+
+    def _sample(self, hidden, keys, position, temperature):
+        tokens, logprobs = super()._sample(hidden, keys, position, temperature)
+        return (tokens + (position == 0)) % self.vocabulary, logprobs
+
+
+class OverflowingEngine(TorchEngine):
+    """Computes no numbers with the first version it loads, though its weights are some."""
+
+    loads = 0
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        self.loads += 1
+        if self.loads == 1:
+            with torch.no_grad():
+                self._model.base_model.norm.weight.fill_(float("nan"))
+
+
+def test_it_never_submits_what_its_own_check_rejects(stage: Stage) -> None:
+    node = stage.seated()
+    stage.publish()
+    worker = a_worker(stage, node, engine=FaultyEngine)
+    with running(worker) as ended:
+        assert ended.event.wait(20)
+        assert isinstance(ended.error, IntegrityError)
+        assert ended.error.exit_code == 8
+        assert not submitted(stage)
+        assert not worker.journal.all()
+
+
+def test_a_version_that_cannot_be_loaded_is_waited_out(stage: Stage) -> None:
+    """The bytes are the chain's, so they are nobody's fault here; the next version may be right."""
+    node = stage.seated()
+    stage.publish(_without_a_tensor(stage))
+    with running(a_worker(stage, node)) as ended:
+        eventually(waits_because(stage, "cannot be used"), what="the status says so")
+        stage.publish()
+        eventually(lambda: [s.step for s in submitted(stage)], what="it works on the next version")
+        assert {s.step for s in submitted(stage)} == {1}
+        assert not ended.event.is_set()
+
+
+def test_a_version_that_holds_a_nan_is_waited_out(stage: Stage) -> None:
+    """Or one bad version would end every node at once, each with the advice to look for faulty memory."""
+
+    from safetensors.torch import load_file, save_file
+
+    folder = stage.folder / "nan"
+    shutil.copytree(stage.tiny.model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, folder / "model.safetensors")
+    node = stage.seated()
+    stage.publish(folder)
+    with running(a_worker(stage, node)) as ended:
+        eventually(waits_because(stage, "cannot be used"), what="the status says so")
+        stage.publish()
+        eventually(lambda: [s.step for s in submitted(stage)], what="it works on the next version")
+        assert {s.step for s in submitted(stage)} == {1}
+        assert not ended.event.is_set()
+
+
+def test_a_version_that_computes_no_numbers_is_waited_out(stage: Stage) -> None:
+    node = stage.seated()
+    stage.publish()
+    with running(a_worker(stage, node, engine=OverflowingEngine)) as ended:
+        eventually(waits_because(stage, "computes no numbers"), what="the status says so")
+        assert not submitted(stage)
+        stage.publish()
+        eventually(lambda: [s.step for s in submitted(stage)], what="it works on the next version")
+        assert {s.step for s in submitted(stage)} == {1}
+        assert not ended.event.is_set()
+
+
+def test_a_version_of_another_model_is_never_loaded(stage: Stage) -> None:
+
+    node = stage.seated()
+    folder = stage.folder / "other"
+    shutil.copytree(stage.tiny.model, folder)
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    stage.publish(folder)
+    worker = a_worker(stage, node)
+    with running(worker):
+        eventually(waits_because(stage, "config.json"), what="the status says so")
+        seen = told(stage)["at"]
+        eventually(
+            lambda: told(stage)["at"] != seen and waits_because(stage, "config.json")(), what="not at the second try"
+        )
+        assert worker._engine._model is None
+        assert not submitted(stage)
+
+
+def _without_a_tensor(stage: Stage) -> Path:
+
+    from safetensors.torch import load_file, save_file
+
+    folder = stage.folder / "short"
+    shutil.copytree(stage.tiny.model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def test_weights_of_another_run_in_the_same_home_are_replaced(stage: Stage) -> None:
+    """The folder holds a step 0 already, of other weights. What the chain says counts, not the number."""
+    from node.versions import Versions
+
+    other = stage.publish(stage.variant(0.5))
+    versions = Versions(stage.connection(Key.generate()), stage.home("node").data / "weights")
+    before = (versions.folder(other) / "model.safetensors").read_bytes()
+    versions.close()
+    world = World.fresh(stage.world.anvil, spec_digest=stage.tiny.spec.digest)
+    second = Stage(world, stage.tiny, stage.folder / "second")
+    try:
+        published = second.publish()
+        assert published.step == other.step
+        versions = Versions(second.connection(Key.generate()), stage.home("node").data / "weights")
+        assert (versions.folder(published) / "model.safetensors").read_bytes() != before
+        versions.close()
+    finally:
+        second.close()
+
+
+def test_a_version_that_nobody_keeps_any_more_is_not_waited_for(stage: Stage) -> None:
+    from node.versions import Versions
+    from protocol.errors import Unavailable
+
+    first = stage.publish()
+    for _ in range(stage.tiny.spec.versions_kept):
+        last = stage.publish()
+    versions = Versions(stage.connection(Key.generate()), stage.folder / "weights")
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match="older than what anybody keeps"):
+        versions.folder(first)
+    assert time.monotonic() - started < 2
+    assert versions.folder(last).exists()
+    versions.close()

@@ -1,0 +1,87 @@
+"""What tests of the worker share: a worker on a stage, and what can be seen of it from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from node.engine import TorchEngine
+from node.settings import WorkSettings
+from node.worker import Worker
+from protocol.chain import Sender
+from protocol.chain.client import Call
+from protocol.chain.events import Submitted
+from protocol.chain.index import EventIndex
+from protocol.identity import Key
+from protocol.verdict import Details, Outcome, Receipt
+from tests.node.stage import Stage
+
+QUICK = WorkSettings(retry_seconds=0.05, self_check_share=0.2)
+
+
+def a_worker(
+    stage: Stage, node: Key, *, name: str = "node", engine: Callable[[str], TorchEngine] | None = None
+) -> Worker:
+    return Worker(stage.connection(node), stage.home(name), QUICK, engine or (lambda dtype: TorchEngine(dtype)))
+
+
+def submitted(stage: Stage) -> list[Submitted]:
+    index = EventIndex(stage.world.chain)
+    index.poll()
+    return [s for _, s in index.events(Submitted)]
+
+
+def stored(stage: Stage, node: Key) -> int:
+    """Works of the node that the hub holds."""
+    client, run, trainer = stage.client(node), stage.world.run, stage.world.trainer.key.address
+    works = [ref_of(s).work_id(run) for s in submitted(stage) if s.node == node.address]
+    return sum(client.stored(work, trainer) is not None for work in works)
+
+
+def ref_of(s: Submitted):
+    from protocol.chain.types import Ref
+
+    return Ref(s.node, s.step, s.sequence, s.root)
+
+
+def told(stage: Stage, name: str = "node") -> dict[str, object]:
+    return stage.home(name).read_status() or {}
+
+
+def waits_because(stage: Stage, reason: str, name: str = "node") -> Callable[[], bool]:
+    return lambda: told(stage, name).get("state") == "waiting" and reason in str(told(stage, name).get("reason"))
+
+
+def judged(stage: Stage, validator: Key, work: bytes, outcome: Outcome) -> None:
+    """A validator's receipt, posted at the hub."""
+    s = next(s for s in submitted(stage) if ref_of(s).work_id(stage.world.run) == work)
+    domain = stage.world.chain.domain
+    rule = "" if outcome == Outcome.ACCEPT else "sampling"
+    details = Details(
+        protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=s.run, work=work.hex(), node=s.node, step=s.step,
+        sequence=s.sequence, root=s.root.hex(), units=s.units, spec="00" * 32, outcome=int(outcome), rule=rule,
+        measured="1" if rule else "", threshold="0" if rule else "", detail="row 0" if rule else "", samples="0" * 63 + "1", sequences_checked=1,
+        proofs_checked=1, tokens_checked=1, time=1,
+    )  # fmt: skip
+    stage.client(validator).post_receipt(Receipt.issue(details, validator, domain).encode())
+
+
+class Hooked(Sender):
+    """Does something just before or after a transaction is sent, as other parties might."""
+
+    before: Callable[[], None] | None = None
+    after: Callable[[], None] | None = None
+
+    def send(self, call: Call, *, name: str | None = None):
+        if self.before:
+            hook, self.before = self.before, None
+            hook()
+        sent = super().send(call, name=name)
+        if self.after:
+            hook, self.after = self.after, None
+            hook()
+        return sent
+
+
+def hooked(worker: Worker) -> Hooked:
+    worker._sender = Hooked(worker._sender.chain, worker._sender.key, worker._sender._journal)
+    return worker._sender
