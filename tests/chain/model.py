@@ -4,8 +4,8 @@ Here units stand with the work they were claimed for: with its seat, in a case, 
 time of the work. What the contracts keep as counters, rings and packed words is derived, so that the two agree only if
 the contracts keep their books right.
 
-Covers: stake, seats (join, renew, leave, ban, release), budgets, publication, work, rewards, cases, strikes, the bench.
-Does not cover: rotation, hand-over, gates, impeachment, pay of validators, signatures (the caller says who signed).
+Covers: stake, seats (join, renew, rotate, hand over, leave, ban, release), budgets, publication, work, rewards, cases, strikes,
+the bench, impeachment. Does not cover: gates, pay of validators, signatures (the caller says who signed).
 
 A method is one transaction: `by` sends it, `at` is its block time. It raises Refused with the name of the contract's error,
 and then whoever called it throws the model away and goes on with the copy from before.
@@ -96,7 +96,11 @@ class Case:
 @dataclass
 class Seat:
     node: str
+    """Its name: the first key it had."""
+    rotated_to: str | None = None
     operator: str = ""
+    offered: str | None = None
+    """To whom its operator would hand it over."""
     role: Role = Role.NONE
     hardware: int = 0
     since: int = 0
@@ -109,6 +113,10 @@ class Seat:
     swept: bool = False
     works: list[Work] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        return self.rotated_to or self.node
 
     def serves(self, now: int) -> bool:
         return self.role == Role.ACTIVE or (self.role == Role.BANNED and now < self.until)
@@ -162,11 +170,16 @@ class Run:
     publications: list[Publication] = field(default_factory=list)
     seats: dict[str, Seat] = field(default_factory=dict)
     validators: dict[str, Validator] = field(default_factory=dict)
-    charges: set[tuple[Ref, str]] = field(default_factory=set)
-    """(work, whose signature served to accuse its author): a signature serves once."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Keys rotated in, and the seats they are of."""
+    charges: dict[tuple[Ref, str], int] = field(default_factory=dict)
+    """(work, whose signature served to accuse its author) and the case: a signature serves once."""
+    impeached: set[tuple[Ref, str]] = field(default_factory=set)
 
     def seat(self, node: str) -> Seat:
-        return self.seats.setdefault(node, Seat(node))
+        """The seat that a key has or had; an empty one where it has none."""
+        name = self.names.get(node, node)
+        return self.seats.setdefault(name, Seat(name))
 
     def validator(self, address: str) -> Validator:
         return self.validators.setdefault(address, Validator())
@@ -330,12 +343,39 @@ class Model:
         r, seat = self.runs[run], self.runs[run].seat(node)
         require(seat.role != Role.BANNED, "WrongState")
         require(seat.role == Role.NONE or seat.operator == by, "Denied")
+        require(seat.rotated_to in (None, node), "Denied")
         require(at <= deadline, "TooLate")
         require(consents, "Denied")
         missing = max(0, r.policy.node_stake - seat.locked)
         self._lock(by, missing)
         seat.operator, seat.role, seat.hardware, seat.since, seat.until = by, Role.ACTIVE, hardware, block, 0
         seat.locked += missing
+
+    def rotate(
+        self, by: str, at: int, block: int, run: int, node: str, new: str, deadline: int, consents: bool
+    ) -> None:
+        r, seat = self.runs[run], self.runs[run].seat(node)
+        require(by == seat.operator, "Denied")
+        require(new not in r.names and r.seat(new).role == Role.NONE, "WrongState")
+        require(at <= deadline, "TooLate")
+        require(consents, "Denied")
+        del r.seats[new]
+        r.names[new] = seat.node
+        seat.rotated_to, seat.since = new, block
+
+    def offer(self, by: str, run: int, node: str, to: str) -> None:
+        seat = self.runs[run].seat(node)
+        require(by == seat.operator, "Denied")
+        seat.offered = to
+
+    def accept(self, by: str, block: int, run: int, node: str) -> None:
+        """The stake behind the seat moves along, and so do its rewards and what can still be held against it."""
+        seat = self.runs[run].seat(node)
+        require(by == seat.offered, "Denied")
+        for address, amount in ((seat.operator, -seat.locked), (by, seat.locked)):
+            self.account(address).active += amount
+            self.account(address).locked += amount
+        seat.operator, seat.offered, seat.since = by, None, block
 
     def leave(self, by: str, at: int, run: int, node: str) -> None:
         r, seat = self.runs[run], self.runs[run].seat(node)
@@ -368,25 +408,25 @@ class Model:
         """`items`: (root, units) of each file, their sequence numbers counted up from `sequence`."""
         r = self.runs[run]
         seat, units = r.seat(by), sum(units for _, units in items)
-        self._take_turn(r, seat, at, step, sequence, beacon, len(items), units)
+        self._take_turn(r, seat, by, at, step, sequence, beacon, len(items), units)
         require(all(0 < units <= r.policy.max_units for _, units in items), "InvalidUnits")
         for i, (root, units) in enumerate(items):
             seat.works.append(Work(Ref(by, step, sequence + i, root), at, units))  # type: ignore[arg-type]
 
     def skip(self, by: str, at: int, run: int, step: int, sequence: int, beacon: bytes) -> None:
         r, seat = self.runs[run], self.runs[run].seat(by)
-        self._take_turn(r, seat, at, step, sequence, beacon, 1, 0)
+        self._take_turn(r, seat, by, at, step, sequence, beacon, 1, 0)
         self._strike(r, seat, at, 1)
 
     def _take_turn(
-        self, r: Run, seat: Seat, at: int, step: int, sequence: int, beacon: bytes, many: int, units: int
+        self, r: Run, seat: Seat, by: str, at: int, step: int, sequence: int, beacon: bytes, many: int, units: int
     ) -> None:
         """Uses up sequence numbers, and reserves what the units earn."""
         require(step < len(r.publications), "WrongStep")
         head = r.publications[step]
         require(head.superseded == 0 or at < head.superseded + r.policy.grace, "WrongStep")
         require(beacon == head.beacon, "WrongBeacon")
-        require(seat.serves(at), "Denied")
+        require(seat.serves(at) and by == seat.key, "Denied")
         require(seat.since < head.block, "SeatTooYoung")
         require(seat.open_hard == 0, "CaseOpen")
         suspended = seat.strikes >= r.policy.strikes and at < seat.strikes_since + r.policy.window
@@ -486,7 +526,7 @@ class Model:
         require(len(refs) > 0, "ZeroAmount")
         seat = r.seat(refs[0].node)
         require(not seat.swept, "WrongState")
-        require(all(ref.node == seat.node for ref in refs), "Denied")
+        require(all(r.seat(ref.node) is seat for ref in refs), "Denied")
         taken = [work for work in seat.works if work.ref in refs and work.case == 0 and r.in_window(work, at)]
         require(len(taken) > 0, "WrongState")
         earliest = min(work.time for work in taken)
@@ -523,7 +563,7 @@ class Model:
         require(samples != 0, "NoCommonSample")
         require((ref, co_signer or by) not in r.charges, "Denied")
         self._require_party(r, by, work.time, at)
-        r.charges.add((ref, co_signer or by))
+        r.charges[ref, co_signer or by] = len(seat.cases) + 1
         case = Case(by, work.time, at + r.policy.appeal, 1, samples=samples, co_signer=co_signer)
         self._open(r, seat, at, case, taken)
 
@@ -531,7 +571,7 @@ class Model:
         r, seat, case = self._case(run, node, number)
         require(case.stage == Stage.OPEN, "WrongState")
         require(at < case.deadline, "TooLate")
-        if by not in (seat.operator, seat.node):
+        if by not in (seat.operator, seat.key):
             require(by not in case.parties, "Denied")
             self._require_party(r, by, case.earliest, at)
             case.appellant = by
@@ -553,6 +593,16 @@ class Model:
         require(case.open, "WrongState")
         require(at >= case.deadline, "TooEarly")
         self._close(r, seat, number, Stage.UPHELD if case.stage == Stage.OPEN else Stage.UNDECIDED, at)
+
+    def impeach(self, by: str, run: int, ref: Ref, number: int, validator: str, samples: int, accepted: bool) -> None:
+        """`samples`: those that the validator's receipt vouches for; `accepted`: it has signed exactly that."""
+        r, _, case = self._case(run, ref.node, number)
+        require(case.stage == Stage.UPHELD and (ref, validator) not in r.impeached, "WrongState")
+        require(r.charges.get((ref, case.co_signer or case.challenger)) == number, "WrongState")
+        require(case.samples & samples != 0, "NoCommonSample")
+        require(accepted, "Denied")
+        r.impeached.add((ref, validator))
+        self._lose_bond(r, validator, by, r.policy.finder_bps)
 
     def _case(self, run: int, node: str, number: int) -> tuple[Run, Seat, Case]:
         seat = self.runs[run].seat(node)

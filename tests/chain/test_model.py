@@ -93,6 +93,13 @@ class Machine(RuleBasedStateMachine):
         cases = self._run(run).seat(seat).cases
         return cases[number - 1].stage if 0 < number <= len(cases) else Stage.NONE
 
+    def _operator(self, seat: Seat) -> Any:
+        return next((person for person in PEOPLE if person.address == seat.operator), OPERATORS[0])
+
+    def _worker(self, run: int, node: Any) -> Any:
+        """The key with which the node's seat works now."""
+        return next(key for key in NODES if key.address == self._run(run).seat(node.address).key)
+
     def _owner(self, run: int) -> Any:
         return next(owner for owner in OWNERS if owner.address == self._run(run).policy.owner)
 
@@ -196,6 +203,23 @@ class Machine(RuleBasedStateMachine):
     def ban(self, run: int, node: Any, right: bool, other: Any) -> None:
         self.twins.ban(self._owner(run) if right else other, run, node.address)
 
+    @often(2, run=runs, node=nodes, new=nodes, right=mostly, other=anyone, valid=st.sampled_from("vvvvvex"))
+    def rotate(self, run: int, node: Any, new: Any, right: bool, other: Any, valid: str) -> None:
+        by = self._operator(self._run(run).seat(node.address)) if right else other
+        if valid == "v":
+            self.twins.rotate(by, run, node.address, new)
+        elif valid == "e":
+            self.twins.rotate(by, run, node.address, new, deadline=self.twins.now)
+        else:
+            self.twins.rotate(by, run, node.address, new, for_run=run % 3 + 1)
+
+    @often(2, run=runs, node=nodes, to=st.sampled_from([*OPERATORS, VALIDATORS[4]]), right=mostly, other=anyone)
+    def hand_over(self, run: int, node: Any, to: Any, right: bool, other: Any) -> None:
+        self.twins.offer(
+            self._operator(self._run(run).seat(node.address)) if right else other, run, node.address, to.address
+        )
+        self.twins.accept(to if right else other, run, node.address)
+
     @often(2, which=pick, late=st.booleans(), by=anyone)
     def release(self, which: int, late: bool, by: Any) -> None:
         leaving = [(n, seat) for n, seat in self._seats() if seat.until and seat.locked] or self._seats()
@@ -219,9 +243,15 @@ class Machine(RuleBasedStateMachine):
         items = [(bytes([sequence % 256, i]) * 16, size) for i, size in enumerate(sizes)]
         self.twins.submit(node, run, step, sequence, beacon, items)
 
-    @often(7, run=runs, node=st.sampled_from(NODES[:2]), size=st.integers(1, 25), publish=mostly)
-    def submit(self, run: int, node: Any, size: int, publish: bool) -> None:
-        self._submit(run, node, [size], "")
+    @often(
+        7,
+        run=runs,
+        node=st.sampled_from(NODES[:2]),
+        size=st.integers(1, 25),
+        old_key=st.sampled_from([False] * 9 + [True]),
+    )
+    def submit(self, run: int, node: Any, size: int, old_key: bool) -> None:
+        self._submit(run, node if old_key else self._worker(run, node), [size], "")
 
     @often(4, run=runs, node=nodes, sizes=st.lists(st.integers(0, 12), max_size=4), fault=st.sampled_from("     nbs"))
     def submit_many(self, run: int, node: Any, sizes: list[int], fault: str) -> None:
@@ -351,6 +381,7 @@ class Machine(RuleBasedStateMachine):
         settling: bool,
     ) -> None:
         """From submission to verdict, with nothing in between: verdicts would else be rare."""
+        node = self._worker(run, node)
         self._submit(run, node, [7, 4], "")
         seat = self._run(run).seat(node.address)
         if not seat.works:
@@ -360,7 +391,7 @@ class Machine(RuleBasedStateMachine):
             self.twins.accuse(bench[0], run, seat.works[-1].ref, 3, bench[1], 1)
         else:
             self.twins.challenge(bench[0], run, [work.ref for work in seat.works[-3:]])
-        by = next(operator for operator in OPERATORS if operator.address == seat.operator)
+        by = self._operator(seat)
         case = (run, seat.node, len(self._run(run).seat(node.address).cases))
         self.twins.appeal({"operator": by, "node": node, "validator": bench[2]}[appellant], *case)
         for i, juror in enumerate(bench[2:] if speaking else []):
@@ -369,6 +400,22 @@ class Machine(RuleBasedStateMachine):
         if self._stage(*case) in (Stage.OPEN, Stage.APPEALED) and settling:
             self._wait_for(self._run(run).seat(seat.node).cases[case[2] - 1].deadline)
             self.twins.settle(by, *case)
+
+    @often(
+        3,
+        which=pick,
+        by=anyone,
+        who=validators,
+        samples=st.sampled_from([0, 1, 3, 3, 4]),
+        outcome=st.sampled_from("aaaas"),
+    )
+    def impeach(self, which: int, by: Any, who: Any, samples: int, outcome: str) -> None:
+        """For a work of a case that convicted, if there is one; the receipt says accepted, or soft."""
+        charged = [(n, ref, number) for n, r in self.twins.model.runs.items() for (ref, _), number in r.charges.items()]
+        upheld = [entry for entry in charged if self._stage(entry[0], entry[1].node, entry[2]) == Stage.UPHELD]
+        if charged:
+            run, ref, number = (upheld or charged)[which % len(upheld or charged)]
+            self.twins.impeach(by, run, ref, number, who, samples, outcome=1 if outcome == "a" else 2)
 
     @often(4, which=pick, by=anyone, early=st.sampled_from([0, 0, 1, 2]))
     def settle(self, which: int, by: Any, early: int) -> None:
@@ -416,6 +463,8 @@ FAULTS: dict[str, tuple[str, Any]] = {
     "an appeal is free for a validator": ("Case.parties", property(lambda case: [case.challenger])),
     "no work can be disputed": ("Run.in_window", lambda r, w, now: False),
     "a hard case stops no pay": ("Seat.open_hard", property(lambda seat: 0)),
+    "an old key goes on working": ("Seat.key", property(lambda seat: seat.node)),
+    "who vouched for a false sample loses nothing": ("Model.impeach", lambda *_: None),
     "a conviction takes no penalty": ("Model._convict", lambda m, r, seat, case, at: setattr(seat, "swept", True)),
 }
 

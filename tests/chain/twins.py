@@ -43,7 +43,7 @@ def key(name: str) -> Key:
 OWNERS = [key("owner 0"), key("owner 1")]
 TRAINER = key("trainer")
 OPERATORS = [key("operator 0"), key("operator 1")]
-NODES = [key("node 0"), key("node 1"), key("node 2")]
+NODES = [key(f"node {i}") for i in range(4)]
 VALIDATORS = [key(f"validator {i}") for i in range(5)]
 PEOPLE = [*OWNERS, TRAINER, *OPERATORS, *NODES, *VALIDATORS]
 
@@ -196,6 +196,24 @@ class Twins:
 
         self._act(by, "runs", "join", [run, node.address, node.peer, hardware, deadline, signature, b""], rule)
 
+    def rotate(self, by: Key, run: int, node: str, new: Key, *, deadline: int = FOREVER, for_run: int = 0) -> None:
+        """`for_run`: another run that the consent of the new key is for."""
+        hardware = self.model.runs[run].seat(node).hardware
+        signature = self._consent(for_run or run, by.address, new, hardware, deadline)
+        consents = for_run in (0, run)
+
+        def rule(m: Model, at: int) -> None:
+            m.rotate(by.address, at, self._height() + 1, run, node, new.address, deadline, consents)
+
+        self._act(by, "runs", "rotate", [run, node, new.address, new.peer, deadline, signature], rule)
+
+    def offer(self, by: Key, run: int, node: str, to: str) -> None:
+        self._act(by, "runs", "offer", [run, node, to], lambda m, at: m.offer(by.address, run, node, to))
+
+    def accept(self, by: Key, run: int, node: str) -> None:
+        rule = lambda m, at: m.accept(by.address, self._height() + 1, run, node)  # noqa: E731
+        self._act(by, "runs", "accept", [run, node], rule)
+
     def leave(self, by: Key, run: int, node: str) -> None:
         self._act(by, "runs", "leave", [run, node], lambda m, at: m.leave(by.address, at, run, node))
 
@@ -254,6 +272,14 @@ class Twins:
         signer = (second.address, named) if signed_for == run else None
         arguments = [run, ref.as_tuple(), samples, b"\x0e" * 32, receipt]
         self._act(by, "court", "accuse", arguments, lambda m, at: m.accuse(by.address, at, run, ref, samples, signer))
+
+    def impeach(self, by: Key, run: int, ref: Ref, number: int, who: Key, samples: int, *, outcome: int = 1) -> None:
+        """`who` has signed `outcome` (1: accepted) for these samples."""
+        details = b"\x0c" * 32
+        verdict = Verdict(run, ref.work_id(run), outcome, samples, details)
+        receipt = (who.address, samples, details, self._signature(who, verdict))
+        rule = lambda m, at: m.impeach(by.address, run, ref, number, who.address, samples, outcome == 1)  # noqa: E731
+        self._act(by, "court", "impeach", [run, ref.as_tuple(), number, receipt], rule)
 
     def appeal(self, by: Key, run: int, seat: str, number: int) -> None:
         rule = lambda m, at: m.appeal(by.address, at, run, seat, number)  # noqa: E731
@@ -351,7 +377,10 @@ class Twins:
                 expected_validator = (v.approved, v.since, v.until, at_risk, v.locked)
                 yield self._reading("court", "validators", [number, validator.address], expected_validator)
             for node in NODES:
-                yield from self._seat_readings(number, run, run.seat(node.address))
+                name = run.seat(node.address).node
+                yield self._reading("runs", "seatOf", [number, node.address], name.lower())
+            for seat in run.seats.values():
+                yield from self._seat_readings(number, run, seat)
 
     def _seat_readings(self, number: int, run: Run, seat: Seat) -> Any:
         yield self._reading("runs", "claimable", [number, seat.node], run.claimable(seat, self.now))
@@ -425,8 +454,8 @@ def _buckets(ring: int) -> tuple[int, dict[int, int]]:
 
 def _compare_seat(run: Run, seat: Seat, seen: tuple[Any, ...]) -> str:
     """Units are compared as of the last time the contract looked at its clock."""
-    (operator, role, hardware, _rotated, since, most, ring, vested, step, following, held, cases, open_cases, open_hard,
-     strikes, strikes_since, swept, locked, safe, until, _key) = seen  # fmt: skip
+    (operator, role, hardware, rotated, since, most, ring, vested, step, following, held, cases, open_cases, open_hard,
+     strikes, strikes_since, swept, locked, safe, until, key) = seen  # fmt: skip
     newest, units = _buckets(ring)
     young: Counter[int] = Counter()
     old = 0
@@ -440,6 +469,7 @@ def _compare_seat(run: Run, seat: Seat, seen: tuple[Any, ...]) -> str:
     pairs = {
         "operator": (operator, _address(seat.operator)),
         "role": (Role(role), seat.role),
+        "key": (key if rotated else None, seat.rotated_to and _address(seat.rotated_to)),
         "hardware": (hardware, seat.hardware),
         "since": (since, seat.since),
         "most": (most, run.most_units(seat)),
