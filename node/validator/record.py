@@ -13,7 +13,7 @@ from functools import lru_cache
 from protocol import rendezvous
 from protocol.chain.events import Appealed, Challenged, Event, Joined, Rotated, Settled, Submitted, ValidatorSeated
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref
+from protocol.chain.types import Ref, Stage
 
 CaseName = tuple[str, int]
 """Seat and number of a case."""
@@ -35,6 +35,8 @@ class Record:
         self._seats: dict[str, str] = {}  # key of a node → name of its seat, where they differ
         self.cases: dict[CaseName, list[Ref]] = {}
         self.appeals: set[CaseName] = set()
+        self.convictions: dict[CaseName, Ref] = {}
+        """Works that hard cases found false in the end."""
         kinds = (Joined, Rotated, Submitted, ValidatorSeated, Challenged, Appealed, Settled)
         for event in sorted((event for kind in kinds for event, _ in self._index.events(kind)), key=_place):
             self.add(event)
@@ -58,7 +60,9 @@ class Record:
                 self.appeals.add((appealed.seat, appealed.number))
             case Settled() as settled:
                 self.appeals.discard((settled.seat, settled.number))
-                self.cases.pop((settled.seat, settled.number), None)
+                refs = self.cases.pop((settled.seat, settled.number), [])
+                if refs and settled.hard and settled.verdict == Stage.UPHELD:
+                    self.convictions[settled.seat, settled.number] = refs[0]  # a hard case concerns one work
             case ValidatorSeated() as seated:
                 self._service[seated.validator] = seated.until
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from node.validator.bench import Bench
 from node.validator.court import Court
+from node.validator.impeachment import Impeachment
 from node.validator.journal import Journal
 from node.validator.judge import details
 from node.validator.jury import Jury
@@ -70,6 +71,9 @@ class ValidatorService:
         sender = Sender(connection.chain, connection.key, self._transactions)
         self._court = Court(connection, self._journal, settings, sender)
         self._jury = Jury(connection, sender, self._judge_for_jury, settings.retry_seconds)
+        self._impeachment = Impeachment(
+            connection, sender, lambda work: self._receipts.get(work, {}), settings.retry_seconds
+        )
         self._index = connection.index(home.data / "chain.sqlite")
         self._record = Record(self._index, connection.run)
         self._behind = True  # whether news of the chain may have been missed
@@ -121,6 +125,7 @@ class ValidatorService:
         self._court.decide(self._told, validators, now)
         self._court.challenge(now)
         self._court.settle(now)
+        self._impeachment.turn(self._record)
         if reached:
             self._at_hub(lambda: self._court.ask(self._requested)) and self._at_hub(self._court.post)
         if not judged:
@@ -147,9 +152,8 @@ class ValidatorService:
         self._behind = False
         ended = self._now() - self._c.policy.window
         self._tasks = {work: task for work, task in self._tasks.items() if task.committed_at > ended}
-        for work in [
-            work for work, told in self._receipts.items() if all(r.details.time <= ended for r in told.values())
-        ]:
+        done = self._now() - 2 * self._c.policy.span  # no stake answers for what was signed before
+        for work in [w for w, told in self._receipts.items() if all(r.details.time <= done for r in told.values())]:
             del self._receipts[work]
 
     def _find_tasks(self) -> None:
