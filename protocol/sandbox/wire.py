@@ -30,14 +30,18 @@ class WireError(Exception):
 
 
 def encode(head: dict[str, Any], arrays: Arrays | None = None) -> bytes:
-    arrays = arrays or {}
+    return b"".join(pieces(head, arrays or {}))
+
+
+def pieces(head: dict[str, Any], arrays: Arrays) -> list[bytes | memoryview]:
+    """A message in parts to be written one after another; those of arrays are views, not copies."""
     head = {**head, "arrays": [[name, array.dtype.name, len(array)] for name, array in arrays.items()]}
     text = json.dumps(head).encode()
-    bodies = [np.ascontiguousarray(array).tobytes() for array in arrays.values()]
-    return b"".join([struct.pack(">I", len(text)), text, *bodies])
+    bodies = [memoryview(np.ascontiguousarray(array)) for array in arrays.values()]
+    return [struct.pack(">I", len(text)), text, *(body.cast("B") for body in bodies if body.nbytes)]
 
 
-def read(receive: Callable[[int], bytes], *, cap: int) -> tuple[dict[str, Any], Arrays]:
+def read(receive: Callable[[int], bytes | bytearray], *, cap: int) -> tuple[dict[str, Any], Arrays]:
     """Reads one message with `receive(n)`, which returns exactly n bytes or raises. `cap` bounds all arrays together."""
     (size,) = struct.unpack(">I", receive(4))
     if size > HEAD_BYTES_MAX:
