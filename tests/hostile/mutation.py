@@ -167,10 +167,10 @@ class Mutator:
                 return data[:at] + changed + data[at + len(changed) :]
             case 1:
                 return data[:at] + changed + data[end:]
-        return _moved(data, at, data[at:end], changed)
+        return moved(data, at, data[at:end], changed)
 
 
-def _moved(data: bytes, at: int, old: bytes, new: bytes) -> bytes:
+def moved(data: bytes, at: int, old: bytes, new: bytes) -> bytes:
     """`new` in the place of `old`, with a footer that knows where everything is now."""
     fields, body = footer_of(data)
     by = len(new) - len(old)
