@@ -69,7 +69,10 @@ def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict
     arrays: wire.Arrays = {}
     try:
         file = pq.ParquetFile(
-            path, thrift_string_size_limit=footer.FOOTER_BYTES_MAX, thrift_container_size_limit=1 << 16, pre_buffer=False
+            path,
+            thrift_string_size_limit=footer.FOOTER_BYTES_MAX,
+            thrift_container_size_limit=1 << 16,
+            pre_buffer=False,
         )
         found, expected = file.schema_arrow, schema()
         problem = None if found.remove_metadata().equals(expected) else _difference(found, expected)

@@ -77,7 +77,11 @@ def _chunk(file: BinaryIO, column: Struct, end: int) -> tuple[int, int]:
         raise Malformed("a column lies outside the file")
     if 10 in meta or 11 in meta:  # index_page_offset, dictionary_page_offset
         raise Malformed("a column has a dictionary")
-    at, length, values = _integer(meta, 9), _integer(meta, 7), _integer(meta, 5)  # data_page_offset, compressed, num_values
+    at, length, values = (
+        _integer(meta, 9),
+        _integer(meta, 7),
+        _integer(meta, 5),
+    )  # data_page_offset, compressed, num_values
     stop, width = at + length, _WIDTHS.get(_integer(meta, 1), 1)  # type
     if at < len(_MAGIC) or stop > end:
         raise Malformed("a column lies outside the file")

@@ -37,7 +37,7 @@ def pieces(head: dict[str, Any], arrays: Arrays) -> list[bytes | memoryview]:
     """A message in parts to be written one after another; those of arrays are views, not copies."""
     head = {**head, "arrays": [[name, array.dtype.name, len(array)] for name, array in arrays.items()]}
     text = json.dumps(head).encode()
-    bodies = [memoryview(np.ascontiguousarray(array)) for array in arrays.values()]
+    bodies = [np.ascontiguousarray(array).data for array in arrays.values()]
     return [struct.pack(">I", len(text)), text, *(body.cast("B") for body in bodies if body.nbytes)]
 
 
@@ -47,7 +47,7 @@ def read(receive: Callable[[int], bytes | bytearray], *, cap: int) -> tuple[dict
     if size > HEAD_BYTES_MAX:
         raise WireError(f"head of {size} bytes")
     try:
-        head = parse(receive(size), "head")
+        head = parse(bytes(receive(size)), "head")
         wanted = [(str(name), _TYPES[kind], int(length)) for name, kind, length in head.pop("arrays")]
     except (Malformed, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"head cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""A reader of these tests' own, so that its memory and its deaths are theirs."""
+"""A reader of these tests' own, so that its memory and its deaths are theirs, and a node whose work is always the same."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from protocol.identity import Key
 from protocol.sandbox import Sandbox
 from tests.tiny_run import TinyRun
+
+NODE = Key.from_secret(b"\x11" * 32)
 
 
 @pytest.fixture(scope="package")
 def run(tiny_run: TinyRun) -> Iterator[TinyRun]:
     with Sandbox(tiny_run.spec) as sandbox:
         sandbox.warm_up()
-        yield replace(tiny_run, context=replace(tiny_run.context, sandbox=sandbox))
+        yield replace(tiny_run, node=NODE, context=replace(tiny_run.context, sandbox=sandbox))

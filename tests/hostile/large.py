@@ -56,9 +56,16 @@ def make(folder: Path, like: RunSpec, model: Path, *, samples: int, tokens: int)
         policy.get_input_embeddings().weight[END] = 0  # tied: its logit is 0, which is never the largest
     save_weights(policy, folder / WEIGHTS, torch.bfloat16)
     sampling = {"group_size": samples, "groups_per_submission": 1, "temperature": "0", "max_new_tokens": tokens}
-    digests = {name: hashlib.sha256((folder / f"{name}.json").read_bytes()).hexdigest() for name in ("config", "tokenizer")}
+    digests = {
+        name: hashlib.sha256((folder / f"{name}.json").read_bytes()).hexdigest() for name in ("config", "tokenizer")
+    }
     table = like.model_dump(mode="json")
-    table |= {"sampling": sampling, "reward": {}, "file_bytes_max": samples * tokens * 24, "model": table["model"] | digests}
+    table |= {
+        "sampling": sampling,
+        "reward": {},
+        "file_bytes_max": samples * tokens * 24,
+        "model": table["model"] | digests,
+    }
     (folder / "spec.json").write_text(json.dumps(table))
     candidate = _candidate(folder, root=bytes(32), units=0)
     candidate.context.sandbox.close()

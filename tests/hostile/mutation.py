@@ -22,7 +22,27 @@ from protocol.rollout import METADATA_KEY
 from tests.hostile import thrift
 
 MAGIC = b"PAR1"
-_NUMBERS = [0, 1, 2, 7, 8, 31, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, -1, -2, -(2**31), -(2**63)]
+_NUMBERS = [
+    0,
+    1,
+    2,
+    7,
+    8,
+    31,
+    255,
+    2**15,
+    2**16,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**40,
+    2**62,
+    2**63 - 1,
+    -1,
+    -2,
+    -(2**31),
+    -(2**63),
+]
 
 
 @dataclass(frozen=True)
@@ -33,7 +53,9 @@ class Case:
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(table, sink, **{"compression": "zstd", "use_dictionary": False, "write_statistics": False, **options})
+    pq.write_table(
+        table, sink, **{"compression": "zstd", "use_dictionary": False, "write_statistics": False, **options}
+    )
     return sink.getvalue()
 
 
@@ -159,7 +181,9 @@ class Mutator:
         header, end = thrift.decode(data, at)
         if rng.random() < 0.25:
             body = data[end : end + thrift.field(header, 3)[2]]
-            return data[:end] + rng.choice(_RAW)(rng, body).ljust(len(body), b"\0")[: len(body)] + data[end + len(body) :]
+            return (
+                data[:end] + rng.choice(_RAW)(rng, body).ljust(len(body), b"\0")[: len(body)] + data[end + len(body) :]
+            )
         _disturb(rng, header)
         changed = thrift.encode(header)
         match rng.randrange(3):
@@ -252,15 +276,21 @@ def _places(fields: thrift.Struct) -> Iterator[tuple[Any, int]]:
 
 def _another(rng: random.Random, kind: int, value: Any) -> Any:
     if kind in thrift.INTEGERS:
-        return rng.choice([*_NUMBERS, value + 1, value - 1, value * 2, value ^ 1 << rng.randrange(31), rng.randrange(12)])
+        return rng.choice(
+            [*_NUMBERS, value + 1, value - 1, value * 2, value ^ 1 << rng.randrange(31), rng.randrange(12)]
+        )
     if kind == thrift.I8:
         return rng.randrange(256)
     if kind == thrift.BINARY:
-        return rng.choice([b"", b"\xff\xfe", b"\0" * 8, value * 2, value[::-1], rng.randbytes(40), b"a" * 70_000, b"group"])
+        return rng.choice(
+            [b"", b"\xff\xfe", b"\0" * 8, value * 2, value[::-1], rng.randbytes(40), b"a" * 70_000, b"group"]
+        )
     if kind == thrift.DOUBLE:
         return rng.randbytes(8)
     if kind == thrift.LIST:
-        return [rng.choice([value[0], thrift.I32]), value[1]] if value[0] in thrift.INTEGERS else [value[0], value[1] * 2]
+        return (
+            [rng.choice([value[0], thrift.I32]), value[1]] if value[0] in thrift.INTEGERS else [value[0], value[1] * 2]
+        )
     return value
 
 
