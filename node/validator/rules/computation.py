@@ -24,6 +24,7 @@ def check(c: Candidate) -> Finding | None:
         except Malformed as error:
             return Finding("computation", Outcome.HARD, "malformed proof", "a proof", f"row {row}: {error}", 1 << row)
     found: dict[int, Finding | None] = {}
+    c.checked.proofs = 0
     for batch in c.prefilled(c.rows):
         try:
             scores = toploc.score([bits(hidden) for hidden in batch.values()], [c.samples[row].proofs for row in batch])
