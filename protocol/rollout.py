@@ -1,8 +1,9 @@
 """The rollout file: what a node uploads for one submission. One Parquet row per sample, groups in order.
 
 A header (canonical JSON under the key "murmuration" of the Parquet metadata) names run, node, step, sequence, beacon and
-spec, so that a file can be judged alone. Writing is for one's own work. Reading a stranger's file happens in the bounded
-child of protocol/sandbox.py only, because a Parquet decoder is a large surface.
+spec, so that a file can be judged alone. Pages are PLAIN, without dictionaries, under any codec: what they expand to is what
+they declare (protocol/sandbox/footer.py). Writing is for one's own work. Reading a stranger's file happens in the bounded
+child of protocol/sandbox only, because a Parquet decoder is a large surface.
 """
 
 from __future__ import annotations

@@ -64,12 +64,12 @@ class TokenScores:
 
 
 def score(
-    logits_TV: NDArray[np.float32], tokens: NDArray[np.integer[Any]], *, key: int, temperature: float
+    logits_TV: NDArray[np.float32], tokens: NDArray[np.integer[Any]], *, key: int, temperature: float, start: int = 0
 ) -> TokenScores:
-    """Scores the tokens of one sequence against a verifier's own logits [T, V]."""
+    """Scores tokens of one sequence against a verifier's own logits [T, V]; the first of them stands at position `start`."""
     length = len(tokens)
     logits = logits_TV.astype(np.float64)
-    noised = logits + temperature * noise(key, np.arange(length), logits.shape[1])
+    noised = logits + temperature * noise(key, np.arange(start, start + length), logits.shape[1])
     chosen = noised[np.arange(length), tokens]
     shifted = logits - logits.max(1, keepdims=True)
     normaliser = np.log(np.exp(shifted).sum(1))

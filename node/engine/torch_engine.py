@@ -9,7 +9,7 @@ Shapes: B rows of a batch, T tokens, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from node.engine import noise
 from node.engine.weights import build_model, load_weights
 from protocol import toploc
 from protocol.constants import TOPLOC_CHUNK
+
+TokenIds = Sequence[int] | NDArray[np.int32]
 
 _PREFILL_TOKENS = 1 << 14  # tokens of one prefill batch, padding included
 
@@ -151,24 +153,28 @@ class TorchEngine:
 
     # ---- checking ------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
-    def prefill(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
+    def prefill(self, sequences: Sequence[tuple[TokenIds, TokenIds]]) -> list[Tensor]:
         """Final hidden states [T, H] that produced each completion token, of (prompt, completion) pairs."""
+        found = {i: hidden for batch in self.prefill_in_batches(sequences) for i, hidden in batch.items()}
+        return [found[i] for i in range(len(sequences))]
+
+    @torch.inference_mode()
+    def prefill_in_batches(self, sequences: Sequence[tuple[TokenIds, TokenIds]]) -> Iterator[dict[int, Tensor]]:
+        """As `prefill`, a batch at a time and by index, of which nothing is kept here: memory does not grow with the work."""
         order = sorted(range(len(sequences)), key=lambda i: len(sequences[i][0]) + len(sequences[i][1]))
-        found: list[Tensor | None] = [None] * len(sequences)
         for batch in _batches(order, [len(p) + len(c) for p, c in sequences]):
             width = max(len(sequences[i][0]) + len(sequences[i][1]) for i in batch)
             ids = torch.zeros(len(batch), width, dtype=torch.long)
             mask = torch.zeros(len(batch), width, dtype=torch.long)
             for row, i in enumerate(batch):
-                tokens = [*sequences[i][0], *sequences[i][1]]
-                ids[row, : len(tokens)] = torch.tensor(tokens)
+                tokens = np.concatenate(sequences[i])
+                ids[row, : len(tokens)] = torch.as_tensor(tokens, dtype=torch.long)
                 mask[row, : len(tokens)] = 1
             hidden = self._model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-            for row, i in enumerate(batch):
-                start = len(sequences[i][0]) - 1
-                found[i] = hidden[row, start : start + len(sequences[i][1])]
-        return [hidden for hidden in found if hidden is not None]
+            starts = [len(sequences[i][0]) - 1 for i in batch]
+            ends = [start + len(sequences[i][1]) for start, i in zip(starts, batch, strict=True)]
+            yield {i: hidden[row, starts[row] : ends[row]] for row, i in enumerate(batch)}
+            del hidden
 
     @torch.inference_mode()
     def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from protocol.runspec import RunSpec
 from protocol.sandbox import Reading, Sandbox
 from protocol.signing import Domain
 from protocol.tokens import Tokens
+from protocol.verdict import Finding
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ class Checked:
     proofs: int = 0
     tokens: int = 0
 
+    def see(self, row: int, tokens: int) -> None:
+        """Counts a row once, however often it gets the prefill."""
+        if not self.samples >> row & 1:
+            self.samples |= 1 << row
+            self.tokens += tokens
+
 
 @dataclass
 class Candidate:
@@ -93,6 +100,8 @@ class Candidate:
     tokens: Tokens
     plan: PrefillPlan
     checked: Checked = field(default_factory=Checked)
+    sampled: dict[int, Finding | None] = field(default_factory=dict)
+    """What `sampling` has found in rows whose hidden states were at hand for `computation`."""
 
     @property
     def spec(self) -> RunSpec:
@@ -138,13 +147,16 @@ class Candidate:
         """Rows that get the prefill."""
         return self.plan.choose(self.work_id, self.commitment.block_hash, len(self.samples))
 
-    @cached_property
-    def hidden(self) -> Sequence[Tensor]:
-        """The validator's own hidden states [T, H] of the chosen rows."""
-        pairs = [(self.samples[row].prompt.tolist(), self.samples[row].completion.tolist()) for row in self.rows]
-        self.checked.samples = sum(1 << row for row in self.rows)
-        self.checked.tokens = sum(len(completion) for _, completion in pairs)
-        return self.engine.prefill(pairs)
+    def prefilled(self, rows: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+        """The validator's own hidden states [T, H] of these rows, a batch at a time, of which none is kept.
+
+        A large work's states would not fit into memory: whoever goes through them takes all that anybody needs of them.
+        """
+        pairs = [(self.samples[row].prompt, self.samples[row].completion) for row in rows]
+        for batch in self.engine.prefill_in_batches(pairs):
+            for i in batch:
+                self.checked.see(rows[i], len(pairs[i][1]))
+            yield {rows[i]: hidden for i, hidden in batch.items()}
 
 
 def submission_seed(candidate: Candidate) -> bytes:

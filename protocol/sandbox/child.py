@@ -12,13 +12,15 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from pathlib import Path
 from typing import Any, BinaryIO
 
+from protocol import toploc
 from protocol.errors import Malformed, MurmurationError
-from protocol.sandbox import wire
+from protocol.sandbox import footer, wire
 
-_ROW_GROUPS_MAX = 64
-_FOOTER_BYTES_MAX = 1 << 20
+_EXPANSION = 4  # times the largest file: what a file may decode to
+_LISTS = ("prompt", "completion", "logprobs", "proofs")
 
 
 def confine(memory: int) -> None:
@@ -63,16 +65,15 @@ def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict
 
     if os.path.getsize(path) > size:
         raise Malformed(f"file has more than {size} bytes")
+    footer.require_bounded(Path(path), rows=rows, most=_EXPANSION * size)
+    arrays: wire.Arrays = {}
     try:
         file = pq.ParquetFile(
-            path, thrift_string_size_limit=_FOOTER_BYTES_MAX, thrift_container_size_limit=1 << 16, pre_buffer=False
+            path,
+            thrift_string_size_limit=footer.FOOTER_BYTES_MAX,
+            thrift_container_size_limit=1 << 16,
+            pre_buffer=False,
         )
-        meta = file.metadata
-        if meta.num_rows != rows:
-            raise Malformed(f"{meta.num_rows} rows instead of {rows}")
-        if meta.num_row_groups > _ROW_GROUPS_MAX or meta.num_columns > 64 or meta.serialized_size > _FOOTER_BYTES_MAX:
-            raise Malformed("too many row groups or columns, or too large a footer")
-        _bound_uncompressed(meta, 4 * size)
         found, expected = file.schema_arrow, schema()
         problem = None if found.remove_metadata().equals(expected) else _difference(found, expected)
         missing = [name for name in expected.names if name not in found.names]
@@ -81,24 +82,26 @@ def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict
         header = (found.metadata or {}).get(METADATA_KEY)
         if header is None:
             raise Malformed("the header is missing")
-        table = file.read(columns=expected.names, use_threads=False)
-        table.validate(full=True)
-        columns = {name: _cast(table.column(name), expected.field(name).type) for name in expected.names}
+        for names in _portions(expected):
+            table = file.read(columns=names, use_threads=False)
+            table.validate(full=True)
+            for name in names:
+                arrays |= _flatten(name, _cast(table.column(name), expected.field(name).type), rows, tokens)
+            if sum(array.nbytes for array in arrays.values()) > _EXPANSION * size:
+                raise Malformed("holds more data than a file of its size may")
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's word, not the decoder's: this disk, or too many open files
         raise Malformed(f"not a readable rollout file: {str(error)[:200]}") from error
-    arrays = _flatten(columns, tokens)
     return {"header": header.decode("utf-8", "replace"), "problem": problem or _not_finite(arrays)}, arrays
 
 
-def _bound_uncompressed(meta: Any, most: int) -> None:
-    groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
-    declared = [g.column(c).total_uncompressed_size for g in groups for c in range(meta.num_columns)]
-    if min(declared, default=0) < 0 or sum(declared) > most:
-        raise Malformed("declares more data than a file of its size may hold")
+def _portions(expected: Any) -> list[list[str]]:
+    """Columns that are read at once: the small ones together, each list by itself, so that no two are decoded at a time."""
+    lists = [[name] for name in expected.names if name in _LISTS]
+    return [[name for name in expected.names if name not in _LISTS], *lists]
 
 
 def _difference(found: Any, expected: Any) -> str:
@@ -120,28 +123,33 @@ def _cast(column: Any, kind: Any) -> Any:
     return array if array.type.equals(kind) else array.cast(kind)
 
 
-def _flatten(columns: dict[str, Any], tokens: int) -> wire.Arrays:
+def _flatten(name: str, array: Any, rows: int, tokens: int) -> wire.Arrays:
     import numpy as np
 
-    arrays: wire.Arrays = {}
-    for name, array in columns.items():
-        if name not in ("prompt", "completion", "logprobs", "proofs"):
-            arrays[name] = array.to_numpy(zero_copy_only=False)
-            continue
-        lengths = np.diff(array.offsets.to_numpy())
-        if len(lengths) and lengths.max() > tokens:
-            raise Malformed(f"a list of {name} has {lengths.max()} entries, more than {tokens}")
-        values = array.flatten()
-        if values.null_count:
-            raise Malformed(f"a list of {name} holds nulls")
-        arrays[f"{name}.offsets"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        if name == "proofs":
-            sizes = np.array([len(v.as_buffer()) for v in values], np.int64)
-            arrays["proofs.sizes"] = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-            arrays["proofs"] = np.frombuffer(b"".join(v.as_py() for v in values), np.uint8)
-        else:
-            arrays[name] = values.to_numpy(zero_copy_only=False)
-    return arrays
+    if len(array) != rows:
+        raise Malformed(f"column {name} has {len(array)} rows instead of {rows}")
+    if name not in _LISTS:
+        return {name: array.to_numpy(zero_copy_only=False)}
+    lengths = np.diff(array.offsets.to_numpy()).astype(np.int64)
+    most = toploc.chunk_count(tokens) if name == "proofs" else tokens
+    if lengths.min() < 0 or lengths.max() > most:
+        raise Malformed(f"a list of {name} has {lengths.max()} entries, more than {most}")
+    values = array.flatten()
+    if values.null_count:
+        raise Malformed(f"a list of {name} holds nulls")
+    offsets = _offsets(lengths)
+    if name != "proofs":
+        return {f"{name}.offsets": offsets, name: values.to_numpy(zero_copy_only=False)}
+    _, places, data = values.buffers()
+    ends = np.frombuffer(places, np.int32)[values.offset : values.offset + len(values) + 1] if places else np.zeros(1)
+    whole = np.frombuffer(data or b"", np.uint8)[int(ends[0]) : int(ends[-1])]
+    return {"proofs.offsets": offsets, "proofs.sizes": _offsets(np.diff(ends)), "proofs": whole}
+
+
+def _offsets(lengths: Any) -> Any:
+    import numpy as np
+
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def _not_finite(arrays: wire.Arrays) -> str | None:
@@ -168,15 +176,17 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
             return
         try:
             head, arrays = child.answer(request)
-            reply = wire.encode({"ok": True, **head}, arrays)
+            reply = wire.pieces({"ok": True, **head}, arrays)
         except MurmurationError as error:
-            reply = wire.encode({"ok": False, "kind": "malformed", "message": str(error)})
+            reply = wire.pieces({"ok": False, "kind": "malformed", "message": str(error)}, {})
         except MemoryError:
-            reply = wire.encode({"ok": False, "kind": "exhausted", "message": "needs more memory than it may have"})
+            reply = wire.pieces({"ok": False, "kind": "exhausted", "message": "needs more memory than it may have"}, {})
         except Exception as error:  # noqa: BLE001  one bad input must not end the service; the parent logs the answer
-            reply = wire.encode({"ok": False, "kind": "failed", "message": f"{type(error).__name__}: {error}"})
-        sink.write(reply)
+            reply = wire.pieces({"ok": False, "kind": "failed", "message": f"{type(error).__name__}: {error}"}, {})
+        for piece in reply:
+            sink.write(piece)
         sink.flush()
+        head, arrays, reply = {}, {}, []  # nothing of this answer is held while the next request is waited for
 
 
 def main() -> None:

@@ -205,18 +205,18 @@ class Sandbox:
                 raise ChildDied(f"it took no request within {self._deadline:g} s")
             rest = rest[os.write(source, rest) :]
 
-        def receive(count: int) -> bytes:
-            parts, missing = [], count
+        def receive(count: int) -> bytearray:
+            data = bytearray(count)  # filled in place: an answer is never held twice
+            missing = memoryview(data)
             while missing:
                 left = until - time.monotonic()
                 if left <= 0 or not select.select([descriptor], [], [], left)[0]:
                     raise ChildDied(f"no answer within {self._deadline:g} s")
-                part = os.read(descriptor, min(missing, 1 << 20))
-                if not part:
+                count = os.readv(descriptor, [missing])
+                if not count:
                     raise ChildDied("it ended")
-                parts.append(part)
-                missing -= len(part)
-            return b"".join(parts)
+                missing = missing[count:]
+            return data
 
         return wire.read(receive, cap=max(8 * self._spec.file_bytes_max, _ANSWER_BYTES))
 

@@ -30,20 +30,24 @@ class WireError(Exception):
 
 
 def encode(head: dict[str, Any], arrays: Arrays | None = None) -> bytes:
-    arrays = arrays or {}
+    return b"".join(pieces(head, arrays or {}))
+
+
+def pieces(head: dict[str, Any], arrays: Arrays) -> list[bytes | memoryview]:
+    """A message in parts to be written one after another; those of arrays are views, not copies."""
     head = {**head, "arrays": [[name, array.dtype.name, len(array)] for name, array in arrays.items()]}
     text = json.dumps(head).encode()
-    bodies = [np.ascontiguousarray(array).tobytes() for array in arrays.values()]
-    return b"".join([struct.pack(">I", len(text)), text, *bodies])
+    bodies = [np.ascontiguousarray(array).data for array in arrays.values()]
+    return [struct.pack(">I", len(text)), text, *(body.cast("B") for body in bodies if body.nbytes)]
 
 
-def read(receive: Callable[[int], bytes], *, cap: int) -> tuple[dict[str, Any], Arrays]:
+def read(receive: Callable[[int], bytes | bytearray], *, cap: int) -> tuple[dict[str, Any], Arrays]:
     """Reads one message with `receive(n)`, which returns exactly n bytes or raises. `cap` bounds all arrays together."""
     (size,) = struct.unpack(">I", receive(4))
     if size > HEAD_BYTES_MAX:
         raise WireError(f"head of {size} bytes")
     try:
-        head = parse(receive(size), "head")
+        head = parse(bytes(receive(size)), "head")
         wanted = [(str(name), _TYPES[kind], int(length)) for name, kind, length in head.pop("arrays")]
     except (Malformed, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WireError(f"head cannot be read: {error}") from error

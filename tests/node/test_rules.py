@@ -96,7 +96,7 @@ def an_extra_column(run: TinyRun) -> Candidate:
     made = run.honest()
     table = pq.read_table(made.path)
     path = run.folder / "tampered.parquet"
-    pq.write_table(table.append_column("extra", pa.array([0] * len(table))), path)
+    pq.write_table(table.append_column("extra", pa.array([0] * len(table))), path, use_dictionary=False)
     return run.committed(made, path)
 
 
@@ -105,7 +105,7 @@ def columns_in_another_order(run: TinyRun) -> Candidate:
     made = run.honest()
     table = pq.read_table(made.path)
     path = run.folder / "tampered.parquet"
-    pq.write_table(table.select(table.column_names[::-1]), path)
+    pq.write_table(table.select(table.column_names[::-1]), path, use_dictionary=False)
     return run.committed(made, path)
 
 
@@ -116,7 +116,7 @@ def a_column_of_another_type(run: TinyRun) -> Candidate:
     index = table.column_names.index("budget")
     wide = pa.field("budget", pa.int64(), nullable=False)
     path = run.folder / "tampered.parquet"
-    pq.write_table(table.set_column(index, wide, table.column("budget").cast(pa.int64())), path)
+    pq.write_table(table.set_column(index, wide, table.column("budget").cast(pa.int64())), path, use_dictionary=False)
     return run.committed(made, path)
 
 

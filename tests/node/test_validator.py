@@ -438,7 +438,7 @@ def test_a_file_that_fills_the_receipt_is_judged_all_the_same(stage: Stage, pane
     made = stage.make(node)
     table = pq.read_table(made.path)
     path = made.path.with_name("tampered.parquet")
-    pq.write_table(table.append_column("\x1b[31m\n" + "x" * 100_000, table.column("group")), path)
+    pq.write_table(table.append_column("\x1b[31m\n" + "x" * 100_000, table.column("group")), path, use_dictionary=False)
     hostile = committed_as(made, path, made.units)
     work = stage.submit(node, hostile)
     rounds(service)

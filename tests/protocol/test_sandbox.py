@@ -33,8 +33,8 @@ def honest(tiny_run: TinyRun) -> pa.Table:
     return pq.read_table(tiny_run.honest().path)
 
 
-def written(tmp_path: Path, table: pa.Table, **options: object) -> Path:
-    pq.write_table(table, tmp_path / "x.parquet", **options)
+def written(tmp_path: Path, table: pa.Table, **options: Any) -> Path:
+    pq.write_table(table, tmp_path / "x.parquet", **{"use_dictionary": False, **options})
     return tmp_path / "x.parquet"
 
 

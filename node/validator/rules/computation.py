@@ -1,12 +1,15 @@
 """computation: TOPLOC proofs against the validator's own prefill. Hard.
 
 Exponent and sign mismatches as shares of the k points, mantissa mean and median in units of the 7-bit mantissa, per chunk.
+
+Goes through the prefill for `sampling` too, which works on the same hidden states: they are never held for all rows.
 """
 
 from __future__ import annotations
 
 from node.engine.torch_engine import bits
 from node.validator.candidate import Candidate
+from node.validator.rules import sampling
 from node.validator.rules.limits import judge, worst
 from protocol import toploc
 from protocol.errors import IntegrityError, Malformed
@@ -20,14 +23,19 @@ def check(c: Candidate) -> Finding | None:
             toploc.require_form(sample.proofs, len(sample.completion), c.engine.hidden_size)
         except Malformed as error:
             return Finding("computation", Outcome.HARD, "malformed proof", "a proof", f"row {row}: {error}", 1 << row)
-    try:
-        rows = [bits(hidden) for hidden in c.hidden]
-        scores = toploc.score(rows, [c.samples[row].proofs for row in c.rows])
-    except ValueError as error:
-        raise IntegrityError(f"this validator's own prefill is broken: {error}") from error
-    c.checked.proofs = sum(len(of_row) for of_row in scores)
-    found = [_chunk(c, row, i, s) for row, of_row in zip(c.rows, scores, strict=True) for i, s in enumerate(of_row)]
-    return worst(found)
+    found: dict[int, Finding | None] = {}
+    c.checked.proofs = 0
+    for batch in c.prefilled(c.rows):
+        try:
+            scores = toploc.score([bits(hidden) for hidden in batch.values()], [c.samples[row].proofs for row in batch])
+        except ValueError as error:
+            raise IntegrityError(f"this validator's own prefill is broken: {error}") from error
+        for (row, hidden), of_row in zip(batch.items(), scores, strict=True):
+            c.checked.proofs += len(of_row)
+            found[row] = worst([_chunk(c, row, i, score) for i, score in enumerate(of_row)])
+            if not any(finding and finding.outcome is Outcome.HARD for finding in found.values()):
+                c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
+    return worst([found[row] for row in c.rows])
 
 
 def _chunk(c: Candidate, row: int, chunk: int, score: ChunkScore) -> Finding | None:

@@ -9,29 +9,34 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from torch import Tensor
 
 from node.validator.candidate import Candidate
 from node.validator.rules.limits import judge, worst
 from protocol import sampling
 from protocol.constants import TOPLOC_CHUNK
 from protocol.errors import IntegrityError
+from protocol.rollout import Sample
+from protocol.sampling import TokenScores
 from protocol.verdict import Finding
+
+_LOGITS_AT_ONCE = 1 << 21  # in float64, with the noise and what that is made of: a hundred bytes each
 
 
 def check(c: Candidate) -> Finding | None:
-    return worst([_row(c, row, i) for i, row in enumerate(c.rows)])
+    for batch in c.prefilled([row for row in c.rows if row not in c.sampled]):
+        for row, hidden in batch.items():
+            c.sampled[row] = of_row(c, row, hidden)
+    return worst([c.sampled[row] for row in c.rows])
 
 
 _judge = partial(judge, "sampling")
 
 
-def _row(c: Candidate, row: int, chosen: int) -> Finding | None:
+def of_row(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:
+    """What there is against one sample, given the validator's own hidden states for it."""
     sample, limits = c.samples[row], c.spec.verification.sampling
-    logits = c.engine.logits(c.hidden[chosen])
-    if not np.isfinite(logits).all():
-        raise IntegrityError("this validator's own logits hold NaN or infinity")
-    temperature = float(c.spec.sampling.temperature)
-    scores = sampling.score(logits, sample.completion, key=c.key(sample), temperature=temperature)
+    scores = _scores(c, sample, hidden_TH)
     margins = scores.margins
     mismatched = margins > float(limits.mismatch_above)
     chunks = np.add.reduceat(mismatched, np.arange(0, len(margins), TOPLOC_CHUNK))
@@ -47,3 +52,20 @@ def _row(c: Candidate, row: int, chosen: int) -> Finding | None:
             _judge(row, float(error[worst_logprob]), limits.logprob_error, f"token {worst_logprob}: logprob"),
         ]
     )
+
+
+def _scores(c: Candidate, sample: Sample, hidden_TH: Tensor) -> TokenScores:
+    """Scores of all tokens, some at a time: logits and noise of a long sample with a large vocabulary take gigabytes."""
+    step = max(1, _LOGITS_AT_ONCE // c.engine.vocabulary)
+    parts = []
+    for start in range(0, len(sample.completion), step):
+        logits = c.engine.logits(hidden_TH[start : start + step])
+        if not np.isfinite(logits).all():
+            raise IntegrityError("this validator's own logits hold NaN or infinity")
+        parts.append(
+            sampling.score(
+                logits, sample.completion[start : start + step], key=c.key(sample), start=start,
+                temperature=float(c.spec.sampling.temperature),
+            )
+        )  # fmt: skip
+    return TokenScores(np.concatenate([p.margins for p in parts]), np.concatenate([p.logprobs for p in parts]))
