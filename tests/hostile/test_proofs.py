@@ -123,7 +123,9 @@ def test_ten_thousand_broken_proofs_are_malformed_or_found_out(run: TinyRun) -> 
 
 
 @pytest.mark.parametrize(
-    "proof", [None, 7, 1.5, "text", bytearray(258), memoryview(bytes(258)), [1], (b"x",)], ids=repr
+    "proof",
+    [None, 7, 1.5, "text", bytearray(258), memoryview(bytes(258)), [1], (b"x",)],
+    ids=lambda proof: type(proof).__name__,
 )
 def test_what_is_no_bytes_is_malformed(proof: Any) -> None:
     with pytest.raises(Malformed):
