@@ -5,7 +5,7 @@ Exponent and sign mismatches as shares of the k points, mantissa mean and median
 
 from __future__ import annotations
 
-from node.engine.torch_engine import bits
+from node.engine.proofs import bits
 from node.validator.candidate import Candidate
 from node.validator.rules.limits import judge, worst
 from protocol import toploc
