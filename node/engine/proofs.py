@@ -27,17 +27,15 @@ _ENCODING_S = 600.0  # for what takes milliseconds
 
 
 def bits(hidden: Tensor) -> toploc.Bits:
-    """bf16 patterns of hidden states of any float type, layout and device. Raises ValueError for NaN and infinities."""
-    rounded = hidden.detach().to(torch.bfloat16)
-    if not torch.isfinite(rounded).all():
-        raise ValueError("hidden states hold NaN or infinity")
-    return _patterns(rounded)
+    """bf16 patterns of hidden states of any float type, layout and device. Those of NaN and infinities too: building a proof
+    and comparing with one refuse them."""
+    return hidden.detach().to(torch.bfloat16).contiguous().cpu().view(torch.int16).numpy().view(np.uint16)
 
 
 def largest(chunks_BN: Tensor) -> tuple[NDArray[np.int64], toploc.Bits]:
     """`toploc.largest` of bf16 chunks, found where they are."""
     if chunks_BN.device.type == "cpu":
-        return toploc.largest(_patterns(chunks_BN))
+        return toploc.largest(bits(chunks_BN))
     return largest_on_device(chunks_BN)
 
 
@@ -110,7 +108,3 @@ class ProofFolder:
             raise DeadlineExceeded(f"a batch of proofs was not made within {_ENCODING_S:.0f} s") from error
         for i, proof in zip(sequences, made, strict=True):
             self._proofs[i].append(proof)
-
-
-def _patterns(rounded: Tensor) -> toploc.Bits:
-    return rounded.contiguous().cpu().view(torch.int16).numpy().view(np.uint16)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from node.engine import TorchEngine
 from node.engine.proofs import ProofFolder, bits, largest, largest_on_device
+from node.validator.rules import computation
 from protocol import toploc
 from protocol.constants import TOPLOC_CHUNK, TOPLOC_K
+from protocol.errors import IntegrityError
+from tests.tiny_run import TinyRun
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 HIDDEN = 48
@@ -169,4 +174,16 @@ def test_bits_round_other_types_to_bf16() -> None:
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf"), 3.4e38])
 def test_no_proof_is_made_of_what_is_no_number(odd: float) -> None:
     with pytest.raises(ValueError, match="NaN or infinity"):
-        bits(torch.tensor([[1.0, odd]]))
+        toploc.prove([bits(torch.tensor([[1.0, odd]]))])
+
+
+def test_a_validator_whose_own_states_are_no_numbers_blames_itself(tiny_run: TinyRun) -> None:
+    """Nobody is judged by a prefill that went wrong."""
+    broken = TorchEngine("float32")
+    broken.load(tiny_run.model)
+    with torch.no_grad():
+        broken._model.base_model.norm.weight[-1] = float("nan")
+    candidate = tiny_run.candidate(tiny_run.honest())
+    assert computation.check(candidate) is None
+    with pytest.raises(IntegrityError, match="own prefill is broken"):
+        computation.check(replace(tiny_run.candidate(tiny_run.honest()), engine=broken))
