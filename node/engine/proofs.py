@@ -2,7 +2,7 @@
 
 Covers: the way from a tensor of any float type, layout and device to the points of a proof, and the streaming capture. The k
 largest activations of a chunk are found on the device the model runs on, so that k numbers of it travel; a thread makes
-proofs of them, many sequences at a time, while the model decodes. Memory: one chunk per sequence and a few batches of points,
+proofs of them, many sequences at a time, while the model decodes. Memory: one chunk per sequence and so many batches of points,
 however long completions grow. Does not cover: the format (protocol/toploc.py, which defines every byte of what is made here).
 """
 
