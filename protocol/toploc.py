@@ -10,7 +10,10 @@ A verifier computes its own hidden states, takes its own k largest, evaluates th
 exponent and mantissa. Signs are compared because a constant polynomial passes everything else by luck.
 
 Covers: the format, building, strict parsing, scoring. Does not cover: where activations come from (node/engine) and which
-scores are acceptable (run spec). All arithmetic is exact: float64 holds every intermediate below 2**53.
+scores are acceptable (run spec). NaN and infinity have the largest patterns, so any of them is among the k: those who build
+and those who compare get a ValueError, for it is their own model that is broken.
+
+Shapes: B chunks, N activations of a chunk, k points of a proof. All arithmetic is exact: see the field, at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ Bits = NDArray[np.uint16]
 """bf16 bit patterns."""
 
 _GENERATOR = 7  # of the multiplicative group of GF(65497)
-_BATCH = 64  # chunks handled at once: the working set stays in the CPU's cache
+_BATCH = 32  # chunks handled at once: the working set stays in the CPU's cache
+_STEP = 16  # polynomials are taken apart into blocks of so many coefficients
+_MAGNITUDE, _SIGN, _EXPONENT, _MANTISSA = 0x7FFF, 0x8000, 0x7F80, 0x7F
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class ChunkScore:
     """How one proof compares with the verifier's own activations, over `k` points.
 
     `exponents` and `signs` count points that differ there; the mantissa errors (of 128 steps) are taken over the points
-    whose exponents agree, and are infinite when there is none.
+    whose exponents agree, and are infinite when there is none. The median is the element in the middle, the upper of two.
     """
 
     k: int
@@ -58,18 +63,18 @@ def bf16_bits(values: NDArray[np.float32]) -> Bits:
         raise ValueError("activations hold NaN or infinity; no proof can be made of them")
     word = np.ascontiguousarray(values, np.float32).view(np.uint32)
     bits = ((word + 0x7FFF + ((word >> 16) & 1)) >> 16).astype(np.uint16)
-    if ((bits & 0x7F80) == 0x7F80).any():
+    if ((bits & _EXPONENT) == _EXPONENT).any():
         raise ValueError("activations overflow bf16")
     return bits
 
 
 def prove(sequences: Sequence[Bits]) -> list[list[bytes]]:
-    """Proofs of many sequences. Each is [tokens, hidden]; returns `chunk_count(tokens)` proofs for each."""
+    """Proofs of many sequences. Each is [tokens, hidden]; returns `chunk_count(tokens)` proofs for each. Raises ValueError
+    for NaN and infinities."""
     chunks = [rows[i : i + TOPLOC_CHUNK].reshape(-1) for rows in sequences for i in range(0, len(rows), TOPLOC_CHUNK)]
     made: list[bytes] = [b""] * len(chunks)
     for members in _by_size(chunks):
-        indices, values = largest(np.stack([chunks[i] for i in members]))
-        for i, proof in zip(members, _encode(indices, values), strict=True):
+        for i, proof in zip(members, encode(*largest([chunks[i] for i in members])), strict=True):
             made[i] = proof
     result, start = [], 0
     for rows in sequences:
@@ -82,7 +87,8 @@ def prove(sequences: Sequence[Bits]) -> list[list[bytes]]:
 def score(sequences: Sequence[Bits], proofs: Sequence[Sequence[bytes]]) -> list[list[ChunkScore]]:
     """Compares proofs with the verifier's own activations, [tokens, hidden] per sequence.
 
-    Raises Malformed, before any arithmetic, when a proof is missing, too many or breaks the format.
+    Raises Malformed, before any arithmetic, when a proof is missing, too many or breaks the format; ValueError for NaN and
+    infinities in the activations, which are the verifier's.
     """
     if len(sequences) != len(proofs):
         raise Malformed(f"{len(proofs)} lists of proofs for {len(sequences)} sequences")
@@ -96,7 +102,8 @@ def score(sequences: Sequence[Bits], proofs: Sequence[Sequence[bytes]]) -> list[
             chunks.append(chunk)
     scores: list[ChunkScore | None] = [None] * len(chunks)
     for members in _by_size(chunks):
-        indices, values = largest(np.stack([chunks[i] for i in members]))
+        indices, values = largest([chunks[i] for i in members])
+        _require_finite(values)
         moduli = np.array([parsed[i][0] for i in members])
         claimed = _evaluate(np.stack([parsed[i][1] for i in members]), indices % moduli[:, None])
         for i, found in zip(members, _compare(claimed, values), strict=True):
@@ -134,19 +141,33 @@ def parse(proof: bytes, values: int) -> tuple[int, NDArray[np.int64]]:
     return modulus, coefficients
 
 
-def largest(chunks_BN: Bits) -> tuple[NDArray[np.int64], Bits]:
-    """Indices [B, k], ascending, and patterns [B, k] of the k largest magnitudes; ties go to the lowest index."""
-    count = chunks_BN.shape[1]
-    k = min(TOPLOC_K, count)
-    # One sortable number per activation, all different: magnitude first, then the lower index.
-    rank = ((chunks_BN & 0x7FFF).astype(np.int64) << 32) | np.arange(count - 1, -1, -1)
-    top = (
-        np.argpartition(rank, count - k, axis=1)[:, count - k :]
-        if k < count
-        else np.tile(np.arange(count), (len(rank), 1))
-    )
-    top = np.sort(top, axis=1)
-    return top, np.take_along_axis(chunks_BN, top, 1)
+def largest(chunks: Sequence[Bits] | Bits) -> tuple[NDArray[np.int64], Bits]:
+    """Indices [B, k], ascending, and patterns [B, k] of the k largest magnitudes of B equally large chunks [N]; ties go to
+    the lowest index."""
+    size = len(chunks[0])
+    k = min(TOPLOC_K, size)
+    indices, values = np.empty((len(chunks), k), np.int64), np.empty((len(chunks), k), np.uint16)
+    # Of N values cut into sets, the k-th largest of the sets' maxima is at most the k-th largest of all, and hardly less.
+    # A set is a column of a table; its number of rows is odd lest a hidden dimension that is always large fill one column.
+    height = size // 1024 | 1
+    for row, chunk in enumerate(chunks):
+        magnitudes = chunk & np.uint16(_MAGNITUDE)
+        maxima = magnitudes[: size - size % height].reshape(height, -1).max(axis=0)
+        candidates = np.flatnonzero(magnitudes >= np.partition(maxima, -k)[-k])
+        if len(candidates) > k:
+            descending = np.argsort(~magnitudes[candidates], kind="stable")  # stable: equal ones stay in order of index
+            candidates = np.sort(candidates[descending[:k]])
+        indices[row], values[row] = candidates, chunk[candidates]
+    return indices, values
+
+
+def encode(indices: NDArray[np.int64], values: Bits) -> list[bytes]:
+    """Proofs through these points [B, k], as `largest` finds them. Raises ValueError for NaN and infinities."""
+    _require_finite(values)
+    moduli = _injective_modulus(indices)
+    coefficients = _interpolate(indices % moduli[:, None], values.astype(np.int64))
+    words = np.concatenate([moduli[:, None], coefficients], axis=1).astype(">u2")
+    return [row.tobytes() for row in words]
 
 
 # ---- building and comparing --------------------------------------------------------------------------------------------
@@ -160,26 +181,25 @@ def _by_size(chunks: Sequence[Bits]) -> list[list[int]]:
     return [members[i : i + _BATCH] for members in groups.values() for i in range(0, len(members), _BATCH)]
 
 
-def _encode(indices: NDArray[np.int64], values: Bits) -> list[bytes]:
-    moduli = _injective_modulus(indices)
-    coefficients = _interpolate(indices % moduli[:, None], values.astype(np.int64))
-    words = np.concatenate([moduli[:, None], coefficients], axis=1).astype(">u2")
-    return [row.tobytes() for row in words]
+def _require_finite(values: Bits) -> None:
+    if ((values & np.uint16(_EXPONENT)) == _EXPONENT).any():
+        raise ValueError("activations hold NaN or infinity; no proof can be made of them or compared with them")
 
 
 def _compare(claimed: NDArray[np.int64], values: Bits) -> list[ChunkScore]:
     own = values.astype(np.int64)
-    differing = ((claimed ^ own) & 0x7F80) != 0
-    signs = ((claimed ^ own) & 0x8000) != 0
-    error = np.where(differing, np.inf, np.abs((claimed & 0x7F) - (own & 0x7F)).astype(np.float64))
-    error.sort(axis=1)
+    differing = ((claimed ^ own) & _EXPONENT) != 0
+    signs = (((claimed ^ own) & _SIGN) != 0).sum(1)
+    error = np.abs((claimed & _MANTISSA) - (own & _MANTISSA)).astype(np.float64)
+    total = np.where(differing, 0.0, error).sum(1)
+    error = np.sort(np.where(differing, np.inf, error), axis=1)  # those whose exponents agree come first
     k = own.shape[1]
     scores = []
-    for row, exponents, sign in zip(error, differing.sum(1), signs.sum(1), strict=True):
-        agreeing = k - int(exponents)
-        mean = float(row[:agreeing].mean()) if agreeing else np.inf
-        median = float(row[agreeing // 2]) if agreeing else np.inf
-        scores.append(ChunkScore(k, int(exponents), int(sign), mean, median))
+    for row, (exponents, sign) in enumerate(zip(differing.sum(1).tolist(), signs.tolist(), strict=True)):
+        agreeing = k - exponents
+        mean = float(total[row]) / agreeing if agreeing else np.inf
+        median = float(error[row, agreeing // 2]) if agreeing else np.inf
+        scores.append(ChunkScore(k, exponents, sign, mean, median))
     return scores
 
 
@@ -194,16 +214,23 @@ def _injective_modulus(indices: NDArray[np.int64]) -> NDArray[np.int64]:
     return moduli
 
 
-# ---- the field GF(65497), in float64 -----------------------------------------------------------------------------------
+# ---- the field GF(65497) -----------------------------------------------------------------------------------------------
+#
+# Elements are float64 integers, so that BLAS multiplies them. `_reduce` leaves any |v| < 2**53 in (-p, 2p); everything below
+# adds at most 128 products of two such numbers before the next reduction: at most 128 · (2p)² < 2**42, hence exact in
+# whatever order it is added.
+
+Field = NDArray[np.float64]
 
 
-def _reduce(values: NDArray[np.float64]) -> None:
-    """Subtracts multiples of the field's order, in place; leaves values in (-p, 2p), which further products tolerate."""
+def _reduce(values: Field) -> Field:
+    """Subtracts multiples of the field's order, in place."""
     values -= np.floor(values * (1.0 / TOPLOC_FIELD)) * TOPLOC_FIELD
+    return values
 
 
-def _elements(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.mod(values, TOPLOC_FIELD).astype(np.int64)
+def _elements(values: Field) -> NDArray[np.int64]:
+    return values.astype(np.int64) % TOPLOC_FIELD
 
 
 @cache
@@ -220,15 +247,60 @@ def _inverses() -> NDArray[np.int64]:
     return inverse
 
 
+class _Powers:
+    """Powers of the points x [B, n]: `low` [B, 16, n] holds those below 16, `high` [B, n] is the 16th. Any power is a low one
+    times a power of the high one, which turns most of the work on polynomials into matrix products."""
+
+    def __init__(self, x: Field) -> None:
+        self.low = np.empty((len(x), _STEP, x.shape[1]))
+        self.low[:, 0] = 1
+        known, self.high = 1, x
+        while known < _STEP:
+            added = np.multiply(self.low[:, :known], self.high[:, None], out=self.low[:, known : 2 * known])
+            _reduce(added)
+            known, self.high = 2 * known, _reduce(self.high * self.high)
+
+    def evaluate(self, coefficients: Field) -> Field:
+        """Polynomials [B, k] (ascending) at the points, by Horner over blocks of coefficients."""
+        batch, k = coefficients.shape
+        blocks = np.zeros((batch, -(-k // _STEP), _STEP))
+        blocks.reshape(batch, -1)[:, :k] = coefficients
+        terms = blocks @ self.low
+        value = _reduce(terms[:, -1])
+        for j in range(terms.shape[1] - 2, -1, -1):
+            value = _reduce(value * self.high + terms[:, j])
+        return value
+
+    def sums(self, weights: Field, k: int) -> Field:
+        """Σ_i w_i x_i^r for r < k, as [B, k]."""
+        batch, n = weights.shape
+        raised = np.empty((batch, -(-k // _STEP), n))  # w x^(16 j)
+        raised[:, 0] = weights
+        for j in range(1, raised.shape[1]):
+            raised[:, j] = _reduce(raised[:, j - 1] * self.high)
+        return _reduce((raised @ self.low.transpose(0, 2, 1)).reshape(batch, -1)[:, :k])
+
+
 def _evaluate(coefficients: NDArray[np.int64], points: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Polynomials [B, k] (ascending) at points [B, n], by Horner."""
-    x, c = points.astype(np.float64), coefficients.astype(np.float64)
-    value = np.repeat(c[:, -1:], x.shape[1], axis=1)
-    for j in range(c.shape[1] - 2, -1, -1):
-        value *= x
-        value += c[:, j : j + 1]
-        _reduce(value)
-    return _elements(value)
+    """Polynomials [B, k] (ascending) at points [B, n]."""
+    return _elements(_Powers(points.astype(np.float64)).evaluate(coefficients.astype(np.float64)))
+
+
+def _with_roots(x: Field) -> Field:
+    """Coefficients [B, k + 1] of Π (X - x_i), from a tree of products of pairs."""
+    batch, k = x.shape
+    factors = np.zeros((batch, 1 << (k - 1).bit_length(), 2))
+    factors[..., 0] = 1  # the polynomial 1 fills up to a power of two
+    factors[:, :k, 0], factors[:, :k, 1] = -x, 1
+    while factors.shape[1] > 1:
+        pairs, size = factors.shape[1] // 2, factors.shape[2]
+        # All products a_i b_j, in rows one longer than the result: read without the last `size` numbers as rows of the
+        # result's length, row i has moved right by i, so that a column holds the products of one degree i + j.
+        products = np.zeros((batch, pairs, size, 2 * size))
+        np.multiply(factors[:, ::2, :, None], factors[:, 1::2, None], out=products[..., :size])
+        skewed = products.reshape(batch, pairs, -1)[..., :-size].reshape(batch, pairs, size, 2 * size - 1)
+        factors = _reduce(skewed.sum(axis=2))
+    return factors[:, 0, : k + 1]
 
 
 def _interpolate(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -239,23 +311,9 @@ def _interpolate(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64
     """
     batch, k = x.shape
     points = x.astype(np.float64)
-    master = np.zeros((batch, k + 1))
-    master[:, 0] = 1
-    for i in range(k):  # multiply by (X - x_i): degree i becomes i + 1
-        shifted = master[:, : i + 1] * points[:, i : i + 1]
-        master[:, 1 : i + 2] = master[:, : i + 1].copy()
-        master[:, 0] = 0
-        master[:, : i + 1] -= shifted
-        _reduce(master[:, : i + 2])
-    master = np.mod(master, TOPLOC_FIELD)
-    slope = _evaluate(_elements(master[:, 1:] * np.arange(1, k + 1)), x)
-    weights = (np.mod(y, TOPLOC_FIELD) * _inverses()[slope] % TOPLOC_FIELD).astype(np.float64)  # s_i, then s_i x_i^r
-    sums = np.empty((batch, k))
-    for r in range(k):
-        sums[:, r] = weights.sum(1)
-        weights *= points
-        _reduce(weights)
-    sums = np.mod(sums, TOPLOC_FIELD)
+    powers, master = _Powers(points), _with_roots(points)
+    slope = _elements(powers.evaluate(_reduce(master[:, 1:] * np.arange(1, k + 1))))
+    sums = powers.sums((y * _inverses()[slope] % TOPLOC_FIELD).astype(np.float64), k)
     padded = np.concatenate([master[:, 1:], np.zeros((batch, k))], axis=1)
     windows = np.lib.stride_tricks.sliding_window_view(padded, k, axis=1)[:, :k]
-    return _elements(np.einsum("bjr,br->bj", windows, sums))  # below 128 · 65496² < 2**53
+    return _elements(np.einsum("bjr,br->bj", windows, sums))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from node.engine import TorchEngine
-from node.engine.torch_engine import bits
+from node.engine.proofs import bits
 from node.generation import Made, Place, make
 from node.validator.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from protocol import rollout, runfile, sampling, toploc

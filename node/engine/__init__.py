@@ -1,7 +1,7 @@
 """The engine: generates completions with seeded sampling and proofs, and prefills other people's to check them.
 
     torch_engine.py  the engine on transformers and torch    noise.py    Gumbel noise in torch
-    weights.py       loading a published version safely
+    proofs.py        TOPLOC proofs as rows appear            weights.py  loading a published version safely
 The trainer evaluates with the same engine as the nodes generate with.
 """
 

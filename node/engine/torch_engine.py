@@ -1,8 +1,7 @@
 """The engine on transformers and torch: batched decoding with a KV cache, seeded sampling, proofs as rows appear.
 
 Covers: any causal language model transformers knows, one device. One prefill serves all samples of a prompt; finished rows
-leave the batch; proofs are folded chunk by chunk, so memory does not grow with the length of completions. Does not cover:
-continuous refill, many GPUs.
+leave the batch; proofs.py folds proofs chunk by chunk. Does not cover: continuous refill, many GPUs.
 
 Shapes: B rows of a batch, T tokens, H hidden size, V vocabulary.
 """
@@ -20,9 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.engine import noise
+from node.engine.proofs import ProofFolder
 from node.engine.weights import build_model, load_weights
-from protocol import toploc
-from protocol.constants import TOPLOC_CHUNK
 
 TokenIds = Sequence[int] | NDArray[np.int32]
 
@@ -87,7 +85,7 @@ class TorchEngine:
             raise ValueError("all prompts of a batch need equally many keys")
         state = self._prefill_prompts(prompts, samples)
         done = [Completion() for _ in range(len(prompts) * samples)]
-        proofs = _ProofFolder(done, state.hidden.shape[1]) if prove else None
+        proofs = ProofFolder([c.proofs for c in done], state.hidden.shape[1], state.hidden.device) if prove else None
         keys = torch.tensor([noise.as_signed(key) for prompt in prompts for key in prompt.keys])
         rows = torch.arange(len(done))  # which completion each living row belongs to
         for position in range(max_new_tokens):
@@ -108,7 +106,7 @@ class TorchEngine:
                 keys, rows, tokens = keys[kept], rows[kept], tokens[kept]
             self._step(state, tokens)
         if proofs:
-            proofs.close(list(range(len(done))))
+            proofs.finish()
         return [done[i : i + samples] for i in range(0, len(done), samples)]
 
     def _prefill_prompts(self, prompts: Sequence[Prompt], samples: int) -> _Decoding:
@@ -182,14 +180,6 @@ class TorchEngine:
         return self._model.lm_head(hidden_TH).float().cpu().numpy()
 
 
-def bits(hidden: Tensor) -> toploc.Bits:
-    """bf16 patterns of hidden states of any float type and layout. Raises ValueError for NaN and infinities."""
-    rounded = hidden.detach().to(torch.bfloat16)
-    if not torch.isfinite(rounded).all():
-        raise ValueError("hidden states hold NaN or infinity")
-    return rounded.contiguous().cpu().view(torch.int16).numpy().view(np.uint16)
-
-
 @dataclass
 class _Decoding:
     """What a step of decoding needs: the cache, which positions count, and the newest hidden states [B, H]."""
@@ -203,32 +193,6 @@ class _Decoding:
         """Keeps these rows only."""
         self.cache.batch_select_indices(rows)
         self.mask, self.position, self.hidden = self.mask[rows], self.position[rows], self.hidden[rows]
-
-
-class _ProofFolder:
-    """Collects hidden states and turns each full chunk, and the short last one, into a proof."""
-
-    def __init__(self, completions: list[Completion], hidden: int) -> None:
-        self._completions = completions
-        self._open = np.empty((len(completions), TOPLOC_CHUNK, hidden), np.uint16)
-        self._filled = np.zeros(len(completions), np.int64)
-
-    def add(self, rows: Tensor, hidden_BH: Tensor) -> None:
-        index = rows.numpy()
-        self._open[index, self._filled[index]] = bits(hidden_BH)
-        self._filled[index] += 1
-        self._fold([row for row in index.tolist() if self._filled[row] == TOPLOC_CHUNK])
-
-    def close(self, rows: list[int]) -> None:
-        """These completions have ended."""
-        self._fold([row for row in rows if self._filled[row]])
-
-    def _fold(self, rows: list[int]) -> None:
-        if not rows:
-            return
-        for row, proofs in zip(rows, toploc.prove([self._open[r, : self._filled[r]] for r in rows]), strict=True):
-            self._completions[row].proofs += proofs
-            self._filled[row] = 0
 
 
 def _batches(order: list[int], lengths: list[int]) -> list[list[int]]:

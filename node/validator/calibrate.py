@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from node.engine import Prompt, TorchEngine
-from node.engine.torch_engine import Completion, bits
+from node.engine import Completion, Prompt, TorchEngine
+from node.engine.proofs import bits
 from protocol import sampling, toploc
 from protocol.environments import TaskSet
 from protocol.tokens import Tokens

@@ -10,6 +10,7 @@ import sys
 NAMES = {
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
+    "toploc": "our proof codec against toploc 0.1.6, proofs per CPU second",
 }
 
 

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from node.engine import Completion, Prompt, TorchEngine
-from node.engine.torch_engine import bits
+from node.engine.proofs import bits
 from node.engine.weights import CONFIG, TOKENIZER, WEIGHTS, load_weights, require_model_files
 from protocol import sampling, toploc
 from protocol.errors import HashMismatch, IntegrityError
@@ -121,29 +121,6 @@ def test_prompts_with_unequal_numbers_of_keys_are_refused(tiny_run: TinyRun) -> 
     asked = prompts(tiny_run, 2)
     with pytest.raises(ValueError, match="equally many keys"):
         generate(tiny_run, [asked[0], replace(asked[1], keys=(1,))])
-
-
-# ---- bf16 patterns -----------------------------------------------------------------------------------------------------
-
-
-def test_bits_are_the_same_whatever_the_layout() -> None:
-    plain = torch.randn(8, 16)
-    expected = toploc.bf16_bits(plain.numpy())
-    assert (bits(plain) == expected).all()
-    assert (bits(plain.t().contiguous().t()) == expected).all()
-    assert (bits(torch.cat([plain, plain], 1)[:, :16]) == expected).all()
-
-
-def test_bits_round_other_types_to_bf16() -> None:
-    half = torch.randn(4, 8).to(torch.float16)
-    assert (bits(half) == toploc.bf16_bits(half.float().numpy())).all()
-    assert (bits(half.double()) == bits(half)).all()
-
-
-@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf"), 3.4e38])
-def test_no_proof_is_made_of_what_is_no_number(odd: float) -> None:
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        bits(torch.tensor([[1.0, odd]]))
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ def a_forged_reward(run: TinyRun) -> Candidate:
 @rejected_only_by("computation", Outcome.HARD)
 def proofs_of_a_cheaper_model(run: TinyRun) -> Candidate:
     """Tokens, logprobs and rewards are right; the proofs are of another model's states."""
-    from node.engine.torch_engine import bits
+    from node.engine.proofs import bits
     from protocol import toploc
 
     made = run.honest()

@@ -11,6 +11,7 @@ import pytest
 
 from protocol import canonical, sampling, seeds, signing, toploc
 from protocol.chain.types import Ref
+from tests.activations import ranked
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -54,11 +55,33 @@ def test_noise(case: dict[str, Any]) -> None:
     assert np.allclose(found, np.array(case["noise"], float), atol=2e-9)
 
 
-@pytest.mark.parametrize("case", load("toploc"), ids=lambda case: f"{case['tokens']}x{case['hidden']}")
+@pytest.mark.parametrize("case", load("toploc")["ours"], ids=lambda case: f"{case['tokens']}x{case['hidden']}")
 def test_proofs(case: dict[str, Any]) -> None:
     i = np.arange(case["tokens"] * case["hidden"], dtype=np.uint64)
     rows = ((i * 40503 + (i >> 7) * 9973) % 65536 & 0xBFFF).astype(np.uint16).reshape(case["tokens"], -1)
     assert [proof.hex() for proof in toploc.prove([rows])[0]] == case["proofs"]
+
+
+@pytest.mark.parametrize("case", load("toploc")["peer"]["cases"], ids=lambda case: f"{case['tokens']}x{case['hidden']}")
+def test_proofs_of_the_published_package(case: dict[str, Any]) -> None:
+    """Ours are byte for byte those that toploc 0.1.6 built, and its proofs score as it scored them."""
+    shape = (case["tokens"], case["hidden"], case["prime"], case["multiplier"])
+    proofs = [bytes.fromhex(proof) for proof in case["proofs"]]
+    assert toploc.prove([ranked(*shape)])[0] == proofs
+    found = toploc.score([ranked(*shape, shifted=True)], [proofs])[0]
+    expected = case["scores_of_shifted"]
+    assert [[s.exponents, s.mantissa_mean, s.mantissa_median] for s in found] == expected
+
+
+def test_the_package_proved_what_is_hard() -> None:
+    """Colliding indices, models smaller than k, short last chunks, and a median between two."""
+    cases = load("toploc")["peer"]["cases"]
+    assert {int(proof[:4], 16) < 65497 for case in cases for proof in case["proofs"]} == {True, False}
+    assert min(len(proof) for case in cases for proof in case["proofs"]) == 2 * (2 + 2)
+    assert any(case["tokens"] % 32 not in (0, 1) for case in cases)
+    assert [0, 2.5, 5.0] in [
+        scores for case in cases for scores in case["scores_of_shifted"]
+    ]  # of mantissas off by 0 and 5
 
 
 def test_work_ids() -> None:

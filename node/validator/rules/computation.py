@@ -7,7 +7,7 @@ Goes through the prefill for `sampling` too, which works on the same hidden stat
 
 from __future__ import annotations
 
-from node.engine.torch_engine import bits
+from node.engine.proofs import bits
 from node.validator.candidate import Candidate
 from node.validator.rules import sampling
 from node.validator.rules.limits import judge, worst

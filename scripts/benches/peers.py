@@ -1,0 +1,132 @@
+"""Environments of peers: what ours is compared with is installed in a place of its own, never into the project's .venv.
+
+They lie in .peers/ (or $MURMUR_PEERS), are made when a benchmark first needs them, and can be deleted at any time. Tests that
+need one take it if it is there. A peer runs in a process of its own and is spoken to in lines of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from protocol.errors import PreflightError
+
+ROOT = Path(__file__).resolve().parents[2]
+_INSTALL_SECONDS_MAX = 1800
+_ANSWER_SECONDS_MAX = 300
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A source distribution that is built against the very packages of the project, torch above all, and sees them."""
+
+    requirement: str
+    sha256: str
+    build: tuple[str, ...]
+
+    @property
+    def recipe(self) -> str:
+        """What an environment has to be made anew for."""
+        versions = f"Python {sys.version.split()[0]}, torch {torch.__version__}"
+        return f"{self.requirement} {self.sha256}\n{' '.join(self.build)}\n{versions}\n"
+
+
+PEERS = {
+    "toploc": Peer(
+        "toploc==0.1.6",
+        "7a566c2db29d94865baa2c53b5563b426fd118b56a163b515551419b65ea7072",
+        ("setuptools==80.9.0", "wheel==0.45.1"),
+    ),
+}
+
+
+def installed(name: str) -> Path | None:
+    """The peer's Python, where its environment is there already."""
+    stamp = _folder(name) / "recipe"
+    return _folder(name) / "bin/python" if stamp.is_file() and stamp.read_text() == PEERS[name].recipe else None
+
+
+def python(name: str) -> Path:
+    """The peer's Python, installed now where it is not. Raises PreflightError with what pip said."""
+    if found := installed(name):
+        return found
+    peer, folder = PEERS[name], _folder(name)
+    print(f"building {peer.requirement} (a few minutes)", file=sys.stderr)
+    _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+    own = _run([str(folder / "bin/python"), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]).strip()
+    (Path(own) / "project.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
+    _run([*pip, *peer.build])
+    (folder / "requirements.txt").write_text(f"{peer.requirement} --hash=sha256:{peer.sha256}\n")
+    # No cache: it may hold a build against another torch.
+    _run([*pip, "--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", ":all:",
+          "-r", str(folder / "requirements.txt")])  # fmt: skip
+    (folder / "recipe").write_text(peer.recipe)
+    return folder / "bin/python"
+
+
+class Conversation:
+    """A script that runs under a peer's Python and answers each line of JSON with one."""
+
+    def __init__(self, interpreter: Path, script: Path) -> None:
+        # -P: the script's folder is not searched, where our modules have the names of what they measure.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self._process = subprocess.Popen(
+            [str(interpreter), "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=environment | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    def ask(self, **question: Any) -> Any:
+        """The answer. Raises RuntimeError when the peer died or was silent for too long; its own error is on stderr."""
+        assert self._process.stdin and self._process.stdout
+        deadline = threading.Timer(_ANSWER_SECONDS_MAX, self._process.kill)
+        deadline.start()
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        finally:
+            deadline.cancel()
+        if not answer:
+            raise RuntimeError(f"the peer gave no answer to {json.dumps(question)[:200]}")
+        return json.loads(answer)
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait(60)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+
+def _folder(name: str) -> Path:
+    return Path(os.environ.get("MURMUR_PEERS", ROOT / ".peers")) / name
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS_MAX)
+    except (subprocess.SubprocessError, OSError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise PreflightError(
+            f"{' '.join(command[:6])} … failed: {said[-1] if said else error}",
+            hint="a peer needs a C++ compiler, Python's headers and access to a package index",
+        ) from error
+    return done.stdout
