@@ -1,20 +1,15 @@
-"""sampling: every token is the argmax of the validator's own logits plus the assigned noise, but for rounding. Hard.
+"""sampling: every token is the draw from the validator's own logits and the assigned noise, but for rounding. Hard.
 
-Per token the unclipped margin; per chunk of 32 and per sequence the tokens whose margin counts as a mismatch; per sequence
-the mean of clipped margins; and the claimed logprobs. All tokens of a chosen row are looked at, the last one included.
+Per token the unclipped margin; per chunk of 32 and per sequence the tokens whose margin counts as a mismatch, and the mean of
+clipped margins; and the claimed logprobs. All tokens of a chosen row are looked at, the last chunk and the last token included.
+What these are, protocol/sampling.py defines.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
-import numpy as np
-
 from node.validator.candidate import Candidate
 from node.validator.rules.limits import judge, worst
 from protocol import sampling
-from protocol.constants import TOPLOC_CHUNK
-from protocol.errors import IntegrityError
 from protocol.verdict import Finding
 
 
@@ -22,28 +17,22 @@ def check(c: Candidate) -> Finding | None:
     return worst([_row(c, row, i) for i, row in enumerate(c.rows)])
 
 
-_judge = partial(judge, "sampling")
-
-
 def _row(c: Candidate, row: int, chosen: int) -> Finding | None:
     sample, limits = c.samples[row], c.spec.verification.sampling
-    logits = c.engine.logits(c.hidden[chosen])
-    if not np.isfinite(logits).all():
-        raise IntegrityError("this validator's own logits hold NaN or infinity")
-    temperature = float(c.spec.sampling.temperature)
-    scores = sampling.score(logits, sample.completion, key=c.key(sample), temperature=temperature)
-    margins = scores.margins
-    mismatched = margins > float(limits.mismatch_above)
-    chunks = np.add.reduceat(mismatched, np.arange(0, len(margins), TOPLOC_CHUNK))
-    error = np.abs(scores.logprobs - sample.logprobs)
-    worst_token, worst_chunk, worst_logprob = int(margins.argmax()), int(chunks.argmax()), int(error.argmax())
-    mean = float(np.minimum(margins, float(limits.margin_clip)).mean())
-    return worst(
-        [
-            _judge(row, float(margins[worst_token]), limits.token_margin, f"token {worst_token}: margin"),
-            _judge(row, float(chunks[worst_chunk]), limits.chunk_mismatches, f"chunk {worst_chunk}: mismatches"),
-            _judge(row, float(mismatched.sum()), limits.sequence_mismatches, "the sequence: mismatches"),
-            _judge(row, mean, limits.mean_margin, "the sequence: mean margin"),
-            _judge(row, float(error[worst_logprob]), limits.logprob_error, f"token {worst_logprob}: logprob"),
-        ]
-    )
+    scores = c.engine.score(c.hidden[chosen], sample.completion, key=c.key(sample), **c.spec.sampling.distribution)
+    measured = sampling.measure(
+        scores, sample.logprobs,
+        mismatch_above=float(limits.mismatch_above), margin_clip=float(limits.margin_clip),
+    )  # fmt: skip
+    found = []
+    for name, worst_one in measured.items():
+        limit = getattr(limits, name)
+        if limit is not None:
+            found.append(judge("sampling", row, worst_one.value, limit, f"{worst_one.place}: {_WORDS[name]}"))
+    return worst(found)
+
+
+_WORDS = {
+    "token_margin": "margin", "chunk_mismatches": "mismatches", "sequence_mismatches": "mismatches",
+    "chunk_mean_margin": "mean margin", "mean_margin": "mean margin", "logprob_error": "logprob",
+}  # fmt: skip
