@@ -20,6 +20,7 @@ Source: Philox, Salmon et al. 2011 (Random123).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ NOISE_MAX = 22.9
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_NOISE_AT_ONCE = 1 << 18  # words whose arrays are held at once
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -78,49 +80,44 @@ class _Ranking:
     """Token of each rank."""
     logits: Floats
     """Logit of each rank, descending."""
-    top_k: int
-    """Ranks that the first cut keeps."""
     kept: int
-    """Ranks that both keep; at least one."""
-    slack: Floats | None
-    """Logits by which each of the first `top_k` ranks lies within `top_p`, negative beyond it; None where that is off.
-
-    That is how far the logits before a rank would have to rise together for `top_p` of the probability to lie before it.
-    """
+    """Ranks that are kept, at least one."""
+    slack: Floats
+    """Of the ranks that `top_k` keeps, and of the next: by how much the logits before the rank would have to rise together
+    for it to be cut off. Negative beyond the cut; -inf beyond `top_k`."""
 
     @classmethod
     def of(cls, logits_V: Floats, temperature: float, top_k: int, top_p: float) -> _Ranking:
         order = np.argsort(-logits_V, kind="stable")
         logits = logits_V[order]
         most = min(top_k or len(logits), len(logits))
-        if top_p >= 1:
-            return cls(order, logits, most, most, None)
-        weights = np.exp((logits[:most] - logits[0]) / temperature)
-        before = np.clip((np.cumsum(weights) - weights) / weights.sum(), 0, 1)
-        with np.errstate(divide="ignore"):
-            odds = np.log(before) - np.log1p(-before)
-        slack = temperature * (np.log(top_p) - np.log1p(-top_p) - odds)
-        return cls(order, logits, most, max(1, int((before < top_p).sum())), slack)
-
-    def outside(self, rank: int) -> float:
-        """Logits by which a rank lies beyond the cut; 0 for what is kept, and for equals of the last that is."""
-        beyond = max(0.0, self.logits[self.top_k - 1] - self.logits[rank])
-        if self.slack is not None and rank >= self.kept:
-            slack = -self.slack[min(rank, self.top_k - 1)]
-            beyond = max(beyond, min(slack, self.logits[self.kept - 1] - self.logits[rank]))
-        return float(beyond)
+        slack, kept = np.full(most, np.inf), most
+        if top_p < 1:
+            weights = np.exp((logits[:most] - logits[0]) / temperature)
+            before = np.clip((np.cumsum(weights) - weights) / weights.sum(), 0, 1)
+            kept = max(1, int((before < top_p).sum()))
+            with np.errstate(divide="ignore"):  # the odds of a probability grow by what the logits behind it rise
+                odds = np.log(before) - np.log1p(-before)
+            slack = temperature * (np.log(top_p) - np.log1p(-top_p) - odds)
+        return cls(order, logits, kept, np.append(slack, -np.inf) if most < len(logits) else slack)
 
     def inside(self) -> Floats:
-        """Logits by which each kept rank lies within the cut."""
-        logits = self.logits[: self.kept]
-        within = np.full(self.kept, np.inf)
-        if self.top_k < len(self.logits):
-            within = logits - self.logits[self.top_k]
-        if self.slack is not None:
-            within = np.minimum(within, self.slack[: self.kept])
-            if self.kept < self.top_k:
-                within = np.minimum(within, logits - self.logits[self.kept])
-        return within
+        """Logits by which each kept rank lies within the cut: it would have to fall to a rank r and the cut to come there,
+        the greater of these two, for the best r."""
+        logits, reach = self.logits[: len(self.slack)], self.logits[: len(self.slack)] + self.slack
+        kept = logits[: self.kept]
+        rank = np.searchsorted(-reach, -kept)  # from here on falling is more than the cut's way, before it less
+        falling = kept - np.append(logits, -np.inf)[rank]
+        return np.minimum(falling, self.slack[rank - 1])
+
+    def outside(self, rank: int) -> float:
+        """Logits by which a rank lies beyond the cut, likewise; 0 for what is kept, and for equals of the last that is."""
+        if rank < self.kept:
+            return 0.0
+        logits, logit = self.logits[: len(self.slack)], self.logits[rank]
+        last = int((logits + self.slack >= logit).sum()) - 1  # up to here rising is more than the cut's way
+        way = -self.slack[last + 1] if last + 1 <= min(rank, len(self.slack) - 1) else np.inf
+        return float(max(0.0, min(logits[last] - logit, way)))
 
 
 # ---- drawing and scoring -----------------------------------------------------------------------------------------------
@@ -131,14 +128,25 @@ def draw(
 ) -> NDArray[np.int64]:
     """The tokens [T] of logits at positions first, first + 1, …; `top_k` 0 and `top_p` 1 cut nothing."""
     tokens = np.empty(len(logits_TV), np.int64)
-    for t, row in enumerate(logits_TV):
-        logits = row.astype(np.float64)
-        noised = logits + temperature * noise(key, np.array([first + t]), len(row))[0]
+    for t, logits, noised in _noised(logits_TV, key, temperature, first):
         if temperature > 0 and (top_k or top_p < 1):
             ranking = _Ranking.of(logits, temperature, top_k, top_p)
             noised[ranking.order[ranking.kept :]] = -np.inf
         tokens[t] = noised.argmax()
     return tokens
+
+
+def _noised(
+    logits_TV: NDArray[np.floating[Any]], key: int, temperature: float, first: int
+) -> Iterator[tuple[int, Floats, Floats]]:
+    """Per row: its number, its logits, and logits + T·G."""
+    rows = max(1, _NOISE_AT_ONCE // logits_TV.shape[1])
+    for start in range(0, len(logits_TV), rows):
+        logits = logits_TV[start : start + rows].astype(np.float64)
+        positions = np.arange(first + start, first + start + len(logits))
+        noised = logits + temperature * noise(key, positions, logits.shape[1])
+        for row in range(len(logits)):
+            yield start + row, logits[row], noised[row]
 
 
 @dataclass(frozen=True)
@@ -155,15 +163,15 @@ def score(
 ) -> TokenScores:  # fmt: skip
     """Scores tokens against a verifier's own logits [T, V], the first of which has position `first`.
 
-    Without a cut a token's margin is how far logit + T·G lies below the best. With one, a kept token with a better score
-    counts no more than it lies within the cut, for an honest machine may have cut it off; and a token beyond the cut lies
-    below it by as much as its logit lies below the lowest kept one, or the logits before it would have to rise together, whichever is less.
+    Without a cut a token's margin is how far logit + T·G lies below the best. With one, a kept token with a better score counts no
+    more than it lies within the cut, for an honest machine may have cut it off; and a token beyond the cut has at least the margin by which
+    it lies there. Where all logits of a drawing machine are within d of the verifier's, no margin is above 2·d (4·d where `top_k` and
+    `top_p` cut both).
     """
     margins, logprobs = np.empty(len(tokens)), np.empty(len(tokens))
-    for t, token in enumerate(tokens):
-        logits = logits_TV[t].astype(np.float64)
-        noised = logits + temperature * noise(key, np.array([first + t]), len(logits))[0]
-        margins[t] = _margin(logits, noised, int(token), temperature, top_k, top_p)
+    for t, logits, noised in _noised(logits_TV, key, temperature, first):
+        token = int(tokens[t])
+        margins[t] = _margin(logits, noised, token, temperature, top_k, top_p)
         shifted = logits - logits.max()
         logprobs[t] = shifted[token] - np.log(np.exp(shifted).sum())
     return TokenScores(margins, logprobs)

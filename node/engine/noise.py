@@ -7,11 +7,15 @@ scattered places, in float64, to whoever needs few of them (node/engine/sampler.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from protocol import sampling
+
 _M0, _M1, _W0, _W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 _LOW = 0xFFFFFFFF
+_SLICE = 1 << 12  # what NumPy takes at once: its arrays stay in a core's nearest cache
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -35,9 +39,25 @@ def words_at(keys: Tensor, positions: Tensor, blocks: Tensor) -> Tensor:
 
     `keys` holds the 64 key bits as int64, whatever their sign.
     """
+    if blocks.device.type == "cpu" and blocks.ndim == 1:
+        return _words_on_cpu(keys, positions, blocks)
     none = torch.zeros((), dtype=torch.int64, device=blocks.device)
     words = philox((blocks, positions, none, none), (keys & _LOW, (keys >> 32) & _LOW))
     return torch.stack(torch.broadcast_tensors(*words), dim=-1)
+
+
+def _words_on_cpu(keys: Tensor, positions: Tensor, blocks_N: Tensor) -> Tensor:
+    """The same by NumPy, which takes half of torch's time for a hundred small operations."""
+    made = np.empty((len(blocks_N), 4), np.uint64)
+    none = np.zeros((), np.uint64)
+    key, position, block = (t.contiguous().numpy().view(np.uint64) for t in (keys, positions, blocks_N))
+    low, high = key & np.uint64(_LOW), key >> np.uint64(32)
+    for start in range(0, len(made), _SLICE):
+        part = slice(start, start + _SLICE)
+        at, k0, k1 = (v[part] if v.ndim else v for v in (position, low, high))
+        for column, words in enumerate(sampling.philox((block[part], at, none, none), (k0, k1))):
+            made[part, column] = words
+    return torch.from_numpy(made.view(np.int64))
 
 
 def gumbel_of_words(words: Tensor) -> Tensor:

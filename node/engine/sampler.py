@@ -79,7 +79,8 @@ def score(
     positions = torch.arange(first, first + len(tokens_T), device=tokens_T.device)
     drawn = draw(logits_TV, keys, positions, temperature=temperature, top_k=top_k, top_p=top_p)
     logits = logits_TV.gather(1, tokens_T[:, None]).squeeze(1).double()
-    margins = (drawn.scores - logits - temperature * noise.exact_at(keys, positions, tokens_T)).clamp(min=0).cpu().numpy()
+    noised = logits + temperature * noise.exact_at(keys, positions, tokens_T)
+    margins = torch.where(drawn.tokens == tokens_T, 0.0, (drawn.scores - noised).clamp(min=0)).cpu().numpy()
     if temperature > 0 and (top_k or top_p < 1):  # what was not drawn may lie on either side of the cut: rare, if honest
         margins = np.zeros(len(tokens_T))
         for row in (drawn.tokens != tokens_T).nonzero().flatten().tolist():
