@@ -124,7 +124,13 @@ class _Ranking:
 
 
 def draw(
-    logits_TV: NDArray[np.floating[Any]], *, key: int, temperature: float, top_k: int = 0, top_p: float = 1.0, first: int = 0
+    logits_TV: NDArray[np.floating[Any]],
+    *,
+    key: int,
+    temperature: float,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    first: int = 0,
 ) -> NDArray[np.int64]:
     """The tokens [T] of logits at positions first, first + 1, …; `top_k` 0 and `top_p` 1 cut nothing."""
     tokens = np.empty(len(logits_TV), np.int64)

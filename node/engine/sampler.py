@@ -66,7 +66,9 @@ def draw(
     if len(rows):
         scores = reached.scatter_reduce(0, rows, noised, "amax")
         winners = noised == scores[rows]
-        first = torch.full_like(tokens, logits_BV.shape[1]).scatter_reduce(0, rows[winners], candidates[winners], "amin")
+        first = torch.full_like(tokens, logits_BV.shape[1]).scatter_reduce(
+            0, rows[winners], candidates[winners], "amin"
+        )
         tokens = torch.where(first < logits_BV.shape[1], first, tokens)
     return Draws(tokens, scores, normalisers)
 
@@ -81,7 +83,9 @@ def score(
     logits = logits_TV.gather(1, tokens_T[:, None]).squeeze(1).double()
     noised = logits + temperature * noise.exact_at(keys, positions, tokens_T)
     margins = torch.where(drawn.tokens == tokens_T, 0.0, (drawn.scores - noised).clamp(min=0)).cpu().numpy()
-    if temperature > 0 and (top_k or top_p < 1):  # what was not drawn may lie on either side of the cut: rare, if honest
+    if temperature > 0 and (
+        top_k or top_p < 1
+    ):  # what was not drawn may lie on either side of the cut: rare, if honest
         margins = np.zeros(len(tokens_T))
         for row in (drawn.tokens != tokens_T).nonzero().flatten().tolist():
             margins[row] = sampling.score(
@@ -89,6 +93,14 @@ def score(
                 temperature=temperature, top_k=top_k, top_p=top_p, first=first + row,
             ).margins[0]  # fmt: skip
     return TokenScores(margins, (logits - drawn.normalisers).cpu().numpy())
+
+
+def kept(logits_BV: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """Which tokens [B, V] the cut leaves."""
+    cut = _cut(logits_BV, logits_BV.amax(-1).float(), temperature, top_k, top_p)
+    indices = torch.arange(logits_BV.shape[1], device=logits_BV.device)
+    lowest = cut.logit[:, None]
+    return (logits_BV > lowest) | (logits_BV == lowest) & (indices <= cut.index[:, None])
 
 
 def _slabs(logits_BV: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -113,14 +125,22 @@ def _survey(logits_BV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _contenders(
-    logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, temperature: float, reached: Tensor, floor: Tensor, cut: Cut | None
+    logits_BV: Tensor,
+    keys_B: Tensor,
+    positions_B: Tensor,
+    temperature: float,
+    reached: Tensor,
+    floor: Tensor,
+    cut: Cut | None,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """(row, token, score in float64) of whatever may score as much as `reached`."""
     short = -logits_BV.shape[1] % 4
     padded = functional.pad(logits_BV, (0, short), value=-torch.inf) if short else logits_BV
     # Of a word at most `likely`, -ln(v) reaches far enough; what is added covers the rounding of the sum.
     width = padded.shape[1] // 4
-    offset = (32 * math.log(2) - reached / temperature + 1e-5 + 1e-6 * (reached.abs() / temperature + NOISE_MAX)).float()
+    offset = (
+        32 * math.log(2) - reached / temperature + 1e-5 + 1e-6 * (reached.abs() / temperature + NOISE_MAX)
+    ).float()
     for start, slab in _slabs(padded):
         above = slab >= floor[start : start + len(slab), None]
         fours = slab.view(-1, 4)

@@ -338,26 +338,23 @@ def an_edited_token(run: TinyRun) -> Candidate:
 
 
 @rejected_only_by("sampling", Outcome.HARD)
-def an_edited_last_token(run: TinyRun) -> Candidate:
-    """The last of a completion of full length, alone in what is left of its last chunk."""
-    made = run.honest()
-    file, honest = run.read(made), run.candidate(made)
-    row = longest(file, at_least=run.spec.sampling.max_new_tokens)
-    sample = file.samples[row]
-    completion = sample.completion.copy()
-    completion[-1] = next(t for t in range(3, 60) if t != completion[-1] and t not in run.tokens.end_tokens)
-    return run.rewrite(made, with_sample(file, row, run.consistent(honest, replace(sample, completion=completion))))
-
-
-@rejected_only_by("sampling", Outcome.HARD)
 def an_end_that_nobody_drew(run: TinyRun) -> Candidate:
-    """Work cut short, and an end token put to it: everything but the draw is as it should be."""
+    """Work cut short where it was far from over, and an end token put to it: everything but the draw is as it should be."""
     made = run.honest()
     file, honest = run.read(made), run.candidate(made)
-    row = longest(file, at_least=10)
-    sample = file.samples[row]
-    completion = tokens_of([*sample.completion[:7].tolist(), min(run.tokens.end_tokens)])
-    return run.rewrite(made, with_sample(file, row, run.consistent(honest, replace(sample, completion=completion))))
+    row = longest(file, at_least=4)
+    sample, end = file.samples[row], min(run.tokens.end_tokens)
+
+    def cut(length: int) -> Sample:
+        completion = tokens_of([*sample.completion[:length].tolist(), end])
+        return run.consistent(honest, replace(sample, completion=completion))
+
+    def margin(short: Sample) -> float:
+        hidden = run.engine.prefill([(short.prompt.tolist(), short.completion.tolist())])[0]
+        return float(run.engine.score(hidden, short.completion, key=honest.key(short), temperature=1.0).margins[-1])
+
+    shortened = max(map(cut, range(1, len(sample.completion) - 1)), key=margin)
+    return run.rewrite(made, with_sample(file, row, shortened))
 
 
 @rejected_only_by("sampling", Outcome.HARD)

@@ -113,7 +113,9 @@ def test_a_masked_token_is_never_drawn() -> None:
     drawn = sampler.draw(logits, signed, torch.zeros_like(signed), temperature=1.0)
     for row, key in enumerate(keys):
         assert int(drawn.tokens[row]) % 2 == 1
-        assert [int(drawn.tokens[row])] == sampling.draw(logits[row : row + 1].numpy(), key=key, temperature=1.0).tolist()
+        assert [int(drawn.tokens[row])] == sampling.draw(
+            logits[row : row + 1].numpy(), key=key, temperature=1.0
+        ).tolist()
 
 
 def test_the_largest_noise_there_is_wins_from_far_below() -> None:

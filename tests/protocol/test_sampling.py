@@ -29,7 +29,6 @@ def test_philox_gives_the_published_known_answers() -> None:
         )
         assert tuple(int(w[0]) for w in found) == words
 
-
         found = torch_noise.philox(tuple(map(torch.tensor, counter)), (torch.tensor(key[0]), torch.tensor(key[1])))
         assert tuple(map(int, found)) == words
 
@@ -179,7 +178,9 @@ def test_a_token_beyond_the_cut_has_the_margin_of_its_distance() -> None:
     logits = np.array([[5.0, 4.0, 3.0, 1.0]])
     for key in range(200):  # whatever its noise
         assert sampling.score(logits, np.array([3]), key=key, temperature=1.0, top_k=2).margins[0] >= 3
-    margins = [sampling.score(logits, np.array([2]), key=key, temperature=1.0, top_k=2).margins[0] for key in range(200)]
+    margins = [
+        sampling.score(logits, np.array([2]), key=key, temperature=1.0, top_k=2).margins[0] for key in range(200)
+    ]
     assert min(margins) == 1  # where its noise is best
 
 
