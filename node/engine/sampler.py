@@ -145,7 +145,11 @@ def _contenders(
         above = slab >= floor[start : start + len(slab), None]
         fours = slab.view(-1, 4)
         for place in (above.view(torch.int32) != 0).flatten().nonzero().flatten().split(_BLOCKS):
-            row, block = (start + place // width, place % width) if len(slab) > 1 else (torch.tensor(start), place)
+            row, block = (
+                (start + place // width, place % width)
+                if len(slab) > 1
+                else (torch.tensor(start, device=slab.device), place)
+            )
             words = noise.words_at(keys_B[row], positions_B[row], block)
             logits = fours.index_select(0, place)
             likely = torch.add(offset[row][..., None], logits, alpha=1 / temperature).exp_()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,3 +157,42 @@ def test_few_tokens_need_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "words_at", counted)
     sampler.draw(torch.randn(1, VOCABULARY) * 12, torch.tensor([1]), torch.tensor([0]), temperature=1.0)
     assert sum(made) < VOCABULARY / 10
+
+
+# ---- the same vectors as every other implementation ------------------------------------------------------------------------
+
+
+def vectors(name: str) -> Any:
+    return json.loads((Path(__file__).parent.parent / "vectors" / f"{name}.json").read_text())
+
+
+def test_noise_of_the_committed_words() -> None:
+    cases = vectors("gumbel")
+    words, defined = torch.tensor([case["word"] for case in cases]), np.array([float(case["noise"]) for case in cases])
+    assert np.abs(noise.gumbel_of_words(words).double().numpy() - defined).max() < 1e-5
+    assert np.abs(noise.exact(words).numpy() - defined).max() < 2e-9
+
+
+@pytest.mark.parametrize("case", vectors("draws")["cases"], ids=str)
+def test_the_committed_draws(case: dict[str, Any]) -> None:
+    given = vectors("draws")
+    i = torch.arange(given["positions"] * given["vocabulary"])
+    logits = ((i * 40503 + (i >> 5) * 9973) % 611 / 100).reshape(given["positions"], -1)
+    positions = torch.arange(given["positions"])
+    keys = torch.full_like(positions, noise.as_signed(int(given["key"])))
+    cut = {"temperature": float(case["temperature"]), "top_k": case["top_k"], "top_p": float(case["top_p"])}
+    assert sampler.draw(logits, keys, positions, **cut).tokens.tolist() == case["tokens"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
+def test_a_gpu_draws_the_same() -> None:
+    logits = normal(8, VOCABULARY).bfloat16()
+    _, keys = keys_of(8)
+    positions = torch.arange(8) * 31
+    found = noise.gumbel(keys.cuda(), positions.cuda(), 1003).cpu()
+    assert (found - noise.gumbel(keys, positions, 1003)).abs().max() < 1e-5
+    for cut in CUTS:
+        here = sampler.draw(logits, keys, positions, temperature=0.9, **cut)
+        there = sampler.draw(logits.cuda(), keys.cuda(), positions.cuda(), temperature=0.9, **cut)
+        assert torch.equal(there.tokens.cpu(), here.tokens)
