@@ -109,6 +109,17 @@ def test_a_row_is_drawn_alike_in_any_batch() -> None:
         assert int(alone.tokens) == int(together.tokens[row])
 
 
+@pytest.mark.parametrize("cut", [{}, {"top_k": 9, "top_p": 0.9}], ids=str)
+def test_a_whole_sequence_is_scored_as_the_definition_does(cut: dict[str, float]) -> None:
+    logits, given = normal(20, 300), {"temperature": 1.0, **cut}
+    tokens = sampling.draw(logits.numpy(), key=3, first=64, **given)
+    tokens[5::4] = (tokens[5::4] + 1) % 300
+    expected = sampling.score(logits.numpy(), tokens, key=3, first=64, **given).margins
+    found = sampler.score(logits, torch.tensor(tokens), 3, 64, **given).margins
+    assert np.abs(found - expected).max() < 1e-9
+    assert ((found > 0).nonzero()[0] == np.arange(5, 20, 4)).all()
+
+
 def test_a_masked_token_is_never_drawn() -> None:
     logits = torch.randn(3, 1003)
     logits[:, ::2] = -torch.inf
