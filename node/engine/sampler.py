@@ -85,7 +85,7 @@ def score(
     margins = torch.where(drawn.tokens == tokens_T, 0.0, (drawn.scores - noised).clamp(min=0)).cpu().numpy()
     if temperature > 0 and (
         top_k or top_p < 1
-    ):  # what was not drawn may lie on either side of the cut: rare, if honest
+    ):  # what was not drawn may lie on either side of the cut; rare, if honest
         margins = np.zeros(len(tokens_T))
         for row in (drawn.tokens != tokens_T).nonzero().flatten().tolist():
             margins[row] = sampling.score(
@@ -168,6 +168,9 @@ def _cut(logits_BV: Tensor, highest: Tensor, temperature: float, top_k: int, top
     vocabulary = logits_BV.shape[1]
     logits, indices = torch.empty_like(highest), torch.empty(len(highest), dtype=torch.int64, device=highest.device)
     for b, row in enumerate(logits_BV):
+        if highest[b].isnan():
+            logits[b], indices[b] = -torch.inf, 0
+            continue
         ranked, kept = _rank(row.float(), highest[b], temperature, min(top_k or vocabulary, vocabulary), top_p)
         logits[b] = ranked[kept - 1]
         equals = kept - int((ranked > logits[b]).sum())

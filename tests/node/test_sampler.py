@@ -147,13 +147,14 @@ def test_the_largest_noise_there_is_wins_from_far_below() -> None:
         assert int(drawn.tokens) == winner
 
 
-def test_what_is_no_number_draws_no_other_token() -> None:
+@pytest.mark.parametrize("cut", [{}, {"top_k": 9}, {"top_p": 0.9}], ids=str)
+def test_what_is_no_number_draws_no_other_token(cut: dict[str, float]) -> None:
     logits = torch.randn(2, 100)
     logits[0, 31] = torch.nan
-    drawn = sampler.draw(logits, torch.tensor([1, 2]), torch.tensor([0, 0]), temperature=1.0)
+    drawn = sampler.draw(logits, torch.tensor([1, 2]), torch.tensor([0, 0]), temperature=1.0, **cut)
     assert int(drawn.tokens[0]) == 31
     assert torch.isnan(drawn.normalisers[0])
-    assert int(drawn.tokens[1]) == int(sampling.draw(logits[1:].numpy(), key=2, temperature=1.0)[0])
+    assert int(drawn.tokens[1]) == int(sampling.draw(logits[1:].numpy(), key=2, temperature=1.0, **cut)[0])
 
 
 def test_few_tokens_need_noise(monkeypatch: pytest.MonkeyPatch) -> None:
