@@ -83,9 +83,8 @@ def score(
     logits = logits_TV.gather(1, tokens_T[:, None]).squeeze(1).double()
     noised = logits + temperature * noise.exact_at(keys, positions, tokens_T)
     margins = torch.where(drawn.tokens == tokens_T, 0.0, (drawn.scores - noised).clamp(min=0)).cpu().numpy()
-    if temperature > 0 and (
-        top_k or top_p < 1
-    ):  # what was not drawn may lie on either side of the cut; rare, if honest
+    if temperature > 0 and (top_k or top_p < 1):
+        # What was not drawn may lie on either side of the cut: rare, where work is honest.
         margins = np.zeros(len(tokens_T))
         for row in (drawn.tokens != tokens_T).nonzero().flatten().tolist():
             margins[row] = sampling.score(
