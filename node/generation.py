@@ -78,7 +78,7 @@ def _samples(context: RunContext, engine: TorchEngine, tokens: Tokens, groups: l
     prompts = [Prompt(tokens.prompt(spec, group.problem.prompt, group.budget), group.keys) for group in groups]
     try:
         generated = engine.generate(
-            prompts, temperature=float(spec.sampling.temperature), max_new_tokens=spec.sampling.max_new_tokens,
+            prompts, **spec.sampling.distribution, max_new_tokens=spec.sampling.max_new_tokens,
             end_tokens=tokens.end_tokens,
         )  # fmt: skip
     except ValueError as error:  # finite weights can compute NaN on every machine: that is no fault of this one

@@ -8,9 +8,19 @@ wrong type or a value out of range is refused with its place and what was expect
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from protocol import canonical
 from protocol.constants import PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX
@@ -43,6 +53,22 @@ ConfigValue = bool | int | str | list[int] | list[str]
 class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    OMITTED: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are left out while they hold their default: what is off does not move the digest."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {k: v for k, v in handler(self).items() if k not in self.OMITTED or v != fields[k].default}
+
+
+class Distribution(TypedDict):
+    """What tokens are drawn from, as protocol/sampling.py defines it; `top_k` 0 and `top_p` 1 cut nothing."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+
 
 class ModelSpec(Part):
     """The policy model. Digests are of the files' bytes; every published version carries both files unchanged."""
@@ -74,10 +100,17 @@ class EnvironmentSpec(Part):
 
 
 class SamplingSpec(Part):
+    OMITTED = frozenset({"top_k", "top_p"})
+
     group_size: int = Field(ge=2, le=1024)
     """Samples of one problem."""
     groups_per_submission: int = Field(ge=1, le=4096)
     temperature: DecimalText
+    """At most 100; 0 is greedy."""
+    top_k: int = Field(default=0, ge=0, lt=2**31)
+    """Most likely tokens that are kept; 0: all."""
+    top_p: DecimalText = "1"
+    """Share of the probability that is kept, of what `top_k` left; "1": all. At least 0.001."""
     max_new_tokens: int = Field(ge=1, le=1 << 20)
     prompt_template: str = "{prompt}"
     """How a problem becomes the model's input; holds `{prompt}` once."""
@@ -87,6 +120,31 @@ class SamplingSpec(Part):
         if self.prompt_template.count("{prompt}") != 1:
             raise ValueError("prompt_template must hold {prompt} exactly once")
         return self
+
+    @field_validator("temperature")
+    @classmethod
+    def _not_boundless(cls, text: str) -> str:
+        if Decimal(text) > 100:
+            raise ValueError("expected at most 100")
+        return text
+
+    @field_validator("top_p")
+    @classmethod
+    def _a_share(cls, text: str) -> str:
+        if not Decimal("0.001") <= Decimal(text) <= 1:
+            raise ValueError("expected a share between '0.001' and '1'")
+        return "1" if Decimal(text) == 1 else text
+
+    @model_validator(mode="after")
+    def _greedy_has_no_cut(self) -> SamplingSpec:
+        if float(self.temperature) == 0 and (self.top_k or self.top_p != "1"):
+            raise ValueError("temperature 0 is greedy: leave out top_k and top_p")
+        return self
+
+    @property
+    def distribution(self) -> Distribution:
+        """Keyword arguments of whatever draws or scores."""
+        return {"temperature": float(self.temperature), "top_k": self.top_k, "top_p": float(self.top_p)}
 
 
 class RewardSpec(Part):
@@ -121,12 +179,16 @@ class ComputationLimits(Part):
 class SamplingLimits(Part):
     """Margins are in logits. A token whose margin exceeds `mismatch_above` counts as mismatched."""
 
+    OMITTED = frozenset({"chunk_mean_margin"})
+
     mismatch_above: DecimalText
     token_margin: Limit
     chunk_mismatches: Limit
     sequence_mismatches: Limit
     mean_margin: Limit
     """Mean over a sequence of margins clipped at `margin_clip`."""
+    chunk_mean_margin: Limit | None = None
+    """The same over each chunk of 32 tokens; calibrations older than this field have none, and nothing is judged by it."""
     margin_clip: DecimalText
     logprob_error: Limit
     """Largest distance of a claimed logprob from the verifier's."""

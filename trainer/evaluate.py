@@ -1,6 +1,6 @@
 """Evaluation on held-out problems, through the same engine as the nodes generate with.
 
-One sample per problem at the run's temperature, with sampling keys that never change: differences between versions are the
+One sample per problem from the run's distribution, with sampling keys that never change: differences between versions are the
 weights', not the dice's.
 """
 
@@ -49,7 +49,7 @@ class Evaluator:
         completions = []
         for start in range(0, len(prompts), _BATCH):
             generated = self._engine.generate(
-                prompts[start : start + _BATCH], temperature=float(self._spec.sampling.temperature),
+                prompts[start : start + _BATCH], **self._spec.sampling.distribution,
                 max_new_tokens=self._spec.sampling.max_new_tokens, end_tokens=tokens.end_tokens, prove=False,
             )  # fmt: skip
             completions += [samples[0] for samples in generated]

@@ -1,7 +1,8 @@
 """The engine: generates completions with seeded sampling and proofs, and prefills other people's to check them.
 
-    torch_engine.py  the engine on transformers and torch    noise.py    Gumbel noise in torch
-    proofs.py        TOPLOC proofs as rows appear            weights.py  loading a published version safely
+    torch_engine.py   the engine on transformers and torch     noise.py    Gumbel noise in torch
+    sampler.py        drawing and scoring, of what can win     proofs.py   TOPLOC proofs as rows appear
+    vllm_sampling.py  the same draw inside vLLM                weights.py  loading a published version safely
 The trainer evaluates with the same engine as the nodes generate with.
 """
 

@@ -1,50 +1,89 @@
-"""Gumbel noise in torch: the same words as protocol/sampling.py, the same noise to 1e-5, finite for every word.
+"""Gumbel noise in torch: the same words as protocol/sampling.py, finite for every word, on any device.
 
-float32 cannot hold the uniform near 1, so each half of the range is computed from the side that float32 holds to full
-relative precision.
+`gumbel` is the noise of whole rows in float32, within 1e-5 of the definition: float32 cannot hold the uniform near 1, so each
+half of the range is computed from the side that float32 holds to full relative precision. `words_at` and `exact` give
+scattered places, in float64, to whoever needs few of them (node/engine/sampler.py).
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from protocol import sampling
+
 _M0, _M1, _W0, _W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 _LOW = 0xFFFFFFFF
+_SLICE = 1 << 12  # what NumPy takes at once: its arrays stay in a core's nearest cache
 
 
-def _multiply(a: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """High and low word of a 32 × 32 bit product, within signed 64 bits: `a` is split into halves of 16 bits."""
-    low, high = (a & 0xFFFF) * m, (a >> 16) * m
-    total = low + ((high & 0xFFFF) << 16)
-    return (high >> 16) + (total >> 32), total & _LOW
+def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Philox4x32-10: four 32-bit words per counter, all held in int64 tensors that broadcast.
 
-
-def words(keys_B: Tensor, positions_B: Tensor, vocabulary: int) -> Tensor:
-    """Philox4x32-10 words [B, vocabulary] as int64. `keys_B` holds the 64 key bits as int64, whatever their sign."""
-    blocks = torch.arange((vocabulary + 3) // 4, device=keys_B.device)[None]
-    c0, c1 = torch.broadcast_tensors(blocks, positions_B[:, None])
-    c2 = c3 = torch.zeros_like(c0)
-    k0, k1 = (keys_B & _LOW)[:, None], ((keys_B >> 32) & _LOW)[:, None]
+    Products of two 32-bit words wrap around in int64. Only what is multiplied has to be free of higher bits, so that one mask
+    takes off the copies of the sign that the arithmetic shift leaves, and what the words of the last round carry along.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
     for _ in range(10):
-        h0, l0 = _multiply(c0, _M0)
-        h1, l1 = _multiply(c2, _M1)
-        c0, c1, c2, c3 = h1 ^ c1 ^ k0, l1, h0 ^ c3 ^ k1, l0
+        p0, p1 = c0 * _M0, c2 * _M1
+        c0, c1 = ((p1 >> 32) ^ (c1 ^ k0)).bitwise_and_(_LOW), p1
+        c2, c3 = ((p0 >> 32) ^ (c3 ^ k1)).bitwise_and_(_LOW), p0
         k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
-    return torch.stack([c0, c1, c2, c3], dim=-1).flatten(1)[:, :vocabulary]
+    return c0, c1 & _LOW, c2, c3 & _LOW
 
 
-def gumbel_of_words(words_: Tensor) -> Tensor:
+def words_at(keys: Tensor, positions: Tensor, blocks: Tensor) -> Tensor:
+    """The four words [..., 4] of vocabulary indices 4·block … 4·block + 3; the arguments broadcast.
+
+    `keys` holds the 64 key bits as int64, whatever their sign.
+    """
+    if blocks.device.type == "cpu" and blocks.ndim == 1:
+        return _words_on_cpu(keys, positions, blocks)
+    none = torch.zeros((), dtype=torch.int64, device=blocks.device)
+    words = philox((blocks, positions, none, none), (keys & _LOW, (keys >> 32) & _LOW))
+    return torch.stack(torch.broadcast_tensors(*words), dim=-1)
+
+
+def _words_on_cpu(keys: Tensor, positions: Tensor, blocks_N: Tensor) -> Tensor:
+    """The same by NumPy, which takes half of torch's time for a hundred small operations."""
+    made = np.empty((len(blocks_N), 4), np.uint64)
+    none = np.zeros((), np.uint64)
+    key, position, block = (t.contiguous().numpy().view(np.uint64) for t in (keys, positions, blocks_N))
+    low, high = key & np.uint64(_LOW), key >> np.uint64(32)
+    for start in range(0, len(made), _SLICE):
+        part = slice(start, start + _SLICE)
+        at, k0, k1 = (v[part] if v.ndim else v for v in (position, low, high))
+        for column, words in enumerate(sampling.philox((block[part], at, none, none), (k0, k1))):
+            made[part, column] = words
+    return torch.from_numpy(made.view(np.int64))
+
+
+def gumbel_of_words(words: Tensor) -> Tensor:
     """float32 noise of 32-bit words held in int64."""
-    small = (words_.to(torch.float32) + 0.5) * 2.0**-32  # v, precise where it is small
-    rest = ((_LOW - words_).to(torch.float32) + 0.5) * 2.0**-32  # 1 - v, precise where v is large
-    exponential = torch.where(words_ < 1 << 31, -torch.log1p(-small.clamp(max=0.75)), -torch.log(rest))
+    small = (words.to(torch.float32) + 0.5) * 2.0**-32  # v, precise where it is small
+    rest = ((_LOW - words).to(torch.float32) + 0.5) * 2.0**-32  # 1 - v, precise where v is large
+    exponential = torch.where(words < 1 << 31, -torch.log1p(-small.clamp(max=0.75)), -torch.log(rest))
     return -torch.log(exponential)
 
 
+def exact(words: Tensor) -> Tensor:
+    """float64 noise of 32-bit words held in int64: the definition."""
+    return -torch.log(-torch.log1p(-(words.to(torch.float64) + 0.5) * 2.0**-32))
+
+
+def exact_at(keys: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
+    """float64 noise of one vocabulary index each."""
+    words = words_at(keys, positions, tokens // 4)
+    return exact(words.gather(-1, (tokens % 4)[..., None]).squeeze(-1))
+
+
 def gumbel(keys_B: Tensor, positions_B: Tensor, vocabulary: int) -> Tensor:
-    """Noise [B, vocabulary] for one position of each of B samples."""
-    return gumbel_of_words(words(keys_B, positions_B, vocabulary))
+    """float32 noise [B, vocabulary] for one position of each of B samples."""
+    blocks = torch.arange((vocabulary + 3) // 4, device=keys_B.device)
+    words = words_at(keys_B[:, None], positions_B[:, None], blocks[None])
+    return gumbel_of_words(words.flatten(1)[:, :vocabulary])
 
 
 def as_signed(key: int) -> int:

@@ -18,13 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import noise
+from node.engine import noise, sampler
 from node.engine.proofs import ProofFolder
 from node.engine.weights import build_model, load_weights
+from protocol.errors import IntegrityError
+from protocol.sampling import TokenScores
 
 TokenIds = Sequence[int] | NDArray[np.int32]
 
 _PREFILL_TOKENS = 1 << 14  # tokens of one prefill batch, padding included
+_SCORED_TOKENS = 128  # tokens whose logits are held at once: as many rows as make a product with `lm_head` efficient
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,14 @@ class TorchEngine:
         temperature: float,
         max_new_tokens: int,
         end_tokens: frozenset[int],
+        top_k: int = 0,
+        top_p: float = 1.0,
         prove: bool = True,
     ) -> list[list[Completion]]:
-        """Completions per prompt and key, in order. All prompts must have equally many keys."""
+        """Completions per prompt and key, in order. All prompts must have equally many keys.
+
+        What is sampled from, protocol/sampling.py defines.
+        """
         samples = len(prompts[0].keys)
         if any(len(prompt.keys) != samples for prompt in prompts):
             raise ValueError("all prompts of a batch need equally many keys")
@@ -89,7 +97,7 @@ class TorchEngine:
         keys = torch.tensor([noise.as_signed(key) for prompt in prompts for key in prompt.keys])
         rows = torch.arange(len(done))  # which completion each living row belongs to
         for position in range(max_new_tokens):
-            tokens, logprobs = self._sample(state.hidden, keys, position, temperature)
+            tokens, logprobs = self._sample(state.hidden, keys, position, temperature, top_k, top_p)
             if proofs:
                 proofs.add(rows, state.hidden)
             for row, token, logprob in zip(rows.tolist(), tokens.tolist(), logprobs.tolist(), strict=True):
@@ -141,13 +149,15 @@ class TorchEngine:
         )  # fmt: skip
         state.hidden = out.last_hidden_state[:, -1]
 
-    def _sample(self, hidden: Tensor, keys: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
-        """argmax(logits + T·G) per row, and the logprob of the chosen token."""
-        logits = self._model.lm_head(hidden).float()
-        noised = logits + temperature * noise.gumbel(keys, torch.full_like(keys, position), logits.shape[1])
-        tokens = noised.argmax(-1)
-        chosen = logits.gather(1, tokens[:, None]).squeeze(1)
-        return tokens, chosen - logits.logsumexp(-1)
+    def _sample(
+        self, hidden: Tensor, keys: Tensor, position: int, temperature: float, top_k: int, top_p: float
+    ) -> tuple[Tensor, Tensor]:
+        """The seeded draw per row, and the logprob of the chosen token."""
+        logits = self._model.lm_head(hidden)
+        at = torch.full_like(keys, position)
+        drawn = sampler.draw(logits, keys, at, temperature=temperature, top_k=top_k, top_p=top_p)
+        chosen = logits.gather(1, drawn.tokens[:, None]).squeeze(1).float()
+        return drawn.tokens, chosen - drawn.normalisers
 
     # ---- checking ------------------------------------------------------------------------------------------------------
 
@@ -173,6 +183,27 @@ class TorchEngine:
             ends = [start + len(sequences[i][1]) for start, i in zip(starts, batch, strict=True)]
             yield {i: hidden[row, starts[row] : ends[row]] for row, i in enumerate(batch)}
             del hidden
+
+    @torch.inference_mode()
+    def score(
+        self, hidden_TH: Tensor, tokens_T: Sequence[int] | NDArray[np.integer[Any]], *,
+        key: int, temperature: float, top_k: int = 0, top_p: float = 1.0,
+    ) -> TokenScores:  # fmt: skip
+        """Scores a completion's tokens against the logits of its hidden states, without ever holding all of them.
+
+        Raises IntegrityError where the logits are no numbers: that is this machine's trouble, never the claim's.
+        """
+        tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=hidden_TH.device)
+        parts = []
+        for first in range(0, len(tokens), _SCORED_TOKENS):
+            logits = self._model.lm_head(hidden_TH[first : first + _SCORED_TOKENS])
+            if not (logits.amax().isfinite() and logits.amin().isfinite()):
+                raise IntegrityError("this machine's own logits hold NaN or infinity")
+            part = tokens[first : first + _SCORED_TOKENS]
+            parts.append(sampler.score(logits, part, key, first, temperature=temperature, top_k=top_k, top_p=top_p))
+        return TokenScores(
+            np.concatenate([part.margins for part in parts]), np.concatenate([part.logprobs for part in parts])
+        )
 
     @torch.inference_mode()
     def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:

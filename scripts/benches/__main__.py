@@ -8,6 +8,7 @@ import json
 import sys
 
 NAMES = {
+    "attestation": "what proofs and seeded noise cost a worker of Qwen3-0.6B's shape, and how fast they are verified",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
     "toploc": "our proof codec against toploc 0.1.6, proofs per CPU second",

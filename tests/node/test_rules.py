@@ -21,6 +21,8 @@ from node.validator.rules import RULES
 from protocol.assignment import length_penalty
 from protocol.errors import MurmurationError, Unavailable
 from protocol.rollout import Header, Sample
+from protocol.runspec import RunSpec
+from protocol.sampling import TokenScores
 from protocol.verdict import Outcome
 from tests.cheats.smaller_model import SmallerModelEngine
 from tests.tiny_run import TinyRun, longest, tokens_of, with_sample
@@ -336,6 +338,26 @@ def an_edited_token(run: TinyRun) -> Candidate:
 
 
 @rejected_only_by("sampling", Outcome.HARD)
+def an_end_that_nobody_drew(run: TinyRun) -> Candidate:
+    """Work cut short where it was far from over, and an end token put to it: everything but the draw is as it should be."""
+    made = run.honest()
+    file, honest = run.read(made), run.candidate(made)
+    row = longest(file, at_least=4)
+    sample, end = file.samples[row], min(run.tokens.end_tokens)
+
+    def cut(length: int) -> Sample:
+        completion = tokens_of([*sample.completion[:length].tolist(), end])
+        return run.consistent(honest, replace(sample, completion=completion))
+
+    def margin(short: Sample) -> float:
+        hidden = run.engine.prefill([(short.prompt.tolist(), short.completion.tolist())])[0]
+        return float(run.engine.score(hidden, short.completion, key=honest.key(short), temperature=1.0).margins[-1])
+
+    shortened = max(map(cut, range(1, len(sample.completion) - 1)), key=margin)
+    return run.rewrite(made, with_sample(file, row, shortened))
+
+
+@rejected_only_by("sampling", Outcome.HARD)
 def a_forged_logprob(run: TinyRun) -> Candidate:
     made = run.honest()
     file = run.read(made)
@@ -366,6 +388,62 @@ def test_each_rule_alone_rejects_its_tampered_files(tiny_run: TinyRun, case: Cas
     assert finding.measured
     assert finding.threshold
     assert judge(candidate, [name for name in RULES if name != case.rule]) is None
+
+
+def sampled_as(run: TinyRun, **changes: Any) -> TinyRun:
+    """The same run with another sampling section."""
+    table = run.spec.model_dump()
+    table["sampling"] |= changes
+    spec = RunSpec.model_validate(table)
+    context = replace(run.context, spec=spec)
+    return replace(run, spec=spec, context=context)
+
+
+CUTS = [
+    {"top_k": 3}, {"top_p": "0.7"}, {"temperature": "0.8", "top_k": 8, "top_p": "0.9"}, {"temperature": "0"}, {"temperature": "2"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", CUTS, ids=str)
+def test_honest_work_is_accepted_however_the_run_samples(tiny_run: TinyRun, changes: dict[str, Any]) -> None:
+    run = sampled_as(tiny_run, **changes)
+    made = run.honest()
+    assert judge(run.candidate(made), ["sampling"]) is None
+
+
+@pytest.mark.parametrize("changes", CUTS, ids=str)
+def test_work_sampled_otherwise_is_found_out(tiny_run: TinyRun, changes: dict[str, Any]) -> None:
+    """The uncut distribution at temperature 1 instead of the run's."""
+    run = sampled_as(tiny_run, **changes)
+    made = tiny_run.honest(sequence=3)
+    finding = judge(run.candidate(made), ["sampling"])
+    assert finding is not None
+    assert finding.outcome == Outcome.HARD
+
+
+def test_a_chunk_of_small_margins_is_judged_where_the_spec_has_a_limit(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every token a little off, as an average over a chunk shows and no single token does."""
+    made = tiny_run.honest()
+    score = TorchEngine.score
+
+    def slightly_off(self: TorchEngine, *given: Any, **named: Any) -> TokenScores:
+        found = score(self, *given, **named)
+        return TokenScores(found.margins + 0.009, found.logprobs)
+
+    monkeypatch.setattr(TorchEngine, "score", slightly_off)
+    table = tiny_run.spec.model_dump()
+    table["verification"]["sampling"] |= {"mean_margin": {"soft": "1", "hard": "1"}}
+    outcomes = []
+    for limit in (None, {"soft": "0.008", "hard": "0.032"}, {"soft": "0.002", "hard": "0.008"}):
+        table["verification"]["sampling"]["chunk_mean_margin"] = limit
+        spec = RunSpec.model_validate(table)
+        run = replace(tiny_run, spec=spec, context=replace(tiny_run.context, spec=spec))
+        finding = judge(run.candidate(made), ["sampling"])
+        outcomes.append(finding and finding.outcome)
+        assert finding is None or "mean margin" in finding.detail
+    assert outcomes == [None, Outcome.SOFT, Outcome.HARD]
 
 
 # ---- what two rules reject ---------------------------------------------------------------------------------------------

@@ -35,6 +35,45 @@ def test_every_field_moves_the_digest(tiny_run: TinyRun) -> None:
     assert len({spec.digest, *(c.digest for c in changed)}) == 4
 
 
+def test_what_is_off_does_not_move_the_digest(tiny_run: TinyRun) -> None:
+    """Specs from before these fields keep their digest; what is switched on is part of it, and both are read back."""
+    spec = tiny_run.spec
+    written = spec.canonical()
+    for name in (b"top_k", b"top_p", b"chunk_mean_margin"):
+        assert name not in written
+    off = spec.sampling.model_validate(spec.sampling.model_dump() | {"top_k": 0, "top_p": "1.00"})
+    assert spec.model_copy(update={"sampling": off}).digest == spec.digest
+    limits = spec.verification.sampling.model_validate(
+        spec.verification.sampling.model_dump() | {"chunk_mean_margin": {"soft": "0.01", "hard": "0.04"}}
+    )
+    on = [
+        spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"top_k": 20})}),
+        spec.model_copy(update={"sampling": spec.sampling.model_copy(update={"top_p": "0.95"})}),
+        spec.model_copy(update={"verification": spec.verification.model_copy(update={"sampling": limits})}),
+    ]
+    assert len({spec.digest, *(s.digest for s in on)}) == 4
+    for each in (spec, *on):
+        assert runspec.from_bytes(each.canonical(), each.digest) == each
+    assert on[0].sampling.distribution == {"temperature": 1.0, "top_k": 20, "top_p": 1.0}
+
+
+def test_the_digest_is_what_it_was_before_there_was_a_cut() -> None:
+    """A spec's section as it stood then, hashed by hand."""
+    section = {
+        "group_size": 4,
+        "groups_per_submission": 2,
+        "temperature": "1",
+        "max_new_tokens": 40,
+        "prompt_template": "{prompt}",
+    }
+    assert runspec.SamplingSpec.model_validate(section).model_dump(mode="json") == section
+
+
+def test_greedy_sampling_has_no_cut(tiny_run: TinyRun) -> None:
+    with pytest.raises(ValueError, match="greedy"):
+        runspec.SamplingSpec.model_validate(tiny_run.spec.sampling.model_dump() | {"temperature": "0.0", "top_k": 5})
+
+
 def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
     from protocol import canonical
 
@@ -48,6 +87,11 @@ def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
     [
         (("sampling", "temperature"), 1.0, "sampling.temperature"),
         (("sampling", "temperature"), "-1", "not negative"),
+        (("sampling", "temperature"), "101", "at most 100"),
+        (("sampling", "top_k"), -1, "sampling.top_k"),
+        (("sampling", "top_p"), 0.9, "sampling.top_p"),
+        (("sampling", "top_p"), "0", "between"),
+        (("sampling", "top_p"), "1.5", "between"),
         (("sampling", "group_size"), 1, "sampling.group_size"),
         (("sampling", "surprise"), 1, "sampling.surprise"),
         (("max_lag",), -1, "max_lag"),

@@ -55,6 +55,21 @@ def test_noise(case: dict[str, Any]) -> None:
     assert np.allclose(found, np.array(case["noise"], float), atol=2e-9)
 
 
+def test_noise_of_words() -> None:
+    cases = load("gumbel")
+    found = sampling.gumbel_of_words(np.array([case["word"] for case in cases], np.uint64))
+    assert np.allclose(found, [float(case["noise"]) for case in cases], atol=2e-9)
+
+
+@pytest.mark.parametrize("case", load("draws")["cases"], ids=str)
+def test_draws(case: dict[str, Any]) -> None:
+    given = load("draws")
+    i = np.arange(given["positions"] * given["vocabulary"])
+    logits = ((i * 40503 + (i >> 5) * 9973) % 611 / 100).reshape(given["positions"], -1)
+    cut = {"temperature": float(case["temperature"]), "top_k": case["top_k"], "top_p": float(case["top_p"])}
+    assert sampling.draw(logits, key=int(given["key"]), **cut).tolist() == case["tokens"]
+
+
 @pytest.mark.parametrize("case", load("toploc")["ours"], ids=lambda case: f"{case['tokens']}x{case['hidden']}")
 def test_proofs(case: dict[str, Any]) -> None:
     i = np.arange(case["tokens"] * case["hidden"], dtype=np.uint64)

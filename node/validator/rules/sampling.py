@@ -1,26 +1,18 @@
-"""sampling: every token is the argmax of the validator's own logits plus the assigned noise, but for rounding. Hard.
+"""sampling: every token is the draw from the validator's own logits and the assigned noise, but for rounding. Hard.
 
-Per token the unclipped margin; per chunk of 32 and per sequence the tokens whose margin counts as a mismatch; per sequence
-the mean of clipped margins; and the claimed logprobs. All tokens of a chosen row are looked at, the last one included.
+Per token the unclipped margin; per chunk of 32 and per sequence the tokens whose margin counts as a mismatch, and the mean of
+clipped margins; and the claimed logprobs. All tokens of a chosen row are looked at, the last chunk and the last token included.
+What these are, protocol/sampling.py defines.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
-import numpy as np
 from torch import Tensor
 
 from node.validator.candidate import Candidate
 from node.validator.rules.limits import judge, worst
 from protocol import sampling
-from protocol.constants import TOPLOC_CHUNK
-from protocol.errors import IntegrityError
-from protocol.rollout import Sample
-from protocol.sampling import TokenScores
 from protocol.verdict import Finding
-
-_LOGITS_AT_ONCE = 1 << 21  # in float64, with the noise and what that is made of: a hundred bytes each
 
 
 def check(c: Candidate) -> Finding | None:
@@ -30,42 +22,23 @@ def check(c: Candidate) -> Finding | None:
     return worst([c.sampled[row] for row in c.rows])
 
 
-_judge = partial(judge, "sampling")
-
-
 def of_row(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:
     """What there is against one sample, given the validator's own hidden states for it."""
     sample, limits = c.samples[row], c.spec.verification.sampling
-    scores = _scores(c, sample, hidden_TH)
-    margins = scores.margins
-    mismatched = margins > float(limits.mismatch_above)
-    chunks = np.add.reduceat(mismatched, np.arange(0, len(margins), TOPLOC_CHUNK))
-    error = np.abs(scores.logprobs - sample.logprobs)
-    worst_token, worst_chunk, worst_logprob = int(margins.argmax()), int(chunks.argmax()), int(error.argmax())
-    mean = float(np.minimum(margins, float(limits.margin_clip)).mean())
-    return worst(
-        [
-            _judge(row, float(margins[worst_token]), limits.token_margin, f"token {worst_token}: margin"),
-            _judge(row, float(chunks[worst_chunk]), limits.chunk_mismatches, f"chunk {worst_chunk}: mismatches"),
-            _judge(row, float(mismatched.sum()), limits.sequence_mismatches, "the sequence: mismatches"),
-            _judge(row, mean, limits.mean_margin, "the sequence: mean margin"),
-            _judge(row, float(error[worst_logprob]), limits.logprob_error, f"token {worst_logprob}: logprob"),
-        ]
-    )
+    scores = c.engine.score(hidden_TH, sample.completion, key=c.key(sample), **c.spec.sampling.distribution)
+    measured = sampling.measure(
+        scores, sample.logprobs,
+        mismatch_above=float(limits.mismatch_above), margin_clip=float(limits.margin_clip),
+    )  # fmt: skip
+    found = []
+    for name, worst_one in measured.items():
+        limit = getattr(limits, name)
+        if limit is not None:
+            found.append(judge("sampling", row, worst_one.value, limit, f"{worst_one.place}: {_WORDS[name]}"))
+    return worst(found)
 
 
-def _scores(c: Candidate, sample: Sample, hidden_TH: Tensor) -> TokenScores:
-    """Scores of all tokens, some at a time: logits and noise of a long sample with a large vocabulary take gigabytes."""
-    step = max(1, _LOGITS_AT_ONCE // c.engine.vocabulary)
-    parts = []
-    for start in range(0, len(sample.completion), step):
-        logits = c.engine.logits(hidden_TH[start : start + step])
-        if not np.isfinite(logits).all():
-            raise IntegrityError("this validator's own logits hold NaN or infinity")
-        parts.append(
-            sampling.score(
-                logits, sample.completion[start : start + step], key=c.key(sample), start=start,
-                temperature=float(c.spec.sampling.temperature),
-            )
-        )  # fmt: skip
-    return TokenScores(np.concatenate([p.margins for p in parts]), np.concatenate([p.logprobs for p in parts]))
+_WORDS = {
+    "token_margin": "margin", "chunk_mismatches": "mismatches", "sequence_mismatches": "mismatches",
+    "chunk_mean_margin": "mean margin", "mean_margin": "mean margin", "logprob_error": "logprob",
+}  # fmt: skip
