@@ -124,6 +124,11 @@ class Candidate:
             spec=self.context.spec_digest.hex(), hardware=self.commitment.hardware,
         )  # fmt: skip
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether the limits were measured on devices of the seat's hardware class."""
+        return self.commitment.hardware in self.spec.verification.calibrated
+
     @cached_property
     def assigned(self) -> list[Group]:
         """The groups this submission had to consist of."""

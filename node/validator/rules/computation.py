@@ -1,13 +1,14 @@
 """computation: TOPLOC proofs against the validator's own prefill. Hard.
 
 Exponent and sign mismatches as shares of the k points, mantissa mean and median in units of the 7-bit mantissa, per chunk.
+Soft for hardware classes outside the calibration, but for a proof that is none: no device explains that.
 """
 
 from __future__ import annotations
 
 from node.engine.torch_engine import bits
 from node.validator.candidate import Candidate
-from node.validator.rules.limits import judge, worst
+from node.validator.rules.limits import capped, judge, worst
 from protocol import toploc
 from protocol.errors import IntegrityError, Malformed
 from protocol.toploc import ChunkScore
@@ -27,7 +28,7 @@ def check(c: Candidate) -> Finding | None:
         raise IntegrityError(f"this validator's own prefill is broken: {error}") from error
     c.checked.proofs = sum(len(of_row) for of_row in scores)
     found = [_chunk(c, row, i, s) for row, of_row in zip(c.rows, scores, strict=True) for i, s in enumerate(of_row)]
-    return worst(found)
+    return capped(c, worst(found))
 
 
 def _chunk(c: Candidate, row: int, chunk: int, score: ChunkScore) -> Finding | None:

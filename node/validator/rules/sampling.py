@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from node.validator.candidate import Candidate
-from node.validator.rules.limits import judge, worst
+from node.validator.rules.limits import capped, judge, worst
 from protocol import sampling
 from protocol.constants import TOPLOC_CHUNK
 from protocol.errors import IntegrityError
@@ -19,7 +19,7 @@ from protocol.verdict import Finding
 
 
 def check(c: Candidate) -> Finding | None:
-    return worst([_row(c, row, i) for i, row in enumerate(c.rows)])
+    return capped(c, worst([_row(c, row, i) for i, row in enumerate(c.rows)]))
 
 
 _judge = partial(judge, "sampling")
