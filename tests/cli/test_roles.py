@@ -85,6 +85,17 @@ def test_validator_status_is_json_in_every_state(validator: tuple[World, str, Ru
     assert run("status").code == 0
 
 
+def test_the_secrets_that_are_shown_are_those_that_receipts_name(validator: tuple[World, str, Run, Path]) -> None:
+    world, _, run, _ = validator
+    shown, again = run("secrets", "--json").json, run("secrets", "--json").json
+    assert shown["revealed"] == again["revealed"], "a secret stays the same"
+    window = world.chain.policy(world.run).window
+    world.anvil.advance(window)
+    later = run("secrets", "--json").json
+    assert (later["period"], later["revealed"]) == (shown["period"] + 1, shown["draw"])
+    assert run("rejections", "--json").json == {"rejections": []}
+
+
 @pytest.mark.parametrize("command", [["start"], ["stake", "--yes"], ["enlist", "--yes"]], ids=" ".join)
 def test_passwords_are_asked_for_and_refused_as_everywhere(
     validator: tuple[World, str, Run, Path], monkeypatch: pytest.MonkeyPatch, command: list[str]
@@ -100,7 +111,8 @@ def test_passwords_are_asked_for_and_refused_as_everywhere(
     "command",
     [
         ["validator", "start"], ["validator", "status"], ["validator", "stake", "--yes"], ["validator", "enlist", "--yes"],
-        ["validator", "verify", "FILE"], ["relay", "start"],
+        ["validator", "verify", "FILE"], ["validator", "replay", "ab"], ["validator", "rejections"], ["validator", "secrets"],
+        ["relay", "start"],
     ],
     ids=" ".join,
 )  # fmt: skip
