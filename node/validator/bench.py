@@ -110,6 +110,11 @@ class Bench:
         """What samples are drawn with by a judgement at this block time."""
         return draw.secret(self._master, draw.period(time, self._connection.policy.window))
 
+    def judged(self, root: bytes) -> Path | None:
+        """The file as it was judged, until it is discarded; None where there was none."""
+        path = self._files / f"{root.hex()}.parquet"
+        return path if path.exists() else None
+
     def discard(self, root: bytes) -> None:
         """Forgets a file that is not needed any more."""
         (self._files / f"{root.hex()}.parquet").unlink(missing_ok=True)

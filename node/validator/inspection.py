@@ -182,7 +182,7 @@ def _own_weights(home: Path, step: int) -> Path | None:
 
 
 def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
-    """Show what this validator's draws are committed to, and the newest secret that may be known (protocol/draw.py)."""
+    """Show what this validator's draws are committed to, and with it the newest secret that may be known."""
     from node.validator.journal import Journal
     from protocol import draw
 
@@ -200,13 +200,12 @@ def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         "period": number,
         "period_seconds": window,
         "draw": draw.commitment(draw.secret(master, number)).hex(),
-        "revealed": draw.secret(master, number - 1).hex(),
     }
 
     def text() -> None:
-        typer.echo(f"period    {number}, of {duration(window)} each")
-        typer.echo(f"draw      {data['draw']}  in receipts of this period")
-        typer.echo(f"revealed  {data['revealed']}  the secret of the period before; its SHA-256 is the one before that")
+        typer.echo(f"period  {number}, of {duration(window)} each")
+        typer.echo(f"draw    {data['draw']}")
+        typer.echo("commits to the secret of this period, and is the secret of the one before, which may be known now")
 
     emit(data, as_json, text)
 

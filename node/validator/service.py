@@ -278,7 +278,7 @@ class ValidatorService:
         """Keeps what a rejection stands on. That it cannot be kept is logged: the verdict stands without it."""
         try:
             commitment = self._bench.commitment(task.event, self._record)
-            rollout = self._bench.fetch(commitment.ref.root) if found.rule != "available" else None
+            rollout = self._bench.judged(commitment.ref.root)
             self._evidence.keep(
                 Receipt.issue(found, self._c.key, self._c.chain.domain),
                 commitment,
