@@ -34,6 +34,11 @@ class Calibration:
     def sampling(self) -> dict[str, Any]:
         return self.content["limits"]["sampling"]
 
+    @property
+    def hardware(self) -> list[int]:
+        """Hardware classes whose devices were measured. A calibration that names none is of class 0, what a seat has by default."""
+        return self.content.get("hardware", [0])
+
 
 def load(name: str, beside: Path) -> Calibration:
     """A calibration file, relative to the folder `beside`, or a shipped one by its name."""

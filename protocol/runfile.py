@@ -24,7 +24,7 @@ from protocol.environments.reasoning import AUDITED_VERSION
 from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, MurmurationError
 from protocol.money import parse_tokens
-from protocol.runspec import EnvironmentSpec, RunSpec
+from protocol.runspec import EnvironmentSpec, RunSpec, SamplingSpec
 from protocol.settings import Settings, read_toml
 
 SPEC_FILE = "spec.json"
@@ -88,6 +88,7 @@ def complete(file: Path, model: Path) -> RunSpec:
         verification["calibration"] = found.digest
         verification.setdefault("computation", found.computation)
         verification.setdefault("sampling", found.sampling)
+        verification.setdefault("calibrated", found.hardware)
     section = table.setdefault("model", {})
     for key, name in (("config", "config.json"), ("tokenizer", "tokenizer.json")):
         section.setdefault(key, _digest_of(model / name))
@@ -107,6 +108,15 @@ def environments(file: Path) -> list[EnvironmentSpec]:
             raise ConfigError("the run spec is wrong:\n" + "\n".join(lines)) from None
         found.append(spec if "head" in table else spec.model_copy(update={"head": head_digest(spec)}))
     return found
+
+
+def sampling(file: Path) -> SamplingSpec:
+    """[spec.sampling] of `file`, for whoever needs it before there is a model."""
+    try:
+        return SamplingSpec.model_validate(_table(file, "spec").get("sampling", {}))
+    except ValidationError as error:
+        lines = [f"  sampling.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("the run spec is wrong:\n" + "\n".join(lines)) from None
 
 
 def write_spec(file: Path, spec: RunSpec) -> Path:

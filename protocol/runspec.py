@@ -207,6 +207,8 @@ class VerificationSpec(Part):
     sampling: SamplingLimits
     calibration: HexDigest
     """Digest of the calibration these limits came from."""
+    calibrated: list[Annotated[int, Field(ge=0, lt=256)]] = [0]
+    """Hardware classes that the calibration covers; `computation` and `sampling` find nothing worse than soft in others."""
 
 
 class RunSpec(Part):

@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Details:
-    """Everything a receipt says. `root`, `work`, `spec` and `samples` are 64 hex digits; `rule` is empty on accept.
+    """Everything a receipt says. `root`, `work`, `spec`, `samples` and `draw` are 64 hex digits; `rule` is empty on accept.
 
     Bit i of `samples` (big-endian): sample i was checked by all rules (accept), or is what the finding is about.
     """
@@ -92,6 +92,8 @@ class Details:
     tokens_checked: int
     time: int
     """Of judgement, in block time."""
+    draw: str = "0" * 64
+    """SHA-256 of the secret of that time (protocol/draw.py); zeros where no secret was used. 64 hex digits."""
 
     @property
     def ref(self) -> Ref:
@@ -179,7 +181,7 @@ def _details(value: Any) -> Details:
     details = Details(**value)
     if details.outcome not in tuple(Outcome) or (details.rule not in RULES) != (details.outcome == Outcome.ACCEPT):
         raise Malformed("receipt's outcome and rule do not belong together")
-    for name in ("work", "root", "spec", "samples"):
+    for name in ("work", "root", "spec", "samples", "draw"):
         text = getattr(details, name)
         if len(text) != 64 or set(text) - set("0123456789abcdef"):
             raise Malformed(f"receipt: {name} is not 64 hex digits")

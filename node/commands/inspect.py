@@ -19,6 +19,7 @@ from protocol.chain.types import Role, Seat
 from protocol.cli import Json, emit
 from protocol.home import Home
 from protocol.money import duration, tokens
+from protocol.verdict import ALL_SAMPLES, Outcome
 
 _WHAT_NEXT = {
     journal.MADE: "node start, if it does not run: it sends what is still to be sent",
@@ -159,7 +160,9 @@ def _print_one(row: dict[str, Any]) -> None:
         typer.echo("verdict   none yet")
     else:
         d = row["receipt"]["details"]
-        typer.echo(f"validator {row['receipt']['validator']}")
+        judged = datetime.fromtimestamp(d["time"], UTC)
+        outcome = Outcome(d["outcome"]).name.lower()
+        typer.echo(f"verdict   {outcome}, {judged:%Y-%m-%d %H:%M} UTC\nvalidator {row['receipt']['validator']}")
         typer.echo(
             f"checked   {d['sequences_checked']} samples by prefill, {d['proofs_checked']} proofs, {d['tokens_checked']} tokens"
         )
@@ -167,7 +170,15 @@ def _print_one(row: dict[str, Any]) -> None:
             typer.echo(
                 f"rule      {d['rule']}: measured {d['measured']}, threshold {d['threshold']}\ndetail    {d['detail']}"
             )
+            typer.echo(f"samples   {_samples(int(d['samples'], 16))} of the file, counted from 0")
     typer.echo(f"\nnext: {row['next']}")
+
+
+def _samples(mask: int) -> str:
+    """The samples a verdict is about, in words."""
+    return (
+        "all" if mask == ALL_SAMPLES else ", ".join(str(i) for i in range(mask.bit_length()) if mask >> i & 1) or "none"
+    )
 
 
 def _alive(pid: object) -> bool:

@@ -3,6 +3,7 @@
     torch_engine.py   the engine on transformers and torch     noise.py    Gumbel noise in torch
     sampler.py        drawing and scoring, of what can win     proofs.py   TOPLOC proofs as rows appear
     vllm_sampling.py  the same draw inside vLLM                weights.py  loading a published version safely
+    degrade.py        cheaper weights, to measure what rules catch
 The trainer evaluates with the same engine as the nodes generate with.
 """
 

@@ -15,6 +15,7 @@ from node.validator.journal import Journal
 from node.validator.judge import details, judge
 from node.validator.record import Record, ref_of
 from node.versions import Versions
+from protocol import draw
 from protocol.chain.events import Event
 from protocol.environments import TaskSet
 from protocol.errors import ProtocolViolation, Unavailable
@@ -41,7 +42,7 @@ class Bench:
         self._loaded: bytes | None = None
         self._tokens: Tokens | None = None
         self._held: dict[int, ExitStack] = {}
-        self._secret = journal.secret("prefill", secrets.token_bytes(32))
+        self._master = journal.secret("prefill", secrets.token_bytes(32))
 
     def close(self) -> None:
         self.context.sandbox.close()
@@ -91,11 +92,28 @@ class Bench:
         """Judges a work; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running."""
         self._load(commitment.ref.step)
         assert self._tokens is not None
-        share = 1.0 if in_full else float(self.context.spec.verification.prefill_share)
-        plan = PrefillPlan(share, self._secret)
+        plan = self.plan(in_full=in_full, time=time)
         candidate = Candidate(self.context, commitment, path, self._engine, self._tokens, plan)
         finding = judge(candidate)
-        return details(self.context, commitment, finding, time, candidate.checked)
+        return details(self.context, commitment, finding, time, candidate.checked, plan.secret)
+
+    def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
+        """Which samples a judgement at this block time gives the prefill."""
+        share = 1.0 if in_full else float(self.context.spec.verification.prefill_share)
+        return PrefillPlan(share, self.secret(time))
+
+    def manifest(self, step: int) -> bytes:
+        """The signed manifest of a version that is here. Raises PreflightError."""
+        return self._versions.store.manifest(step)
+
+    def secret(self, time: int) -> bytes:
+        """What samples are drawn with by a judgement at this block time."""
+        return draw.secret(self._master, draw.period(time, self._connection.policy.window))
+
+    def judged(self, root: bytes) -> Path | None:
+        """The file as it was judged, until it is discarded; None where there was none."""
+        path = self._files / f"{root.hex()}.parquet"
+        return path if path.exists() else None
 
     def discard(self, root: bytes) -> None:
         """Forgets a file that is not needed any more."""

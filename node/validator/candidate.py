@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from node.engine import TorchEngine
-from protocol import seeds
+from protocol import draw, seeds
 from protocol.assignment import Group, assign
 from protocol.chain.types import Ref
 from protocol.environments import TaskSet
@@ -63,15 +61,7 @@ class PrefillPlan:
 
     def choose(self, work: bytes, block_hash: bytes, samples: int) -> list[int]:
         """Chosen rows, at least one."""
-        if self.share >= 1:
-            return list(range(samples))
-        drawn = [
-            hmac.digest(self.secret, work + block_hash + row.to_bytes(4, "big"), hashlib.sha256)
-            for row in range(samples)
-        ]
-        limit = int(self.share * 2**64)
-        chosen = [row for row in range(samples) if int.from_bytes(drawn[row][:8], "big") < limit]
-        return chosen or [min(range(samples), key=lambda row: drawn[row])]
+        return draw.rows(self.secret, work, block_hash, samples, self.share)
 
 
 @dataclass
@@ -132,6 +122,11 @@ class Candidate:
             node=ref.node, step=ref.step, sequence=ref.sequence, beacon=self.commitment.beacon.hex(),
             spec=self.context.spec_digest.hex(), hardware=self.commitment.hardware,
         )  # fmt: skip
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the limits were measured on devices of the seat's hardware class."""
+        return self.commitment.hardware in self.spec.verification.calibrated
 
     @cached_property
     def assigned(self) -> list[Group]:

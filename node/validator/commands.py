@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from node.commands.context import new_key, require_new
+from node.validator import inspection
+from node.validator.context import DEFAULT_HOME, HomeOption, open_home
 from node.validator.settings import ValidatorSettings
 from protocol.chain import Chain, Sender
-from protocol.chain.events import Submitted, Withdrawn
+from protocol.chain.events import Withdrawn
 from protocol.chain.types import Validator
 from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
 from protocol.errors import InsufficientFunds, UsageError
-from protocol.home import Home, default_home
+from protocol.home import Home
 from protocol.money import deposit, duration, parse_tokens, tokens
-from protocol.settings import load, write_toml
+from protocol.settings import write_toml
 
 app = group("Check rollouts, take what is false to court, never punish the honest.")
-HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
-DEFAULT_HOME = default_home("validator")
-
-
-def _open(path: Path) -> tuple[Home, ValidatorSettings]:
-    home = Home(path, "validator")
-    return home, load(ValidatorSettings, home.require_config()).value
 
 
 def _sender(home: Home, settings: ValidatorSettings, password_file: Path | None) -> Sender:
@@ -81,7 +75,7 @@ def stake(
     yes: Yes = False,
 ) -> None:
     """Deposit the stake that backs the seat and the bonds of cases."""
-    place, settings = _open(home)
+    place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
     policy = sender.chain.policy(settings.chain.run)
     account = sender.chain.account(sender.key.address)
@@ -105,7 +99,7 @@ def enlist(
     yes: Yes = False,
 ) -> None:
     """Take the validator seat (the run's owner must have approved this address)."""
-    place, settings = _open(home)
+    place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
     chain, run = sender.chain, settings.chain.run
     seat, policy = chain.validator(run, sender.key.address), chain.policy(run)
@@ -145,7 +139,7 @@ def reinforce(
     yes: Yes = False,
 ) -> None:
     """Lock more stake in the seat: every open case puts one bond of it at risk."""
-    place, settings = _open(home)
+    place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
     wei, free = parse_tokens(amount), sender.chain.account(sender.key.address).free
     if free < wei:
@@ -164,7 +158,7 @@ def unstake(
     yes: Yes = False,
 ) -> None:
     """Start the way out for free stake; the stake of a seat that was given up is freed first, when its time has come."""
-    place, settings = _open(home)
+    place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
     chain, run, address = sender.chain, settings.chain.run, sender.key.address
     wei, free, seat = parse_tokens(amount), chain.account(address).free, chain.validator(run, address)
@@ -190,7 +184,7 @@ def unstake(
 @app.command()
 def withdraw(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Pay out unstaked tokens whose time has come."""
-    place, settings = _open(home)
+    place, settings = open_home(home)
     sent = (sender := _sender(place, settings, password_file)).send(sender.chain.withdraw())
     typer.echo(f"withdrew {tokens(sent.event(Withdrawn).amount)}")
 
@@ -241,7 +235,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     from protocol.role import connect
 
     set_up_logging()
-    place, settings = _open(home)
+    place, settings = open_home(home)
     key = place.open_key("validator", password_file)
     peers_file = place.data / "peers.json"
     with (
@@ -261,7 +255,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
 @app.command()
 def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """Show seat, stake and what the running validator does."""
-    place, settings = _open(home)
+    place, settings = open_home(home)
     chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
     chain.check(settings.chain.chain_id)
     address = place.address("validator")
@@ -295,77 +289,4 @@ def _role(seat: Validator, now: int) -> str:
     return "left" if seat.since else "approved" if seat.approved else "none"
 
 
-@app.command()
-def verify(
-    file: Annotated[Path, typer.Argument(help="A rollout file whose commitment is on chain.")],
-    home: HomeOption = DEFAULT_HOME,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-) -> None:
-    """Judge one file as the running validator would, in full, and print the finding. Changes nothing."""
-    from node.validator.bench import Bench
-    from node.validator.journal import Journal
-    from node.validator.record import Record
-    from protocol.role import connect
-
-    set_up_logging("WARNING")
-    place, settings = _open(home)
-    root = hashlib.sha256(file.read_bytes()).digest()
-    key = place.open_key("validator", password_file)
-    with connect(settings.chain, settings.peers, key) as connection:
-        index = connection.index()
-        index.poll()
-        found = index.find(Submitted, lambda s: s.run == connection.run and s.root == root)
-        if found is None:
-            raise UsageError(
-                f"nobody committed to {file} in run {connection.run}", hint="is it the whole, unchanged file?"
-            )
-        journal = Journal(place.data / "verify.sqlite")
-        bench = Bench(connection, place.data / "verify", journal, threads=settings.judge.threads)
-        try:
-            commitment = bench.commitment(found[0], Record(index, connection.run))
-            details = bench.judge(commitment, file, in_full=True, time=connection.block_time())
-        finally:
-            bench.close()
-            journal.close()
-    _print_details(vars(details), as_json)
-
-
-def _print_details(d: dict[str, Any], as_json: bool) -> None:
-    def text() -> None:
-        outcome = {1: "accept", 2: "soft", 3: "hard"}[d["outcome"]]
-        typer.echo(f"{outcome}: step {d['step']}, sequence {d['sequence']} of {d['node']}")
-        typer.echo(
-            f"checked {d['sequences_checked']} samples, {d['proofs_checked']} proofs, {d['tokens_checked']} tokens"
-        )
-        if d["rule"]:
-            typer.echo(f"rule {d['rule']}: measured {d['measured']}, threshold {d['threshold']} ({d['detail']})")
-
-    emit(d, as_json, text)
-
-
-@app.command()
-def calibrate(
-    file: Annotated[str, typer.Argument(help="The run's file, as @run.toml, for its tasks.")],
-    model: Annotated[list[Path], typer.Option(help="Folder of a model; several give more variety.")],
-    out: Annotated[Path, typer.Option(help="Calibration file to write.")],
-    dtype: Annotated[str, typer.Option(help="Compute dtype of the run.")] = "float32",
-    prompts: Annotated[int, typer.Option(help="Problems per model, batch size and number of threads.")] = 16,
-    samples: Annotated[int, typer.Option(help="Samples of each problem.")] = 4,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest completion.")] = 48,
-) -> None:
-    """Measure how far honest work strays on this machine, and write the limits that follow."""
-    import json
-
-    from node.validator.calibrate import calibrate as measure
-    from protocol import runfile
-    from protocol.calibration import Calibration
-    from protocol.cli import strip_at
-    from protocol.environments import TaskSet
-
-    set_up_logging("WARNING")
-    tasks = TaskSet(runfile.environments(strip_at(file)))
-    content = measure(model, tasks, dtype, prompts=prompts, samples=samples, max_new_tokens=max_new_tokens)
-    out.write_text(json.dumps(content, indent=1) + "\n")
-    work = content["work"]
-    typer.echo(f"{work['proofs']} proofs, {work['tokens']} tokens: {out}, digest {Calibration(content).digest}")
+inspection.register(app)

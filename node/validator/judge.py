@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from node.validator.candidate import Candidate, Checked, Commitment, RunContext
 from node.validator.rules import RULES
+from protocol import draw
 from protocol.constants import PROTOCOL_VERSION
 from protocol.verdict import Details, Finding, Outcome
 
@@ -38,8 +39,10 @@ def details(
     finding: Finding | None,
     time: int,
     checked: Checked | None = None,
+    secret: bytes | None = None,
 ) -> Details:
-    """What the receipt for a judgement says; `time` in block time, `checked` as Candidate counts it."""
+    """What the receipt for a judgement says; `time` in block time, `checked` as Candidate counts it, `secret` that of the
+    period, which the receipt commits to."""
     checked = checked or Checked()
     ref, domain = commitment.ref, context.domain
     return Details(
@@ -50,6 +53,7 @@ def details(
         measured=_readable(finding.measured) if finding else "", threshold=_readable(finding.threshold) if finding else "",
         detail=_readable(finding.detail) if finding else "", samples=f"{finding.samples if finding else checked.samples:064x}",
         sequences_checked=checked.samples.bit_count(), proofs_checked=checked.proofs, tokens_checked=checked.tokens, time=time,
+        draw=draw.NO_DRAW if secret is None else draw.commitment(secret).hex(),
     )  # fmt: skip
 
 

@@ -13,8 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from node.validator import journal as states
 from node.validator.bench import Bench
+from node.validator.candidate import Commitment
 from node.validator.court import Court
+from node.validator.evidence import EvidenceStore
 from node.validator.impeachment import Impeachment
 from node.validator.journal import Journal
 from node.validator.judge import details
@@ -67,6 +70,7 @@ class ValidatorService:
         self._stop = stop or threading.Event()
         self._journal = Journal(home.data / "journal.sqlite")
         self._bench = Bench(connection, home.data, self._journal, threads=settings.threads)
+        self._evidence = EvidenceStore(home.data / "evidence", settings.evidence_most, settings.evidence_days)
         self._transactions = Transactions(home.data / "transactions.sqlite")
         sender = Sender(connection.chain, connection.key, self._transactions)
         self._court = Court(connection, self._journal, settings, sender)
@@ -268,23 +272,56 @@ class ValidatorService:
             return False
         self._court.take(found, self._record.validators(self._now()), self._requested)
         del self._tasks[task.work]
+        if found.outcome != Outcome.ACCEPT:
+            self._keep_evidence(task, found)
         self._bench.discard(task.event.data.root)
         _log(found)
         return True
+
+    def _keep_evidence(self, task: Task, found: Details) -> None:
+        """Keeps what a rejection stands on. That it cannot be kept is logged: the verdict stands without it."""
+        try:
+            commitment = self._bench.commitment(task.event, self._record)
+            rollout = self._bench.judged(commitment.ref.root)
+            self._evidence.keep(
+                Receipt.issue(found, self._c.key, self._c.chain.domain),
+                commitment,
+                self._c.spec,
+                self._bench.plan(in_full=self._in_full(task, commitment), time=found.time),
+                self._c.chain.domain,
+                rollout=rollout,
+                manifest=None if rollout is None else self._bench.manifest(task.step),
+            )
+            self._evidence.prune(self._is_closed, time.time())
+        except (MurmurationError, OSError) as error:
+            log.warning("no evidence of %s is kept: %s", task.work.hex()[:12], error)
+
+    def _is_closed(self, work: bytes) -> bool:
+        judgement = self._journal.get(work)
+        return judgement is None or judgement.state == states.CLOSED
+
+    def _in_full(self, task: Task, commitment: Commitment) -> bool:
+        newcomer = len(commitment.earlier_roots) < self._c.spec.verification.newcomer_submissions
+        return newcomer or task.work in self._requested
 
     def _judge(self, task: Task, *, in_full: bool = False) -> Details | None:
         """The judgement; None while the file may still arrive. Raises what keeps a rule from running."""
         commitment = self._bench.commitment(task.event, self._record)
         path = self._bench.fetch(commitment.ref.root)
         if path is not None:
-            newcomer = len(commitment.earlier_roots) < self._c.spec.verification.newcomer_submissions
-            asked = task.work in self._requested
-            return self._bench.judge(commitment, path, in_full=in_full or newcomer or asked, time=self._now())
+            in_full = in_full or self._in_full(task, commitment)
+            return self._bench.judge(commitment, path, in_full=in_full, time=self._now())
         grace = self._c.spec.upload_grace_seconds
         is_due = self._now() > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.work, self._c.policy.trainer) is not None:
             return None
-        return details(self._bench.context, commitment, available.missing(grace), self._now())
+        return details(
+            self._bench.context,
+            commitment,
+            available.missing(grace),
+            self._now(),
+            secret=self._bench.secret(self._now()),
+        )
 
     def _judge_for_jury(self, record: Record, ref: Ref) -> Details | None:
         """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""

@@ -52,6 +52,11 @@ def raise_disk_error(error: OSError, where: Path) -> NoReturn:
     raise PreflightError(f"cannot use {error.filename or where}: {error.strerror}") from error
 
 
+def version_folder(root: Path, step: int) -> Path:
+    """Where a store at `root` keeps a complete version, whoever holds the store; it may be gone at any time."""
+    return root / "complete" / str(step)
+
+
 class VersionStore:
     """The newest `keep` versions under `root`; a leased one stays as long as its lease, whatever its age.
 
@@ -203,7 +208,7 @@ class VersionStore:
     # ---- inside
 
     def _path(self, step: int) -> Path:
-        return self._complete / str(step)
+        return version_folder(self.root, step)
 
     def _set_aside(self, step: int) -> Path:
         """Takes a version out of sight at once; removing its files takes longer than a lock should be held."""

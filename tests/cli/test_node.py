@@ -363,7 +363,14 @@ def test_a_verdict_is_explained_and_says_what_can_be_done(contributor: Contribut
     assert contributor.status()["next"] == ("node submissions" if outcome == Outcome.SOFT else "")
     assert "sampling: row 3, token 5: margin" in contributor.run("submissions").out
     shown = contributor.run("submissions", work[:10]).out
-    for text in ("0.31", "0.125", "row 3, token 5", "8 samples", f"node appeal {work[:12]}"):
+    for text in (
+        f"verdict   {outcome.name.lower()},",
+        "0.31",
+        "0.125",
+        "row 3, token 5",
+        "8 samples",
+        f"node appeal {work[:12]}",
+    ):
         assert text in shown
     row = contributor.run("submissions", work[:10], "--json").json["submissions"][0]
     assert row["receipt"]["details"]["measured"] == "0.31"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,17 @@ def test_validator_status_is_json_in_every_state(validator: tuple[World, str, Ru
     assert run("status").code == 0
 
 
+def test_a_validators_secrets_are_committed_to_and_then_revealed(validator: tuple[World, str, Run, Path]) -> None:
+    world, _, run, _ = validator
+    shown, again = run("secrets", "--json").json, run("secrets", "--json").json
+    assert shown["draw"] == again["draw"], "a secret stays the same"
+    world.anvil.advance(world.chain.policy(world.run).window)
+    later = run("secrets", "--json").json
+    assert later["period"] == shown["period"] + 1
+    assert hashlib.sha256(bytes.fromhex(later["draw"])).hexdigest() == shown["draw"]
+    assert run("rejections", "--json").json == {"rejections": []}
+
+
 @pytest.mark.parametrize("command", [["start"], ["stake", "--yes"], ["enlist", "--yes"]], ids=" ".join)
 def test_passwords_are_asked_for_and_refused_as_everywhere(
     validator: tuple[World, str, Run, Path], monkeypatch: pytest.MonkeyPatch, command: list[str]
@@ -100,7 +112,8 @@ def test_passwords_are_asked_for_and_refused_as_everywhere(
     "command",
     [
         ["validator", "start"], ["validator", "status"], ["validator", "stake", "--yes"], ["validator", "enlist", "--yes"],
-        ["validator", "verify", "FILE"], ["relay", "start"],
+        ["validator", "verify", "FILE"], ["validator", "replay", "ab"], ["validator", "rejections"], ["validator", "secrets"],
+        ["relay", "start"],
     ],
     ids=" ".join,
 )  # fmt: skip

@@ -521,6 +521,35 @@ def test_null_and_missing_proofs_never_pass(tiny_run: TinyRun, proofs: tuple[byt
     assert (finding.rule, finding.outcome) == ("computation", Outcome.HARD)
 
 
+def uncalibrated(candidate: Candidate) -> Candidate:
+    """Judged for a run whose calibration covers another hardware class."""
+    spec = candidate.spec
+    verification = spec.verification.model_copy(update={"calibrated": [1]})
+    return replace(
+        candidate, context=replace(candidate.context, spec=spec.model_copy(update={"verification": verification}))
+    )
+
+
+@pytest.mark.parametrize("tamper", [proofs_of_a_cheaper_model, an_edited_token], ids=["computation", "sampling"])
+def test_a_device_that_nobody_calibrated_earns_nothing_and_loses_nothing(tiny_run: TinyRun, tamper: Tamper) -> None:
+    hard = tamper(tiny_run)
+    rules = [rule for rule in RULES if rule != "identity"]  # the changed spec has another digest than the file says
+    found, capped = judge(hard, rules), judge(uncalibrated(hard), rules)
+    assert found is not None and capped is not None
+    assert (found.outcome, capped.outcome) == (Outcome.HARD, Outcome.SOFT)
+    assert "hardware class 0 is not calibrated" in capped.detail
+
+
+def test_no_device_explains_a_proof_that_is_none_or_a_forged_reward(tiny_run: TinyRun) -> None:
+    made = tiny_run.honest()
+    file = tiny_run.read(made)
+    unproved = tiny_run.rewrite(made, with_sample(file, 0, replace(file.samples[0], proofs=())))
+    for candidate, rule in ((unproved, "computation"), (a_forged_reward(tiny_run), "reward")):
+        finding = judge(uncalibrated(candidate), [rule])
+        assert finding is not None
+        assert finding.outcome == Outcome.HARD
+
+
 def test_a_constant_proof_fails_on_signs_at_least(tiny_run: TinyRun) -> None:
     made = tiny_run.honest()
     file = tiny_run.read(made)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from protocol import assignment, runfile, runspec, seeds
+from protocol import assignment, calibration, runfile, runspec, seeds
 from protocol.environments import TaskSet, reasoning
 from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
@@ -226,6 +227,16 @@ def test_nothing_that_names_a_submission_can_be_exchanged() -> None:
         for key, value in {"chain_id": 2, "contract": b"\x09" * 20, "run": 2, "beacon": b"\x09" * 32, "node": b"\x09" * 20, "step": 5, "sequence": 6}.items()
     ]  # fmt: skip
     assert len({seeds.submission_seed(**g) for g in [given, *changed]}) == 8
+
+
+def test_a_spec_names_the_hardware_classes_its_calibration_covers(tmp_path: Path, tiny_run: TinyRun) -> None:
+    assert tiny_run.spec.verification.calibrated == [0], "what the shipped calibration covers"
+    shipped = calibration.load("tiny-qwen3-float32-cpu", tmp_path).content
+    (tmp_path / "mine.json").write_text(json.dumps(shipped | {"hardware": [2, 7]}))
+    tables = run_tables()
+    tables["spec"]["verification"]["calibration"] = "mine.json"
+    write_toml(tmp_path / "run.toml", tables, "")
+    assert runfile.complete(tmp_path / "run.toml", tiny_run.model).verification.calibrated == [2, 7]
 
 
 def test_length_budgets_are_announced_and_charged_by_hardware_class(tiny_run: TinyRun) -> None:

@@ -1,9 +1,10 @@
-"""Comparing a measured value with the run spec's two limits."""
+"""Comparing a measured value with the run spec's two limits, which speak only for devices that were measured."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from node.validator.candidate import Candidate
 from protocol.runspec import Limit
 from protocol.verdict import Finding, Outcome
 
@@ -30,3 +31,12 @@ def worst(findings: list[Finding | None]) -> Finding | None:
         if finding.outcome == first.outcome:
             samples |= finding.samples
     return replace(first, samples=samples)
+
+
+def capped(c: Candidate, finding: Finding | None) -> Finding | None:
+    """No worse than soft where the calibration does not cover the seat's hardware class: nobody knows how far its honest
+    work strays."""
+    if finding is None or finding.outcome is not Outcome.HARD or c.calibrated:
+        return finding
+    uncovered = f"hardware class {c.commitment.hardware} is not calibrated"
+    return replace(finding, outcome=Outcome.SOFT, detail=f"{finding.detail}; {uncovered}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from node.validator.candidate import Candidate
-from node.validator.rules.limits import judge, worst
+from node.validator.rules.limits import capped, judge, worst
 from protocol import sampling
 from protocol.verdict import Finding
 
@@ -19,7 +19,7 @@ def check(c: Candidate) -> Finding | None:
     for batch in c.prefilled([row for row in c.rows if row not in c.sampled]):
         for row, hidden in batch.items():
             c.sampled[row] = of_row(c, row, hidden)
-    return worst([c.sampled[row] for row in c.rows])
+    return capped(c, worst([c.sampled[row] for row in c.rows]))
 
 
 def of_row(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:

@@ -1,0 +1,129 @@
+"""Calibration: limits follow from the tail of honest work, cheats only show what the limits find."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from node.validator.calibration import Matrix, calibration, measure, report, tail
+from node.validator.calibration.fit import FLOORS, HARD_BUDGET, MARGIN, limits
+from node.validator.calibration.measure import PER_CHUNK, PER_SEQUENCE, Checked, Measured, Variant
+from protocol import runspec
+from protocol.calibration import load
+from tests.tiny_run import TinyRun
+
+RNG = np.random.default_rng(7)
+
+
+@pytest.fixture(scope="module")
+def matrix(tiny_run: TinyRun) -> Matrix:
+    variants = (Variant("sdpa", 1, 4), Variant("eager", 1, 1))
+    return Matrix([tiny_run.model], "float32", tiny_run.spec.sampling, 2, 3, variants=variants)
+
+
+@pytest.fixture(scope="module")
+def measured(matrix: Matrix, tiny_run: TinyRun) -> Measured:
+    return measure(matrix, tiny_run.context.tasks)
+
+
+def made_up(values: np.ndarray) -> Measured:
+    """Honest work whose every quantity took these values, one per completion."""
+    return Measured([Checked({n: [float(v)] for n in (*PER_CHUNK, *PER_SEQUENCE)}, 32) for v in values])
+
+
+# ---- tails ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_tail_of_an_exponential_is_found_far_beyond_what_was_measured() -> None:
+    found = tail.fit(RNG.exponential(3.0, 50_000))
+    assert found is not None
+    assert found.quantile(1e-12) == pytest.approx(3 * np.log(1e12), rel=0.15)
+
+
+def test_a_heavier_tail_is_not_taken_for_an_exponential_one() -> None:
+    found = tail.fit(RNG.pareto(4.0, 100_000))
+    assert found is not None
+    assert found.shape == pytest.approx(0.25, abs=0.12)
+    assert found.quantile(1e-9) > 0.3 * (1e9**0.25 - 1)
+
+
+def test_a_short_tail_is_never_given_an_end() -> None:
+    found = tail.fit(RNG.uniform(0, 1, 50_000))
+    assert found is not None
+    assert found.shape == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], [0.0] * 10_000, [0.0] * 9_000 + [0.0078125] * 1_000, [0.0] * 9_990 + list(range(10)), list(range(100))],
+    ids=["none", "zeros", "a step", "ten values", "too few"],
+)
+def test_what_has_no_tail_gets_none(values: list[float]) -> None:
+    assert tail.fit(values) is None
+
+
+# ---- limits --------------------------------------------------------------------------------------------------------------
+
+
+def test_zeros_give_the_floors_and_say_so(matrix: Matrix) -> None:
+    for name, of in limits(matrix, made_up(np.zeros(1000))).items():
+        assert (of.soft, of.hard, of.source) == (FLOORS[name], MARGIN * FLOORS[name], "the floor")
+
+
+def test_the_budget_is_that_of_a_whole_submission(matrix: Matrix) -> None:
+    """Nine quantities, every value of each, the worst pair of variants: their chances together stay within it."""
+    found = limits(matrix, made_up(RNG.exponential(1.0, 5_000)))
+    spec, pairs = matrix.sampling, len(matrix.variants) ** 2
+    sequences = spec.group_size * spec.groups_per_submission
+    chance = 0.0
+    for name, of in found.items():
+        assert of.tail is not None
+        assert of.hard_quantile is not None
+        beyond = of.tail.share * np.exp(-(of.hard_quantile - of.tail.threshold) / of.tail.scale)
+        chance += pairs * sequences * (2 if name in PER_CHUNK else 1) * beyond
+    assert chance == pytest.approx(HARD_BUDGET, rel=1e-6)
+    longer = replace(matrix, sampling=spec.model_copy(update={"groups_per_submission": 64}))
+    assert limits(longer, made_up(RNG.exponential(1.0, 5_000)))["signs"].hard_quantile > found["signs"].hard_quantile
+
+
+def test_no_cheat_takes_part(matrix: Matrix, measured: Measured) -> None:
+    assert calibration(matrix, measured, [0]) == calibration(matrix, Measured(measured.honest), [0])
+
+
+# ---- the whole -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_variant_checks_what_every_one_made(matrix: Matrix, measured: Measured) -> None:
+    assert len(measured.honest) == 2 * 2 * 6
+    assert {"another seed", "temperature × 0.9", "int4", "computed in bfloat16"} <= set(measured.cheats)
+    assert all(len(checked) == 6 for checked in measured.cheats.values())
+
+
+def test_a_calibration_can_be_loaded_and_its_limits_are_a_specs(
+    matrix: Matrix, measured: Measured, tmp_path: Path, tiny_run: TinyRun
+) -> None:
+    content = calibration(matrix, measured, [3, 1])
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    found = load("mine.json", tmp_path)
+    assert found.hardware == [1, 3]
+    assert runspec.ComputationLimits.model_validate(found.computation)
+    assert runspec.SamplingLimits.model_validate(found.sampling)
+    shipped = load("tiny-qwen3-float32-cpu", tmp_path)
+    assert (found.computation, found.sampling) == (shipped.computation, shipped.sampling), "the floors, again"
+
+
+def test_the_report_shows_what_finds_each_cheat(matrix: Matrix, measured: Measured, tmp_path: Path) -> None:
+    few = Measured(measured.honest, {name: measured.cheats[name] for name in ("another seed", "int8")})
+    content = calibration(matrix, few, [0])
+    text = report.write(tmp_path / "report", content, matrix, few).read_text()
+    rows = {line.split("|")[1].strip(): line.split("|") for line in text.splitlines() if line.startswith("| ")}
+    assert set(few.cheats) <= set(rows)
+    seed = next(line.split("|") for line in text.splitlines() if line.startswith("| another seed"))
+    assert (seed[6].strip(), float(seed[10]) > 1) == ("100 %", True), "found hard, beyond the hard limit"
+    assert "No tail could be fitted" in text
+    for name in (*PER_CHUNK, *PER_SEQUENCE):
+        assert (tmp_path / "report" / f"{name}.svg").read_text().startswith("<?xml")
