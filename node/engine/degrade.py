@@ -1,0 +1,81 @@
+"""Cheaper or older weights, made of a loaded model in place: what a cheat may compute with instead of the published ones.
+
+For calibration (which limits tell them from honest work?), tests and benchmarks; no worker uses it. Loading the version again
+(`TorchEngine.load`) undoes it. Quantisation is of weights only, symmetric with one scale per output channel, of the linear
+layers but the output layer, as quantised checkpoints usually are: embeddings, norms, activations and the cache stay as they
+were, so that these are the mildest of their kind. Values are rounded and kept in the model's own type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from node.engine.weights import stored_tensors
+
+Degradation = Callable[[Any], None]
+"""Changes a loaded model in place."""
+
+_FP8 = torch.float8_e4m3fn
+
+
+def quantise_integer(model: nn.Module, bits: int) -> None:
+    """Weights to signed integers of `bits` bits, -2^(bits-1)+1 … 2^(bits-1)-1."""
+    most = 2 ** (bits - 1) - 1
+    _quantise(model, float(most), lambda scaled: scaled.round().clamp(-most, most))
+
+
+def quantise_fp8(model: nn.Module) -> None:
+    """Weights to float8 e4m3."""
+    _quantise(model, torch.finfo(_FP8).max, lambda scaled: scaled.to(_FP8).to(torch.float32))
+
+
+def add_noise(model: nn.Module, relative: float, seed: int = 0) -> None:
+    """Gaussian noise on every stored tensor, `relative` times its root mean square."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in stored_tensors(model).values():
+            exact = tensor.float()
+            noise = torch.randn(tensor.shape, generator=generator).to(tensor.device)
+            tensor.copy_(exact + relative * exact.square().mean().sqrt() * noise)
+
+
+def interpolate(model: nn.Module, other: Mapping[str, Tensor], share: float) -> None:
+    """Moves every stored tensor by `share` of the way to `other`'s of that name; 1 makes it `other`.
+
+    Raises KeyError where `other` lacks a tensor.
+    """
+    with torch.no_grad():
+        for name, tensor in stored_tensors(model).items():
+            tensor.lerp_(other[name].to(tensor), share)
+
+
+DEGRADATIONS: dict[str, Degradation] = {
+    "int8": partial(quantise_integer, bits=8),
+    "fp8": quantise_fp8,
+    "int4": partial(quantise_integer, bits=4),
+    "noise-0.1%": partial(add_noise, relative=0.001),
+    "noise-1%": partial(add_noise, relative=0.01),
+    "noise-5%": partial(add_noise, relative=0.05),
+}
+"""Degradations that need nothing but the model, by name."""
+
+
+def _linear(model: nn.Module) -> Iterator[nn.Linear]:
+    """Linear layers but the output layer, which may share its memory with the embeddings."""
+    head = getattr(model, "lm_head", None)
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear) and layer is not head:
+            yield layer
+
+
+def _quantise(model: nn.Module, most: float, rounded: Callable[[Tensor], Tensor]) -> None:
+    with torch.no_grad():
+        for layer in _linear(model):
+            exact = layer.weight.float()
+            scale = exact.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / most
+            layer.weight.copy_(rounded(exact / scale) * scale)
