@@ -58,9 +58,9 @@ DEGRADATIONS: dict[str, Degradation] = {
     "int8": partial(quantise_integer, bits=8),
     "fp8": quantise_fp8,
     "int4": partial(quantise_integer, bits=4),
-    "noise-0.1%": partial(add_noise, relative=0.001),
-    "noise-1%": partial(add_noise, relative=0.01),
-    "noise-5%": partial(add_noise, relative=0.05),
+    "0.1 % noise": partial(add_noise, relative=0.001),
+    "1 % noise": partial(add_noise, relative=0.01),
+    "5 % noise": partial(add_noise, relative=0.05),
 }
 """Degradations that need nothing but the model, by name."""
 

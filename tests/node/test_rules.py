@@ -22,7 +22,7 @@ from protocol.assignment import length_penalty
 from protocol.errors import MurmurationError, Unavailable
 from protocol.rollout import Header, Sample
 from protocol.verdict import Outcome
-from tests.cheats.smaller_model import SmallerModelEngine
+from tests.cheats.engines import SmallerModelEngine
 from tests.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 Tamper = Callable[[TinyRun], Candidate]
