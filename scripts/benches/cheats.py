@@ -57,15 +57,20 @@ class Rate(Row):
     needed: float | None = None
     """Tokens that would tell it apart; see above."""
 
+    @property
+    def met(self) -> bool | None:
+        return None if self.goal is None else self.ours >= self.goal
+
 
 @dataclass(frozen=True)
 class Falsely(Cost):
-    """`proofs` of honest work that were judged. `largest` value of each quantity, and `tail`: the estimated share of honest
-    chunks (`computation`) or answers (`sampling`) above its soft limit."""
+    """`proofs` of honest work that were judged. `largest` value of each quantity, and the estimated shares of honest chunks
+    (`computation`) or answers (`sampling`) above its soft and its hard limit."""
 
     proofs: int = 0
     largest: dict[str, float] = field(default_factory=dict)
-    tail: dict[str, float] = field(default_factory=dict)
+    above_soft: dict[str, float] = field(default_factory=dict)
+    above_hard: dict[str, float] = field(default_factory=dict)
 
 
 def run() -> Bench:
@@ -189,14 +194,12 @@ def _judged_falsely(scene: Scene) -> Falsely:
     finally:
         torch_engine._PREFILL_TOKENS = prefill_tokens
         model.set_attn_implementation("sdpa")
-    limits = scene.run.spec.verification
-    tail = {
-        name: tail_above(values, float(getattr(getattr(limits, rule), name).soft))
-        for (name, values), rule in zip(measured.items(), _LIMITS.values(), strict=True)
-    }
+    limits = {name: getattr(getattr(scene.run.spec.verification, rule), name) for name, rule in _LIMITS.items()}
     return Falsely(
         "honest submissions rejected", "submissions", rejected, None, None, 0, proofs=proofs,
-        largest={name: max(values) for name, values in measured.items()}, tail=tail,
+        largest={name: max(values) for name, values in measured.items()},
+        above_soft={name: tail_above(values, float(limits[name].soft)) for name, values in measured.items()},
+        above_hard={name: tail_above(values, float(limits[name].hard)) for name, values in measured.items()},
     )  # fmt: skip
 
 
@@ -224,18 +227,18 @@ def _measure(candidate: Candidate, measured: dict[str, list[float]]) -> None:
 def tail_above(values: Sequence[float], limit: float) -> float:
     """The share of values that lie above `limit`, by a generalised Pareto tail fitted (by moments) to the largest hundredth.
 
-    A shape below 0, which would end the tail somewhere, counts as 0 (exponential). 0 where all values are equal.
+    A shape below 0, which would end the tail somewhere, counts as 0 (exponential). 0 where there is no tail: nearly all
+    values are the largest one.
     """
     ordered = np.sort(np.array(values))
     start = float(np.quantile(ordered, _TAIL))
     excess = ordered[ordered > start] - start
-    if len(excess) < 2 or excess.std() == 0:
-        return 0.0 if not len(excess) or limit > ordered[-1] else float((ordered > limit).mean())
+    if not len(excess):
+        return 0.0
     mean, variance = float(excess.mean()), float(excess.var())
-    shape = max(0.0, 0.5 * (1 - mean * mean / variance))
-    scale = mean * (1 - shape)
-    far = (limit - start) / scale
-    share = math.exp(-far) if shape < 1e-9 else (1 + shape * far) ** (-1 / shape)
+    shape = max(0.0, 0.5 * (1 - mean * mean / variance)) if variance else 0.0
+    scale, beyond = mean * (1 - shape), limit - start
+    share = math.exp(-beyond / scale) if shape < 1e-9 else (1 + shape * beyond / scale) ** (-1 / shape)
     return len(excess) / len(ordered) * share
 
 

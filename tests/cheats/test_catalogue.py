@@ -6,9 +6,11 @@ Here on a small scale; `--long` has longer answers and older weights, `scripts/b
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from eth_utils import keccak
+from swarm.settings import SwarmSettings
 
 from node.validator.judge import judge
 from node.validator.rules import RULES
@@ -16,7 +18,9 @@ from protocol.chain.client import Call
 from protocol.chain.types import Ref
 from protocol.errors import TransactionReverted
 from protocol.identity import Key
+from protocol.verdict import Outcome
 from tests.cheats.catalogue import Cheat, catalogue
+from tests.cheats.play import PLAYS, CreditingSandbox, ForgingWorker
 from tests.cheats.scene import DEMO_LR, Scene
 from tests.tiny_run import TinyRun, run_tables
 from tests.world import World
@@ -79,6 +83,26 @@ def test_the_honest_work_that_cheats_start_from_is_accepted(scene: Scene) -> Non
 @pytest.mark.parametrize("cheat", FOUND, ids=str)
 def test_a_cheat_is_found_at_length(long_scene: Scene, cheat: Cheat) -> None:
     assert any(found(long_scene, cheat, cheat.within))
+
+
+@pytest.mark.parametrize("name", list(PLAYS))
+def test_the_demos_cheats_believe_themselves_and_are_found(tiny_run: TinyRun, name: str) -> None:
+    play = PLAYS[name]
+    engine = play.engine("float32")
+    engine.load(tiny_run.model)
+    context = tiny_run.context
+    if play.worker is ForgingWorker:
+        context = replace(context, sandbox=CreditingSandbox(context.sandbox))  # type: ignore[arg-type]
+    crook = replace(tiny_run, engine=engine, context=context)
+    made = crook.honest()
+    assert judge(crook.candidate(made)) is None
+    finding = judge(tiny_run.candidate(made))
+    assert finding is not None
+    assert (finding.rule, finding.outcome) == (play.rule, Outcome.HARD)
+
+
+def test_the_demos_cheats_are_found_by_three_rules() -> None:
+    assert len({PLAYS[name].rule for name in SwarmSettings().cheats}) == 3
 
 
 # ---- what the chain refuses, so that no file of it is ever judged --------------------------------------------------------
