@@ -50,10 +50,11 @@ for _name, _what, _outcome, _within in (
 ):
     add(_degraded(_name), _name, _what, *_BOTH, outcome=_outcome, within=_within)
 for _steps in (1, 5, 20, 100):
-    _what = f"The weights of {_steps} optimizer steps before, at the demo's learning rate, generate and prove."
+    _count = "1 step" if _steps == 1 else f"{_steps} steps"
+    _what = f"The weights of {_count} before, at the demo's learning rate, generate and prove."
     _age = (_steps, DEMO_LR)
-    add(_aged(_age), f"{_steps} steps old", _what, *_BOTH, age=_age)
+    add(_aged(_age), f"{_count} old", _what, *_BOTH, age=_age)
 for _steps in (5, 100):
-    _what = f"The weights of {_steps} optimizer steps before, at INTELLECT-2's learning rate, generate and prove."
+    _what = f"The weights of {_steps} steps before, at INTELLECT-2's learning rate, generate and prove."
     _age = (_steps, PAPER_LR)
     add(_aged(_age), f"{_steps} steps old at lr 3e-7", _what, *_BOTH, outcome=SOFT, within=0, age=_age)
