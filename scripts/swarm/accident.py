@@ -32,7 +32,6 @@ class Accident:
         self._watch = watch
         self._say = say
         self.happened: Interrupted | None = None
-        self.attempts = 0
 
     def wait(self, seconds: float) -> None:
         """Lets so much time pass, and has the accident if there is an occasion."""
@@ -56,7 +55,6 @@ class Accident:
 
     def _have(self, validator: Member, work: bytes) -> None:
         self._swarm.kill(validator.name)
-        self.attempts += 1
         if not self._judged(validator, work):  # else it was faster than the signal
             self.happened = Interrupted(validator, work)
             self._say(

@@ -11,6 +11,7 @@ import argparse
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,22 @@ PLAYS = {
 }
 
 
+_LOADING = threading.Lock()  # transformers does not build models in several threads at once
+
+
+def _made(kind: Callable[[str], TorchEngine], dtype: str) -> TorchEngine:
+    """An engine that loads weights while no other one does."""
+    engine = kind(dtype)
+    load = engine.load
+
+    def load_alone(folder: Path) -> None:
+        with _LOADING:
+            load(folder)
+
+    engine.load = load_alone  # type: ignore[method-assign]
+    return engine
+
+
 def play(name: str, home: Path, workers: list[Worker]) -> None:
     """Works until it is thrown out or stopped."""
     place, chosen = open_home(home), PLAYS[name]
@@ -69,7 +86,7 @@ def play(name: str, home: Path, workers: list[Worker]) -> None:
     key = place.open_key("node", None)
     try:
         with place.lock(), connect(node.chain, node.peers, key, peers_file=place.data / "peers.json") as connection:
-            worker = chosen.worker(connection, place, node.work, chosen.engine, Ending())
+            worker = chosen.worker(connection, place, node.work, partial(_made, chosen.engine), Ending())
             workers.append(worker)
             try:
                 worker.run()
@@ -86,6 +103,8 @@ def main() -> int:
     seats = [seat.partition("=") for seat in parser.parse_args().seats]
     if unknown := [name for name, _, home in seats if name not in PLAYS or not home]:
         parser.error(f"no cheat is called {unknown[0]}")
+    from transformers import AutoModelForCausalLM, DynamicCache  # noqa: F401  no two threads may be the first to import them
+
     set_up_logging()
     workers: list[Worker] = []
     threads = [

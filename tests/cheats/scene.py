@@ -117,10 +117,6 @@ class Scene:
         degradation(self._spare._model)
         return self._spare
 
-    def has(self, age: Age) -> bool:
-        """Whether there are weights of that age."""
-        return age in self._older
-
     def aged(self, age: Age) -> TorchEngine:
         """Weights of that age; good until the next call."""
         self._spare.load(self._older[age])
