@@ -63,7 +63,8 @@ PLAYS = {
 }
 
 
-_LOADING = threading.Lock()  # transformers does not build models in several threads at once
+_LOADING = threading.Lock()
+"""One starts at a time; nor does transformers build models in several threads at once."""
 
 
 def _made(kind: Callable[[str], TorchEngine], dtype: str) -> TorchEngine:
@@ -86,7 +87,8 @@ def play(name: str, home: Path, workers: list[Worker]) -> None:
     key = place.open_key("node", None)
     try:
         with place.lock(), connect(node.chain, node.peers, key, peers_file=place.data / "peers.json") as connection:
-            worker = chosen.worker(connection, place, node.work, partial(_made, chosen.engine), Ending())
+            with _LOADING:  # each starts a sandbox, which has a deadline: three at once could miss it on a busy machine
+                worker = chosen.worker(connection, place, node.work, partial(_made, chosen.engine), Ending())
             workers.append(worker)
             try:
                 worker.run()
