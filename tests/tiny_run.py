@@ -68,10 +68,14 @@ class TinyRun:
     node: Key
 
     @classmethod
-    def create(cls, folder: Path, make_policy: Callable[..., Any]) -> TinyRun:
+    def create(
+        cls, folder: Path, make_policy: Callable[..., Any], tables: dict[str, Any] | None = None, *, target: float = 0.0
+    ) -> TinyRun:
+        """`tables` in place of `run_tables()`; `target` is the score that the policy's warm-up ends at."""
+        folder.mkdir(parents=True, exist_ok=True)
         file = folder / "run.toml"
-        write_toml(file, run_tables(), "A run for tests.")
-        make_policy(file, folder / "policy", target=0.0, seed=0)
+        write_toml(file, tables or run_tables(), "A run for tests.")
+        make_policy(file, folder / "policy", target=target, seed=0)
         spec = runfile.complete(file, folder / "policy")
         tasks = TaskSet(spec.environments)
         context = RunContext(spec, Domain(31337, CONTRACT), 1, tasks, Sandbox(spec))  # type: ignore[arg-type]

@@ -195,7 +195,7 @@ def pay(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None, as_
     from node.validator.pay import look
     from protocol.role import connect
 
-    place, settings = _open(home)
+    place, settings = open_home(home)
     with connect(settings.chain, settings.peers, place.open_key("validator", password_file)) as connection:
         found = look(connection)
     data = {"earned": found.earned, "redeemed": found.redeemed, "due": found.due, "pot": found.pot}
@@ -216,7 +216,7 @@ def redeem(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None, 
     from node.validator import pay as wages
     from protocol.role import connect
 
-    place, settings = _open(home)
+    place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
     with connect(settings.chain, settings.peers, sender.key) as connection:
         found = wages.look(connection)

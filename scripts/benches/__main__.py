@@ -9,6 +9,7 @@ import sys
 
 NAMES = {
     "attestation": "what proofs and seeded noise cost a worker of Qwen3-0.6B's shape, and how fast they are verified",
+    "cheats": "how often each cheat we can name is found, by which rule, and whether honest work ever is",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
     "toploc": "our proof codec against toploc 0.1.6, proofs per CPU second",
@@ -28,9 +29,11 @@ def main() -> int:
         print(json.dumps(bench.as_json()))
         return 0
     for row in bench.rows:
-        peer = "peer          –  ratio     –" if row.peer is None else f"peer {row.peer:10,.0f}  ratio {row.ratio:5.2f}"
+        places = ".2f" if row.unit.startswith("share") else ".0f"
+        ratio = "    –" if row.ratio is None else f"{row.ratio:5.2f}"
+        peer = "peer          –  ratio     –" if row.peer is None else f"peer {row.peer:10,{places}}  ratio {ratio}"
         goal = "" if row.goal is None else f"goal {row.goal:,g} {'met' if row.met else 'NOT met'}"
-        print(f"{row.name:<40} ours {row.ours:10,.0f} {row.unit}  {peer}  {goal}".rstrip())
+        print(f"{row.name:<40} ours {row.ours:10,{places}} {row.unit}  {peer}  {goal}".rstrip())
     return 0
 
 

@@ -1,6 +1,7 @@
 """The whole swarm, once, for real: `scripts/demo`.
 
-Starts every role as a process of its own with the commands a person would type, watches them learn, catches the cheat,
+Starts every role as a process of its own with the commands a person would type, watches them learn, kills a validator
+at its work, catches the cheats,
 moves the clock, pays, and says whether all promises were kept.
 """
 
@@ -17,10 +18,11 @@ from pathlib import Path
 from protocol.errors import LockHeld, MurmurationError
 from protocol.home import locked
 from swarm import ending, postmortem, promises, summary
+from swarm.accident import Accident
 from swarm.display import Display
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
-from swarm.swarm import MARK, CommandFailed, Swarm, how_to_look_around, stop_remembered
+from swarm.swarm import CHEATS, MARK, CommandFailed, Swarm, how_to_look_around, stop_remembered
 from swarm.watch import Watch
 
 _FOLDER = ROOT / ".swarm/demo"
@@ -40,6 +42,7 @@ class Demo:
         with self._phase("set-up"):
             self.swarm.up(self._display.say)
         self._watch = Watch(self.swarm)
+        self._accident = Accident(self.swarm, self._watch, self._display.say)
         with self._phase("start and training"):
             self._train()
         with self._phase("verdicts and rewards"):
@@ -49,7 +52,8 @@ class Demo:
             payouts = ending.pay(*steps)
         self._tick()
         self._result = summary.render(self.swarm, self._watch, payouts, self.seconds)
-        return list(promises.broken(self.swarm, self._watch, payouts, require_gain=require_gain))
+        interrupted = self._accident.happened
+        return list(promises.broken(self.swarm, self._watch, payouts, interrupted, require_gain=require_gain))
 
     def print_result(self) -> None:
         self._display.print(*self._result)
@@ -61,13 +65,12 @@ class Demo:
             self._require_running()
             if time.monotonic() > until:
                 raise MurmurationError("training took far too long", hint=f"see {self.swarm.folder / 'logs'}")
-            time.sleep(0.25)
+            self._accident.wait(0.25)
 
     def _require_running(self) -> None:
-        """All processes run; only a cheat may have been shown the door."""
-        cheats = {node.name for node in self.swarm.nodes if node.is_cheat}
+        """All processes run; only cheats may have been shown the door."""
         for process in self.swarm.processes:
-            if process.name not in cheats:
+            if process.name != CHEATS:
                 process.require_running()
 
     def _tick(self) -> None:

@@ -19,10 +19,13 @@ _FOR_EVER = 1_000_000  # steps
 
 
 def up(cheats: int) -> int:
+    """`cheats`: how many of the demo's."""
     if remembered(FOLDER):
         print("the devnet is up already; scripts/devnet status", file=sys.stderr)
         return 7
-    swarm = Swarm(FOLDER, replace(SwarmSettings(), steps=_FOR_EVER, cheats=cheats), detach=True)
+    swarm = Swarm(
+        FOLDER, replace(SwarmSettings(), steps=_FOR_EVER, cheats=SwarmSettings().cheats[:cheats]), detach=True
+    )
     try:
         swarm.up(lambda line: print(line, file=sys.stderr))
     except (MurmurationError, CommandFailed, KeyboardInterrupt) as error:
@@ -65,7 +68,7 @@ def status() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/devnet", description="Keep a whole swarm running for development.")
     parser.add_argument("command", choices=["up", "down", "status"])
-    parser.add_argument("--cheats", type=int, default=0, choices=[0, 1], help="nodes that cheat (default 0)")
+    parser.add_argument("--cheats", type=int, default=0, choices=[0, 1, 2, 3], help="nodes that cheat (default 0)")
     arguments = parser.parse_args()
     return up(arguments.cheats) if arguments.command == "up" else {"down": down, "status": status}[arguments.command]()
 

@@ -30,7 +30,7 @@ class Payout:
 def finish_judging(swarm: Swarm, watch: Watch, say: Callable[[str], None], tick: Callable[[], None]) -> None:
     """Stops the nodes and waits until everything they submitted has a verdict."""
     say("stopping the nodes; validators judge what is left")
-    swarm.stop([node.name for node in swarm.nodes], grace=20)  # what is committed is uploaded first
+    swarm.stop_nodes(grace=20)  # what is committed is uploaded first
 
     def judged() -> bool:
         tick()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from protocol.money import tokens
 from protocol.verdict import Outcome
+from swarm.accident import Interrupted
 from swarm.ending import Payout
-from swarm.swarm import Swarm
+from swarm.swarm import Member, Swarm
 from swarm.watch import Watch
+from tests.cheats.play import PLAYS
 
 GAIN_REQUIRED = 0.3
 
@@ -20,7 +23,9 @@ def gain(evaluations: list[dict[str, Any]]) -> float:
     return sum(last) / len(last) - evaluations[0]["score"] if last else 0.0
 
 
-def broken(swarm: Swarm, watch: Watch, payouts: list[Payout], *, require_gain: bool) -> Iterator[str]:
+def broken(
+    swarm: Swarm, watch: Watch, payouts: list[Payout], interrupted: Interrupted | None, *, require_gain: bool
+) -> Iterator[str]:
     """Each promise that was not kept, in a sentence."""
     trainer = watch.trainer
     if trainer.get("step", 0) < swarm.settings.steps:
@@ -37,14 +42,29 @@ def broken(swarm: Swarm, watch: Watch, payouts: list[Payout], *, require_gain: b
             yield f"{payout.member.name} claimed {tokens(payout.claimed)} instead of {tokens(payout.expected)}"
     if not any(payout.claimed for payout in payouts):
         yield "nobody earned anything"
+    yield from verdicts(watch, interrupted)
 
 
-def _cheat(swarm: Swarm, watch: Watch, node: Any, trained: dict[str, int]) -> Iterator[str]:
+def verdicts(watch: Watch, interrupted: Interrupted | None) -> Iterator[str]:
+    """One verdict per work and validator, whatever happened to validators meanwhile."""
+    told = Counter((work, r.validator) for work, receipts in watch.seen.receipts.items() for r in receipts)
+    for (work, validator), many in told.items():
+        if many > 1:
+            yield f"{watch.name(validator)} gave {many} verdicts on {watch.work_name(work)}"
+    if interrupted is None:
+        yield "no validator could be killed while it judged"
+    elif not told[interrupted.work, interrupted.validator.address]:
+        name = interrupted.validator.name
+        yield f"{name}, killed while it judged {watch.work_name(interrupted.work)}, never gave its verdict"
+
+
+def _cheat(swarm: Swarm, watch: Watch, node: Member, trained: dict[str, int]) -> Iterator[str]:
     counts, stake = watch.seen.counts(node.address), swarm.chain.account(node.operator).active
     if not counts["submitted"]:
         yield f"{node.name} never submitted anything"
-    if not counts["hard"]:
-        yield f"{node.name} got no hard verdict"
+    rules = hard_rules(watch, node)
+    if set(rules) != {PLAYS[node.cheat].rule}:
+        yield f"{node.name} got hard verdicts by {sorted(rules)}, not by {PLAYS[node.cheat].rule}"
     if node.address not in watch.seen.banned:
         yield f"{node.name} was not banned"
     if not any(s.account == node.operator for _, s in watch.seen.slashed) or stake >= initial_stake(swarm):
@@ -53,7 +73,7 @@ def _cheat(swarm: Swarm, watch: Watch, node: Any, trained: dict[str, int]) -> It
         yield f"{trained[node.address]} groups of {node.name} were trained on"
 
 
-def _honest(swarm: Swarm, watch: Watch, node: Any, trained: dict[str, int]) -> Iterator[str]:
+def _honest(swarm: Swarm, watch: Watch, node: Member, trained: dict[str, int]) -> Iterator[str]:
     counts = watch.seen.counts(node.address)
     if counts["hard"]:
         yield f"{node.name} is honest and got {counts['hard']} hard verdicts"
@@ -61,6 +81,12 @@ def _honest(swarm: Swarm, watch: Watch, node: Any, trained: dict[str, int]) -> I
         yield f"the operator of {node.name} is honest and lost stake"
     if not trained.get(node.address):
         yield f"nothing of {node.name} was trained on"
+
+
+def hard_rules(watch: Watch, node: Member) -> Counter[str]:
+    """Rules of the hard verdicts on a node."""
+    receipts = (r for receipts in watch.seen.receipts.values() for r in receipts)
+    return Counter(r.details.rule for r in receipts if r.details.node == node.address and r.outcome == Outcome.HARD)
 
 
 def soft_verdicts(swarm: Swarm, watch: Watch) -> Iterator[str]:

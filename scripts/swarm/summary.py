@@ -13,6 +13,7 @@ from swarm import promises
 from swarm.ending import Payout
 from swarm.swarm import Swarm
 from swarm.watch import Watch
+from tests.cheats.play import PLAYS
 
 
 def render(swarm: Swarm, watch: Watch, payouts: list[Payout], seconds: dict[str, float]) -> list[Any]:
@@ -66,29 +67,31 @@ def _learning(watch: Watch) -> Table:
 
 
 def _cheating(swarm: Swarm, watch: Watch) -> Table:
-    table = _grid("The cheat")
+    table = _grid("The cheats")
     for node in swarm.nodes:
         if not node.is_cheat:
             continue
+        play = PLAYS[node.cheat]
         verdicts = [
             r
             for rs in watch.seen.receipts.values()
             for r in rs
             if r.details.node == node.address and r.outcome == Outcome.HARD
         ]
+        table.add_row(node.name, play.what)
         if verdicts:
             d = verdicts[0].details
             table.add_row(
-                "verdict", f"hard, rule {d.rule}: measured {d.measured}, threshold {d.threshold} ({d.detail})"
+                "  verdict", f"hard, rule {d.rule}: measured {d.measured}, threshold {d.threshold} ({d.detail})"
             )
-            table.add_row("found by", ", ".join(sorted({watch.name(r.validator) for r in verdicts})))
+            table.add_row("  found by", ", ".join(sorted({watch.name(r.validator) for r in verdicts})))
         before, after = promises.initial_stake(swarm), swarm.chain.account(node.operator).active
         slashed = [event for event, s in watch.seen.slashed if s.account == node.operator]
         transaction = f" in transaction 0x{slashed[-1].transaction.hex()}" if slashed else ""
-        table.add_row("stake", f"{tokens(before)} → {tokens(after)}{transaction}")
-        table.add_row("seat", "banned" if node.address in watch.seen.banned else "NOT banned")
+        table.add_row("  stake", f"{tokens(before)} → {tokens(after)}{transaction}")
         trained = watch.trainer["data"]["trained_nodes"].get(node.address, 0)
-        table.add_row("trained on", f"{trained} of its groups")
+        banned = "banned" if node.address in watch.seen.banned else "NOT banned"
+        table.add_row("  seat", f"{banned}; {trained} of its groups were trained on")
     return table
 
 

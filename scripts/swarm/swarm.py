@@ -32,6 +32,7 @@ from swarm.settings import SwarmSettings, run_file
 PASSWORD = "play money only"  # protects accounts of a chain that lives for minutes
 COMMAND_SECONDS = 120
 PROCESSES = "processes.json"
+CHEATS = "cheats"  # the process that plays all cheats
 MARK = "swarm.json"  # what tells a swarm's folder from any other
 ETH = 10**18
 TOKENS = 10**18
@@ -49,7 +50,12 @@ class Member:
     home: Path
     address: str
     operator: str = ""
-    is_cheat: bool = False
+    cheat: str = ""
+    """What it does (tests/cheats/play.py); empty for the honest."""
+
+    @property
+    def is_cheat(self) -> bool:
+        return bool(self.cheat)
 
 
 class Swarm:
@@ -89,7 +95,7 @@ class Swarm:
             self._create_run(say)
             say("nodes and validators stake")
             list(pool.map(self._add_validator, range(self.settings.validators)))
-            nodes = [False] * self.settings.honest + [True] * self.settings.cheats
+            nodes = [""] * self.settings.honest + list(self.settings.cheats)
             list(pool.map(self._add_node, range(len(nodes)), nodes))
             policy.result()
         self.nodes.sort(key=lambda member: member.name)
@@ -122,6 +128,18 @@ class Swarm:
         chosen = [process for process in self.processes if process.name in names]
         stop_all(chosen, grace)
         self.processes = [process for process in self.processes if process not in chosen]
+
+    def kill(self, name: str) -> None:
+        """Ends a process as a power cut would, and forgets it."""
+        (process,) = (process for process in self.processes if process.name == name)
+        process.signal(signal.SIGKILL)
+        process.wait(5)
+        self.processes.remove(process)
+        self._remember()
+
+    def stop_nodes(self, grace: float) -> None:
+        """Stops all nodes, honest and not."""
+        self.stop([CHEATS, *(node.name for node in self.nodes)], grace)
 
     def murmur(self, *arguments: str | Path) -> str:
         """Runs one command to its end and returns what it printed. Raises CommandFailed."""
@@ -245,14 +263,14 @@ class Swarm:
         self.murmur("validator", "enlist", "--home", home, "--yes")
         self.validators.append(Member(f"validator-{number}", home, made["validator"]))
 
-    def _add_node(self, number: int, is_cheat: bool) -> None:
-        name = "cheat" if is_cheat else f"node-{number}"
+    def _add_node(self, number: int, cheat: str) -> None:
+        name = f"cheat-{cheat}" if cheat else f"node-{number}"
         home = self.folder / name
         made = self.json("node", "init", *self._join_options(home))
         self._give(made["node"], 0)
         self._give(made["operator"], 200)
         self.murmur("node", "stake", "--home", home, "--yes")
-        self.nodes.append(Member(name, home, made["node"], made["operator"], is_cheat))
+        self.nodes.append(Member(name, home, made["node"], made["operator"], cheat))
 
     def _start_roles(self) -> None:
         self.start("trainer", "trainer", "run", f"@{self.run_toml}")
@@ -261,12 +279,15 @@ class Swarm:
         self.murmur("relay", "init", *options, "--host", "127.0.0.1", "--port", "0")
         self.start("relay", "relay", "start", "--home", relay)
         for validator in self.validators:
-            self.start(validator.name, "validator", "start", "--home", validator.home)
+            self.start_validator(validator)
         for node in self.nodes:
-            if node.is_cheat:
-                self.start(node.name, "--home", node.home, module="tests.cheats.smaller_model")
-            else:
+            if not node.is_cheat:
                 self.start(node.name, "node", "start", "--home", node.home)
+        if cheats := [f"{node.cheat}={node.home}" for node in self.nodes if node.is_cheat]:
+            self.start(CHEATS, *cheats, module="tests.cheats.play")
+
+    def start_validator(self, validator: Member) -> None:
+        self.start(validator.name, "validator", "start", "--home", validator.home)
 
 
 def how_to_look_around(swarm: Swarm, stop: str, state: str = "The swarm is up.") -> str:

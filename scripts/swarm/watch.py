@@ -88,7 +88,7 @@ class Watch:
         return read_json(self._swarm.folder / "relay/status.json") or {}
 
     def members(self) -> list[Member]:
-        """The nodes, the cheat last."""
+        """The nodes, the cheats last."""
         return sorted(self._swarm.nodes, key=lambda member: (member.is_cheat, member.name))
 
     def doing(self, member: Member) -> str:
@@ -113,7 +113,14 @@ class Watch:
         waiting = [
             s for work, s in self.seen.submitted.items() if not self.seen.receipts.get(work) and s.node not in accused
         ]
-        return [f"step {s.step}.{s.sequence} of {self.name(s.node)}" for s in waiting]
+        return [self._name_of(s) for s in waiting]
+
+    def work_name(self, work: bytes) -> str:
+        s = self.seen.submitted.get(work)
+        return self._name_of(s) if s else work.hex()[:12]
+
+    def _name_of(self, s: Submitted) -> str:
+        return f"step {s.step}.{s.sequence} of {self.name(s.node)}"
 
     def name(self, address: str) -> str:
         return self.names.get(address, address[:10])

@@ -24,7 +24,7 @@ from protocol.rollout import Header, Sample
 from protocol.runspec import RunSpec
 from protocol.sampling import TokenScores
 from protocol.verdict import Outcome
-from tests.cheats.smaller_model import SmallerModelEngine
+from tests.cheats.engines import SmallerModelEngine
 from tests.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 Tamper = Callable[[TinyRun], Candidate]

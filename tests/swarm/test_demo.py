@@ -10,13 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from swarm import promises
+from swarm.accident import Interrupted
 from swarm.demo import Demo
 from swarm.display import Display
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
-from swarm.swarm import PROCESSES, Swarm, remembered, stop_remembered
+from swarm.swarm import PROCESSES, Member, Swarm, remembered, stop_remembered
+from swarm.watch import Seen
 
 from protocol.errors import MurmurationError
 from protocol.home import write_json
@@ -101,6 +106,23 @@ def test_without_the_bootnode_the_demo_fails(tmp_path: Path, monkeypatch: pytest
             story.run(require_gain=False)
     finally:
         story.swarm.down()
+
+
+def test_a_second_verdict_and_a_lost_one_are_broken_promises() -> None:
+    validator, work = Member("validator-0", Path(), Key.generate().address), b"\x01" * 32
+    receipt = SimpleNamespace(validator=validator.address)
+    watch: Any = SimpleNamespace(
+        seen=Seen(), name=lambda address: "validator-0", work_name=lambda work: "step 0.0 of node-0"
+    )
+    killed = Interrupted(validator, work)
+    watch.seen.receipts[work] = [receipt]
+    assert list(promises.verdicts(watch, killed)) == []
+    assert list(promises.verdicts(watch, None)) == ["no validator could be killed while it judged"]
+    watch.seen.receipts[work] = [receipt, receipt]
+    assert list(promises.verdicts(watch, killed)) == ["validator-0 gave 2 verdicts on step 0.0 of node-0"]
+    watch.seen.receipts.clear()
+    lost = "validator-0, killed while it judged step 0.0 of node-0, never gave its verdict"
+    assert list(promises.verdicts(watch, killed)) == [lost]
 
 
 def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""An accident on purpose: a validator is killed (SIGKILL) while it judges an honest node's work, and started again.
+
+That it judges is seen from outside: the work's file lies in its folder from the download until the verdict, and its journal
+has no verdict on the work yet.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from swarm.swarm import Member, Swarm
+from swarm.watch import Watch
+
+_LOOK_EVERY = 0.004  # seconds; a judgement takes some tens of milliseconds
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The work that was being judged when its validator was killed."""
+
+    validator: Member
+    work: bytes
+
+
+class Accident:
+    def __init__(self, swarm: Swarm, watch: Watch, say: Callable[[str], None]) -> None:
+        self._swarm = swarm
+        self._watch = watch
+        self._say = say
+        self.happened: Interrupted | None = None
+
+    def wait(self, seconds: float) -> None:
+        """Lets so much time pass, and has the accident if there is an occasion."""
+        until = time.monotonic() + seconds
+        while self.happened is None and time.monotonic() < until:
+            for validator in self._swarm.validators:
+                if work := self._judging(validator):
+                    self._have(validator, work)
+                    break
+            time.sleep(_LOOK_EVERY)
+        time.sleep(max(0.0, until - time.monotonic()))
+
+    def _judging(self, validator: Member) -> bytes | None:
+        """An honest node's work whose file a validator has and has not judged."""
+        honest = {node.address for node in self._swarm.nodes if not node.is_cheat}
+        files = {path.stem for path in (validator.home / "data/rollouts").glob("*.parquet")}
+        for work, s in self._watch.seen.submitted.items() if files else ():
+            if s.root.hex() in files and s.node in honest and not self._judged(validator, work):
+                return work
+        return None
+
+    def _have(self, validator: Member, work: bytes) -> None:
+        self._swarm.kill(validator.name)
+        if not self._judged(validator, work):  # else it was faster than the signal
+            self.happened = Interrupted(validator, work)
+            self._say(
+                f"{validator.name} was killed while it judged {self._watch.work_name(work)}, and is started again"
+            )
+        self._swarm.start_validator(validator)
+
+    def _judged(self, validator: Member, work: bytes) -> bool:
+        with closing(sqlite3.connect(validator.home / "data/journal.sqlite", timeout=5)) as journal:
+            return journal.execute("SELECT 1 FROM judgements WHERE work = ?", (work,)).fetchone() is not None

@@ -1,0 +1,93 @@
+"""Engines with one dishonest part put in. Each finds nothing wrong with its own work, for it checks with the same part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from node.engine import TorchEngine, noise
+
+
+class SmallerModelEngine(TorchEngine):
+    """Drops all layers but the first after loading the published weights."""
+
+    def load(self, folder: Path) -> None:
+        full = getattr(self, "_full", None)
+        if full is not None:
+            self._model.base_model.layers = full
+        super().load(folder)
+        self._full = self._model.base_model.layers
+        self._model.base_model.layers = nn.ModuleList([self._full[0]])
+
+
+class ForcedTokenEngine(TorchEngine):
+    """Puts the same token at the same place of every completion, and goes on honestly from there: proofs are true."""
+
+    position, token = 1, 5
+
+    def _sample(self, hidden: Tensor, keys: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
+        if position != self.position:
+            return super()._sample(hidden, keys, position, temperature)
+        logits = self._forced(self._model.lm_head(hidden).float())
+        tokens = torch.full_like(keys, self.token)
+        return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
+
+    def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:
+        found = torch.from_numpy(super().logits(hidden_TH))
+        found[self.position : self.position + 1] = self._forced(found[self.position : self.position + 1])
+        return found.numpy()
+
+    def _forced(self, logits_BV: Tensor) -> Tensor:
+        """With the token so likely that no noise keeps it from being drawn."""
+        forced = logits_BV.clone()
+        forced[:, self.token] = logits_BV.amax(-1) + 100
+        return forced
+
+
+class NearTieEngine(TorchEngine):
+    """Takes the runner-up at the first place where it is as good as drawn: a choice that looks like rounding."""
+
+    within = 0.04
+
+    def _sample(self, hidden: Tensor, keys: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
+        if position == 0:
+            self._taken: set[int] = set()
+        logits = self._model.lm_head(hidden).float()
+        noised = logits + temperature * noise.gumbel(keys, torch.full_like(keys, position), logits.shape[1])
+        best, order = noised.topk(2)
+        tokens = order[:, 0].clone()
+        for row, key in enumerate(keys.tolist()):
+            if key not in self._taken and best[row, 0] - best[row, 1] < self.within:
+                self._taken.add(key)
+                tokens[row] = order[row, 1]
+        return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
+
+
+class NucleusEngine(TorchEngine):
+    """Draws among the likeliest tokens that together have 95 % of the probability: text without its long tail."""
+
+    share = 0.95
+
+    def _sample(self, hidden: Tensor, keys: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
+        logits = self._model.lm_head(hidden).float()
+        ordered, order = logits.softmax(-1).sort(descending=True)
+        outside = (ordered.cumsum(-1) - ordered) > self.share
+        kept = logits.masked_fill(torch.zeros_like(outside).scatter(1, order, outside), -torch.inf)
+        noised = kept + temperature * noise.gumbel(keys, torch.full_like(keys, position), logits.shape[1])
+        tokens = noised.argmax(-1)
+        return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
+
+
+Engine = TypeVar("Engine", bound=TorchEngine)
+
+
+def sharing(kind: type[Engine], engine: TorchEngine) -> Engine:
+    """An engine of that kind with the very model of another one."""
+    made = kind("float32")
+    made._model = engine._model
+    return made
