@@ -26,7 +26,7 @@ from swarm.settings import SwarmSettings, run_file
 
 from benches import Bench, Cost, Row
 from node.engine import TorchEngine, torch_engine
-from node.engine.torch_engine import bits
+from node.engine.proofs import bits
 from node.validator.candidate import Candidate
 from node.validator.judge import judge
 from protocol import sampling, toploc

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from node.engine.torch_engine import bits
+from node.engine.proofs import bits
 from node.validator.candidate import Candidate
 from protocol import toploc
 from protocol.constants import TOPLOC_CHUNK, TOPLOC_FIELD, TOPLOC_K

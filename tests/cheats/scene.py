@@ -15,7 +15,7 @@ import torch
 
 from node.engine import Completion, Prompt, TorchEngine
 from node.engine.degrade import Degradation
-from node.engine.torch_engine import bits
+from node.engine.proofs import bits
 from node.engine.weights import WEIGHTS, save_weights
 from node.generation import Made
 from node.validator.candidate import Candidate
