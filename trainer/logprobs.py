@@ -69,14 +69,18 @@ class _TokenLogprobs(torch.autograd.Function):
         hidden, weight, bias, targets, normaliser, entropy, kept = ctx.saved_tensors
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         d_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if ctx.needs_input_grad[1] else None
-        d_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if bias is not None and ctx.needs_input_grad[2] else None
+        d_bias = (
+            torch.zeros_like(bias, dtype=normaliser.dtype) if bias is not None and ctx.needs_input_grad[2] else None
+        )
         for part in _parts(len(hidden), ctx.chunk):
             if kept is None:
                 log_p = _logits(hidden[part], weight, bias, normaliser.dtype).sub_(normaliser[part, None])
                 p = log_p.exp() if of_entropy is not None else log_p.exp_()
             else:
                 p, log_p = kept, kept.log() if of_entropy is not None else kept
-            d_logits = _d_logits(p, log_p, entropy[part], targets[part], _rows(of_logprob, part), _rows(of_entropy, part))
+            d_logits = _d_logits(
+                p, log_p, entropy[part], targets[part], _rows(of_logprob, part), _rows(of_entropy, part)
+            )
             if d_hidden is not None:
                 d_hidden[part] = d_logits.to(weight.dtype) @ weight
             if d_weight is not None:
