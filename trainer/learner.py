@@ -207,7 +207,7 @@ class Learner:
         with torch.no_grad():
             gap = (old - rows.behaviour).abs().sum() if rows.behaviour is not None else torch.zeros(())
             sums = (
-                policy, entropy.sum(), (made.clipped & (rows.advantages > 0)).sum(),
+                policy.detach(), entropy.sum(), (made.clipped & (rows.advantages > 0)).sum(),
                 (made.clipped & (rows.advantages < 0)).sum(), (logprobs - old).abs().sum(), gap, divergence,
             )  # fmt: skip
         return total, _Sums(*(float(value) for value in sums))

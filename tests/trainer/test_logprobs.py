@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from benches.memory import peak_bytes
 from torch import Tensor, nn
 
-from benches.memory import peak_bytes
 from protocol.errors import ConfigError
 from trainer.logprobs import require_plain_head, token_logprobs
 

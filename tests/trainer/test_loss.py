@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from benches import peers
 from torch import Tensor
 
-from benches import peers
 from trainer import loss
 from trainer.config import LossSettings
 from trainer.loss import Tokens, Totals
