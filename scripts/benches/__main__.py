@@ -9,6 +9,7 @@ import sys
 
 NAMES = {
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
+    "trainer": "our training step against TRL, generation and memory included, on the same work",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
 }
 
