@@ -160,9 +160,9 @@ def _logprobs(bench: Bench) -> None:
         return logprobs.gather(1, targets[:, None]).squeeze(1), -(logprobs.exp() * logprobs).sum(-1)
 
     def step(of: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> float:
-        hidden.grad = head.weight.grad = None
         logprobs, entropy = of(hidden, head, targets)
         (logprobs.sum() + entropy.sum()).backward()
+        hidden.grad = head.weight.grad = None
         return tokens
 
     full, chunked = peak_bytes(lambda: step(plain)), peak_bytes(lambda: step(token_logprobs))
