@@ -205,10 +205,10 @@ class Learner:
         if s.entropy:
             total = total - s.entropy * entropy.sum() / totals.tokens
         with torch.no_grad():
-            gap = (old - rows.behaviour).abs().sum() if rows.behaviour is not None else torch.zeros(())
+            gap = loss.bounded(old - rows.behaviour).abs().sum() if rows.behaviour is not None else torch.zeros(())
             sums = (
                 policy.detach(), entropy.sum(), (made.clipped & (rows.advantages > 0)).sum(),
-                (made.clipped & (rows.advantages < 0)).sum(), (logprobs - old).abs().sum(), gap, divergence,
+                (made.clipped & (rows.advantages < 0)).sum(), loss.bounded(logprobs - old).abs().sum(), gap, divergence,
             )  # fmt: skip
         return total, _Sums(*(float(value) for value in sums))
 
