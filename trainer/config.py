@@ -7,13 +7,15 @@ Nothing here is hashed or agreed upon: contributors and validators never see it.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from protocol.errors import UsageError
 from protocol.money import parse_tokens
 from protocol.role import ChainSettings, PeerSettings
 from protocol.settings import Loaded, Settings, load
+from trainer.recipes import RECIPES, Aggregation, Clip, Correction
 
 
 class OptimizerSettings(Settings):
@@ -28,12 +30,57 @@ class OptimizerSettings(Settings):
 
 
 class LossSettings(Settings):
-    clip: float = Field(default=0.2, gt=0)
-    """ε: the ratio is clipped to [1 - ε, 1 + ε]."""
-    delta: float = Field(default=4.0, gt=1)
+    """What a loss's name leaves open is None: then the table in trainer/recipes.py says."""
+
+    name: Literal["intellect2", "grpo", "dr_grpo", "dapo", "gspo", "cispo"] = "intellect2"
+    clip_low: float | None = Field(default=None, ge=0, le=1)
+    """ε_low: the ratio is clipped to at least 1 - ε_low."""
+    clip_high: float | None = Field(default=None, gt=0)
+    """ε_high: the ratio is clipped to at most 1 + ε_high."""
+    delta: float | None = Field(default=None, gt=1)
     """δ: upper bound of the ratio where the advantage is negative (two-sided clipping)."""
+    aggregation: Aggregation | None = None
+    """Mean over tokens, mean over samples of their token means, or sum divided by samples × `constant`."""
+    constant: int | None = Field(default=None, ge=1)
+    """Divisor of each sample under the aggregation "constant": usually the run's max_new_tokens."""
+    old: Literal["recomputed", "claimed"] = "recomputed"
+    """Old logprobs: this trainer's own at the beginning of the step, or those the nodes claim to have sampled with."""
+    correction: Correction = "none"
+    """Importance weights old / claimed probability for stale rollouts: capped, or dropped where out of bounds."""
+    correction_low: float = Field(default=0.5, ge=0, le=1)
+    correction_high: float = Field(default=2.0, ge=1)
     entropy: float = Field(default=1e-4, ge=0)
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus, a mean over tokens."""
+
+    @model_validator(mode="after")
+    def _can_work(self) -> LossSettings:
+        if self.aggregates == "constant" and self.constant is None:
+            raise ValueError("this loss divides by a constant length: set `constant`, usually to max_new_tokens")
+        if self.old == "claimed" and self.correction != "none":
+            raise ValueError(
+                "a correction compares the trainer's own old logprobs with the claimed ones: `old` must be recomputed"
+            )
+        return self
+
+    @property
+    def aggregates(self) -> Aggregation:
+        return self.aggregation or RECIPES[self.name].aggregation
+
+    @property
+    def clip(self) -> Clip:
+        own = RECIPES[self.name].clip
+        return Clip(
+            own.low if self.clip_low is None else self.clip_low,
+            own.high if self.clip_high is None else self.clip_high,
+            own.delta if self.delta is None else self.delta,
+        )
+
+
+class KlSettings(Settings):
+    weight: float = Field(default=0.001, ge=0)
+    """Weight of the KL divergence from the policy before training (the folder `model`); 0 never loads it a second time."""
+    keep_reference: bool = True
+    """Whether the reference stays in memory between steps, or is read from its folder at the beginning of each."""
 
 
 class TrainSettings(Settings):
@@ -53,6 +100,11 @@ class TrainSettings(Settings):
     """Packed rows that go through the model at once."""
     optimizer: OptimizerSettings = OptimizerSettings()
     loss: LossSettings = LossSettings()
+    kl: KlSettings = KlSettings()
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type the model computes in; master weights, logprobs and the optimizer are float32 always."""
+    activation_checkpointing: bool = False
+    """Recompute the layers in the backward pass: less memory, about a third more time."""
     seed: int = 0
     threads: int = Field(default=1, ge=1)
     """Torch threads on the CPU."""

@@ -282,6 +282,8 @@ class RolloutSource:
                 raise Malformed(f"sample {row} has {len(sample.prompt)} + {len(sample.completion)} tokens")
             if ids.min() < 0 or ids.max() >= self._bounds.vocabulary:
                 raise Malformed(f"sample {row} has tokens outside the vocabulary")
+            if len(sample.logprobs) != len(sample.completion) or not np.isfinite(sample.logprobs).all():
+                raise Malformed(f"sample {row} does not have one logprob per token")
 
     def _group(self, work: bytes, index: int, s: Submitted, samples: tuple[Sample, ...]) -> Group | None:
         """A group with its advantages; None where it teaches nothing or was trained on before."""
@@ -293,8 +295,10 @@ class RolloutSource:
             self.counts.equal_groups += 1
             return None
         made = tuple(
-            TrainingSample(sample.prompt, sample.completion, float(a))
-            for sample, a in zip(samples, advantage.normalised(rewards), strict=True)
+            TrainingSample(
+                sample.prompt, sample.completion, float(a), sample.logprobs, f"{work.hex()}/{index}.{number}"
+            )
+            for number, (sample, a) in enumerate(zip(samples, advantage.normalised(rewards), strict=True))
         )
         return Group(work, index, s.node, s.step, made)
 

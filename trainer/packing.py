@@ -1,11 +1,15 @@
 """Sequence packing: samples of all lengths in rows of one width, none of them seeing another.
 
-Attention is block-diagonal and causal, positions restart with each sample. First-fit decreasing; a sample longer than the
-width makes its row wider.
+Samples with the same prompt share it: a *unit* is a prompt once and after it some of its completions, each of which sees
+the prompt and itself. Positions go on from the prompt in every completion, so that nothing but the layout differs from each
+sample alone. Units fill rows best-fit decreasing; what is longer than the width makes its row wider.
+
+Shapes: R rows of W tokens; N completion tokens of S samples, flat, sample after sample.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,14 +18,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_PROMPT, _NOTHING = 0, -1
+
 
 @dataclass(frozen=True)
 class TrainingSample:
-    """Token ids of prompt and completion, and the advantage of every completion token."""
+    """Token ids of prompt and completion, and the advantage of every completion token.
+
+    `logprobs` are those its node claims to have sampled the completion with, where they are known; `name` is for messages.
+    """
 
     prompt: NDArray[np.int32]
     completion: NDArray[np.int32]
     advantage: float
+    logprobs: NDArray[np.float32] | None = None
+    name: str = ""
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.completion)
@@ -29,71 +40,121 @@ class TrainingSample:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """R rows of W tokens. `targets` and `advantages` stand at the position that predicts them.
-
-    ids, positions [R, W]; mask [R, 1, W, W], True where attention goes; predicts [R, W], True where the next token belongs
-    to a completion; targets, advantages [R, W].
+    """ids, positions [R, W]. unit [R, W]: the unit a token belongs to, −1 for padding. branch [R, W]: 0 for prompts, else the
+    number of the completion within its unit. source [N]: index into the flattened rows of the position that predicts a
+    completion token; targets [N] its id; advantages [N]; behaviour [N], its claimed logprob, or None where some are not known;
+    sample [N] its index into `samples`; lengths [S] completion tokens.
     """
 
     ids: Tensor
     positions: Tensor
-    mask: Tensor
-    predicts: Tensor
+    unit: Tensor
+    branch: Tensor
+    source: Tensor
     targets: Tensor
     advantages: Tensor
+    behaviour: Tensor | None
+    sample: Tensor
+    lengths: Tensor
+    samples: tuple[TrainingSample, ...]
 
     @property
     def tokens(self) -> int:
         """Completion tokens."""
-        return int(self.predicts.sum())
+        return len(self.targets)
+
+    @property
+    def mask(self) -> Tensor:
+        """[R, 1, W, W], True where attention goes. Made when asked for: it is far larger than all the rest."""
+        same = self.unit[:, :, None] == self.unit[:, None, :]
+        branch = self.branch[:, None, :]
+        seen = (self.branch[:, :, None] == branch) | (branch == _PROMPT)
+        return (same & seen).tril()[:, None]
+
+
+@dataclass(frozen=True)
+class _Unit:
+    prompt: NDArray[np.int32]
+    samples: list[TrainingSample]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + sum(len(sample.completion) for sample in self.samples)
 
 
 def pack(samples: Sequence[TrainingSample], width: int, rows_at_once: int) -> list[PackedRows]:
     """Packs all samples into batches of at most `rows_at_once` rows."""
-    rows = _fit(samples, width)
-    return [
-        _tensors([[samples[i] for i in row] for row in rows[k : k + rows_at_once]])
-        for k in range(0, len(rows), rows_at_once)
-    ]
+    units = _units(samples, width)
+    rows = [[units[i] for i in row] for row in fit([len(unit) for unit in units], width)]
+    return [_tensors(rows[k : k + rows_at_once]) for k in range(0, len(rows), rows_at_once)]
 
 
-def _fit(samples: Sequence[TrainingSample], width: int) -> list[list[int]]:
+def fit(lengths: Sequence[int], width: int) -> list[list[int]]:
+    """Indices of what goes into each row: best-fit decreasing, O(n log n)."""
     rows: list[list[int]] = []
-    room: list[int] = []
-    for i in sorted(range(len(samples)), key=lambda i: -len(samples[i])):
-        length = len(samples[i])
-        row = next((r for r, free in enumerate(room) if free >= length), None)
-        if row is None:
+    room: list[tuple[int, int]] = []  # (free tokens, row), ascending; full rows leave
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        found = bisect_left(room, (lengths[i], 0))
+        if found < len(room):
+            free, row = room.pop(found)
+        else:
+            free, row = max(width, lengths[i]), len(rows)
             rows.append([])
-            room.append(max(width, length))
-            row = len(rows) - 1
         rows[row].append(i)
-        room[row] -= length
+        if free > lengths[i]:
+            insort(room, (free - lengths[i], row))
     return rows
 
 
-def _tensors(rows: list[list[TrainingSample]]) -> PackedRows:
-    width = max(sum(len(sample) for sample in row) for row in rows)
+def _units(samples: Sequence[TrainingSample], width: int) -> list[_Unit]:
+    by_prompt: dict[bytes, list[TrainingSample]] = {}
+    for sample in samples:
+        by_prompt.setdefault(sample.prompt.tobytes(), []).append(sample)
+    units = []
+    for siblings in by_prompt.values():
+        prompt = siblings[0].prompt
+        for row in fit([len(sample.completion) for sample in siblings], max(1, width - len(prompt))):
+            units.append(_Unit(prompt, [siblings[i] for i in row]))
+    return units
+
+
+def _tensors(rows: list[list[_Unit]]) -> PackedRows:
+    width = max(sum(len(unit) for unit in row) for row in rows)
     shape = (len(rows), width)
     ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    segment = np.full(shape, -1, np.int64)
-    predicts, targets = np.zeros(shape, bool), np.zeros(shape, np.int64)
-    advantages = np.zeros(shape, np.float32)
+    unit_of, branch = np.full(shape, _NOTHING, np.int32), np.full(shape, _NOTHING, np.int32)
+    source: list[NDArray[np.int64]] = []
+    samples: list[TrainingSample] = []
     for r, row in enumerate(rows):
-        start = 0
-        for number, sample in enumerate(row):
-            end, first = start + len(sample), start + len(sample.prompt) - 1
-            ids[r, start:end] = np.concatenate([sample.prompt, sample.completion])
-            positions[r, start:end] = np.arange(len(sample))
-            segment[r, start:end] = number
-            predicts[r, first : end - 1] = True
-            targets[r, first : end - 1] = sample.completion
-            advantages[r, first : end - 1] = sample.advantage
-            start = end
-    segments = torch.from_numpy(segment)
-    same = segments[:, :, None] == segments[:, None, :]
-    mask = (same & torch.ones(width, width, dtype=torch.bool).tril())[:, None]
+        at = 0
+        for number, unit in enumerate(row):
+            prompt, start = len(unit.prompt), at
+            ids[r, at : at + prompt] = unit.prompt
+            positions[r, at : at + prompt] = np.arange(prompt)
+            branch[r, at : at + prompt] = _PROMPT
+            at += prompt
+            for k, sample in enumerate(unit.samples):
+                end = at + len(sample.completion)
+                ids[r, at:end] = sample.completion
+                positions[r, at:end] = np.arange(prompt, prompt + len(sample.completion))
+                branch[r, at:end] = k + 1
+                predicting = np.arange(at - 1, end - 1)
+                predicting[:1] = start + prompt - 1  # the prompt's last token predicts every completion's first
+                source.append(predicting + r * width)
+                samples.append(sample)
+                at = end
+            unit_of[r, start:at] = number
+    lengths = np.array([len(sample.completion) for sample in samples])
+    claimed = [sample.logprobs for sample in samples if sample.logprobs is not None]
     return PackedRows(
-        torch.from_numpy(ids), torch.from_numpy(positions), mask, torch.from_numpy(predicts), torch.from_numpy(targets),
-        torch.from_numpy(advantages),
-    )  # fmt: skip
+        ids=torch.from_numpy(ids),
+        positions=torch.from_numpy(positions),
+        unit=torch.from_numpy(unit_of),
+        branch=torch.from_numpy(branch),
+        source=torch.from_numpy(np.concatenate(source)),
+        targets=torch.from_numpy(np.concatenate([sample.completion for sample in samples]).astype(np.int64)),
+        advantages=torch.from_numpy(np.repeat([np.float32(sample.advantage) for sample in samples], lengths)),
+        behaviour=torch.from_numpy(np.concatenate(claimed)) if len(claimed) == len(samples) else None,
+        sample=torch.from_numpy(np.repeat(np.arange(len(samples)), lengths)),
+        lengths=torch.from_numpy(lengths),
+        samples=tuple(samples),
+    )

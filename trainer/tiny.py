@@ -167,12 +167,11 @@ def _supervised_step(model: Any, optimizer: torch.optim.Optimizer, examples: lis
     tokens = sum(rows.tokens for rows in batches)
     optimizer.zero_grad(set_to_none=True)
     for rows in batches:
-        logits = model(
+        hidden = model.base_model(
             input_ids=rows.ids, position_ids=rows.positions, attention_mask=rows.mask, use_cache=False
-        ).logits
-        loss = torch.nn.functional.cross_entropy(
-            logits[rows.predicts].float(), rows.targets[rows.predicts], reduction="sum"
-        )
+        ).last_hidden_state
+        logits = model.lm_head(hidden.flatten(0, 1)[rows.source])
+        loss = torch.nn.functional.cross_entropy(logits.float(), rows.targets, reduction="sum")
         (loss / tokens).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

@@ -11,6 +11,7 @@ NAMES = {
     "attestation": "what proofs and seeded noise cost a worker of Qwen3-0.6B's shape, and how fast they are verified",
     "cheats": "how often each cheat we can name is found, by which rule, and whether honest work ever is",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
+    "trainer": "our training step against TRL, generation and memory included, on the same work",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
     "toploc": "our proof codec against toploc 0.1.6, proofs per CPU second",
 }

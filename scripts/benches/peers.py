@@ -27,7 +27,7 @@ _ANSWER_SECONDS_MAX = 300
 
 
 @dataclass(frozen=True)
-class Peer:
+class Built:
     """A source distribution that is built against the very packages of the project, torch above all, and sees them."""
 
     requirement: str
@@ -40,9 +40,46 @@ class Peer:
         versions = f"Python {sys.version.split()[0]}, torch {torch.__version__}"
         return f"{self.requirement} {self.sha256}\n{' '.join(self.build)}\n{versions}\n"
 
+    def install(self, folder: Path) -> None:
+        own = _run(
+            [str(folder / "bin/python"), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
+        ).strip()
+        (Path(own) / "project.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        _run([*_pip(folder), *self.build])
+        (folder / "requirements.txt").write_text(f"{self.requirement} --hash=sha256:{self.sha256}\n")
+        # No cache: it may hold a build against another torch.
+        _run([*_pip(folder), "--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", ":all:",
+              "-r", str(folder / "requirements.txt")])  # fmt: skip
 
-PEERS = {
-    "toploc": Peer(
+
+@dataclass(frozen=True)
+class Wheels:
+    """Packages as they are published, in an environment that shares nothing with the project."""
+
+    requirements: tuple[str, ...]
+    """The peer first; torch is the build for CPUs."""
+
+    @property
+    def requirement(self) -> str:
+        return self.requirements[0]
+
+    @property
+    def recipe(self) -> str:
+        return "\n".join(self.requirements) + "\n"
+
+    def install(self, folder: Path) -> None:
+        torch_ = next(r for r in self.requirements if r.startswith("torch=="))
+        try:  # the plain wheel of Linux is the CUDA build
+            _run([*_pip(folder), f"{torch_}+cpu"])
+        except PreflightError:
+            _run([*_pip(folder), torch_, "--index-url", "https://download.pytorch.org/whl/cpu"])
+        _run([*_pip(folder), *self.requirements])
+
+
+PEERS: dict[str, Built | Wheels] = {
+    # torch and transformers as the project's own, so that nothing but the trainer differs
+    "trl": Wheels(("trl==1.16.0", "torch==2.13.0", "transformers==5.19.0")),
+    "toploc": Built(
         "toploc==0.1.6",
         "7a566c2db29d94865baa2c53b5563b426fd118b56a163b515551419b65ea7072",
         ("setuptools==80.9.0", "wheel==0.45.1"),
@@ -61,16 +98,9 @@ def python(name: str) -> Path:
     if found := installed(name):
         return found
     peer, folder = PEERS[name], _folder(name)
-    print(f"building {peer.requirement} (a few minutes)", file=sys.stderr)
+    print(f"installing {peer.requirement} (a few minutes)", file=sys.stderr)
     _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-    own = _run([str(folder / "bin/python"), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]).strip()
-    (Path(own) / "project.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
-    _run([*pip, *peer.build])
-    (folder / "requirements.txt").write_text(f"{peer.requirement} --hash=sha256:{peer.sha256}\n")
-    # No cache: it may hold a build against another torch.
-    _run([*pip, "--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", ":all:",
-          "-r", str(folder / "requirements.txt")])  # fmt: skip
+    peer.install(folder)
     (folder / "recipe").write_text(peer.recipe)
     return folder / "bin/python"
 
@@ -118,6 +148,10 @@ class Conversation:
 
 def _folder(name: str) -> Path:
     return Path(os.environ.get("MURMUR_PEERS", ROOT / ".peers")) / name
+
+
+def _pip(folder: Path) -> list[str]:
+    return [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
 
 
 def _run(command: list[str]) -> str:

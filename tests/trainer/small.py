@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from node.engine.weights import save_weights
-from trainer.config import LossSettings, OptimizerSettings, TrainSettings
+from trainer.config import KlSettings, LossSettings, OptimizerSettings, TrainSettings
 from trainer.learner import Learner
 from trainer.packing import TrainingSample
 
@@ -40,12 +40,12 @@ def write_model(folder: Path, seed: int = 0) -> Path:
 def settings(
     *, lr: float = 1e-2, optimizer_steps: int = 1, gradient_clip: float = 1.0, **changes: Any
 ) -> TrainSettings:
-    values = {"steps": 10, "optimizer_steps": optimizer_steps, "pack_tokens": 24, "rows_per_forward": 2, **changes}
-    return TrainSettings(
-        **values,
-        optimizer=OptimizerSettings(lr=lr, warmup_steps=1, gradient_clip=gradient_clip, weight_decay=0.0),
-        loss=LossSettings(entropy=0.0),
-    )
+    values = {
+        "steps": 10, "optimizer_steps": optimizer_steps, "pack_tokens": 24, "rows_per_forward": 2,
+        "optimizer": OptimizerSettings(lr=lr, warmup_steps=1, gradient_clip=gradient_clip, weight_decay=0.0),
+        "loss": LossSettings(entropy=0.0), "kl": KlSettings(weight=0.0), **changes,
+    }  # fmt: skip
+    return TrainSettings(**values)
 
 
 def sample(prompt: Iterable[int], completion: Iterable[int], advantage: float = 1.0) -> TrainingSample:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.trainer import small
 from trainer.learner import Learner
-from trainer.packing import PackedRows, TrainingSample, pack
+from trainer.packing import PackedRows, TrainingSample, fit, pack
 
 lengths = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=30)
 
@@ -29,58 +31,94 @@ def samples_of(sizes: list[tuple[int, int]]) -> list[TrainingSample]:
     ]
 
 
-def unpack(batches: list[PackedRows]) -> list[tuple[list[int], list[int], set[float]]]:
-    """(ids, completion, advantages) of every sample found in packed rows, by positions alone."""
-    found = []
-    for rows in batches:
-        for r in range(len(rows.ids)):
-            starts = [i for i in range(rows.ids.shape[1]) if rows.positions[r, i] == 0 and rows.ids[r, i] != 0]
-            for start, end in zip(starts, [*starts[1:], rows.ids.shape[1]], strict=True):
-                ids = [i for i in rows.ids[r, start:end].tolist() if i]
-                predicting = rows.predicts[r, start : start + len(ids)]
-                targets = rows.targets[r, start : start + len(ids)][predicting].tolist()
-                advantages = rows.advantages[r, start : start + len(ids)][predicting]
-                found.append((ids, targets, set(advantages.tolist())))
+def siblings_of(sizes: list[tuple[int, int]], groups: int) -> list[TrainingSample]:
+    """The same, in which only `groups` prompts occur."""
+    samples = samples_of(sizes)
+    return [dataclasses.replace(one, prompt=samples[i % groups].prompt) for i, one in enumerate(samples)]
+
+
+def contents(rows: PackedRows) -> list[tuple[list[int], list[int], set[float]]]:
+    """(ids, targets, advantages) of every sample, as the attention mask and `source` tell: what its last token sees."""
+    found, ids = [], rows.ids.flatten()
+    width = rows.ids.shape[1]
+    for number in range(len(rows.samples)):
+        own = rows.sample == number
+        last = int(rows.source[own][-1])
+        row, column = divmod(last, width)
+        seen = torch.nonzero(rows.mask[row, 0, column]).flatten()
+        assert rows.positions[row, seen].tolist() == list(range(len(seen)))
+        targets = rows.targets[own].tolist()
+        predicted_from = [int(ids[i]) for i in rows.source[own]]
+        whole = [*rows.ids[row, seen].tolist(), targets[-1]]
+        assert predicted_from == whole[-len(targets) - 1 : -1]
+        found.append((whole, targets, set(rows.advantages[own].tolist())))
     return found
 
 
-@given(lengths, st.integers(4, 40), st.integers(1, 4))
-def test_every_sample_is_packed_exactly_once(sizes: list[tuple[int, int]], width: int, rows_at_once: int) -> None:
-    samples = samples_of(sizes)
-    found = unpack(pack(samples, width, rows_at_once))
+def unpack(batches: list[PackedRows]) -> list[tuple[list[int], list[int], set[float]]]:
+    return [sample for rows in batches for sample in contents(rows)]
+
+
+@given(lengths, st.integers(1, 30), st.integers(4, 40), st.integers(1, 4))
+def test_every_sample_is_packed_exactly_once_and_sees_its_prompt_and_itself_only(
+    sizes: list[tuple[int, int]], groups: int, width: int, rows_at_once: int
+) -> None:
+    samples = siblings_of(sizes, groups)
     expected = [
         ([*s.prompt.tolist(), *s.completion.tolist()], s.completion.tolist(), {float(np.float32(s.advantage))})
         for s in samples
     ]
-    assert Counter(map(repr, found)) == Counter(map(repr, expected))
+    assert Counter(map(repr, unpack(pack(samples, width, rows_at_once)))) == Counter(map(repr, expected))
 
 
-@given(lengths, st.integers(4, 40), st.integers(1, 4))
+@given(lengths, st.integers(1, 30), st.integers(4, 40), st.integers(1, 4))
 def test_rows_keep_their_width_unless_one_sample_alone_is_longer(
-    sizes: list[tuple[int, int]], width: int, rows_at_once: int
+    sizes: list[tuple[int, int]], groups: int, width: int, rows_at_once: int
 ) -> None:
-    samples = samples_of(sizes)
+    samples = siblings_of(sizes, groups)
     for rows in pack(samples, width, rows_at_once):
         assert len(rows.ids) <= rows_at_once
-        assert rows.ids.shape[1] <= max(width, *(len(s) for s in samples))
+        assert rows.mask.any(-1).all()  # a position that attends nowhere would be NaN
+        rows_of = [
+            int(rows.source[rows.sample == number][0]) // rows.ids.shape[1] for number in range(len(rows.samples))
+        ]
         for r in range(len(rows.ids)):
-            used = int((rows.ids[r] != 0).sum())
-            alone = int(((rows.positions[r] == 0) & (rows.ids[r] != 0)).sum()) == 1
-            assert used <= width or alone
+            assert int((rows.unit[r] >= 0).sum()) <= width or rows_of.count(r) == 1
 
 
-@given(lengths, st.integers(4, 40))
-def test_a_position_attends_to_its_own_sample_up_to_itself_and_to_nothing_else(
-    sizes: list[tuple[int, int]], width: int
-) -> None:
-    for rows in pack(samples_of(sizes), width, 4):
-        for r in range(len(rows.ids)):
-            segment = ((rows.positions[r] == 0) & (rows.ids[r] != 0)).cumsum(0)
-            segment[rows.ids[r] == 0] = -1
-            for i in torch.nonzero(rows.ids[r]).flatten().tolist():
-                allowed = torch.nonzero(rows.mask[r, 0, i]).flatten().tolist()
-                assert allowed == [j for j in range(i + 1) if segment[j] == segment[i]]
-            assert rows.mask[r, 0].any(-1).all()  # a row that attends nowhere would be NaN
+def test_a_prompt_stands_once_in_a_row_however_many_completions_follow_it() -> None:
+    prompt = range(1, 9)
+    samples = [small.sample(prompt, [20 + i, 40 + i]) for i in range(6)]
+    (rows,) = pack(samples, 24, 8)
+    assert int((rows.unit >= 0).sum()) == 8 + 6 * 2
+    (wide, *_) = pack(samples, 14, 8)
+    assert wide.ids.shape == (2, 14)
+
+
+def test_claimed_logprobs_go_with_their_tokens_or_not_at_all() -> None:
+    samples = samples_of([(2, 3), (1, 4), (5, 1)])
+    with_claims = [dataclasses.replace(s, logprobs=-s.completion.astype(np.float32)) for s in samples]
+    (rows,) = pack(with_claims, 40, 1)
+    assert rows.behaviour is not None
+    assert rows.behaviour.tolist() == (-rows.targets).tolist()
+    (rows,) = pack([*with_claims[:2], samples[2]], 40, 1)
+    assert rows.behaviour is None
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(10, 60))
+def test_no_two_rows_would_fit_into_one(sizes: list[int], width: int) -> None:
+    rows = fit(sizes, width)
+    assert sorted(i for row in rows for i in row) == list(range(len(sizes)))
+    used = sorted(sum(sizes[i] for i in row) for row in rows)
+    assert len(used) == 1 or used[0] + used[1] > width
+
+
+def test_a_hundred_thousand_samples_are_fitted_within_seconds() -> None:
+    """Looking through all rows for each would take hours."""
+    sizes = np.random.default_rng(0).integers(1, 1000, 100_000).tolist()
+    started = time.process_time()
+    assert len(fit(sizes, 1024)) < 1.1 * sum(sizes) / 1024
+    assert time.process_time() - started < 5
 
 
 def test_tokens_are_those_of_completions() -> None:
@@ -90,22 +128,15 @@ def test_tokens_are_those_of_completions() -> None:
 
 @pytest.mark.parametrize("width", [8, 24, 200])
 def test_packed_logprobs_are_those_of_each_sample_alone(new_learner: Callable[..., Learner], width: int) -> None:
-    """Also for samples longer than the width, and whatever lies beside them."""
+    """Also for samples longer than the width, for siblings that share their prompt, and whatever lies beside them."""
     learner = new_learner()
     samples = [one for number in range(6) for one in small.group(number)]
     samples.append(small.sample(range(2, 14), range(3, 20)))
-    by_target: dict[tuple[int, ...], torch.Tensor] = {}
+    met = 0
     for rows in pack(samples, width, 3):
-        with torch.no_grad():
-            logprobs, _ = learner._logprobs(rows)
-        flat = torch.full(rows.ids.shape, float("nan"))
-        flat[rows.predicts] = logprobs
-        for r in range(len(rows.ids)):
-            starts = torch.nonzero((rows.positions[r] == 0) & (rows.ids[r] != 0)).flatten().tolist()
-            for start, end in zip(starts, [*starts[1:], rows.ids.shape[1]], strict=True):
-                ids = tuple(i for i in rows.ids[r, start:end].tolist() if i)
-                of = flat[r, start : start + len(ids)]
-                by_target[ids] = of[~of.isnan()]
-    for one in samples:
-        packed = by_target[(*one.prompt.tolist(), *one.completion.tolist())]
-        assert torch.allclose(packed, small.logprobs(learner, one), atol=1e-5, rtol=0)
+        logprobs = learner._frozen(rows, learner.model)
+        for number, one in enumerate(rows.samples):
+            met += 1
+            alone = small.logprobs(learner, one)
+            assert torch.allclose(logprobs[rows.sample == number], alone, atol=1e-5, rtol=0)
+    assert met == len(samples)

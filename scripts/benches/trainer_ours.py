@@ -1,0 +1,93 @@
+"""Our side of the trainer bench: node.engine generates, Learner learns. Speaks the protocol of trainer.py on stdin, stdout."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benches.watermark import Watermark
+from node.engine import Prompt, TorchEngine
+from node.engine.weights import WEIGHTS, save_weights
+from trainer import advantage
+from trainer.config import KlSettings, LossSettings, OptimizerSettings, TrainSettings
+from trainer.learner import Learner
+from trainer.packing import TrainingSample
+
+_END, _FORCED = 1, 1e4
+
+
+class ForcedEnds(torch.nn.Module):
+    """A head under which row i ends with its lengths[i]-th token. Rows that have ended leave the batch, the others keep order."""
+
+    def __init__(self, head: Any) -> None:
+        super().__init__()
+        self.inner = head
+        self.lengths = torch.empty(0)
+        self.position = 0
+
+    def begin(self, lengths: list[int]) -> None:
+        self.lengths, self.position = torch.tensor(lengths), 0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = self.inner(hidden)
+        self.position += 1
+        ends = self.lengths == self.position
+        logits[:, _END] = torch.where(ends, _FORCED, -_FORCED)
+        self.lengths = self.lengths[~ends]
+        return logits
+
+
+def reward(tokens: list[int]) -> float:
+    """Cheap, and different within a group."""
+    return sum(tokens[:8]) % 17 / 17
+
+
+def main(folder: Path) -> None:
+    work = json.loads((folder / "work.json").read_text())
+    settings = TrainSettings(
+        steps=100, optimizer_steps=2, pack_tokens=128 if work["longest"] <= 16 else 288, rows_per_forward=64,
+        optimizer=OptimizerSettings(lr=1e-6, warmup_steps=0), loss=LossSettings(entropy=0.0), kl=KlSettings(weight=0.0),
+    )  # fmt: skip
+    learner, engine = Learner(folder, settings), TorchEngine("float32")
+    engine.load(folder)
+    head = ForcedEnds(engine._model.lm_head)
+    engine._model.lm_head = head
+    published = folder / "published"
+    published.mkdir()
+    memory = Watermark()
+    for step, (asked, _) in enumerate(zip(work["rounds"], sys.stdin, strict=False)):
+        started = time.process_time()
+        prompts = [Prompt(p, tuple(secrets.randbits(64) for _ in range(work["group_size"]))) for p in asked["prompts"]]
+        head.begin([length for group in asked["lengths"] for length in group])
+        made = engine.generate(
+            prompts, temperature=1.0, max_new_tokens=work["longest"], end_tokens=frozenset({_END}), prove=False
+        )
+        generated = time.process_time()
+        groups = []
+        for prompt, completions in zip(asked["prompts"], made, strict=True):
+            advantages = advantage.normalised(np.array([reward(c.tokens) for c in completions]))
+            ids = np.array(prompt, np.int32)
+            groups.append(
+                [
+                    TrainingSample(ids, np.array(c.tokens, np.int32), float(a), np.array(c.logprobs, np.float32))
+                    for c, a in zip(completions, advantages, strict=True)
+                ]
+            )
+        tokens = learner.learn(groups, step).tokens
+        assert tokens == sum(length for group in asked["lengths"] for length in group)
+        save_weights(learner.model, published / WEIGHTS, torch.bfloat16)
+        engine.load(published)
+        train = time.process_time() - generated
+        told = {"samples": sum(map(len, groups)), "tokens": tokens, "generate": generated - started, "train": train}
+        print(json.dumps({**told, "peak": memory.bytes()}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

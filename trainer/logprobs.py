@@ -1,0 +1,124 @@
+"""Logprobs and entropies of tokens, straight from the hidden states: the full logits [N, V] never exist.
+
+Tokens go through the head in chunks of a bounded number of logits, forwards and, recomputed, backwards; what is kept in
+between is three numbers per token. Where one chunk holds them all, its probabilities are kept instead. The sums over the
+vocabulary are in float32 whatever the head's type. Covers heads that are one matrix with or without a bias; not models that
+bend their logits afterwards (soft-capping, scaling), which `require_plain_head` refuses.
+
+Shapes: N tokens, H hidden size, V vocabulary, C tokens of a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protocol.errors import ConfigError
+
+CHUNK_LOGITS = 1 << 21
+"""Logits that exist at once, 8 MiB of float32: fewer, and adding to the head's gradient costs more than the logits do."""
+_BENDING = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+
+
+def token_logprobs(
+    hidden_NH: Tensor, head: Any, targets_N: Tensor, *, chunk_logits: int = CHUNK_LOGITS
+) -> tuple[Tensor, Tensor]:
+    """Logprob [N] of each target and entropy [N] of its whole distribution, both with gradients to hidden states and head.
+
+    `head` has a `weight` [V, H] and a `bias` [V] or None, as torch.nn.Linear.
+    """
+    chunk = max(1, chunk_logits // head.weight.shape[0])
+    return _TokenLogprobs.apply(hidden_NH, head.weight, head.bias, targets_N, chunk)
+
+
+def require_plain_head(config: Any) -> None:
+    """Raises ConfigError for a model whose logits are not simply its head's."""
+    for name in _BENDING:
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            raise ConfigError(f"models with {name} cannot be trained yet", hint="choose another model")
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        kind = torch.promote_types(hidden.dtype, torch.float32)
+        normaliser, chosen, entropy = (torch.empty(len(hidden), dtype=kind, device=hidden.device) for _ in range(3))
+        probabilities = None
+        for part in _parts(len(hidden), chunk):
+            logits = _logits(hidden[part], weight, bias, kind)
+            chosen[part] = logits.gather(1, targets[part, None]).squeeze(1)
+            normaliser[part] = logits.logsumexp(1)
+            # 0·(−∞) is to be 0: a token that cannot come adds nothing.
+            log_p = logits.sub_(normaliser[part, None]).clamp_(min=torch.finfo(kind).min)
+            probabilities = log_p.exp()
+            entropy[part] = -torch.linalg.vecdot(probabilities, log_p)
+        kept = probabilities if len(hidden) <= chunk else None
+        ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy, kept)
+        ctx.chunk = chunk
+        ctx.set_materialize_grads(False)
+        return chosen - normaliser, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """d logprob / d logit j = [j is the target] − p_j;  d entropy / d logit j = −p_j·(log p_j + entropy)."""
+        of_logprob, of_entropy = gradients
+        hidden, weight, bias, targets, normaliser, entropy, kept = ctx.saved_tensors
+        d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        d_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if ctx.needs_input_grad[1] else None
+        d_bias = (
+            torch.zeros_like(bias, dtype=normaliser.dtype) if bias is not None and ctx.needs_input_grad[2] else None
+        )
+        for part in _parts(len(hidden), ctx.chunk):
+            if kept is None:
+                log_p = _logits(hidden[part], weight, bias, normaliser.dtype).sub_(normaliser[part, None])
+                p = log_p.exp() if of_entropy is not None else log_p.exp_()
+            else:
+                p, log_p = kept, kept.log() if of_entropy is not None else kept
+            d_logits = _d_logits(
+                p, log_p, entropy[part], targets[part], _rows(of_logprob, part), _rows(of_entropy, part)
+            )
+            if d_hidden is not None:
+                d_hidden[part] = d_logits.to(weight.dtype) @ weight
+            if d_weight is not None:
+                d_weight.addmm_(d_logits.T, hidden[part].to(d_weight.dtype))
+            if d_bias is not None:
+                d_bias += d_logits.sum(0)
+        return (
+            d_hidden,
+            None if d_weight is None else d_weight.to(weight.dtype),
+            None if d_bias is None else d_bias.to(weight.dtype),
+            None,
+            None,
+        )
+
+
+def _parts(count: int, chunk: int) -> list[slice]:
+    return [slice(start, min(count, start + chunk)) for start in range(0, count, chunk)]
+
+
+def _rows(gradient_N: Tensor | None, part: slice) -> Tensor | None:
+    return None if gradient_N is None else gradient_N[part, None]
+
+
+def _logits(hidden_CH: Tensor, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> Tensor:
+    return torch.nn.functional.linear(hidden_CH, weight, bias).to(kind)
+
+
+def _d_logits(
+    p_CV: Tensor, log_p_CV: Tensor, entropy_C: Tensor, targets_C: Tensor, of_logprob: Tensor | None, of_entropy: Tensor | None
+) -> Tensor:  # fmt: skip
+    if of_entropy is None:
+        scale = torch.zeros_like(p_CV[:, :1]) if of_logprob is None else -of_logprob
+        made = p_CV * scale
+    else:
+        made = log_p_CV.clamp(min=torch.finfo(p_CV.dtype).min).add_(entropy_C[:, None]).mul_(-of_entropy)
+        if of_logprob is not None:
+            made.sub_(of_logprob)
+        made.mul_(p_CV)
+    if of_logprob is not None:
+        made.scatter_add_(1, targets_C[:, None], of_logprob.to(made.dtype))
+    return made
