@@ -96,7 +96,7 @@ def tiny(
 @app.command()
 def status(file: File, as_json: Json = False) -> None:
     """Show what the trainer does or waits for."""
-    from trainer.train import read_status
+    from trainer.report import read_status
 
     _, layout = _open(file)
     told = read_status(layout)
