@@ -6,7 +6,9 @@ Nothing here is hashed or agreed upon: contributors and validators never see it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -138,9 +140,9 @@ class RunSettings(Settings):
     hub: HubSettings = HubSettings()
 
 
-def load_run(file: Path) -> Loaded[RunSettings]:
-    """Reads run.toml; [spec] and [policy] belong to protocol/runfile.py."""
-    return load(RunSettings, file, tables=("spec", "policy"))
+def load_run(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[RunSettings]:
+    """Reads run.toml; [spec] and [policy] belong to protocol/runfile.py. `overrides` by dotted path win."""
+    return load(RunSettings, file, overrides, tables=("spec", "policy"))
 
 
 class Layout:

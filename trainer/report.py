@@ -6,6 +6,7 @@ import copy
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -152,6 +153,23 @@ class Report:
 def read_status(layout: Layout) -> dict[str, Any]:
     """What the trainer last said; empty before its first word."""
     return read_json(layout.status) or {}
+
+
+def status_lines(told: dict[str, Any]) -> Iterator[str]:
+    """What `read_status` gave, for a person."""
+    waiting = told.get("waiting") or {}
+    more = " " + ", ".join(f"{k} {v}" for k, v in waiting.items()) if waiting else ""
+    yield f"step {told['step']} of {told['steps']}: {told['state']}{more}"
+    for phase in told.get("phases", []):
+        since = time.time() - phase["since"]
+        yield f"  {phase['name']} for {since:.0f} s of at most {phase['deadline']:g} s"
+    for alarm in told.get("alarms", []):
+        yield f"  ALARM at step {alarm['step']}: {alarm['signal']} {alarm['value']:.3f}, limit {alarm['limit']:.3f}"
+    for evaluation in told["evaluations"][-3:]:
+        yield f"  held-out score {evaluation['score']:.3f} at step {evaluation['step']} ({evaluation['problems']} problems)"
+    spent = sorted(told.get("seconds", {}).items(), key=lambda item: -item[1])
+    if spent:
+        yield "  time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent)
 
 
 def _shown(value: float | None) -> str:
