@@ -196,9 +196,9 @@ class Trainer:
     def _save_what_can_be(self) -> None:
         """Saves the present step on the way out of an error, which stays the one that is told."""
         try:
+            self._publishing.finish()
             if not self._mid_step and self._saved != self._step:
                 self._save()
-            self._publishing.finish()
         except Exception:
             log.exception("step %d could not be saved", self._step)
 
@@ -245,6 +245,7 @@ class Trainer:
         consumed_step, self._step, self._mid_step = self._step, self._step + 1, False
         self._report.step(consumed_step, batch, metrics, self._source.counts)
         self._source.forget_before(self._step)
+        self._publishing.finish()  # a checkpoint without all versions before it would leave a gap that nothing could fill
         last = self._step == self._t.steps
         if self._step % self._t.checkpoint_every == 0 or last:
             self._save()
@@ -267,8 +268,7 @@ class Trainer:
         randomness.save(folder)
 
     def _publish(self) -> None:
-        """Hands the present weights over; they are written beside the next step, after the version before them."""
-        self._publishing.finish()  # first: two snapshots would take twice the memory
+        """Hands the present weights over; they are written beside the next step."""
         with self._phases("snapshot", self._t.deadlines.publishing):
             step, weights = self._step, snapshot(self._learner.model)
         self._version = self._publishing.start(lambda: self._outbox.write(weights, step))

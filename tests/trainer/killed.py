@@ -42,7 +42,7 @@ AT = 2
 POINTS = [
     "before the optimizer", "between optimizer steps", "after the optimizer", "writing the checkpoint",
     "before the checkpoint's name", "between checkpoint and outbox", "writing the version", "before the version's name",
-    "after the version's name",
+    "after the version's name", "writing the version while the next step trains",
 ]  # fmt: skip
 
 PRELOADED = (AutoModelForCausalLM, Qwen3ForCausalLM)  # transformers imports its models at their first use
@@ -151,6 +151,13 @@ def _die(*_: Any, **__: Any) -> Any:
     time.sleep(60)
 
 
+def _wait_for(folder: Path, seconds: float) -> None:
+    """For a checkpoint that must not come before the version that is being written."""
+    until = time.monotonic() + seconds
+    while not folder.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def _plant(trainer: Any, fault: str) -> None:
     """Lets `fault` happen while version AT is made."""
     write_checkpoint, write_version, replace = trainer._write_checkpoint, Outbox.write, os.replace
@@ -186,6 +193,9 @@ def _plant(trainer: Any, fault: str) -> None:
 
     def writing(outbox: Outbox, weights: Any, number: int) -> Path:
         if fault == "between checkpoint and outbox" and number == AT:
+            _die()
+        if fault == "writing the version while the next step trains" and number == AT:
+            _wait_for(outbox.folder.parent / f"checkpoints/step_{AT + 1}", 1.5)
             _die()
         if fault == "slowly":
             time.sleep(0.05)
