@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 app = group("Train the policy from validated rollouts, and run the hub that collects them.")
 hub = group("The hub's own process; `murmur trainer run` starts it by itself.")
 app.add_typer(hub, name="hub")
+_COLUMNS = 160  # of a table that is not printed to a terminal
 File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting for this start, as trainer.steps=500.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print every setting and where it came from; start nothing.")]
@@ -142,7 +143,8 @@ def _print_rows(rows: list[Row]) -> None:
     for row in rows:
         cells = [_interval(part) for part in (row.base, row.candidate, row.difference)]
         table.add_row(row.name, str(row.problems), *cells, row.verdict)
-    Console().print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=_COLUMNS)).print(table)
 
 
 def _interval(part: Interval | None) -> str:
