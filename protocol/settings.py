@@ -12,15 +12,16 @@ unless they are settings.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, UsageError
 
 PREFIX = "MURMUR_"
 _NOT_SETTINGS = {"MURMUR_PASSWORD", "MURMUR_PYTHON"}  # read elsewhere; a password is never a setting
@@ -84,6 +85,22 @@ def load(
         raise ConfigError("the configuration is wrong:\n" + "\n".join(_complaints(error, origins, file))) from None
 
 
+def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
+    """Values by dotted path from `PATH=VALUE` arguments. Raises UsageError."""
+    found = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"{text!r} is no setting", hint="write it as trainer.steps=500")
+        found[path.strip()] = _from_text(value.strip())
+    return found
+
+
+def as_environment(overrides: Mapping[str, Any]) -> dict[str, str]:
+    """The same values as variables, for child processes that read the same file."""
+    return {PREFIX + path.upper().replace(".", "__"): _as_text(value) for path, value in overrides.items()}
+
+
 def read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
@@ -94,16 +111,19 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def write_toml(file: Path, tables: Mapping[str, Any], comment: str) -> None:
-    """Writes nested tables of strings, integers, floats, booleans and lists, for files that commands make."""
+    """Writes what `toml` makes, for files that commands make."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(toml(tables, comment))
+
+
+def toml(tables: Mapping[str, Any], comment: str) -> str:
+    """Nested tables of strings, integers, floats, booleans and lists as TOML."""
     lines = [f"# {line}" for line in comment.splitlines()]
     _write_table(lines, "", tables)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def _write_table(lines: list[str], name: str, table: Mapping[str, Any]) -> None:
-    import json
-
     plain = {k: v for k, v in table.items() if not isinstance(v, Mapping) and v is not None and not _is_tables(v)}
     if name and plain:
         lines += ["", f"[{name}]"]
@@ -156,6 +176,10 @@ def _from_text(text: str) -> Any:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _complaints(error: ValidationError, origins: Mapping[str, str], file: Path | None) -> Iterator[str]:

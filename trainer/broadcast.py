@@ -1,16 +1,35 @@
 """Handing a new version of the weights to the hub's process, which hashes, signs, broadcasts and publishes it.
 
-The trainer writes the bf16 weights beside config.json and tokenizer.json and goes on with the next step at once: publishing
-overlaps training. A version appears under its name by an atomic rename.
+The trainer takes a bf16 snapshot of its weights and goes on with the next step at once; a thread writes the snapshot beside
+config.json and tokenizer.json. A version appears under its name by an atomic rename.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.folder import sweep, whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def snapshot(model: Any) -> dict[str, Tensor]:
+    """The weights as they are published, on the CPU, in memory of their own.
+
+    Rounding to bf16 is the copy: it moves less memory than a copy in full precision would.
+    """
+    import torch  # the hub's process reads outboxes, and has no use for torch
+
+    from node.engine.weights import stored_tensors
+
+    return {
+        name: tensor.detach().to("cpu", torch.bfloat16, copy=True).contiguous()
+        for name, tensor in stored_tensors(model).items()
+    }
 
 
 class Outbox:
@@ -21,19 +40,23 @@ class Outbox:
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, model: Any, step: int) -> Path:
-        """Writes version `step`; a version that is there already is left as it is. Raises PreflightError on a full disk."""
-        import torch  # the hub's process reads outboxes, and has no use for torch
+        """Writes the model's weights as version `step`, see `write`."""
+        return self.write(snapshot(model), step)
 
-        from node.engine.weights import CONFIG, TOKENIZER, WEIGHTS, save_weights
+    def write(self, weights: Mapping[str, Tensor], step: int) -> Path:
+        """Writes version `step`; a version that is there already is left as it is. Raises PreflightError on a full disk."""
+        from safetensors.torch import save_file
+
+        from node.engine.weights import CONFIG, TOKENIZER, WEIGHTS
 
         final = self.folder / str(step)
         if final.exists():
             return final
-        sweep(self.folder)  # the trainer is the only one that writes here; the hub's process only reads and removes
+        sweep(self.folder)  # one version is written at a time; the hub's process only reads and removes
         with whole(final, f"the weights of step {step}") as partial:
             for name in (CONFIG, TOKENIZER):
                 shutil.copyfile(self._model_files / name, partial / name)
-            save_weights(model, partial / WEIGHTS, torch.bfloat16)
+            save_file(dict(weights), partial / WEIGHTS, metadata={"format": "pt"})
         return final
 
     def waiting(self) -> list[int]:

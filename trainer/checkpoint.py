@@ -1,6 +1,6 @@
 """Checkpoints: everything a resumed run needs, written whole or not at all.
 
-    checkpoints/step_N/   model.safetensors (fp32)   optimizer.safetensors   state.json   digests.json
+    checkpoints/step_N/   model.safetensors (fp32)   optimizer.safetensors   randomness.safetensors   state.json   digests.json
 A folder appears under its name by one atomic rename, after all of it is on disk. digests.json holds the SHA-256 of the
 other files; a folder that does not match is passed over with a warning. No pickle.
 """
@@ -24,9 +24,11 @@ STATE, DIGESTS = "state.json", "digests.json"
 
 
 class Checkpoints:
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, *, keep_every: int = 0) -> None:
+        """Keeps the newest `keep`, and those of steps divisible by `keep_every` for good (0: none)."""
         self._folder = folder
         self._keep = keep
+        self._keep_every = keep_every
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
 
@@ -39,7 +41,8 @@ class Checkpoints:
             (partial / DIGESTS).write_text(json.dumps(_digests(partial)))
         # Newer ones were passed over as damaged when this line of training was resumed: they must not crowd it out.
         line = [old for old in self.steps() if old <= step]
-        for old in set(self.steps()) - set(line[-self._keep :]):
+        kept = {*line[-self._keep :], *(old for old in line if self._keep_every and old % self._keep_every == 0)}
+        for old in set(self.steps()) - kept:
             shutil.rmtree(self._folder / f"step_{old}", ignore_errors=True)
         return final
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,12 +19,19 @@ from protocol.cli import Json, PasswordFile, emit, group, set_up_logging, strip_
 from protocol.errors import ConfigError, PreflightError
 from protocol.home import PASSWORD_VARIABLE, Home
 from protocol.identity import Key, load_keystore, read_password
+from protocol.settings import Loaded, as_environment, parse_overrides, toml
 from trainer.config import Layout, RunSettings, load_run
+
+if TYPE_CHECKING:
+    from trainer.comparison import Interval, Row
 
 app = group("Train the policy from validated rollouts, and run the hub that collects them.")
 hub = group("The hub's own process; `murmur trainer run` starts it by itself.")
 app.add_typer(hub, name="hub")
+_COLUMNS = 160  # of a table that is not printed to a terminal
 File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="A setting for this start, as trainer.steps=500.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print every setting and where it came from; start nothing.")]
 
 
 def _open(file: str) -> tuple[RunSettings, Layout]:
@@ -41,23 +50,37 @@ def _key(layout: Layout, password_file: Path | None) -> Key:
 
 
 @app.command()
-def run(file: File, password_file: PasswordFile = None) -> None:
+def run(
+    file: File, password_file: PasswordFile = None, set_: Set = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
     """Start training, with the hub beside it, until the last step or until stopped (Ctrl-C)."""
-    _train(file, password_file, resume=False)
+    _train(file, password_file, set_, dry_run, as_json, resume=False)
 
 
 @app.command()
-def resume(file: File, password_file: PasswordFile = None) -> None:
+def resume(
+    file: File, password_file: PasswordFile = None, set_: Set = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
     """Go on from the newest checkpoint."""
-    _train(file, password_file, resume=True)
+    _train(file, password_file, set_, dry_run, as_json, resume=True)
 
 
-def _train(file: str, password_file: Path | None, *, resume: bool) -> None:
+def _train(
+    file: str, password_file: Path | None, set_: list[str] | None, dry_run: bool, as_json: bool, *, resume: bool
+) -> None:
     from trainer.hub.process import HubProcess
     from trainer.train import Trainer
 
+    path = strip_at(file)
+    overrides = parse_overrides(set_ or [])
+    loaded = load_run(path, overrides)
+    if dry_run:
+        _print_settings(loaded, as_json)
+        return
     set_up_logging()
-    settings, layout = _open(file)
+    os.environ.update(as_environment(overrides))  # for the hub, a process of its own
+    settings = loaded.value
+    layout = Layout(path, settings)
     spec = runfile.read_spec(layout.file)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -68,6 +91,122 @@ def _train(file: str, password_file: Path | None, *, resume: bool) -> None:
             typer.echo("training has finished; the hub goes on until this is stopped (Ctrl-C)", err=True)
             while not stop.wait(1.0):
                 child.require_running()
+
+
+def _print_settings(loaded: Loaded[RunSettings], as_json: bool) -> None:
+    def text() -> None:
+        for path, value, origin in loaded.lines():
+            typer.echo(f"{path} = {json.dumps(value)}  # {origin}")
+
+    emit(loaded.value.model_dump(mode="json"), as_json, text)
+
+
+@app.command()
+def preset(name: Annotated[str, typer.Argument(help="demo, intellect2-short or intellect2-long.")]) -> None:
+    """Print [spec] and [trainer] of a run.toml to start from."""
+    from trainer.presets import preset as tables_of
+
+    typer.echo(toml(tables_of(name), f"Preset {name}. Add [chain], [peers], [policy] and [hub]."), nl=False)
+
+
+@app.command("eval")
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint (output/checkpoints/step_N) or a model's folder.")],
+    run_file: Annotated[str | None, typer.Option("--run", help="The run's file; else the run.toml above it.")] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="Checkpoint or model to compare with; else the policy before training.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Samples per held-out problem.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Score a checkpoint on the run's held-out problems beside the base model, with 95 % confidence intervals."""
+    from trainer.comparison import against, run_file_of
+
+    set_up_logging("WARNING")
+    path = strip_at(run_file) if run_file else run_file_of(checkpoint)
+    settings, layout = _open(str(path))
+    spec = runfile.read_spec(path)
+    problems = 2 * sum(environment.held_out_size for environment in spec.environments)
+    with _progress("problems", problems) as advance:
+        rows = against(
+            base or layout.model, checkpoint, spec, layout.model, samples=samples, threads=settings.trainer.threads,
+            progress=advance,
+        )  # fmt: skip
+    emit({"samples": samples, "rows": [asdict(row) for row in rows]}, as_json, lambda: _print_rows(rows))
+
+
+def _print_rows(rows: list[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("environment", "problems", "base", "checkpoint", "difference", "", box=None)
+    for row in rows:
+        cells = [_interval(part) for part in (row.base, row.candidate, row.difference)]
+        table.add_row(row.name, str(row.problems), *cells, row.verdict)
+    console = Console()
+    (console if console.is_terminal else Console(width=_COLUMNS)).print(table)
+
+
+def _interval(part: Interval | None) -> str:
+    return "" if part is None else f"{part.mean:.3f} ({part.low:.3f} to {part.high:.3f})"
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="output/checkpoints/step_N")],
+    folder: Annotated[Path, typer.Argument(help="Where the model goes; must not be there yet.")],
+    run_file: Annotated[str | None, typer.Option("--run", help="The run's file; else the run.toml above it.")] = None,
+    dtype: Annotated[str, typer.Option(help="bfloat16, as published, or float32.")] = "bfloat16",
+) -> None:
+    """Write a checkpoint as a plain Hugging Face folder."""
+    from trainer.comparison import run_file_of
+    from trainer.export import export as write
+
+    path = strip_at(run_file) if run_file else run_file_of(checkpoint)
+    typer.echo(write(checkpoint, runfile.model_folder(path), folder, dtype=dtype))
+
+
+@app.command("filter")
+def filter_(
+    file: File,
+    out: Annotated[Path, typer.Argument(help="The task file to write; what is done so far lies beside it.")],
+    model: Annotated[Path | None, typer.Option(help="Folder of the model that tries; else the run's policy.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Tries per problem.")] = 8,
+    problems: Annotated[int, typer.Option(min=1, help="Problems of each environment that are tried.")] = 1000,
+    low: Annotated[float, typer.Option(help="Lowest solve rate that is kept.")] = 0.125,
+    high: Annotated[float, typer.Option(help="Highest solve rate that is kept.")] = 0.5,
+    threads: Annotated[int, typer.Option(min=1, help="Torch threads on the CPU.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Keep the training problems that a model solves sometimes. Can be interrupted; the same command goes on."""
+    from trainer.filter import Band, OfflineFilter
+
+    set_up_logging("WARNING")
+    path = strip_at(file)
+    folder = model or runfile.model_folder(path)
+    band = Band(low, high)
+    spec = runfile.complete(path, folder)
+    work = OfflineFilter(spec, folder, samples=samples, problems=problems, threads=threads)
+    with _progress("problems", work.total) as advance:
+        made = work.run(out, band, advance)
+    emit(
+        asdict(made),
+        as_json,
+        lambda: typer.echo(f"{made.kept} of {made.tried} problems kept in {made.file}, {made.digest}"),
+    )
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 @app.command()
@@ -96,7 +235,7 @@ def tiny(
 @app.command()
 def status(file: File, as_json: Json = False) -> None:
     """Show what the trainer does or waits for."""
-    from trainer.train import read_status
+    from trainer.report import read_status, status_lines
 
     _, layout = _open(file)
     told = read_status(layout)
@@ -104,13 +243,8 @@ def status(file: File, as_json: Json = False) -> None:
         raise PreflightError("the trainer has not started yet", hint="murmur trainer run")
 
     def text() -> None:
-        waiting = told.get("waiting") or {}
-        more = " " + ", ".join(f"{k} {v}" for k, v in waiting.items()) if waiting else ""
-        typer.echo(f"step {told['step']} of {told['steps']}: {told['state']}{more}")
-        for evaluation in told["evaluations"][-3:]:
-            typer.echo(
-                f"  held-out score {evaluation['score']:.3f} at step {evaluation['step']} ({evaluation['problems']} problems)"
-            )
+        for line in status_lines(told):
+            typer.echo(line)
 
     emit(told, as_json, text)
 

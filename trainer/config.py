@@ -6,8 +6,9 @@ Nothing here is hashed or agreed upon: contributors and validators never see it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -83,6 +84,49 @@ class KlSettings(Settings):
     """Whether the reference stays in memory between steps, or is read from its folder at the beginning of each."""
 
 
+class DeadlineSettings(Settings):
+    """Seconds that a phase of the trainer may take; one that overruns ends the process, with all stacks dumped."""
+
+    starting: float = Field(default=1800, gt=0)
+    """From the start of the process to the first wait for rollouts."""
+    training: float = Field(default=7200, gt=0)
+    """The optimizer steps on one batch."""
+    saving: float = Field(default=1800, gt=0)
+    """Writing one checkpoint."""
+    publishing: float = Field(default=1800, gt=0)
+    """Writing one version of the weights for the hub, and waiting for the one before."""
+    evaluating: float = Field(default=7200, gt=0)
+    """One evaluation, and waiting for the one before."""
+    polling: float = Field(default=900, gt=0)
+    """One look at chain and hub, with the download of what is new."""
+
+
+class MetricSettings(Settings):
+    """Where metrics go, besides metrics.jsonl. What fails to be written is warned of; it never ends the training."""
+
+    tensorboard: bool = True
+    """Event files in output/tensorboard."""
+    prometheus_port: int = Field(default=0, ge=0, le=65535)
+    """HTTP port of the Prometheus endpoint; 0: none."""
+    prometheus_host: str = "127.0.0.1"
+    """Address that the endpoint listens on. It has no password."""
+    wandb_project: str | None = None
+    """Project at Weights & Biases; needs the package wandb and its own login."""
+    peak_tflops: float = Field(default=0, ge=0)
+    """Peak of the training device in its compute dtype, in 10¹² operations per second; 0: MFU is not reported."""
+
+
+class AlarmSettings(Settings):
+    """Signals that came before every collapse that was seen. An alarm is a log line, a metric and a line of `status`."""
+
+    log_ratio: float = Field(default=0.1, gt=0)
+    """Mean |log-ratio| of the policy to the one at the step's start."""
+    clipped: float = Field(default=0.1, gt=0)
+    """Share of clipped tokens."""
+    zero_advantage_surge: float = Field(default=0.25, gt=0)
+    """Rise of the share of groups whose samples all got the same reward, above its running mean."""
+
+
 class TrainSettings(Settings):
     model: str = "policy"
     """Folder of the policy before training, beside run.toml."""
@@ -109,10 +153,22 @@ class TrainSettings(Settings):
     threads: int = Field(default=1, ge=1)
     """Torch threads on the CPU."""
     evaluate_every: int = Field(default=10, ge=1)
+    """Steps between evaluations on the held-out problems."""
     checkpoint_every: int = Field(default=10, ge=1)
+    """Steps between checkpoints."""
     checkpoints_kept: int = Field(default=2, ge=1)
+    """Newest checkpoints that are kept."""
+    checkpoint_keep_every: int = Field(default=0, ge=0)
+    """Checkpoints of steps divisible by this are kept for good; 0: none."""
     rollout_wait_seconds: float = Field(default=3600, gt=0)
     """Longest wait for a full batch before the trainer gives up, naming what is missing."""
+    node_share: float = Field(default=0.5, gt=0, le=1)
+    """Largest share of a batch that one node may supply; never less than an equal share among those who have supplied any."""
+    node_share_wait_seconds: float = Field(default=20, ge=0)
+    """Longest wait for other nodes when a batch is full but for `node_share`; then the excess is spread evenly."""
+    deadlines: DeadlineSettings = DeadlineSettings()
+    metrics: MetricSettings = MetricSettings()
+    alarms: AlarmSettings = AlarmSettings()
 
 
 class HubSettings(Settings):
@@ -148,9 +204,9 @@ class RunSettings(Settings):
     hub: HubSettings = HubSettings()
 
 
-def load_run(file: Path) -> Loaded[RunSettings]:
-    """Reads run.toml; [spec] and [policy] belong to protocol/runfile.py."""
-    return load(RunSettings, file, tables=("spec", "policy"))
+def load_run(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[RunSettings]:
+    """Reads run.toml; [spec] and [policy] belong to protocol/runfile.py. `overrides` by dotted path win."""
+    return load(RunSettings, file, overrides, tables=("spec", "policy"))
 
 
 class Layout:
@@ -168,3 +224,5 @@ class Layout:
         self.status = self.output / "status.json"
         self.hub_status = self.hub / "status.json"
         self.metrics = self.output / "metrics.jsonl"
+        self.tensorboard = self.output / "tensorboard"
+        self.stacks = self.output / "stacks.txt"

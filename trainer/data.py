@@ -8,11 +8,14 @@ Whatever is not as it should be is counted and left out; it stops nothing.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
+from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +31,15 @@ from protocol.runspec import RunSpec
 from protocol.sandbox import Reading, Sandbox
 from protocol.verdict import Outcome, Receipt
 from trainer import advantage
+from trainer.counts import DataCounts, names_of
 from trainer.packing import TrainingSample
+from trainer.share import cap, least_cap, pick
 
 log = logging.getLogger("trainer")
 
 _STRANGERS_MAX = 1024  # receipts kept in case their signer's seat is on chain but not read yet
 _ATTEMPTS_MAX = 5  # of fetching one file from a hub that answers otherwise
+_LOGPROB_MIN, _LOGPROB_MAX = -1e3, 1e-2  # what a sampled token's logprob can be, with room for rounding
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,12 @@ class Group:
     node: str
     step: int
     samples: tuple[TrainingSample, ...]
+    content: str = ""
+    """Digest of prompts and completions, in order: the same samples under another name teach nothing new."""
+
+    def age(self, step: int) -> int:
+        """Staleness in a batch for `step`: versions of the weights between the group's and the trainer's."""
+        return step - self.step
 
 
 @dataclass(frozen=True)
@@ -66,34 +78,14 @@ class _Work:
     """Accepted, but of no use: the line ends here as if it had been rejected."""
 
 
-@dataclass
-class DataCounts:
-    """What became of rollouts so far."""
-
-    samples: int = 0
-    tokens: int = 0
-    reward: float = 0.0
-    """Sum over samples."""
-    groups: int = 0
-    equal_groups: int = 0
-    """Dropped because all samples got the same reward."""
-    stale_groups: int = 0
-    """Dropped because they were older than the run's max_lag."""
-    bad_receipts: int = 0
-    """Malformed, forged, of another run or spec, or of somebody who held no seat when it came; ignored."""
-    bad_files: int = 0
-    """Accepted by validators and yet not there, not the committed bytes, or nothing the model could be trained on."""
-    staleness: Counter[int] = field(default_factory=Counter)
-    """Groups trained on, by steps of age."""
-
-
 class RolloutSource:
     """Follows chain and hub; call `poll`, then `take`. Not thread-safe. `hub` may be replaced when it has moved."""
 
     def __init__(
         self, chain: Chain, run: int, spec: RunSpec, index: EventIndex, hub: HubClient, sandbox: Sandbox, folder: Path,
-        bounds: Bounds,
+        bounds: Bounds, *, node_share: float = 1.0,
     ) -> None:  # fmt: skip
+        """`node_share`: the largest share of a batch that one node may supply, see share.py."""
         self.hub = hub
         self.counts = DataCounts()
         self.trained_nodes: Counter[str] = Counter()
@@ -105,6 +97,9 @@ class RolloutSource:
         self._sandbox = sandbox
         self._folder = folder
         self._bounds = bounds
+        self._node_share = node_share
+        self._environments = names_of(environment.dataset for environment in spec.environments)
+        self._starts = [0, *accumulate(environment.size for environment in spec.environments)]
         self._oldest = 0
         self._service: dict[str, int] = {}  # validator → end of service in block time, 0: none in sight
         self._works: dict[bytes, _Work] = {}
@@ -113,7 +108,8 @@ class RolloutSource:
         self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
         self._cursor = 0
         self._ready: list[Group] = []
-        self._consumed: dict[tuple[bytes, int], int] = {}  # (work, index) → step
+        self._consumed: dict[tuple[bytes, int], tuple[int, str]] = {}  # (work, index) → (step, content)
+        self._duplicates: set[tuple[bytes, int]] = set()
         shutil.rmtree(folder, ignore_errors=True)  # downloads of a process that died
         folder.mkdir(parents=True)
 
@@ -130,34 +126,52 @@ class RolloutSource:
         self._drop_stale(step)
         return len(self._ready)
 
-    def take(self, step: int, count: int) -> list[Group] | None:
-        """`count` groups for the batch of `step`, of the newest weights first, or None while there are too few."""
-        if self.ready(step) < count:
+    def take(self, step: int, count: int, *, uncapped: bool = False) -> list[Group] | None:
+        """`count` groups for the batch of `step`, of the newest weights first, or None while there are too few.
+
+        One node's part is capped; `uncapped` spreads what the others cannot supply as evenly as it goes.
+        """
+        self._drop_stale(step)
+        least = least_cap(self._ready, count)
+        if least is None:
             return None
-        self._ready.sort(key=lambda group: -group.step)
-        batch, self._ready = self._ready[:count], self._ready[count:]
+        most = cap(count, self._node_share, self._suppliers())
+        if least > most and not uncapped:
+            return None
+        self._ready.sort(key=lambda group: group.age(step))
+        batch = pick(self._ready, count, max(least, most))
+        taken = {(group.work, group.index) for group in batch}
+        self._ready = [group for group in self._ready if (group.work, group.index) not in taken]
         for group in batch:
-            self._consumed[group.work, group.index] = group.step
-            self.counts.staleness[step - group.step] += 1
+            self._consumed[group.work, group.index] = (group.step, group.content)
+            self.counts.staleness[group.age(step)] += 1
             self.trained_nodes[group.node] += 1
         return batch
 
     def forget_before(self, step: int) -> None:
         """Drops, and from now on ignores, what no batch can use any more when the next one is for `step`."""
         self._drop_stale(step)
-        oldest = self._oldest = step - self._spec.max_lag
+        oldest = self._oldest = self._oldest_for(step)
         self._works = {work: state for work, state in self._works.items() if state.event.step >= oldest}
         self._lines = defaultdict(dict, {key: line for key, line in self._lines.items() if key[1] >= oldest})
         self._verdicts = defaultdict(dict, {key: of for key, of in self._verdicts.items() if key[0] >= oldest})
-        self._consumed = {key: of for key, of in self._consumed.items() if of >= oldest}
+        self._consumed = {key: of for key, of in self._consumed.items() if of[0] >= oldest}
+        self._duplicates = {key for key in self._duplicates if key[0] in self._works}
 
     @property
     def cursor(self) -> list[list[object]]:
         """What was consumed and could be met again, for a checkpoint."""
-        return [[work.hex(), index, step] for (work, index), step in sorted(self._consumed.items())]
+        return [[work.hex(), index, *of] for (work, index), of in sorted(self._consumed.items())]
 
     def restore(self, cursor: list[list[object]]) -> None:
-        self._consumed = {(bytes.fromhex(str(work)), int(str(index))): int(str(step)) for work, index, step in cursor}
+        self._consumed = {
+            (bytes.fromhex(str(work)), int(str(index))): (int(str(step)), str(content))
+            for work, index, step, content in cursor
+        }
+
+    def _suppliers(self) -> int:
+        """Nodes whose usable work is not too old yet."""
+        return len({state.event.node for state in self._works.values() if state.read and not state.broken})
 
     # ---- following -----------------------------------------------------------------------------------------------------
 
@@ -232,12 +246,20 @@ class RolloutSource:
                 if self._works[work].broken:
                     break
                 usable.append(work)
-        self._ready = [
-            group
-            for work in usable
-            for group in self._works[work].groups
-            if (group.work, group.index) not in self._consumed
-        ]
+        self._ready = list(self._fresh(usable))
+
+    def _fresh(self, usable: list[bytes]) -> Iterator[Group]:
+        """The groups of these works that were not consumed, none of them twice under whatever name."""
+        met = {content: name for name, (_, content) in self._consumed.items()}
+        for group in (group for work in usable for group in self._works[work].groups):
+            name = (group.work, group.index)
+            if name in self._consumed:
+                continue
+            if met.setdefault(group.content, name) == name:
+                yield group
+            elif name not in self._duplicates:
+                self._duplicates.add(name)
+                self.counts.duplicate_groups += 1
 
     def _read(self, work: bytes, state: _Work) -> None:
         """Takes a file's groups. Raises Unavailable when the hub does not give it; some more polls try again then."""
@@ -252,14 +274,16 @@ class RolloutSource:
             state.broken, samples = True, ()
         state.read = True
         size = self._spec.sampling.group_size
-        self.counts.samples += len(samples)
-        self.counts.tokens += sum(len(sample.completion) for sample in samples)
-        self.counts.reward += sum(sample.reward for sample in samples)
+        for sample in samples:
+            self.counts.add(self._environment(sample), [sample])
         found = [
             self._group(work, index, state.event, samples[index * size : (index + 1) * size])
             for index in range(len(samples) // size)
         ]
         state.groups = tuple(group for group in found if group is not None)
+
+    def _environment(self, sample: Sample) -> str:
+        return self._environments[bisect_right(self._starts, sample.problem) - 1]
 
     def _samples(self, s: Submitted) -> tuple[Sample, ...]:
         path = self._folder / f"{s.root.hex()}.parquet"
@@ -282,8 +306,13 @@ class RolloutSource:
                 raise Malformed(f"sample {row} has {len(sample.prompt)} + {len(sample.completion)} tokens")
             if ids.min() < 0 or ids.max() >= self._bounds.vocabulary:
                 raise Malformed(f"sample {row} has tokens outside the vocabulary")
-            if len(sample.logprobs) != len(sample.completion) or not np.isfinite(sample.logprobs).all():
-                raise Malformed(f"sample {row} does not have one logprob per token")
+            claimed = sample.logprobs
+            if len(claimed) != len(sample.completion):
+                raise Malformed(f"sample {row} has {len(claimed)} logprobs for {len(sample.completion)} tokens")
+            if not (claimed.min() >= _LOGPROB_MIN and claimed.max() <= _LOGPROB_MAX):  # NaN too
+                raise Malformed(f"sample {row} claims logprobs from {claimed.min():g} to {claimed.max():g}")
+            if not 0 <= sample.problem < self._starts[-1]:
+                raise Malformed(f"sample {row} is of problem {sample.problem}, which the run does not have")
 
     def _group(self, work: bytes, index: int, s: Submitted, samples: tuple[Sample, ...]) -> Group | None:
         """A group with its advantages; None where it teaches nothing or was trained on before."""
@@ -294,21 +323,39 @@ class RolloutSource:
         if not advantage.has_signal(rewards):
             self.counts.equal_groups += 1
             return None
+        advantages = advantage.normalised(rewards)
+        if not np.isfinite(advantages).all():
+            self.counts.bad_groups += 1
+            log.error("group %d of %s is left out: its rewards give no finite advantages", index, s.root.hex())
+            return None
         made = tuple(
             TrainingSample(
                 sample.prompt, sample.completion, float(a), sample.logprobs, f"{work.hex()}/{index}.{number}"
             )
-            for number, (sample, a) in enumerate(zip(samples, advantage.normalised(rewards), strict=True))
+            for number, (sample, a) in enumerate(zip(samples, advantages, strict=True))
         )
-        return Group(work, index, s.node, s.step, made)
+        return Group(work, index, s.node, s.step, made, _content(samples))
+
+    def _oldest_for(self, step: int) -> int:
+        """The oldest version whose rollouts a batch for `step` may hold."""
+        return step - self._spec.max_lag
 
     def _drop_stale(self, step: int) -> None:
-        fresh = [group for group in self._ready if step - group.step <= self._spec.max_lag]
+        oldest = self._oldest_for(step)
+        fresh = [group for group in self._ready if group.step >= oldest]
         self.counts.stale_groups += len(self._ready) - len(fresh)
         self._ready = fresh
         for state in self._works.values():
-            if step - state.event.step > self._spec.max_lag:
+            if state.event.step < oldest:
                 state.groups = ()
+
+
+def _content(samples: tuple[Sample, ...]) -> str:
+    hasher = hashlib.sha256()
+    for sample in samples:
+        for tokens in (sample.prompt, sample.completion):
+            hasher.update(len(tokens).to_bytes(8, "big") + tokens.tobytes())
+    return hasher.hexdigest()
 
 
 def _work(s: Submitted) -> bytes:

@@ -7,6 +7,7 @@ weights', not the dice's.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +17,15 @@ from protocol.environments import TaskSet
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from protocol.tokens import Tokens
+from trainer.counts import names_of
 
 _BATCH = 256
+_SEED = hashlib.sha256(b"murmuration/evaluation/1").digest()
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean scores in [0, 1], over all `problems` and per environment (by dataset name)."""
+    """Mean scores in [0, 1], over all `problems` and per environment."""
 
     score: float
     by_environment: dict[str, float]
@@ -36,31 +39,72 @@ class Evaluator:
         self._tasks = tasks
         self._sandbox = sandbox
         self._engine = TorchEngine(spec.model.compute_dtype, threads=threads)
+        names = names_of(environment.dataset for environment in tasks.specs)
+        self.names = [names[problem.environment] for problem in tasks.held_out]
+        """The environment of each held-out problem."""
 
     def evaluate(self, folder: Path) -> Evaluation:
-        """Scores the weights in `folder`."""
-        self._engine.load(folder)
-        tokens = Tokens(folder)
-        seed = hashlib.sha256(b"murmuration/evaluation/1").digest()
-        prompts = [
-            Prompt(tokens.prompt(self._spec, problem.prompt, 0), (seeds.sampling_key(seeds.derive(seed, "sample", i)),))
-            for i, problem in enumerate(self._tasks.held_out)
-        ]
-        completions = []
-        for start in range(0, len(prompts), _BATCH):
-            generated = self._engine.generate(
-                prompts[start : start + _BATCH], **self._spec.sampling.distribution,
-                max_new_tokens=self._spec.sampling.max_new_tokens, end_tokens=tokens.end_tokens, prove=False,
-            )  # fmt: skip
-            completions += [samples[0] for samples in generated]
-        answers = [(i, tokens.answer(completion.tokens)) for i, completion in enumerate(completions)]
-        scores = self._sandbox.score(answers, held_out=True)
-        names = [self._tasks.specs[problem.environment].dataset for problem in self._tasks.held_out]
+        """Scores the weights in `folder`, one sample per problem."""
+        scored, tokens = self._score(folder, 1, None)
+        scores = [samples[0] for samples in scored]
         by_environment = {
-            name: _mean([score for score, of in zip(scores, names, strict=True) if of == name])
-            for name in dict.fromkeys(names)
+            name: _mean([score for score, of in zip(scores, self.names, strict=True) if of == name])
+            for name in dict.fromkeys(self.names)
         }
-        return Evaluation(_mean(scores), by_environment, len(scores), sum(len(c.tokens) for c in completions))
+        return Evaluation(_mean(scores), by_environment, len(scores), tokens)
+
+    def scores(self, folder: Path, samples: int, progress: Callable[[int], object] | None = None) -> list[list[float]]:
+        """`samples` scores for each held-out problem; `progress` is told how many problems are done."""
+        return self._score(folder, samples, progress)[0]
+
+    def _score(
+        self, folder: Path, samples: int, progress: Callable[[int], object] | None
+    ) -> tuple[list[list[float]], int]:
+        self._engine.load(folder)
+        sampler = Sampler(self._spec, self._engine, Tokens(folder))
+        scores: list[list[float]] = []
+        total = 0
+        size = max(1, _BATCH // samples)
+        for start in range(0, len(self._tasks.held_out), size):
+            problems = self._tasks.held_out[start : start + size]
+            prompts = [(start + i, problem.prompt) for i, problem in enumerate(problems)]
+            answers, tokens = sampler.answers_to(prompts, samples, _SEED)
+            flat = [(start + i, answer) for i, of in enumerate(answers) for answer in of]
+            rewards = self._sandbox.score(flat, held_out=True)
+            scores += [rewards[i : i + samples] for i in range(0, len(rewards), samples)]
+            total += tokens
+            if progress is not None:
+                progress(len(scores))
+        return scores, total
+
+
+class Sampler:
+    """Answers of a loaded engine to prompts, with keys derived from a seed, the prompt's number and the sample's."""
+
+    def __init__(self, spec: RunSpec, engine: TorchEngine, tokens: Tokens) -> None:
+        self._spec = spec
+        self._engine = engine
+        self._tokens = tokens
+
+    def answers_to(
+        self, prompts: Sequence[tuple[int, str]], samples: int, seed: bytes
+    ) -> tuple[list[list[str | None]], int]:
+        """`samples` answers to each (number, prompt), and the tokens of all of them."""
+        asked = [
+            Prompt(self._tokens.prompt(self._spec, text, 0), tuple(_key(seed, number, k) for k in range(samples)))
+            for number, text in prompts
+        ]
+        generated = self._engine.generate(
+            asked, **self._spec.sampling.distribution,
+            max_new_tokens=self._spec.sampling.max_new_tokens, end_tokens=self._tokens.end_tokens, prove=False,
+        )  # fmt: skip
+        answers = [[self._tokens.answer(completion.tokens) for completion in of] for of in generated]
+        return answers, sum(len(completion.tokens) for of in generated for completion in of)
+
+
+def _key(seed: bytes, problem: int, sample: int) -> int:
+    indices = (problem, sample) if sample else (problem,)
+    return seeds.sampling_key(seeds.derive(seed, "sample", *indices))
 
 
 def _mean(values: list[float]) -> float:

@@ -2,20 +2,16 @@
 
     murmur trainer run @run.toml          murmur trainer resume @run.toml
 
-This process holds no key. The hub's process (trainer/hub/service.py) signs, broadcasts and publishes what is put into the
-outbox, while the next step trains already; the bound on staleness is what stops the trainer, not the network.
+This process holds no key. Writing a version for the hub's process (trainer/hub/service.py), which signs, broadcasts and
+publishes it, and evaluating it go on beside the next steps; the bound on staleness is what stops the trainer, not the network.
 Order within a step: checkpoint before outbox, so that no step is ever published from weights that a crash could change.
+Every phase has a deadline (phases.py), and a watchdog that ends the process when one is overrun.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -23,21 +19,27 @@ from typing import Any
 from protocol.chain import Chain
 from protocol.chain.index import EventIndex
 from protocol.environments import TaskSet
-from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, Unavailable, UsageError
-from protocol.home import read_json, write_json
+from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, UsageError
 from protocol.hub import HubClient
 from protocol.role import is_fatal
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
-from trainer.broadcast import Outbox
+from trainer import randomness
+from trainer.background import Job, Line
+from trainer.broadcast import Outbox, snapshot
 from trainer.checkpoint import Checkpoints
 from trainer.config import Layout, RunSettings
 from trainer.data import Bounds, Group, RolloutSource
-from trainer.evaluate import Evaluator
+from trainer.evaluate import Evaluation, Evaluator
 from trainer.hub.process import HubProcess
 from trainer.learner import Learner, StepMetrics
+from trainer.phases import Phases
+from trainer.report import Report
+from trainer.watchdog import Watchdog
 
 log = logging.getLogger("trainer")
+
+_STOPPING_SECONDS = 20.0  # for an evaluation that is under way when the trainer is told to stop
 
 
 class Trainer:
@@ -50,9 +52,12 @@ class Trainer:
         self._spec = spec
         self._hub = hub
         self._stop = stop
-        self._status: dict[str, Any] = {"state": "starting", "evaluations": []}
-        self._phases: Counter[str] = Counter()
-        self._trained_tokens = 0
+        self._phases = Phases()
+        self._report = Report(self._t, layout, self._phases)
+        deadlines = self._t.deadlines
+        self._publishing: Line[Path] = Line("publishing", self._phases, deadlines.publishing)
+        self._evaluating: Line[tuple[int, Evaluation | None]] = Line("evaluating", self._phases, deadlines.evaluating)
+        self._version: Job[Path] | None = None  # the newest that was handed over
         self._run = settings.chain.run
         self._step = 0
         self._saved = -1  # the step of the newest checkpoint that was written or restored
@@ -60,33 +65,35 @@ class Trainer:
 
     def run(self, *, resume: bool) -> None:
         """Trains to the last step. Raises UsageError when `resume` does not fit what is on disk."""
-        with self._phase("starting"):
-            self._open(resume)
-        try:
-            self._train()
-        except BaseException:  # whatever ends the training: versions that are out should not have to be given up
-            self._save_what_can_be()
-            raise
-        self._finish()
+        with Watchdog(self._phases, self._layout.stacks, self._report.overrun):
+            with self._phases("starting", self._t.deadlines.starting):
+                self._open(resume)
+            try:
+                self._train()
+                self._finish()
+            except BaseException:  # whatever ends the training: versions that are out should not have to be given up
+                self._save_what_can_be()
+                raise
+            finally:
+                self._report.close()
 
     def _train(self) -> None:
         while self._step < self._t.steps and not self._stop.is_set():
             batch = self._wait_for_batch()
             if batch is None:
                 break
-            with self._phase("training"):
+            with self._phases("training", self._t.deadlines.training):
                 self._say("training")
                 self._mid_step = True
                 metrics = self._learner.learn([group.samples for group in batch], self._step)
-            self._trained_tokens += metrics.tokens
             self._advance(batch, metrics)
-            if self._step % self._t.evaluate_every == 0 or self._step == self._t.steps:
-                self._evaluate()
 
     # ---- beginning and end ---------------------------------------------------------------------------------------------
 
     def _open(self, resume: bool) -> None:
-        self._checkpoints = Checkpoints(self._layout.checkpoints, self._t.checkpoints_kept)
+        self._checkpoints = Checkpoints(
+            self._layout.checkpoints, self._t.checkpoints_kept, keep_every=self._t.checkpoint_keep_every
+        )
         found = self._checkpoints.newest()
         if found and not resume:
             raise UsageError(f"{self._layout.checkpoints} holds a run in progress", hint="murmur trainer resume")
@@ -105,13 +112,17 @@ class Trainer:
         tasks.require_same_problems()
         self._sandbox = Sandbox(self._spec)
         self._learner = Learner(self._layout.model, self._t)
-        self._evaluator = Evaluator(self._spec, tasks, self._sandbox, threads=self._t.threads)
+        self._report.parameters = sum(p.numel() for p in self._learner.model.parameters())
+        # A sandbox of its own: while it scores, rollouts must go on being read.
+        self._evaluator = Evaluator(self._spec, tasks, Sandbox(self._spec), threads=self._t.threads)
         self._source = self._open_source()
         if found:
             self._restore(*found)
         else:
+            randomness.begin(self._t.seed)
             self._save()  # the first one too: what is published can always be made again
-        self._outbox.put(self._learner.model, self._step)
+        self._report.open(self._step)
+        self._publish()
         if not found:
             self._evaluate()
         log.info("training from step %d to %d", self._step, self._t.steps)
@@ -131,7 +142,17 @@ class Trainer:
         bounds = Bounds(int(config.vocab_size), int(config.max_position_embeddings))
         incoming = self._layout.output / "incoming"
         hub = self._hub_client(self._hub.wait_for_url())
-        return RolloutSource(self._chain, self._run, self._spec, index, hub, self._sandbox, incoming, bounds)
+        return RolloutSource(
+            self._chain,
+            self._run,
+            self._spec,
+            index,
+            hub,
+            self._sandbox,
+            incoming,
+            bounds,
+            node_share=self._t.node_share,
+        )
 
     def _hub_client(self, url: str) -> HubClient:
         return HubClient(url, self._run, self._chain.domain)
@@ -140,6 +161,7 @@ class Trainer:
         if state["spec"] != self._spec.digest.hex():
             raise IntegrityError(f"{folder} belongs to a run with another spec")
         self._learner.restore(folder)
+        randomness.restore(folder)
         self._source.restore(state["consumed"])
         step = self._saved = int(state["step"])
         # Versions after the checkpoint are on chain or on their way there, for good: these weights come after them.
@@ -148,24 +170,35 @@ class Trainer:
             log.warning("%d versions later than the checkpoint are given up", self._step - step)
             self._step += 1
         self._source.forget_before(self._step)
-        self._trained_tokens = int(state["trained_tokens"])
-        self._status["evaluations"] = state["evaluations"]
+        self._report.restore(state["evaluations"], int(state["trained_tokens"]))
         log.info("resumed from %s", folder)
 
     def _finish(self) -> None:
         finished = self._step >= self._t.steps
         if self._saved != self._step:
             self._save()
+        self._publishing.finish()
+        if finished:
+            self._note_evaluation(self._evaluating.finish())
+        else:
+            self._stop_evaluating()
         self._say("finished" if finished else "stopped")
         self._sandbox.close()
         log.info("%s at step %d", "finished" if finished else "stopped", self._step)
 
+    def _stop_evaluating(self) -> None:
+        """Takes the result of an evaluation that is nearly done; one that is not is given up."""
+        until = time.monotonic() + _STOPPING_SECONDS
+        while self._evaluating.is_busy and time.monotonic() < until:
+            time.sleep(0.05)
+        self._note_evaluation(self._evaluating.take())
+
     def _save_what_can_be(self) -> None:
         """Saves the present step on the way out of an error, which stays the one that is told."""
-        if self._mid_step or self._saved == self._step:
-            return
         try:
-            self._save()
+            self._publishing.finish()
+            if not self._mid_step and self._saved != self._step:
+                self._save()
         except Exception:
             log.exception("step %d could not be saved", self._step)
 
@@ -173,115 +206,91 @@ class Trainer:
 
     def _wait_for_batch(self) -> list[Group] | None:
         """The next batch; None when stopped. Raises DeadlineExceeded when it does not fill in time."""
-        needed, until = self._t.groups_per_step, time.monotonic() + self._t.rollout_wait_seconds
-        with self._phase("waiting for rollouts"):
+        needed, started = self._t.groups_per_step, time.monotonic()
+        until = started + self._t.rollout_wait_seconds
+        withheld: float | None = None  # since when a batch is full but for the cap per node
+        with self._phases("waiting for rollouts", self._t.rollout_wait_seconds + self._t.deadlines.polling):
             while not self._stop.is_set():
-                if url := self._hub.require_running():
-                    self._source.hub = self._hub_client(url)
-                try:
-                    self._source.poll(wait=1)
-                except MurmurationError as error:
-                    if is_fatal(error):
-                        raise
-                    log.warning("%s; trying again", error)
-                    self._stop.wait(1.0)
-                batch = self._source.take(self._step, needed)
+                self._note_evaluation(self._evaluating.take())
+                self._poll()
+                now = time.monotonic()
+                patient = withheld is None or now < withheld + self._t.node_share_wait_seconds
+                batch = self._source.take(self._step, needed, uncapped=not patient)
                 if batch is not None:
                     return batch
                 have = self._source.ready(self._step)
-                self._say("waiting for rollouts", have=have, need=needed)
-                if time.monotonic() > until:
+                withheld = (withheld or now) if have >= needed else None
+                reason = "waiting for other nodes" if withheld else "waiting for rollouts"
+                self._say(reason, have=have, need=needed, seconds=round(now - started, 1))
+                if now > until:
                     raise DeadlineExceeded(
                         f"only {have} of {needed} groups in {self._t.rollout_wait_seconds:g} s",
                         hint="are nodes and validators working? see the hub's status",
                     )
         return None
 
+    def _poll(self) -> None:
+        """One look at chain and hub. What may pass is waited for."""
+        if url := self._hub.require_running():
+            self._source.hub = self._hub_client(url)
+        try:
+            self._source.poll(wait=1)
+        except MurmurationError as error:
+            if is_fatal(error):
+                raise
+            log.warning("%s; trying again", error)
+            self._stop.wait(1.0)
+
     def _advance(self, batch: list[Group], metrics: StepMetrics) -> None:
         consumed_step, self._step, self._mid_step = self._step, self._step + 1, False
-        self._write_metrics(consumed_step, batch, metrics)
+        self._report.step(consumed_step, batch, metrics, self._source.counts)
         self._source.forget_before(self._step)
-        with self._phase("saving"):
-            self._say("saving")
-            if self._step % self._t.checkpoint_every == 0 or self._step == self._t.steps:
-                self._save()
-            self._outbox.put(self._learner.model, self._step)
+        self._publishing.finish()  # a checkpoint without all versions before it would leave a gap that nothing could fill
+        last = self._step == self._t.steps
+        if self._step % self._t.checkpoint_every == 0 or last:
+            self._save()
+        self._publish()
+        if self._step % self._t.evaluate_every == 0 or last:
+            self._evaluate()
 
     def _save(self) -> None:
         state = {
-            "spec": self._spec.digest.hex(), "consumed": self._source.cursor, "trained_tokens": self._trained_tokens,
-            "evaluations": self._status["evaluations"],
+            "spec": self._spec.digest.hex(), "consumed": self._source.cursor,
+            "trained_tokens": self._report.trained_tokens, "evaluations": self._report.evaluations,
         }  # fmt: skip
-        self._checkpoints.save(self._step, state, self._learner.save)
+        with self._phases("saving", self._t.deadlines.saving):
+            self._say("saving")
+            self._checkpoints.save(self._step, state, self._write_checkpoint)
         self._saved = self._step
 
+    def _write_checkpoint(self, folder: Path) -> None:
+        self._learner.save(folder)
+        randomness.save(folder)
+
+    def _publish(self) -> None:
+        """Hands the present weights over; they are written beside the next step."""
+        with self._phases("snapshot", self._t.deadlines.publishing):
+            step, weights = self._step, snapshot(self._learner.model)
+        self._version = self._publishing.start(lambda: self._outbox.write(weights, step))
+
     def _evaluate(self) -> None:
-        with self._phase("evaluating"):
-            self._say("evaluating")
+        """Starts evaluating the version that was handed over last; waits for the evaluation before it."""
+        assert self._version is not None
+        self._note_evaluation(self._evaluating.finish())
+        step, version = self._step, self._version
+
+        def score() -> tuple[int, Evaluation | None]:
             try:
-                result = self._evaluator.evaluate(self._outbox.folder / str(self._step))
-            except Unavailable as error:  # a verifier that hangs on some answer must not end the training
-                log.warning("step %d could not be evaluated: %s", self._step, error)
-                return
-        self._status["evaluations"].append({"step": self._step, **asdict(result)})
-        log.info("step %d: held-out score %.3f on %d problems", self._step, result.score, result.problems)
+                return step, self._evaluator.evaluate(version.result(self._t.deadlines.publishing))
+            except (MurmurationError, ValueError) as error:  # a verifier that hangs, or weights that compute NaN
+                log.warning("step %d could not be evaluated: %s", step, error)
+                return step, None
 
-    # ---- telling -------------------------------------------------------------------------------------------------------
+        self._evaluating.start(score)
 
-    def _write_metrics(self, step: int, batch: list[Group], metrics: StepMetrics) -> None:
-        counts = self._source.counts
-        recent = {
-            "step": step, "time": time.time(), **asdict(metrics), "samples": counts.samples, "generated_tokens": counts.tokens,
-            "reward": counts.reward / max(1, counts.samples), "groups": counts.groups, "equal_groups": counts.equal_groups,
-            "stale_groups": counts.stale_groups, "staleness": sum(step - g.step for g in batch) / len(batch),
-        }  # fmt: skip
-        last = self._status.get("metrics", {})
-        fresh = recent["samples"] - last.get("samples", 0)
-        total = counts.reward - self._status.get("reward_sum", 0.0)
-        recent["reward"] = total / fresh if fresh else last.get("reward", 0.0)
-        self._status |= {"metrics": recent, "reward_sum": counts.reward}
-        try:
-            with self._layout.metrics.open("a") as file:
-                file.write(json.dumps(recent) + "\n")
-        except OSError as error:
-            log.warning("the metrics of step %d could not be written: %s", step, error.strerror)
-        if metrics.skipped:
-            log.warning("step %d: %d optimizer steps had no finite gradient and were left out", step, metrics.skipped)
-        log.info(
-            "step %d: reward %.3f, entropy %.3f, gradient %.3f",
-            step,
-            recent["reward"],
-            metrics.entropy,
-            metrics.gradient_norm,
-        )
+    def _note_evaluation(self, found: tuple[int, Evaluation | None] | None) -> None:
+        if found is not None and found[1] is not None:
+            self._report.evaluated(found[0], found[1])
 
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self._phases[name] += time.monotonic() - started  # type: ignore[assignment]
-
-    def _say(self, state: str, **more: Any) -> None:
-        source = getattr(self, "_source", None)
-        self._status |= {
-            "state": state,
-            "waiting": more or None,
-            "step": self._step,
-            "steps": self._t.steps,
-        }
-        self._status |= {"seconds": dict(self._phases), "trained_tokens": self._trained_tokens, "at": time.time()}
-        if source is not None:
-            c = source.counts
-            self._status["data"] = {
-                "samples": c.samples, "tokens": c.tokens, "groups": c.groups, "equal_groups": c.equal_groups,
-                "stale_groups": c.stale_groups, "bad_receipts": c.bad_receipts, "bad_files": c.bad_files,
-                "staleness": dict(c.staleness), "trained_nodes": dict(source.trained_nodes),
-            }  # fmt: skip
-        write_json(self._layout.status, self._status)
-
-
-def read_status(layout: Layout) -> dict[str, Any]:
-    """What the trainer last said; empty before its first word."""
-    return read_json(layout.status) or {}
+    def _say(self, state: str, **waiting: Any) -> None:
+        self._report.say(state, self._step, getattr(self, "_source", None), **waiting)

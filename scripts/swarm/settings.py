@@ -8,13 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.presets import demo
+
 DAY = 86_400
-TASKS = {
-    "rotate_matrix": {"min_n": 2, "max_n": 2, "min_rotations": 1, "max_rotations": 1},
-    "spiral_matrix": {"min_n": 2, "max_n": 2},
-}
-# Entry i of a reasoning-gym dataset is drawn from the seed + i: the two ranges must lie far apart.
-TRAIN_SEED, HELD_OUT_SEED = 1_000_000_000, 77_000_000
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,7 @@ class SwarmSettings:
 def run_file(settings: SwarmSettings, *, rpc: str, contract: str, chain_id: int, run: int | None, trainer: str, bootnode: str,
              first_block: int) -> dict[str, Any]:  # fmt: skip
     """The tables of run.toml."""
+    tables = demo()
     return {
         "chain": {
             "rpc": rpc, "contract": contract, "chain_id": chain_id, "first_block": first_block, "poll_seconds": 0.2, "run": run,
@@ -59,30 +56,8 @@ def run_file(settings: SwarmSettings, *, rpc: str, contract: str, chain_id: int,
             "max_per_step": 2, "quorum": 1, "co_signers": 1, "leverage": 10, "strikes": 10, "node_stake": "100",
             "validator_stake": "500", "penalty": "60", "bond": "10", "fee": "1", "reward": "0.001",
         },
-        "spec": {
-            "name": "demo",
-            "max_lag": 2,
-            "upload_grace_seconds": 120,
-            "file_bytes_max": 1 << 20,
-            "sampling": {"group_size": 16, "groups_per_submission": 4, "temperature": "1", "max_new_tokens": 10},
-            "reward": {"alpha": "0"},
-            "verification": {"validators_needed": 1, "prefill_share": "0.5", "calibration": "tiny-qwen3-float32-cpu"},
-            "model": {"compute_dtype": "float32"},
-            "environments": [
-                {
-                    "dataset": dataset, "config": config, "seed": TRAIN_SEED, "size": 500_000_000, "exact": True,
-                    "held_out_seed": HELD_OUT_SEED, "held_out_size": 160,
-                }
-                for dataset, config in TASKS.items()
-            ],
-        },
-        "trainer": {
-            "model": "policy", "output": "output", "steps": settings.steps, "groups_per_step": 16, "optimizer_steps": 2,
-            "pack_tokens": 128, "rows_per_forward": 64, "seed": settings.seed, "evaluate_every": settings.evaluate_every,
-            "rollout_wait_seconds": 120,
-            "optimizer": {"lr": 1.5e-4, "warmup_steps": 10},
-            "loss": {"entropy": 0.001},
-            "kl": {"weight": 0},  # sixty small steps do not stray far; a reference would cost a quarter of the time
-        },
+        "spec": tables["spec"],
+        "trainer": tables["trainer"]
+        | {"steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every},
         "hub": {"keystore": "trainer.json", "host": "127.0.0.1", "port": 0, "origin_port": 0},
     }  # fmt: skip

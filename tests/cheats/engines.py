@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from node.engine import TorchEngine, noise
+from protocol.sampling import TokenScores
 
 
 class SmallerModelEngine(TorchEngine):
@@ -30,17 +32,22 @@ class ForcedTokenEngine(TorchEngine):
 
     position, token = 1, 5
 
-    def _sample(self, hidden: Tensor, keys: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
+    def _sample(
+        self, hidden: Tensor, keys: Tensor, position: int, temperature: float, top_k: int, top_p: float
+    ) -> tuple[Tensor, Tensor]:
         if position != self.position:
-            return super()._sample(hidden, keys, position, temperature)
+            return super()._sample(hidden, keys, position, temperature, top_k, top_p)
         logits = self._forced(self._model.lm_head(hidden).float())
         tokens = torch.full_like(keys, self.token)
         return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
 
-    def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:
-        found = torch.from_numpy(super().logits(hidden_TH))
-        found[self.position : self.position + 1] = self._forced(found[self.position : self.position + 1])
-        return found.numpy()
+    def score(self, hidden_TH: Tensor, tokens_T: Sequence[int] | NDArray[np.integer[Any]], **how: Any) -> TokenScores:
+        """As its own check sees it: the forced token was the one to be drawn."""
+        scores = super().score(hidden_TH, tokens_T, **how)
+        for logits in self._forced(self._model.lm_head(hidden_TH[self.position : self.position + 1]).float()):
+            scores.margins[self.position] = 0.0
+            scores.logprobs[self.position] = float(logits[self.token] - logits.logsumexp(-1))
+        return scores
 
     def _forced(self, logits_BV: Tensor) -> Tensor:
         """With the token so likely that no noise keeps it from being drawn."""
@@ -54,7 +61,9 @@ class NearTieEngine(TorchEngine):
 
     within = 0.04
 
-    def _sample(self, hidden: Tensor, keys: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
+    def _sample(
+        self, hidden: Tensor, keys: Tensor, position: int, temperature: float, top_k: int, top_p: float
+    ) -> tuple[Tensor, Tensor]:
         if position == 0:
             self._taken: set[int] = set()
         logits = self._model.lm_head(hidden).float()
@@ -73,7 +82,9 @@ class NucleusEngine(TorchEngine):
 
     share = 0.95
 
-    def _sample(self, hidden: Tensor, keys: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
+    def _sample(
+        self, hidden: Tensor, keys: Tensor, position: int, temperature: float, top_k: int, top_p: float
+    ) -> tuple[Tensor, Tensor]:
         logits = self._model.lm_head(hidden).float()
         ordered, order = logits.softmax(-1).sort(descending=True)
         outside = (ordered.cumsum(-1) - ordered) > self.share

@@ -14,7 +14,7 @@ import pytest
 
 from node.engine import torch_engine
 from node.validator.judge import judge
-from node.validator.rules import reward, sampling
+from node.validator.rules import reward
 from tests.hostile import large
 from tests.tiny_run import TinyRun, with_sample
 
@@ -47,7 +47,7 @@ def test_a_verdict_does_not_depend_on_what_is_held_at_once(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, portion: int
 ) -> None:
     monkeypatch.setattr(torch_engine, "_PREFILL_TOKENS", 40 * portion)
-    monkeypatch.setattr(sampling, "_LOGITS_AT_ONCE", tiny_run.engine.vocabulary * portion)
+    monkeypatch.setattr(torch_engine, "_SCORED_TOKENS", portion)
     monkeypatch.setattr(reward, "_TOKENS_AT_ONCE", 20 * portion)
     made = tiny_run.honest()
     file = tiny_run.read(made)

@@ -23,8 +23,8 @@ from tests.world import World
 class FaultyEngine(TorchEngine):
     """Right in prefill, wrong in decoding: as a machine with a fault in one of two kernels."""
 
-    def _sample(self, hidden, keys, position, temperature):
-        tokens, logprobs = super()._sample(hidden, keys, position, temperature)
+    def _sample(self, hidden, keys, position, *how):
+        tokens, logprobs = super()._sample(hidden, keys, position, *how)
         return (tokens + (position == 0)) % self.vocabulary, logprobs
 
 

@@ -93,11 +93,13 @@ class Field:
         number = next(_serial)
         assert self.desk.database.add_receipt(number.to_bytes(32, "big"), "liar", receipt)
 
-    def source(self, name: str = "incoming", *, spec: RunSpec | None = None, **index: Any) -> RolloutSource:
+    def source(
+        self, name: str = "incoming", *, spec: RunSpec | None = None, node_share: float = 1.0, **index: Any
+    ) -> RolloutSource:
         d = self.desk
         made = RolloutSource(
             d.world.chain, d.world.run, spec or d.spec, EventIndex(d.world.chain, **index), d.client(), self.sandbox,
-            self.folder / name, Bounds(VOCABULARY, CONTEXT),
+            self.folder / name, Bounds(VOCABULARY, CONTEXT), node_share=node_share,
         )  # fmt: skip
         made.forget_before(self.first + d.spec.max_lag)
         made._cursor = self.receipts_before

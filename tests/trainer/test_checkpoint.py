@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from protocol.errors import IntegrityError, PreflightError
 from tests.trainer import small
+from trainer import randomness
 from trainer.broadcast import Outbox
 from trainer.checkpoint import Checkpoints, verify
 from trainer.learner import Learner
@@ -112,6 +114,26 @@ def test_only_as_many_are_kept_as_wanted(tmp_path: Path) -> None:
     for step in (8, 9, 10, 11):
         save(checkpoints, step)
     assert checkpoints.steps() == [10, 11]
+
+
+def test_every_so_many_steps_one_is_kept_for_good(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2, keep_every=4)
+    for step in range(1, 12):
+        save(checkpoints, step)
+    assert checkpoints.steps() == [4, 8, 10, 11]
+
+
+def test_torchs_random_numbers_go_on_where_they_stopped(tmp_path: Path) -> None:
+    randomness.begin(3)
+    torch.rand(5)
+    randomness.save(tmp_path)
+    expected = torch.rand(5)
+    torch.rand(5)
+    randomness.restore(tmp_path)
+    assert torch.equal(torch.rand(5), expected)
+    (tmp_path / "randomness.safetensors").write_bytes(b"?")
+    with pytest.raises(IntegrityError):
+        randomness.restore(tmp_path)
 
 
 def test_damaged_newer_ones_never_crowd_out_what_is_saved_after_resuming(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -338,6 +339,61 @@ def test_groups_older_than_the_lag_are_dropped_and_counted(
     assert source.counts.stale_groups == 2
 
 
+def filled(field: Field, validator: Key, node: Key, groups: int, sequence: int = 0) -> None:
+    """`groups` usable groups of a node, in submissions of two."""
+    for number in range(groups // 2):
+        field.judge(validator, field.work(node, sequence=sequence + number))
+
+
+def test_no_node_supplies_more_than_its_share_while_others_can(field: Field, validator: Key) -> None:
+    big, small = field.desk.nodes(2)
+    source = field.source(node_share=0.5)
+    filled(field, validator, big, 6)
+    filled(field, validator, small, 2)
+    source.poll()
+    assert source.ready(field.first) == 8
+    assert source.take(field.first, 6) is None  # three of each
+    filled(field, validator, small, 2, sequence=1)
+    source.poll()
+    batch = source.take(field.first, 6)
+    assert batch is not None
+    assert Counter(group.node for group in batch) == {big.address: 3, small.address: 3}
+
+
+def test_when_the_wait_for_others_is_over_the_excess_is_spread_as_evenly_as_it_goes(
+    field: Field, validator: Key
+) -> None:
+    big, small = field.desk.nodes(2)
+    source = field.source(node_share=0.5)
+    filled(field, validator, big, 8)
+    filled(field, validator, small, 2)
+    source.poll()
+    assert source.take(field.first, 6) is None
+    batch = source.take(field.first, 6, uncapped=True)
+    assert batch is not None
+    assert Counter(group.node for group in batch) == {big.address: 4, small.address: 2}
+    assert source.ready(field.first) == 4
+
+
+def test_a_node_alone_is_not_held_back(field: Field, node: Key, validator: Key) -> None:
+    source = field.source(node_share=0.1)
+    filled(field, validator, node, 4)
+    source.poll()
+    assert len(source.take(field.first, 4) or []) == 4
+
+
+def test_what_came_in_is_told_by_environment(field: Field, node: Key, validator: Key) -> None:
+    made = samples([UNEQUAL, EQUAL])
+    elsewhere = field.desk.spec.environments[0].size
+    made = [replace(sample, problem=elsewhere, budget=8) if sample.group else sample for sample in made]
+    source = field.source()
+    field.judge(validator, field.submit(node, field.file(node, made)))
+    source.poll()
+    rotate, spiral = (source.counts.environments[name] for name in ("rotate_matrix", "spiral_matrix"))
+    assert (rotate.samples, rotate.mean_reward, rotate.mean_length_error) == (4, 0.5, None)
+    assert (spiral.samples, spiral.mean_reward, spiral.mean_length_error) == (4, 1.0, 3.0)
+
+
 # ---- nothing twice -----------------------------------------------------------------------------------------------------
 
 
@@ -346,6 +402,32 @@ def test_nothing_is_used_twice(field: Field, node: Key, validator: Key) -> None:
     field.judge(validator, ref)
     assert usable(source, field.first) == both(field, ref)
     assert usable(source, field.first) == set()
+
+
+def test_the_very_same_samples_are_used_once_under_whatever_name(field: Field, validator: Key) -> None:
+    """Also when the first ones were trained on in an earlier life; and again when they are taken back."""
+    one, other = field.desk.nodes(2)
+    made = samples([UNEQUAL, UNEQUAL])
+    first = field.submit(one, field.file(one, made))
+    copied = [made[0], *samples([UNEQUAL, UNEQUAL])[1:4], *made[4:]]  # its first group differs, its second does not
+    second = field.submit(other, field.file(other, copied))
+    source = field.source()
+    for ref in (first, second):
+        field.judge(validator, ref)
+    source.poll()
+    assert source.ready(field.first) == 3
+    assert source.counts.duplicate_groups == 1
+    source.poll()
+    assert source.counts.duplicate_groups == 1
+    field.judge(field.desk.validator(), first, Outcome.SOFT)
+    assert usable(source, field.first) == both(field, second)
+
+    third = field.desk.node()
+    again = field.submit(third, field.file(third, copied))
+    field.judge(validator, again)
+    resumed = field.source("resumed")
+    resumed.restore(source.cursor)
+    assert usable(resumed, field.first + 1) & both(field, again) == set()
 
 
 def test_nothing_is_used_twice_after_a_restore(field: Field, node: Key, validator: Key) -> None:
@@ -454,11 +536,17 @@ BAD_FILES: dict[str, Callable[[Field, Key], bytes]] = {
     "a token beyond the vocabulary": row(completion=ids(3, VOCABULARY)),
     "a prompt beyond the vocabulary": row(prompt=ids(VOCABULARY + 7)),
     "a negative token": row(completion=ids(-1, 1)),
-    "fewer logprobs than tokens": row(logprobs=np.zeros(1, np.float32)),
-    "a logprob that is no number": row(logprobs=np.array([-1, -1, np.nan, -1, -1], np.float32)),
     "an empty prompt": row(prompt=ids()),
     "an empty completion": row(completion=ids()),
     "more tokens than the model takes": row(completion=ids(*[3] * CONTEXT)),
+    "a million tokens": row(completion=np.full(10**6, 3, np.int32), logprobs=np.full(10**6, -1, np.float32)),
+    "fewer logprobs than tokens": row(logprobs=np.full(2, -1.0, np.float32)),
+    "more logprobs than tokens": row(logprobs=np.full(9, -1.0, np.float32)),
+    "logprobs above zero": row(logprobs=np.full(5, 5.0, np.float32)),
+    "absurd logprobs": row(logprobs=np.full(5, -1e30, np.float32)),
+    "a logprob that is no number": row(logprobs=np.array([-1, -1, np.nan, -1, -1], np.float32)),
+    "a problem that is not there": row(problem=2**40),
+    "a problem below zero": row(problem=-1),
 }
 
 

@@ -24,6 +24,7 @@ from protocol.sandbox import Sandbox
 from tests.hub.desk import run_settings, small_spec
 from tests.trainer import small
 from tests.world import World
+from trainer import randomness
 from trainer.broadcast import Outbox
 from trainer.checkpoint import Checkpoints
 from trainer.config import Layout
@@ -42,7 +43,11 @@ class Bench:
 
     def checkpoint(self, step: int) -> None:
         state = {"spec": self.spec.digest.hex(), "consumed": [], "trained_tokens": 5, "evaluations": []}
-        Checkpoints(self.layout.checkpoints, keep=2).save(step, state, self.learner.save)
+        Checkpoints(self.layout.checkpoints, keep=2).save(step, state, self._write)
+
+    def _write(self, folder: Path) -> None:
+        self.learner.save(folder)
+        randomness.save(folder)
 
     def trainer(self, spec: RunSpec | None = None, **changes: Any) -> Trainer:
         settings, _ = run_settings(self.world, self.layout.file)
@@ -202,9 +207,11 @@ def test_an_evaluation_that_hangs_does_not_end_the_training(bench: Bench) -> Non
             raise Unavailable("the sandbox failed twice")
 
     trainer: Any = bench.trainer()
-    trainer._outbox, trainer._evaluator = bench.outbox(0), Hanging()
+    trainer._outbox, trainer._evaluator, trainer._learner = bench.outbox(), Hanging(), bench.learner
+    trainer._publish()
     trainer._evaluate()
-    assert trainer._status["evaluations"] == []
+    trainer._note_evaluation(trainer._evaluating.finish())
+    assert trainer._report.evaluations == []
 
 
 # ---- ending by an error --------------------------------------------------------------------------------------------------
@@ -217,7 +224,7 @@ def training(bench: Bench, monkeypatch: pytest.MonkeyPatch, batches: list[list[G
     trainer._checkpoints, trainer._outbox = Checkpoints(bench.layout.checkpoints, keep=2), bench.outbox(0)
     monkeypatch.setattr(trainer, "_open", lambda resume: trainer._save())
     monkeypatch.setattr(trainer._source, "poll", lambda wait: None)
-    monkeypatch.setattr(trainer._source, "take", lambda step, count: batches.pop(0) if batches else None)
+    monkeypatch.setattr(trainer._source, "take", lambda step, count, uncapped: batches.pop(0) if batches else None)
     return trainer
 
 

@@ -1,0 +1,207 @@
+"""What a step tells reaches every sink, what fails to be told ends nothing, and the signals of a collapse raise alarms."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protocol.errors import ConfigError, PreflightError
+from protocol.rollout import Sample
+from tests.trainer import small
+from trainer.alarms import Alarms
+from trainer.config import AlarmSettings, Layout, MetricSettings, RunSettings, TrainSettings
+from trainer.counts import DataCounts, names_of
+from trainer.data import Group
+from trainer.learner import StepMetrics
+from trainer.metrics import Metrics
+from trainer.phases import Phases
+from trainer.report import Report, read_status, status_lines
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    (tmp_path / "output").mkdir()
+    chain = {"contract": "0x", "chain_id": 1, "run": 1}
+    return Layout(tmp_path / "run.toml", RunSettings.model_validate({"chain": chain, "trainer": {"steps": 9}}))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+RECORD = {"loss": 0.5, "reward": None, "reward_by_environment": {"rotate_matrix": 0.25, "spiral_matrix": None}}
+
+
+# ---- sinks -------------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_can_be_read_from_the_prometheus_endpoint(layout: Layout) -> None:
+    port = free_port()
+    metrics = Metrics(MetricSettings(tensorboard=False, prometheus_port=port), layout, step=0)
+    metrics.write(7, RECORD)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    with pytest.raises(PreflightError, match=str(port)):
+        Metrics(MetricSettings(tensorboard=False, prometheus_port=port), layout, step=0)
+    metrics.close()
+    assert "murmur_trainer_step 7.0" in text
+    assert "murmur_trainer_loss 0.5" in text
+    assert 'murmur_trainer_reward_by_environment{of="rotate_matrix"} 0.25' in text
+    assert "spiral_matrix" not in text
+
+
+def test_numbers_can_be_read_with_tensorboard(layout: Layout) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    metrics = Metrics(MetricSettings(), layout, step=0)
+    for step in (6, 7):
+        metrics.write(step, RECORD)
+    metrics.close()
+    read = events.EventAccumulator(str(layout.tensorboard)).Reload()
+    assert read.Tags()["scalars"] == ["loss", "reward_by_environment/rotate_matrix"]
+    assert [(event.step, event.value) for event in read.Scalars("loss")] == [(6, 0.5), (7, 0.5)]
+
+
+def test_weights_and_biases_is_missed_only_where_it_was_asked_for(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(ConfigError, match="wandb"):
+        Metrics(MetricSettings(tensorboard=False, wandb_project="mine"), layout, step=0)
+
+
+def test_a_sink_that_fails_is_warned_of_once_and_stops_no_other(
+    layout: Layout, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        name = "a broken sink"
+
+        def write(self, step: int, record: object) -> None:
+            raise RuntimeError("the disk is full")
+
+        def close(self) -> None:
+            raise AssertionError("it was given up")
+
+    metrics = Metrics(MetricSettings(tensorboard=False), layout, step=0)
+    metrics._sinks.insert(0, Broken())
+    for step in (0, 1):
+        metrics.write(step, RECORD)
+    metrics.close()
+    assert [json.loads(line)["step"] for line in layout.metrics.read_text().splitlines()] == [0, 1]
+    assert caplog.text.count("a broken sink") == 1
+
+
+# ---- a step's record ---------------------------------------------------------------------------------------------------
+
+
+def sample(reward: float, *, budget: int = 0, length: int = 4) -> Sample:
+    tokens = np.ones(length, np.int32)
+    penalty = 0.1 * abs(budget - length) if budget else 0.0
+    return Sample(0, 0, 0, budget, tokens, tokens, tokens.astype(np.float32), (), reward, penalty, reward - penalty)
+
+
+def group(step: int, node: str = "a") -> Group:
+    return Group(b"w", 0, node, step, small.group(0))
+
+
+LEARNT = StepMetrics(0.1, 2.0, 0.02, 0.01, 0.5, 40, 0)
+
+
+@pytest.fixture
+def report(layout: Layout) -> Iterator[Report]:
+    settings = TrainSettings(steps=9, metrics=MetricSettings(tensorboard=False, peak_tflops=1e-6))
+    made = Report(settings, layout, Phases())
+    made.open(0)
+    yield made
+    made.close()
+
+
+def records(layout: Layout) -> list[dict[str, object]]:
+    return [json.loads(line) for line in layout.metrics.read_text().splitlines()]
+
+
+def test_a_record_tells_what_came_in_since_the_step_before(report: Report, layout: Layout) -> None:
+    counts = DataCounts(groups=4, equal_groups=1)
+    counts.add("rotate", [sample(1.0), sample(0.0)])
+    counts.add("spiral", [sample(1.0, budget=6, length=4)])
+    report.step(3, [group(3), group(1), group(1, "b")], LEARNT, counts)
+    first = records(layout)[-1]
+    assert first["reward"] == pytest.approx((1 + 0 + 0.8) / 3)
+    assert first["task_reward"] == pytest.approx(2 / 3)
+    assert first["length_penalty"] == pytest.approx(0.2 / 3)
+    assert first["length_error"] == 2
+    assert first["reward_by_environment"] == {"rotate": 0.5, "spiral": pytest.approx(0.8)}
+    assert first["zero_advantage_share"] == 0.25
+    assert first["staleness_groups"] == {"0": 1, "2": 2}
+    assert (first["staleness"], first["nodes"]) == (pytest.approx(4 / 3), 2)
+    counts.groups += 2
+    counts.add("rotate", [sample(0.0)])
+    report.step(4, [group(4)], LEARNT, counts)
+    second = records(layout)[-1]
+    assert second["reward"] == 0
+    assert second["reward_by_environment"] == {"rotate": 0, "spiral": None}
+    assert second["zero_advantage_share"] == 0
+
+
+def test_speed_counts_the_time_of_training_alone(report: Report, layout: Layout) -> None:
+    report.parameters = 1000
+    report._phases._seconds.update({"training": 2.0, "waiting for rollouts": 50.0})
+    report.step(0, [group(0)], LEARNT, DataCounts())
+    told = records(layout)[-1]
+    tokens = sum(len(one) for one in small.group(0))
+    assert told["tokens_per_second"] == tokens / 2
+    assert told["mfu"] == pytest.approx(6 * 1000 * tokens / (2 * 1e6))
+    assert told["seconds"] == {"training": 2.0, "waiting for rollouts": 50.0}
+
+
+def test_status_says_what_is_waited_for_and_until_when(report: Report, layout: Layout) -> None:
+    with report._phases("waiting for rollouts", 3600):
+        report.say("waiting for rollouts", 5, have=3, need=16)
+    report.step(5, [group(5)], replace(LEARNT, log_ratio=0.4), DataCounts())
+    report.say("training", 6)
+    assert "ALARM at step 5: log_ratio 0.400, limit 0.100" in "\n".join(status_lines(read_status(layout)))
+    with report._phases("waiting for rollouts", 3600):
+        report.say("waiting for rollouts", 6, have=3, need=16)
+    lines = list(status_lines(read_status(layout)))
+    assert lines[0] == "step 6 of 9: waiting for rollouts have 3, need 16"
+    assert lines[1] == "  waiting for rollouts for 0 s of at most 3600 s"
+
+
+def test_environments_of_the_same_dataset_have_names_of_their_own() -> None:
+    assert names_of(["a", "b", "a"]) == ["a", "b", "a-2"]
+
+
+# ---- alarms ------------------------------------------------------------------------------------------------------------
+
+
+def step(**values: float | None) -> dict[str, float | None]:
+    return {"log_ratio": 0.01, "clipped": 0.01, "zero_advantage_share": 0.2, **values}
+
+
+def test_each_signal_of_a_collapse_raises_its_alarm() -> None:
+    alarms = Alarms(AlarmSettings())
+    for _ in range(10):
+        assert alarms.check(step()) == []
+    assert [a.signal for a in alarms.check(step(log_ratio=0.11))] == ["log_ratio"]
+    assert [a.signal for a in alarms.check(step(clipped=0.11))] == ["clipped"]
+    assert [a.signal for a in alarms.check(step(zero_advantage_share=0.5))] == ["zero_advantage_share"]
+    assert alarms.check(step(zero_advantage_share=0.4)) == []
+    assert alarms.check(step(zero_advantage_share=None, log_ratio=None)) == []
+
+
+def test_a_share_that_rises_slowly_as_the_policy_learns_is_no_surge() -> None:
+    alarms = Alarms(AlarmSettings())
+    assert [alarms.check(step(zero_advantage_share=0.01 * i)) for i in range(80)] == [[]] * 80
+
+
+def test_a_run_may_begin_with_many_groups_that_teach_nothing() -> None:
+    alarms = Alarms(AlarmSettings())
+    assert [alarms.check(step(zero_advantage_share=share)) for share in (0.9, 0.2, 0.9, 0.5, 0.9)] == [[]] * 5

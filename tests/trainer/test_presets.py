@@ -1,0 +1,66 @@
+"""Presets are runs that could be started, and a dry run tells every setting and starts nothing."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from protocol.settings import toml as as_toml
+from protocol.settings import write_toml
+from tests.hub.desk import small_spec
+from trainer.commands import app
+from trainer.config import LossSettings, OptimizerSettings, RunSettings
+from trainer.presets import PRESETS, preset
+
+CHAIN = {"contract": "0x" + "00" * 20, "chain_id": 1, "run": 1}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_a_run_that_could_be_started(name: str) -> None:
+    printed = CliRunner().invoke(app, ["preset", name])
+    assert printed.exit_code == 0
+    tables = tomllib.loads(printed.stdout)
+    assert tables == json.loads(json.dumps(preset(name)))
+    RunSettings.model_validate({"chain": CHAIN, "trainer": tables["trainer"]})
+    own = {key: tables["spec"][key] for key in ("sampling", "reward", "max_lag")}
+    small_spec(**own)
+
+
+def test_the_papers_recipe_is_the_default() -> None:
+    """So that a table left out of run.toml means the same as the preset's."""
+    trainer = preset("intellect2-short")["trainer"]
+    assert OptimizerSettings(**trainer["optimizer"]) == OptimizerSettings()
+    assert LossSettings(**trainer["loss"]) == LossSettings()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    tables: dict[str, Any] = {"chain": CHAIN, "trainer": {"steps": 3, "optimizer": {"lr": 1e-5}}}
+    write_toml(tmp_path / "run.toml", tables, "A run that is not started.")
+    assert as_toml(tables, "A run that is not started.") == (tmp_path / "run.toml").read_text()
+    return tmp_path / "run.toml"
+
+
+def test_a_dry_run_prints_each_setting_with_its_origin_and_starts_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MURMUR_TRAINER__SEED", "7")
+    options = ["run", f"@{file}", "--set", "trainer.steps=50", "--dry-run"]
+    lines = CliRunner().invoke(app, options).stdout.splitlines()
+    assert "trainer.steps = 50  # command line" in lines
+    assert "trainer.seed = 7  # environment MURMUR_TRAINER__SEED" in lines
+    assert f"trainer.optimizer.lr = 1e-05  # {file}" in lines
+    assert "trainer.optimizer.weight_decay = 0.01  # default" in lines
+    assert json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)["trainer"]["steps"] == 50
+    assert [path.name for path in file.parent.iterdir()] == ["run.toml"]
+
+
+def test_a_setting_that_is_none_is_refused(file: Path) -> None:
+    refused = CliRunner().invoke(app, ["run", f"@{file}", "--dry-run", "--set", "trainer.step=50"])
+    assert refused.exception is not None
+    assert "did you mean 'trainer.steps'" in getattr(refused.exception, "hint", "")
