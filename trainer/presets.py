@@ -66,7 +66,7 @@ def intellect2(budgets: list[int]) -> dict[str, Any]:
         "optimizer": {
             "lr": 3e-7, "warmup_steps": 25, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.01, "gradient_clip": 0.1,
         },
-        "loss": {"name": "intellect2", "clip_low": 0.2, "clip_high": 0.2, "delta": 4.0, "entropy": 1e-4},
+        "loss": {"name": "intellect2", "entropy": 1e-4},
         "kl": {"weight": 0.001},
     }  # fmt: skip
     return {"spec": spec, "trainer": trainer}

@@ -41,6 +41,7 @@ class ForcedTokenEngine(TorchEngine):
         tokens = torch.full_like(keys, self.token)
         return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
 
+    @torch.inference_mode()
     def score(self, hidden_TH: Tensor, tokens_T: Sequence[int] | NDArray[np.integer[Any]], **how: Any) -> TokenScores:
         """As its own check sees it: the forced token was the one to be drawn."""
         scores = super().score(hidden_TH, tokens_T, **how)

@@ -112,7 +112,10 @@ def group(step: int, node: str = "a") -> Group:
     return Group(b"w", 0, node, step, small.group(0))
 
 
-LEARNT = StepMetrics(0.1, 2.0, 0.02, 0.01, 0.5, 40, 0)
+LEARNT = StepMetrics(
+    loss=0.1, entropy=2.0, clipped=0.02, clipped_positive=0.01, clipped_negative=0.03, log_ratio=0.01, behaviour_gap=0.02, kl=0.0,
+    gradient_norm=0.5, tokens=40, skipped=0,
+)  # fmt: skip
 
 
 @pytest.fixture
