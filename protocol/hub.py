@@ -8,7 +8,6 @@
     POST /v1/runs/R/receipts               a verdict receipt
     GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
     POST /v1/runs/R/opinions               asks the other validators to check a work as well
-    GET  /v1/runs/R/vouchers/ADDRESS       what the run owes a validator, signed by the trainer key
     GET  /v1/runs/R/opinions?after=N&wait=S   such requests
 
 With `wait` an answer that would be empty is held back up to so many seconds until there is something to say.
@@ -35,7 +34,7 @@ from protocol.deadline import Deadline, Transport, within
 from protocol.errors import BadSignature, HashMismatch, Malformed, MurmurationError, Oversized, Unavailable
 from protocol.identity import Key
 from protocol.runspec import RunSpec
-from protocol.signing import Domain, StorageReceipt, Voucher, Write
+from protocol.signing import Domain, StorageReceipt, Write
 
 ADDRESS, NONCE, EXPIRY, SIGNATURE = "Murmur-Address", "Murmur-Nonce", "Murmur-Expiry", "Murmur-Signature"
 PAGE = 256
@@ -204,21 +203,6 @@ class HubClient:
         """(cursor, receipt bytes) of receipts after a cursor, all but for a bound; they still have to be checked."""
         for cursor, value in self._listing("receipts", after, wait):
             yield cursor, _reencode(value)
-
-    def voucher(self, validator: str, trainer: str) -> tuple[int, bytes]:
-        """(total, signature) of the run's newest promise to a validator; total is all it ever earned, in wei.
-
-        Raises Refused where the run pays nothing, BadSignature for what its trainer has not signed.
-        """
-        answer = self._json(f"vouchers/{validator}")
-        try:
-            total, signature = int(answer["total"]), bytes.fromhex(answer["signature"].removeprefix("0x"))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Malformed("the hub's voucher makes no sense") from error
-        if not 0 <= total < 1 << 128:
-            raise Malformed("the hub's voucher promises no possible amount")
-        Voucher(self.run, validator, total).require(signature, self._domain, trainer, "the voucher")  # type: ignore[arg-type]
-        return total, signature
 
     def ask_opinion(self, work: bytes) -> None:
         body = canonical.encode({"work": work.hex()})

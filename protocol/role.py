@@ -39,8 +39,6 @@ class ChainSettings(Settings):
     chain_id: int
     """Must be the endpoint's."""
     run: int = Field(ge=1)
-    wages: str | None = None
-    """Address of the Wages contract, out of which validators are paid; `murmur chain deploy` prints it."""
     first_block: int = Field(default=0, ge=0)
     """Block from which events are read; that of the deployment or later."""
     confirmations: int = Field(default=0, ge=0)

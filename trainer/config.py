@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from protocol.errors import UsageError
-from protocol.money import parse_tokens
 from protocol.role import ChainSettings, PeerSettings
 from protocol.settings import Loaded, Settings, load
 from trainer.recipes import RECIPES, Aggregation, Clip, Correction
@@ -184,17 +182,6 @@ class HubSettings(Settings):
     writes_per_minute: int = Field(default=600, ge=1)
     bytes_per_hour: int = Field(default=4 << 30, ge=1)
     """Quotas per seat."""
-    pay_per_work: str = "0"
-    """Tokens that a validator earns with each work it gives its receipt on, paid out of the run's pot by vouchers (docs/contracts.md)."""
-
-    @field_validator("pay_per_work")
-    @classmethod
-    def _is_an_amount(cls, text: str) -> str:
-        try:
-            parse_tokens(text, least=0)
-        except UsageError as error:
-            raise ValueError(str(error)) from error
-        return text
 
 
 class RunSettings(Settings):

@@ -190,44 +190,6 @@ def withdraw(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None
 
 
 @app.command()
-def pay(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None, as_json: Json = False) -> None:
-    """Show what the run owes this validator, and what its pot holds."""
-    from node.validator.pay import look
-    from protocol.role import connect
-
-    place, settings = open_home(home)
-    with connect(settings.chain, settings.peers, place.open_key("validator", password_file)) as connection:
-        found = look(connection)
-    data = {"earned": found.earned, "redeemed": found.redeemed, "due": found.due, "pot": found.pot}
-
-    def text() -> None:
-        typer.echo(
-            f"earned    {tokens(found.earned)}\nredeemed  {tokens(found.redeemed)}\nin the pot {tokens(found.pot)}"
-        )
-        if found.due:
-            typer.echo(f"\nnext: murmur validator redeem   ({tokens(min(found.due, found.pot))})")
-
-    emit(data, as_json, text)
-
-
-@app.command()
-def redeem(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None, yes: Yes = False) -> None:
-    """Cash what the run owes this validator, as far as its pot reaches."""
-    from node.validator import pay as wages
-    from protocol.role import connect
-
-    place, settings = open_home(home)
-    sender = _sender(place, settings, password_file)
-    with connect(settings.chain, settings.peers, sender.key) as connection:
-        found = wages.look(connection)
-    if not found.due:
-        typer.echo("nothing is due")
-        return
-    confirm("Redeem?", [f"pays {tokens(min(found.due, found.pot))} to {sender.key.address}"], yes)
-    typer.echo(f"redeemed {tokens(wages.redeem(sender, settings.chain, found))}")
-
-
-@app.command()
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Judge work until stopped (Ctrl-C); restarts lose nothing."""
     from node.signals import until_signalled

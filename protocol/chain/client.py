@@ -201,26 +201,9 @@ class Chain:
         """Wei per gas that a transaction pays about now."""
         return self._read("reading the gas price", lambda: int(self.web3.eth.gas_price))
 
-    def wages(self, address: str) -> Any:
-        return self._at("Wages", address)
-
     def runs_of_wages(self, wages: str) -> ChecksumAddress:
         """The Runs that a Wages contract pays for."""
-        return self._call("reading Wages", self.wages(wages).functions.runs())
-
-    def require_wages(self, wages: str) -> None:
-        """Raises WrongChain unless the shipped Wages lies there and pays for these Runs."""
-        self.check_code("Wages", wages)
-        if self.runs_of_wages(wages) != self.runs.address:
-            raise WrongChain(f"Wages at {wages} pays for other Runs than {self.runs.address}")
-
-    def pot(self, wages: str, run: int) -> int:
-        """Tokens, in wei, that can pay vouchers of a run."""
-        return self._call("reading the pot", self.wages(wages).functions.pots(run))
-
-    def redeemed(self, wages: str, run: int, validator: str) -> int:
-        """What a validator's vouchers have paid so far, in wei."""
-        return self._call("reading what was paid", self.wages(wages).functions.redeemed(run, validator))
+        return self._call("reading Wages", self._at("Wages", wages).functions.runs())
 
     def token_balance(self, address: str) -> int:
         return self._call("reading a token balance", self.token.functions.balanceOf(address))
@@ -421,14 +404,6 @@ class Chain:
     def impeach(self, run: int, ref: Ref, number: int, accepted: tuple[object, ...]) -> Call:
         """Slashes a validator whose accept receipt covers a sample that case `number` convicted."""
         return Call("impeaching a validator", self.court.functions.impeach(run, ref.as_tuple(), number, accepted))
-
-    def fund_wages(self, wages: str, run: int, amount: int) -> Call:
-        return Call("funding the validators' pay", self.wages(wages).functions.fund(run, amount))
-
-    def redeem(self, wages: str, run: int, validator: str, total: int, signature: bytes) -> Call:
-        """Cashes a voucher (protocol/signing.py); pays what it promises beyond what was paid before."""
-        function = self.wages(wages).functions.redeem(run, validator, total, signature)
-        return Call("redeeming a voucher", function)
 
     def claim(self, run: int, node: str) -> Call:
         return Call("claiming rewards", self.runs.functions.claim(run, node))

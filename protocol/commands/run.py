@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from eth_utils import to_checksum_address
 
 from protocol import runfile
 from protocol.chain import Chain, Sender
@@ -97,31 +96,6 @@ def fund(
         sender.send(chain.approve_tokens(chain.runs.address, wei))
     sender.send(chain.fund(run, wei))
     typer.echo(f"run {run} has {tokens(chain.funds(run).free)} to spend")
-
-
-@app.command("fund-wages")
-def fund_wages(
-    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
-    password_file: PasswordFile = None, yes: Yes = False,
-) -> None:  # fmt: skip
-    """Add to the pot out of which the run's validators are paid; the trainer's vouchers say how much each may take."""
-    path = strip_at(file)
-    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount)
-    chain, owner = sender.chain, sender.key.address
-    wages = read_toml(path).get("chain", {}).get("wages")
-    if not isinstance(wages, str):
-        raise ConfigError(
-            f"{path} does not say where Wages is",
-            hint='put `wages = "0x…"` under [chain], as `murmur chain deploy` told',
-        )
-    chain.require_wages(wages)
-    if chain.token_balance(owner) < wei:
-        raise InsufficientFunds(f"{owner} holds {tokens(chain.token_balance(owner))}, fewer than {tokens(wei)}")
-    confirm("Fund the pot?", [f"{tokens(wei)} from {owner}; comes back only by a voucher to the owner"], yes)
-    if chain.allowance(owner, wages) < wei:
-        sender.send(chain.approve_tokens(to_checksum_address(wages), wei))
-    sender.send(chain.fund_wages(wages, run, wei))
-    typer.echo(f"the pot of run {run} holds {tokens(chain.pot(wages, run))}")
 
 
 @app.command()

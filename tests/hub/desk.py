@@ -174,7 +174,7 @@ class Desk:
 
 @contextmanager
 def open_desk(
-    anvil: Anvil, folder: Path, *, spec: RunSpec | None = None, quota: Quota | None = None, pay: int = 0,
+    anvil: Anvil, folder: Path, *, spec: RunSpec | None = None, quota: Quota | None = None,
     wrap: Callable[[Any], Any] = lambda app: app, **server: float,
 ) -> Iterator[Desk]:  # fmt: skip
     """A fresh deployment and run, nothing published yet, and its hub. `wrap` may stand between server and app."""
@@ -182,7 +182,7 @@ def open_desk(
     world = World.fresh(anvil, spec.digest)
     key = world.trainer.key
     database, store = Database(folder / "hub.sqlite"), Store(folder / "store")
-    hub = Hub(world.chain, world.run, spec, EventIndex(world.chain), store, database, key, quota, pay)
+    hub = Hub(world.chain, world.run, spec, EventIndex(world.chain), store, database, key, quota)
     hub.learn()
     status = folder / "status.json"
     with Server(wrap(create_app(hub, database, status)), "127.0.0.1", 0, **server) as listening:

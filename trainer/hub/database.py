@@ -80,11 +80,6 @@ class Database:
             query = "SELECT id, receipt FROM receipts WHERE id > ? ORDER BY id LIMIT ?"
             return self._db.execute(query, (after, most)).fetchall()
 
-    def judged(self, validator: str) -> int:
-        """Works that a validator has given its receipt on."""
-        with self._lock:
-            return self._db.execute("SELECT COUNT(*) FROM receipts WHERE validator = ?", (validator,)).fetchone()[0]
-
     def add_opinion(self, work: bytes, asked_by: str) -> bool:
         with self._lock:
             query = "INSERT OR IGNORE INTO opinions (work, asked_by) VALUES (?, ?)"

@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eth_utils import is_checksum_address
-
 from protocol import canonical
 from protocol.chain import Chain
 from protocol.chain.events import Event, Submitted
@@ -27,7 +25,7 @@ from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
 from protocol.hub import EXPIRY, WAIT_MAX, Refused, Stored, check_write
 from protocol.identity import Key
 from protocol.runspec import RunSpec
-from protocol.signing import StorageReceipt, Voucher
+from protocol.signing import StorageReceipt
 from protocol.verdict import Receipt
 from trainer.hub.database import Database
 from trainer.hub.store import Store
@@ -72,9 +70,8 @@ class Hub:
 
     def __init__(
         self, chain: Chain, run: int, spec: RunSpec, index: EventIndex, store: Store, database: Database, key: Key,
-        quota: Quota | None = None, pay: int = 0,
+        quota: Quota | None = None,
     ) -> None:  # fmt: skip
-        """`pay`: wei that a validator earns with each work it gives its receipt on; 0: there are no vouchers."""
         self.run = run
         self.spec = spec
         self.refused: Counter[str] = Counter()
@@ -84,7 +81,6 @@ class Hub:
         self._db = database
         self._key = key
         self._quota = quota or Quota()
-        self._pay = pay
         self._allowances: dict[str, Allowance] = {}
         self._commitments: dict[bytes, Event] = {}
         self._learning = threading.Lock()
@@ -222,19 +218,6 @@ class Hub:
         if text is None:
             raise Refused("not uploaded", NOT_FOUND)
         return json.loads(text)
-
-    def voucher(self, validator: str) -> dict[str, str]:
-        """All that a validator has earned, signed: it follows from the receipts here, of which each work has one per validator."""
-        if not is_checksum_address(validator):
-            raise Malformed("a validator is named by its checksummed address")
-        judged = self._db.judged(validator)
-        if not self._pay or not judged:
-            raise Refused(
-                "this run pays nothing" if not self._pay else "this validator has no receipts here", NOT_FOUND
-            )
-        promise = Voucher(self.run, validator, judged * self._pay)
-        signature = promise.sign(self._key, self._chain.domain)
-        return {"total": str(promise.total), "signature": "0x" + signature.hex()}
 
     async def file(self, root: bytes, wait: float) -> Any:
         path = self._store.file(root)

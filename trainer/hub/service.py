@@ -21,7 +21,6 @@ from protocol.chain.journal import Journal as Transactions
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
 from protocol.home import write_json
 from protocol.identity import Key
-from protocol.money import parse_tokens
 from protocol.p2p import Host
 from protocol.role import Connection, is_fatal
 from protocol.runspec import RunSpec
@@ -67,8 +66,7 @@ class HubService:
         database = Database(_database(self._layout))
         quota = Quota(h.writes_per_minute, h.bytes_per_hour)
         files = Store(self._layout.hub / "store")
-        pay = parse_tokens(h.pay_per_work, least=0)
-        hub = Hub(chain, c.run, self._spec, index, files, database, self._key, quota, pay)
+        hub = Hub(chain, c.run, self._spec, index, files, database, self._key, quota)
         hub.learn()
         kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept)
