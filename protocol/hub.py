@@ -33,6 +33,7 @@ from protocol.constants import SPEC_BYTES_MAX, WRITE_LIFETIME_SECONDS
 from protocol.deadline import Deadline, Transport, within
 from protocol.errors import BadSignature, HashMismatch, Malformed, MurmurationError, Oversized, Unavailable
 from protocol.identity import Key
+from protocol.pay import SignedVoucher
 from protocol.runspec import RunSpec
 from protocol.signing import Domain, StorageReceipt, Write
 
@@ -215,6 +216,16 @@ class HubClient:
                 yield cursor, bytes.fromhex(value["work"])
             except (KeyError, TypeError, ValueError) as error:
                 raise Malformed("the hub lists a request that is none") from error
+
+    def voucher(self, validator: str, trainer: str) -> SignedVoucher | None:
+        """What the run has promised a validator, signed by its trainer; None while nothing is."""
+        try:
+            answer = self._json(f"vouchers/{validator}")
+        except Refused as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return None
+            raise
+        return SignedVoucher.parse(answer, self._domain, self.run, validator, trainer)
 
     # ---- HTTP ----------------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from node.commands.context import new_key, require_new
+from node.validator import pay
 from node.validator.settings import ValidatorSettings
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Submitted, Withdrawn
 from protocol.chain.types import Validator
+from protocol.chain.wages import Wages
 from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.home import Home, default_home
@@ -20,6 +22,7 @@ from protocol.money import deposit, duration, parse_tokens, tokens
 from protocol.settings import load, write_toml
 
 app = group("Check rollouts, take what is false to court, never punish the honest.")
+pay.register(app)
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
 DEFAULT_HOME = default_home("validator")
 
@@ -46,6 +49,7 @@ def init(
     home: HomeOption = DEFAULT_HOME,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
     first_block: Annotated[int, typer.Option(help="Block of the contracts' deployment.")] = 0,
+    wages: Annotated[str | None, typer.Option(help="Address of the Wages contract, to be paid from.")] = None,
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
@@ -55,6 +59,8 @@ def init(
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
+    if wages is not None:
+        wages = Wages(chain, wages).address
     key = new_key(place, "validator", chain.chain_id, password_file)
     tables = {
         "chain": {
@@ -62,6 +68,8 @@ def init(
         },
         "peers": {"listen": listen, "bootnodes": bootnode},
     }  # fmt: skip
+    if wages is not None:
+        tables["chain"]["wages"] = wages
     write_toml(place.config, tables, "Settings of a Murmuration validator.")
 
     def text() -> None:
