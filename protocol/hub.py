@@ -9,6 +9,7 @@
     GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
     POST /v1/runs/R/opinions               asks the other validators to check a work as well
     GET  /v1/runs/R/opinions?after=N&wait=S   such requests
+    GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
 With `wait` an answer that would be empty is held back up to so many seconds until there is something to say.
 Every write carries an EIP-712 `Write` over (run, method, path, SHA-256 of the body, nonce, expiry) of a seated key, in the
