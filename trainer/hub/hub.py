@@ -164,7 +164,8 @@ class Hub:
         if receipt.validator != address:
             raise Refused("this receipt is another validator's", FORBIDDEN)
         await self.commitment(receipt.work)
-        self._store.note_arrival(data, self.now)  # before it is listed: pay looks it up there
+        if not self._db.has_receipt(receipt.work, address):
+            self._store.note_arrival(data, self.now)  # before it is listed: pay looks it up there
         if self._db.add_receipt(receipt.work, address, data):
             self._store.put("receipts", f"{hashlib.sha256(data).hexdigest()}.json", data)
             await self.notify()
