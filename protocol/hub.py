@@ -9,6 +9,7 @@
     GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
     POST /v1/runs/R/opinions               asks the other validators to check a work as well
     GET  /v1/runs/R/opinions?after=N&wait=S   such requests
+    GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
 With `wait` an answer that would be empty is held back up to so many seconds until there is something to say.
 Every write carries an EIP-712 `Write` over (run, method, path, SHA-256 of the body, nonce, expiry) of a seated key, in the
@@ -33,6 +34,7 @@ from protocol.constants import SPEC_BYTES_MAX, WRITE_LIFETIME_SECONDS
 from protocol.deadline import Deadline, Transport, within
 from protocol.errors import BadSignature, HashMismatch, Malformed, MurmurationError, Oversized, Unavailable
 from protocol.identity import Key
+from protocol.pay import SignedVoucher
 from protocol.runspec import RunSpec
 from protocol.signing import Domain, StorageReceipt, Write
 
@@ -215,6 +217,16 @@ class HubClient:
                 yield cursor, bytes.fromhex(value["work"])
             except (KeyError, TypeError, ValueError) as error:
                 raise Malformed("the hub lists a request that is none") from error
+
+    def voucher(self, validator: str, trainer: str) -> SignedVoucher | None:
+        """What the run has promised a validator, signed by its trainer; None while nothing is."""
+        try:
+            answer = self._json(f"vouchers/{validator}")
+        except Refused as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return None
+            raise
+        return SignedVoucher.parse(answer, self._domain, self.run, validator, trainer)
 
     # ---- HTTP ----------------------------------------------------------------------------------------------------------
 

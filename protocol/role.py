@@ -36,6 +36,8 @@ class ChainSettings(Settings):
     """JSON-RPC endpoint, or several, the preferred one first."""
     contract: str
     """Address of the Runs contract."""
+    wages: str | None = None
+    """Address of the Wages contract, out of which validators are paid."""
     chain_id: int
     """Must be the endpoint's."""
     run: int = Field(ge=1)

@@ -1,4 +1,4 @@
-"""The researcher's own settings: [trainer] and [hub] of run.toml, beside [chain] and [peers] that every role has.
+"""The researcher's own settings: [trainer], [hub] and [pay] of run.toml, beside [chain] and [peers] that every role has.
 
 Nothing here is hashed or agreed upon: contributors and validators never see it. Defaults are INTELLECT-2's recipe
 (arXiv 2505.07291, section 3 and the numbers in its appendix) where it names one.
@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from protocol.errors import UsageError
+from protocol.money import parse_tokens
 from protocol.role import ChainSettings, PeerSettings
 from protocol.settings import Loaded, Settings, load
 from trainer.recipes import RECIPES, Aggregation, Clip, Correction
@@ -184,11 +186,32 @@ class HubSettings(Settings):
     """Quotas per seat."""
 
 
+class PaySettings(Settings):
+    per_work: str = "0"
+    """Tokens owed to a validator for each work it judged in time and not against the chain's verdict; 0 promises nothing."""
+    works_per_step: int = Field(default=1000, ge=1)
+    """Most works of one step that one validator is paid for."""
+
+    @field_validator("per_work")
+    @classmethod
+    def _is_amount(cls, text: str) -> str:
+        try:
+            parse_tokens(text, least=0)
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    @property
+    def wei_per_work(self) -> int:
+        return parse_tokens(self.per_work, least=0)
+
+
 class RunSettings(Settings):
     chain: ChainSettings
     peers: PeerSettings = PeerSettings()
     trainer: TrainSettings
     hub: HubSettings = HubSettings()
+    pay: PaySettings = PaySettings()
 
 
 def load_run(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[RunSettings]:

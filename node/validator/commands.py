@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from node.commands.context import new_key, require_new
-from node.validator import inspection
+from node.validator import inspection, pay
 from node.validator.context import DEFAULT_HOME, HomeOption, open_home
 from node.validator.settings import ValidatorSettings
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Withdrawn
 from protocol.chain.types import Validator
+from protocol.chain.wages import Wages
 from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.home import Home
@@ -21,6 +22,7 @@ from protocol.money import deposit, duration, parse_tokens, tokens
 from protocol.settings import write_toml
 
 app = group("Check rollouts, take what is false to court, never punish the honest.")
+pay.register(app)
 
 
 def _sender(home: Home, settings: ValidatorSettings, password_file: Path | None) -> Sender:
@@ -40,6 +42,7 @@ def init(
     home: HomeOption = DEFAULT_HOME,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
     first_block: Annotated[int, typer.Option(help="Block of the contracts' deployment.")] = 0,
+    wages: Annotated[str | None, typer.Option(help="Address of the Wages contract, to be paid from.")] = None,
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
@@ -49,6 +52,8 @@ def init(
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
+    if wages is not None:
+        wages = Wages(chain, wages).address
     key = new_key(place, "validator", chain.chain_id, password_file)
     tables = {
         "chain": {
@@ -56,6 +61,8 @@ def init(
         },
         "peers": {"listen": listen, "bootnodes": bootnode},
     }  # fmt: skip
+    if wages is not None:
+        tables["chain"]["wages"] = wages
     write_toml(place.config, tables, "Settings of a Murmuration validator.")
 
     def text() -> None:

@@ -38,6 +38,7 @@ HINTS = {
     "TooFewValidators": "verdicts that can be appealed need a jury; approve more validators with `murmur run approve`",
     "TooManyWorks": "split the list",
     "WrongAmount": "the token takes a fee or moves balances by itself; such tokens cannot be used",
+    "SafeERC20FailedOperation": "the token refused the transfer, or is no plain ERC-20; such tokens cannot be used",
     "WrongAddress": "something else was deployed with this key meanwhile; deploy again",
     "ZeroAmount": "there is nothing to do it with",
     "ZeroAddress": "an address is missing",

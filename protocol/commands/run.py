@@ -11,6 +11,7 @@ import typer
 from protocol import runfile
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Funded, RunCreated
+from protocol.chain.wages import Wages
 from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, strip_at
 from protocol.errors import ConfigError, InsufficientFunds
 from protocol.home import PASSWORD_VARIABLE
@@ -36,6 +37,10 @@ def _chain(file: Path) -> Chain:
     chain = Chain(table["rpc"], table["contract"])
     chain.check(table.get("chain_id"))
     return chain
+
+
+def _wages(file: Path, chain: Chain) -> Wages:
+    return Wages(chain, read_toml(file).get("chain", {}).get("wages"))
 
 
 def _run(file: Path) -> int:
@@ -96,6 +101,33 @@ def fund(
         sender.send(chain.approve_tokens(chain.runs.address, wei))
     sender.send(chain.fund(run, wei))
     typer.echo(f"run {run} has {tokens(chain.funds(run).free)} to spend")
+
+
+@app.command("fund-wages")
+def fund_wages(
+    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
+    password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Add to the pot out of which the run's validators are paid."""
+    path = strip_at(file)
+    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount)
+    chain, owner = sender.chain, sender.key.address
+    wages = _wages(path, chain)
+    chain.policy(run)
+    if chain.token_balance(owner) < wei:
+        raise InsufficientFunds(f"{owner} holds {tokens(chain.token_balance(owner))}, fewer than {tokens(wei)}")
+    confirm(
+        "Fill the pot?",
+        [
+            f"{tokens(wei)} from {owner} to the pot of run {run}",
+            "validators take it out with vouchers; the owner gets back only what it signs a voucher to itself for",
+        ],
+        yes,
+    )
+    if chain.allowance(owner, wages.address) < wei:
+        sender.send(chain.approve_tokens(wages.address, wei))
+    sender.send(wages.fund(run, wei))
+    typer.echo(f"the pot of run {run} holds {tokens(wages.pot(run))}")
 
 
 @app.command()
@@ -172,14 +204,17 @@ def show(file: File, as_json: Json = False) -> None:
     path = strip_at(file)
     chain, run = _chain(path), _run(path)
     policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
+    pot = _wages(path, chain).pot(run) if "wages" in read_toml(path).get("chain", {}) else None
     data = {
-        "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved,
+        "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pot,
         "paused": chain.paused(run), "validators": chain.seated_validators(run), "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
     }  # fmt: skip
 
     def text() -> None:
         typer.echo(f"Run {run}: " + ("nothing published yet" if head is None else f"weights at step {head.step}"))
         typer.echo(f"  budget  {tokens(funds.free)} free, {tokens(funds.reserved)} owed")
+        if pot is not None:
+            typer.echo(f"  pot     {tokens(pot)} to pay validators")
         jury = f"; weights are published while there are {policy.jury}" if policy.jury else ""
         typer.echo(f"  bench   {data['validators']} validators{jury}")
         typer.echo(

@@ -15,6 +15,7 @@ from web3.exceptions import Web3RPCError
 
 from protocol.chain import Chain, Sender
 from protocol.chain.client import Call
+from protocol.chain.reverts import HINTS
 from protocol.chain.types import Ref
 from protocol.errors import TransactionReverted, WrongChain
 from protocol.identity import Key
@@ -154,6 +155,6 @@ def test_a_token_that_moves_nothing_is_refused_by_name(world: World, code: str, 
         for call in (world.chain.deposit(world.owner.key.address, TOKEN), world.chain.fund(world.run, TOKEN)):
             with pytest.raises(TransactionReverted) as refused:
                 world.owner.send(call)
-            assert refused.value.reason == reason
+            assert (refused.value.reason, refused.value.hint) == (reason, HINTS[reason])
     finally:
         world.anvil.request("evm_revert", snapshot)

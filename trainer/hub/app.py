@@ -84,6 +84,10 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
         entries = await hub.listing(lambda: database.receipts(after, PAGE), wait)
         return JSONResponse({"entries": [{"id": number, "value": json.loads(data)} for number, data in entries]})
 
+    @app.get(f"{base}/vouchers/{{validator}}")
+    async def voucher(validator: str) -> dict[str, Any]:
+        return hub.voucher(validator)
+
     @app.post(f"{base}/opinions")
     async def add_opinion(request: Request) -> Response:
         await hub.add_opinion(await _body(request), _signed(request))

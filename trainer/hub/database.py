@@ -75,6 +75,11 @@ class Database:
             query = "INSERT OR IGNORE INTO receipts (work, validator, receipt) VALUES (?, ?, ?)"
             return self._db.execute(query, row).rowcount == 1
 
+    def has_receipt(self, work: bytes, validator: str) -> bool:
+        with self._lock:
+            query = "SELECT 1 FROM receipts WHERE work = ? AND validator = ?"
+            return self._db.execute(query, (work, validator)).fetchone() is not None
+
     def receipts(self, after: int, most: int) -> list[tuple[int, bytes]]:
         with self._lock:
             query = "SELECT id, receipt FROM receipts WHERE id > ? ORDER BY id LIMIT ?"

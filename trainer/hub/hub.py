@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from eth_utils import is_checksum_address
+
 from protocol import canonical
 from protocol.chain import Chain
 from protocol.chain.events import Event, Submitted
@@ -162,6 +164,8 @@ class Hub:
         if receipt.validator != address:
             raise Refused("this receipt is another validator's", FORBIDDEN)
         await self.commitment(receipt.work)
+        if not self._db.has_receipt(receipt.work, address):
+            self._store.note_arrival(data, self.now)  # before it is listed: pay looks it up there
         if self._db.add_receipt(receipt.work, address, data):
             self._store.put("receipts", f"{hashlib.sha256(data).hexdigest()}.json", data)
             await self.notify()
@@ -217,6 +221,15 @@ class Hub:
         text = self._db.stored(work)
         if text is None:
             raise Refused("not uploaded", NOT_FOUND)
+        return json.loads(text)
+
+    def voucher(self, validator: str) -> dict[str, Any]:
+        """What the run has promised a validator so far (pay.py)."""
+        if not is_checksum_address(validator):
+            raise Malformed("no address")
+        text = self._store.get("vouchers", f"{validator}.json")
+        if text is None:
+            raise Refused("nothing is owed to this validator yet", NOT_FOUND)
         return json.loads(text)
 
     async def file(self, root: bytes, wait: float) -> Any:

@@ -1,7 +1,7 @@
 """The running hub: HTTP server, SHARDCAST origin, publisher and libp2p host, in one process that holds the trainer key.
 
-Five kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, one removes rollout files
-that nobody needs any more, the origin's serve bytes.
+Six kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, one counts validators' pay,
+one removes rollout files that nobody needs any more, the origin's serve bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Quota
+from trainer.hub.pay import Ledger
 from trainer.hub.publisher import Publisher
 from trainer.hub.server import Server as HttpServer
 from trainer.hub.store import Store
@@ -95,6 +96,9 @@ class HubService:
                     ("publish", publisher.turn, min(0.1, c.poll_seconds)),
                     ("tidy", lambda: self._tidy(chain, files), _TIDY_SECONDS),
                 ]
+                if self._settings.pay.wei_per_work:
+                    ledger = Ledger(chain, c.run, index, files, database, self._key, self._settings.pay)
+                    turns.append(("pay", ledger.turn, max(1.0, c.poll_seconds)))
                 followers = [
                     threading.Thread(target=self._repeat, args=(turn, pause), name=name, daemon=True)
                     for name, turn, pause in turns

@@ -1,7 +1,8 @@
 """Content-addressed files on disk: what is there is complete and hashes to its name.
 
 files/<sha256>            rollout files            receipts/<sha256>.json    verdict receipts
-stored/<work id>.json     storage receipts         partial/                  uploads under way, removed at start
+stored/<work id>.json     storage receipts         arrivals/<sha256>.json    when a receipt came, in block time
+vouchers/<address>.json   validators' pay          partial/                  uploads under way, removed at start
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         shutil.rmtree(root / "partial", ignore_errors=True)
-        for name in ("files", "receipts", "stored", "partial"):
+        for name in ("files", "receipts", "stored", "arrivals", "vouchers", "partial"):
             (root / name).mkdir(parents=True, exist_ok=True)
 
     def file(self, root: bytes) -> Path:
@@ -79,6 +80,22 @@ class Store:
         finally:
             temporary.unlink(missing_ok=True)
 
+    def get(self, kind: str, name: str) -> bytes | None:
+        """A small object; None when there is none."""
+        try:
+            return (self.root / kind / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def note_arrival(self, receipt: bytes, time: int) -> None:
+        """Notes when a receipt came (block time); the first time stands."""
+        if self.arrival(receipt) is None:
+            self.put("arrivals", _named(receipt), b"%d" % time)
+
+    def arrival(self, receipt: bytes) -> int | None:
+        text = self.get("arrivals", _named(receipt))
+        return int(text) if text is not None and text.isdigit() else None
+
     def objects(self, kind: str) -> Iterator[tuple[str, bytes]]:
         """(name, bytes) of all small objects of a kind, oldest first."""
         for path in sorted((self.root / kind).iterdir(), key=lambda path: path.stat().st_mtime_ns):
@@ -90,6 +107,10 @@ class Store:
             raise PreflightError(
                 f"the hub's disk is full: {free >> 20} MiB left", hint="free some space for the hub's store"
             )
+
+
+def _named(data: bytes) -> str:
+    return f"{hashlib.sha256(data).hexdigest()}.json"
 
 
 def _sync(sink: Any) -> None:

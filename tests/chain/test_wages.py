@@ -1,0 +1,86 @@
+"""Pay of validators on the real contracts: what is refused by name, and that a pot pays a promise once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from protocol.chain.client import Chain
+from protocol.chain.wages import Wages
+from protocol.errors import ConfigError, TransactionReverted, WrongChain
+from protocol.identity import Key
+from protocol.signing import Voucher
+from tests.chain.test_bad_input import another_run
+from tests.world import TOKEN, World
+
+
+def opened(world: World, pot: int = 100) -> Wages:
+    wages = Wages(world.chain, world.wages)
+    if pot:
+        world.owner.send(world.chain.approve_tokens(wages.address, pot * TOKEN))
+        world.owner.send(wages.fund(world.run, pot * TOKEN))
+    return wages
+
+
+def signed(world: World, voucher: Voucher, **domain: Any) -> bytes:
+    return voucher.sign(world.trainer.key, replace(world.chain.domain, **domain))
+
+
+def refused(world: World, sender: Key, call: Any) -> str:
+    with pytest.raises(TransactionReverted) as caught:
+        world.sender(sender).send(call)
+    return caught.value.reason
+
+
+def test_a_voucher_pays_what_it_promises_beyond_what_was_paid(world: World) -> None:
+    wages, validator = opened(world), Key.generate()
+    for total in (30, 70):
+        voucher = Voucher(world.run, validator.address, total * TOKEN)
+        world.sender(validator).send(wages.redeem(voucher, signed(world, voucher)))
+        assert world.chain.token_balance(validator.address) == wages.redeemed(world.run, validator.address)
+        assert wages.redeemed(world.run, validator.address) == total * TOKEN
+    assert wages.pot(world.run) == 30 * TOKEN
+    for total in (70, 50):
+        voucher = Voucher(world.run, validator.address, total * TOKEN)
+        assert refused(world, validator, wages.redeem(voucher, signed(world, voucher))) == "ZeroAmount"
+
+
+@pytest.mark.parametrize("fault", ["run", "chain", "contract", "total", "validator", "signer"])
+def test_a_voucher_counts_for_what_was_signed_only(world: World, fault: str) -> None:
+    wages, validator, other = opened(world), Key.generate(), another_run(world)
+    right = Voucher(world.run, validator.address, TOKEN)
+    forgeries: dict[str, Callable[[], bytes]] = {
+        "run": lambda: signed(world, replace(right, run=other)),
+        "chain": lambda: signed(world, right, chain_id=84532),
+        "contract": lambda: signed(world, right, contract=world.chain.court.address),
+        "total": lambda: signed(world, replace(right, total=1)),
+        "validator": lambda: signed(world, replace(right, validator=Key.generate().address)),
+        "signer": lambda: right.sign(validator, world.chain.domain),
+    }
+    assert refused(world, validator, wages.redeem(right, forgeries[fault]())) == "Denied"
+    world.sender(validator).send(wages.redeem(right, signed(world, right)))
+
+
+def test_an_empty_pot_pays_nothing_and_a_small_one_what_it_has(world: World) -> None:
+    wages, validator = opened(world, pot=0), Key.generate()
+    voucher = Voucher(world.run, validator.address, 10 * TOKEN)
+    call = wages.redeem(voucher, signed(world, voucher))
+    assert refused(world, validator, call) == "ZeroAmount"
+    opened(world, pot=4)
+    world.sender(validator).send(call)
+    assert (wages.pot(world.run), wages.redeemed(world.run, validator.address)) == (0, 4 * TOKEN)
+
+
+def test_only_the_wages_of_this_deployment_is_taken(world: World) -> None:
+    with pytest.raises(ConfigError, match="not known"):
+        Wages(world.chain, None)
+    with pytest.raises(ConfigError, match="no contract address"):
+        Wages(world.chain, "0x12")
+    with pytest.raises(WrongChain, match="lies"):
+        Wages(world.chain, world.chain.bonds.address)
+    elsewhere = World.fresh(world.anvil)
+    with pytest.raises(WrongChain, match="pays for Runs"):
+        Wages(Chain(world.anvil.rpc, world.chain.runs.address), elsewhere.wages)
