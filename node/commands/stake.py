@@ -1,4 +1,4 @@
-"""`node stake`, `leave`, `unstake`, `withdraw` and `claim`: the operator's money, sent with the cold key.
+"""`node stake`, `leave`, `unstake`, `rebond`, `withdraw` and `claim`: the operator's money, sent with the cold key.
 
 Each shows what it does and what follows before it asks.
 """
@@ -33,7 +33,7 @@ _CONSENT_SECONDS = 3600
 
 
 def register(app: typer.Typer) -> None:
-    for command in (stake, leave, unstake, withdraw, claim):
+    for command in (stake, leave, unstake, rebond, withdraw, claim):
         app.command()(command)
 
 
@@ -151,6 +151,25 @@ def _require_released(chain: Chain, run: int, seat: Seat) -> None:
             else f"work can be challenged for {duration(wait)} more"
         )
         raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
+
+
+def rebond(
+    amount: Annotated[str, typer.Argument(help="Tokens to leave in stake after all.")],
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Take unstaked tokens that were not withdrawn back into stake, where they can back a seat again."""
+    place = open_home(home)
+    chain, wei = open_chain(settings(place).value), parse_tokens(amount)
+    sender = operator_sender(place, chain, password_file, operator_keystore)
+    leaving = chain.account(sender.key.address).leaving
+    if wei > leaving:
+        raise InsufficientFunds(f"{tokens(leaving)} of {sender.key.address} are leaving", hint="node status")
+    confirm("Rebond?", [f"{tokens(wei)} stay staked; the rest can be withdrawn as before"], yes)
+    sender.send(chain.rebond(wei))
+    typer.echo(f"{tokens(chain.account(sender.key.address).free)} of stake are free to back a seat")
 
 
 def withdraw(

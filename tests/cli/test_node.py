@@ -81,9 +81,12 @@ def test_init_refuses_what_cannot_be_right_and_makes_nothing(
 
 EVERY = [
     ["start"], ["status"], ["stake", "--yes"], ["leave", "--yes"], ["unstake", "1", "--yes"], ["withdraw"], ["claim"],
-    ["submissions"], ["config", "show"], ["appeal", "00", "--yes"],
+    ["submissions"], ["config", "show"], ["appeal", "00", "--yes"], ["rotate", "--yes"], ["rebond", "1", "--yes"],
+    ["offer", "nobody", "--yes"], ["accept", "0x" + "11" * 20, "--yes"],
 ]  # fmt: skip
-WITH_KEYS = [["start"], ["stake", "--yes"], ["leave", "--yes"], ["unstake", "1", "--yes"], ["withdraw"]]
+WITH_KEYS = [
+    ["start"], ["stake", "--yes"], ["leave", "--yes"], ["unstake", "1", "--yes"], ["withdraw"], ["rebond", "1", "--yes"],
+]  # fmt: skip
 WITH_CHAIN = [["status"], ["stake", "--yes"], ["leave", "--yes"], ["unstake", "1", "--yes"], ["withdraw"], ["claim"],
               ["appeal", "00", "--yes"], ["start"]]  # fmt: skip
 
