@@ -209,18 +209,19 @@ def measure(
     """What the limits of a run spec are about (protocol/runspec.py, SamplingLimits), of one sequence of at least one token.
 
     Margins of single tokens are not clipped, so that one token among ten thousand is seen; means are of clipped ones. Chunks
-    are those of TOPLOC, the short last one included.
+    are those of TOPLOC, the short last one included; of fewer tokens than a chunk has, the mean is taken as if the rest were
+    exact: else one honest rounding in an answer of two tokens would look like a habit.
     """
     starts = np.arange(0, len(scores.margins), TOPLOC_CHUNK)
     mismatched = scores.margins > mismatch_above
     clipped = np.minimum(scores.margins, margin_clip)
-    sizes = np.diff(np.append(starts, len(clipped)))
+    sizes = np.maximum(np.diff(np.append(starts, len(clipped))), TOPLOC_CHUNK)
     return {
         "token_margin": _worst(scores.margins, "token"),
         "chunk_mismatches": _worst(np.add.reduceat(mismatched.astype(np.float64), starts), "chunk"),
         "sequence_mismatches": Measured(float(mismatched.sum()), "the sequence"),
         "chunk_mean_margin": _worst(np.add.reduceat(clipped, starts) / sizes, "chunk"),
-        "mean_margin": Measured(float(clipped.mean()), "the sequence"),
+        "mean_margin": Measured(float(clipped.sum()) / max(len(clipped), TOPLOC_CHUNK), "the sequence"),
         "logprob_error": _worst(np.abs(scores.logprobs - claimed), "token"),
     }
 

@@ -70,6 +70,8 @@ class Swarm:
         self._network = networks.Name.BASE_SEPOLIA if settings.base else networks.Name.ANVIL
         self.deployment: Deployment | None = None
         self._addresses: dict[str, str] = {}
+        self._commands: set[subprocess.Popen[str]] = set()
+        self._interrupted = False
         self._owner_busy = Lock()  # one sender per key: commands of the owner run one after the other
         self._environment = {**settings.environment, "MURMUR_PASSWORD": PASSWORD}
 
@@ -90,14 +92,18 @@ class Swarm:
         self.owner = self._keystore("owner", Key.generate())
         self._write_run_file(trainer="0x" + "0" * 40, contract="0x" + "0" * 40, bootnode="")
         with ThreadPoolExecutor(2) as pool:
-            say("deploying the contracts; building and warming up the policy")
-            policy = pool.submit(self._make_policy)
-            self._create_run(say)
-            say("nodes and validators stake")
-            list(pool.map(self._add_validator, range(self.settings.validators)))
-            nodes = [""] * self.settings.honest + list(self.settings.cheats)
-            list(pool.map(self._add_node, range(len(nodes)), nodes))
-            policy.result()
+            try:
+                say("deploying the contracts; building and warming up the policy")
+                policy = pool.submit(self._make_policy)
+                self._create_run(say)
+                say("nodes and validators stake")
+                list(pool.map(self._add_validator, range(self.settings.validators)))
+                nodes = [""] * self.settings.honest + list(self.settings.cheats)
+                list(pool.map(self._add_node, range(len(nodes)), nodes))
+                policy.result()
+            except BaseException:  # the pool waits for its threads, and they for commands that nobody needs any more
+                self._interrupt_commands()
+                raise
         self.nodes.sort(key=lambda member: member.name)
         self.validators.sort(key=lambda member: member.name)
         say("starting trainer, hub, relay, validators and nodes")
@@ -143,23 +149,36 @@ class Swarm:
 
     def murmur(self, *arguments: str | Path) -> str:
         """Runs one command to its end and returns what it printed. Raises CommandFailed."""
-        done = subprocess.run(
+        shown = " ".join(["murmur", *map(str, arguments)])
+        command = subprocess.Popen(
             [sys.executable, "-m", "protocol", *map(str, arguments)],
             env={**os.environ, **self._environment},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  one system call
         )
-        if done.returncode:
-            shown = " ".join(["murmur", *map(str, arguments)])
-            raise CommandFailed(
-                f"`{shown}` ended with {done.returncode}:\n{done.stderr.strip() or done.stdout.strip()}"
-            )
-        return done.stdout
+        self._commands.add(command)
+        if self._interrupted:
+            command.kill()
+        try:
+            out, err = command.communicate(timeout=COMMAND_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise CommandFailed(f"`{shown}` took longer than {COMMAND_SECONDS} s") from error
+        finally:
+            command.kill()
+            command.wait()
+            self._commands.discard(command)
+        if command.returncode:
+            raise CommandFailed(f"`{shown}` ended with {command.returncode}:\n{err.strip() or out.strip()}")
+        return out
+
+    def _interrupt_commands(self) -> None:
+        self._interrupted = True
+        for command in list(self._commands):
+            command.kill()
 
     def json(self, *arguments: str | Path) -> dict[str, Any]:
         return dict(json.loads(self.murmur(*arguments, "--json")))

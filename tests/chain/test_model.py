@@ -13,7 +13,7 @@ from swarm.anvil import Anvil
 
 from protocol.chain.types import Ref, Stage
 from tests.chain.model import Place, Run, Seat
-from tests.chain.twins import NODES, OPERATORS, OWNERS, PEOPLE, TRAINER, VALIDATORS, Disagreement, Twins
+from tests.chain.twins import NODES, OPERATORS, OWNERS, PEOPLE, POLICIES, TRAINER, VALIDATORS, Disagreement, Twins
 
 CLOSED = (Stage.UPHELD, Stage.UNDECIDED, Stage.CLEARED)
 
@@ -463,8 +463,6 @@ FAULTS: dict[str, tuple[str, Any]] = {
     "an appeal is free for a validator": ("Case.parties", property(lambda case: [case.challenger])),
     "no work can be disputed": ("Run.in_window", lambda r, w, now: False),
     "a hard case stops no pay": ("Seat.open_hard", property(lambda seat: 0)),
-    "an old key goes on working": ("Seat.key", property(lambda seat: seat.node)),
-    "who vouched for a false sample loses nothing": ("Model.impeach", lambda *_: None),
     "a conviction takes no penalty": ("Model._convict", lambda m, r, seat, case, at: setattr(seat, "swept", True)),
 }
 
@@ -475,3 +473,25 @@ def test_a_model_with_other_rules_is_found_out(twins: Twins, monkeypatch: pytest
     monkeypatch.setattr(f"tests.chain.model.{place}", other)
     with pytest.raises(Disagreement):
         drive(twins, 30, 40, Phase.generate)
+
+
+def test_the_twins_notice_an_old_key_that_goes_on_working(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins.start_over()
+    twins.rotate(OPERATORS[0], 1, NODES[0].address, NODES[3])
+    twins.publish(TRAINER, 1, 1)
+    monkeypatch.setattr("tests.chain.model.Seat.key", property(lambda seat: seat.node))
+    with pytest.raises(Disagreement):
+        twins.submit(NODES[0], 1, 1, 0, twins.model.runs[1].publications[1].beacon, [(b"\x01" * 32, 5)])
+
+
+def test_the_twins_notice_an_impeachment_that_costs_nothing(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins.start_over()
+    beacon = twins.model.runs[2].publications[0].beacon
+    twins.submit(NODES[0], 2, 0, 0, beacon, [(b"\x01" * 32, 5)])
+    ref = Ref(NODES[0].address, 0, 0, b"\x01" * 32)
+    twins.accuse(VALIDATORS[0], 2, ref, 3, VALIDATORS[1], 3)
+    twins.wait_until(twins.now + POLICIES[1].appeal + 1)
+    twins.settle(OPERATORS[0], 2, NODES[0].address, 1)
+    monkeypatch.setattr("tests.chain.model.Model._lose_bond", lambda *_: None)
+    with pytest.raises(Disagreement):
+        twins.impeach(OPERATORS[1], 2, ref, 1, VALIDATORS[2], 1)

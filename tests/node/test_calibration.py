@@ -114,8 +114,6 @@ def test_a_calibration_can_be_loaded_and_its_limits_are_a_specs(
     assert runspec.ComputationLimits.model_validate(found.computation)
     assert runspec.SamplingLimits.model_validate(found.sampling)
     shipped = load("tiny-qwen3-float32-cpu", tmp_path)
-    of_chunks = found.sampling.pop("chunk_mean_margin")  # measured since the shipped one was made
-    assert of_chunks == {"soft": "0.01", "hard": "0.04"}
     assert (found.computation, found.sampling) == (shipped.computation, shipped.sampling), "the floors, again"
 
 

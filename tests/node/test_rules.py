@@ -436,7 +436,10 @@ def test_a_chunk_of_small_margins_is_judged_where_the_spec_has_a_limit(
     table = tiny_run.spec.model_dump()
     table["verification"]["sampling"] |= {"mean_margin": {"soft": "1", "hard": "1"}}
     outcomes = []
-    for limit in (None, {"soft": "0.008", "hard": "0.032"}, {"soft": "0.002", "hard": "0.008"}):
+    most = 0.009 * min(32, max(len(sample.completion) for sample in tiny_run.read(made).samples)) / 32
+    soft = {"soft": f"{most / 1.1:.6f}", "hard": f"{most * 4:.6f}"}
+    hard = {"soft": f"{most / 4:.6f}", "hard": f"{most / 1.1:.6f}"}
+    for limit in (None, soft, hard):
         table["verification"]["sampling"]["chunk_mean_margin"] = limit
         spec = RunSpec.model_validate(table)
         run = replace(tiny_run, spec=spec, context=replace(tiny_run.context, spec=spec))

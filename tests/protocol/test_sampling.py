@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from node.engine import noise as torch_noise
+from node.validator.calibration.fit import FLOORS
 from protocol import sampling
 
 FULL = 0xFFFFFFFF
@@ -212,8 +213,18 @@ def test_one_token_among_ten_thousand_is_seen_though_no_mean_shows_it() -> None:
         assert found["chunk_mismatches"] == sampling.Measured(1.0, f"chunk {place // 32}")
         assert found["sequence_mismatches"].value == 1
         assert found["mean_margin"].value < 0.005  # what an average alone would have let pass
-        size = 16 if place >= 9_984 else 32
-        assert found["chunk_mean_margin"] == sampling.Measured(pytest.approx(0.5 / size), f"chunk {place // 32}")
+        assert found["chunk_mean_margin"] == sampling.Measured(pytest.approx(0.5 / 32), f"chunk {place // 32}")
+
+
+@pytest.mark.parametrize("length", [1, 2, 8, 33])
+def test_one_honest_rounding_in_a_short_answer_is_no_habit(length: int) -> None:
+    """0.06 is the largest margin that honest bf16 work was seen with; no mean may make more of it than the token is."""
+    margins = np.zeros(length)
+    margins[-1] = 0.06
+    found = sampling.measure(sampling.TokenScores(margins, np.zeros(length)), np.zeros(length), **LIMITS)
+    assert found["mean_margin"].value < FLOORS["mean_margin"]
+    assert found["chunk_mean_margin"].value < FLOORS["chunk_mean_margin"]
+    assert found["token_margin"].value == 0.06
 
 
 def test_a_run_of_small_margins_shows_in_its_chunk() -> None:
