@@ -12,8 +12,11 @@ import sys
 from pathlib import Path
 
 COMMANDS = frozenset(
-    {"appeal", "claim", "config", "init", "leave", "stake", "start", "status", "submissions", "unstake", "withdraw"}
-)
+    {
+        "accept", "appeal", "claim", "config", "init", "leave", "offer", "rebond", "rotate", "stake", "start", "status",
+        "submissions", "unstake", "withdraw",
+    }
+)  # fmt: skip
 """Commands of node/commands; a test holds the two together."""
 
 
