@@ -13,9 +13,8 @@ from swarm.anvil import Anvil
 from tests.tiny_run import TinyRun
 from tests.world import World
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell starts background jobs so, and what the tests start inherits it
+# A shell starts background jobs with SIGINT ignored, and whatever the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

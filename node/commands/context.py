@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,8 @@ OperatorKeystore = Annotated[
     Path | None, typer.Option(help="Keystore of the operator's cold key, if it lies elsewhere.")
 ]
 DEFAULT_HOME = default_home("node")
+CONSENT_SECONDS = 3600
+"""How long a node key's consent to a seat is good for, in block time."""
 
 
 def open_home(path: Path) -> Home:
@@ -46,6 +49,28 @@ def open_chain(node: NodeSettings) -> Chain:
     chain = Chain(node.chain.rpc, node.chain.contract, timeout=node.chain.timeout_seconds)
     chain.check(node.chain.chain_id)
     return chain
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a command has at hand that the cold key sends."""
+
+    home: Home
+    chain: Chain
+    run: int
+    sender: Sender
+
+    @property
+    def node(self) -> str:
+        """Address of the node's present key."""
+        return self.home.address("node")
+
+
+def open_operation(home: Path, password_file: Path | None, keystore: Path | None) -> Operation:
+    place = open_home(home)
+    node = settings(place).value
+    chain = open_chain(node)
+    return Operation(place, chain, node.chain.run, operator_sender(place, chain, password_file, keystore))
 
 
 def operator_sender(home: Home, chain: Chain, password_file: Path | None, keystore: Path | None) -> Sender:

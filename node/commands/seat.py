@@ -12,14 +12,13 @@ from eth_utils import is_address, keccak, to_checksum_address
 
 from node import journal
 from node.commands.context import (
+    CONSENT_SECONDS,
     DEFAULT_HOME,
     HomeOption,
     OperatorKeystore,
     new_key,
-    open_chain,
     open_home,
-    operator_sender,
-    settings,
+    open_operation,
 )
 from node.journal import Journal
 from protocol.chain import Chain
@@ -31,7 +30,6 @@ from protocol.identity import Key
 from protocol.money import duration, tokens
 from protocol.signing import Join
 
-_CONSENT_SECONDS = 3600
 _NEXT = "node-next"
 """Keystore of a key that has not taken over yet."""
 _NOBODY = "0x" + "0" * 40
@@ -50,13 +48,12 @@ def rotate(
 ) -> None:
     """Give the seat a new node key. The node must not be running; interrupted, the same command goes on."""
     place = open_home(home)
-    node = settings(place).value
-    chain, run = open_chain(node), node.chain.run
+    place.require_config()
     with place.lock():
-        old = place.address("node")
-        seat = _own_seat(chain, run, old)
         _require_delivered(place)
-        sender = operator_sender(place, chain, password_file, operator_keystore)
+        o = open_operation(home, password_file, operator_keystore)
+        chain, run, sender, old = o.chain, o.run, o.sender, o.node
+        seat = _seat(chain, run, old)
         confirm(
             "Rotate the key?",
             [
@@ -68,7 +65,7 @@ def rotate(
         )
         new = new_key(place, _NEXT, chain.chain_id, password_file)
         if chain.seat_name(run, new.address) == new.address:  # else a command that was interrupted had got that far
-            deadline = chain.block().time + _CONSENT_SECONDS
+            deadline = chain.block().time + CONSENT_SECONDS
             join = Join(run, sender.key.address, new.address, keccak(new.peer), seat.hardware, deadline)
             sender.send(chain.rotate(run, old, new.address, new.peer, deadline, join.sign(new, chain.domain)))
         _take_over(place, old, new)
@@ -76,7 +73,7 @@ def rotate(
     typer.echo(f"next: send some ETH to {new.address}, then: node start", err=True)
 
 
-def _own_seat(chain: Chain, run: int, node: str) -> Seat:
+def _seat(chain: Chain, run: int, node: str) -> Seat:
     seat = chain.seat(run, node)
     if seat.role == Role.NONE:
         raise UsageError(f"{node} holds no seat in run {run}", hint="take one with `node stake`")
@@ -100,14 +97,19 @@ def _require_delivered(place: Home) -> None:
 
 
 def _take_over(place: Home, old: str, new: Key) -> None:
-    """The new key lies where the node looks for its key; the old one, and the journal of what it sent, are kept."""
+    """The new key lies where the node looks for its key; the old one, and the journal of what it sent, are kept.
+
+    There is a node key at every moment: a command that is killed here finds one and goes on.
+    """
     transactions = place.data / "transactions.sqlite"
     for suffix in ("", "-wal", "-shm"):
         path = transactions.with_name(transactions.name + suffix)
         if path.exists():
             path.rename(path.with_name(f"transactions-{old}.sqlite{suffix}"))
-    place.keystore("node").rename(place.keystore(f"node-{old}"))
-    place.keystore(_NEXT).rename(place.keystore("node"))
+    kept = place.keystore(f"node-{old}")
+    if not kept.exists():
+        kept.hardlink_to(place.keystore("node"))
+    place.keystore(_NEXT).replace(place.keystore("node"))
 
 
 def offer(
@@ -123,11 +125,9 @@ def offer(
     if to != "nobody" and not is_address(to):
         raise UsageError(f"{to!r} is no address")
     taker = _NOBODY if to == "nobody" else to_checksum_address(to)
-    place = open_home(home)
-    node = settings(place).value
-    chain, run, address = open_chain(node), node.chain.run, place.address("node")
-    seat = _own_seat(chain, run, address)
-    sender = operator_sender(place, chain, password_file, operator_keystore)
+    o = open_operation(home, password_file, operator_keystore)
+    chain, run, address = o.chain, o.run, o.node
+    seat = _seat(chain, run, address)
     consequences = (
         [f"calls off what was offered of {address}"]
         if taker == _NOBODY
@@ -138,7 +138,7 @@ def offer(
         ]
     )
     confirm("Offer the seat?", consequences, yes)
-    sender.send(chain.offer(run, address, taker))
+    o.sender.send(chain.offer(run, address, taker))
     typer.echo("called off" if taker == _NOBODY else f"offered; next, by {taker}: node accept {address}")
 
 
@@ -152,11 +152,9 @@ def accept(
     """Take over a seat that another operator has offered, with its stake, rewards and open cases."""
     if not is_address(node):
         raise UsageError(f"{node!r} is no address")
-    place = open_home(home)
-    own = settings(place).value
-    chain, run, address = open_chain(own), own.chain.run, to_checksum_address(node)
-    seat = _own_seat(chain, run, address)
-    sender = operator_sender(place, chain, password_file, operator_keystore)
+    o = open_operation(home, password_file, operator_keystore)
+    chain, run, address = o.chain, o.run, to_checksum_address(node)
+    seat = _seat(chain, run, address)
     ready, pending = chain.claimable(run, address)
     reward, now = chain.policy(run).reward, chain.block().time
     serves = "works" if seat.serves(now) else f"gave up its seat {duration(now - seat.until)} ago"
@@ -169,5 +167,5 @@ def accept(
         ],
         yes,
     )
-    sender.send(chain.accept(run, address))
-    typer.echo(f"{sender.key.address} operates {address} now")
+    o.sender.send(chain.accept(run, address))
+    typer.echo(f"{o.sender.key.address} operates {address} now")

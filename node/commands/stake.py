@@ -11,11 +11,13 @@ import typer
 from eth_utils import keccak
 
 from node.commands.context import (
+    CONSENT_SECONDS,
     DEFAULT_HOME,
     HomeOption,
     OperatorKeystore,
     open_chain,
     open_home,
+    open_operation,
     operator_sender,
     settings,
 )
@@ -29,7 +31,6 @@ from protocol.money import deposit, duration, parse_tokens, tokens
 from protocol.signing import Join
 
 Hardware = Annotated[int, typer.Option(min=0, max=255, help="Hardware class of this machine, as the run numbers them.")]
-_CONSENT_SECONDS = 3600
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +82,7 @@ def stake(
     if wei:
         deposit(sender, sender.key.address, wei)
     if not seated:
-        deadline = chain.block().time + _CONSENT_SECONDS
+        deadline = chain.block().time + CONSENT_SECONDS
         join = Join(run, sender.key.address, node_key.address, keccak(node_key.peer), hardware, deadline)
         consent = join.sign(node_key, chain.domain)
         sender.send(chain.join(run, node_key.address, node_key.peer, hardware, deadline, consent))
@@ -96,17 +97,14 @@ def leave(
     yes: Yes = False,
 ) -> None:
     """Give up the seat; what was earned stays claimable, and the stake stays locked for as long as work can be challenged."""
-    place = open_home(home)
-    node = settings(place).value
-    chain, run = open_chain(node), node.chain.run
-    sender = operator_sender(place, chain, password_file, operator_keystore)
-    locked = duration(chain.policy(run).span)
+    o = open_operation(home, password_file, operator_keystore)
+    locked = duration(o.chain.policy(o.run).span)
     confirm(
         "Leave the run?",
-        [f"{place.address('node')} stops working for run {run}", f"its stake stays locked for {locked}"],
+        [f"{o.node} stops working for run {o.run}", f"its stake stays locked for {locked}"],
         yes,
     )
-    sender.send(chain.leave(run, place.address("node")))
+    o.sender.send(o.chain.leave(o.run, o.node))
     typer.echo(f"left; next, in {locked}: node unstake AMOUNT, then node withdraw")
 
 
@@ -118,10 +116,8 @@ def unstake(
     yes: Yes = False,
 ) -> None:
     """Start the way out for free stake; it can be slashed until it is withdrawn."""
-    place = open_home(home)
-    node = settings(place).value
-    chain, run, address = open_chain(node), node.chain.run, place.address("node")
-    sender = operator_sender(place, chain, password_file, operator_keystore)
+    o = open_operation(home, password_file, operator_keystore)
+    chain, run, sender, address = o.chain, o.run, o.sender, o.node
     delay = duration(chain.withdrawal_delay())
     wei = parse_tokens(amount)
     free, seat, now = chain.account(sender.key.address).free, chain.seat(run, address), chain.block().time
@@ -161,24 +157,22 @@ def rebond(
     yes: Yes = False,
 ) -> None:
     """Take unstaked tokens that were not withdrawn back into stake, where they can back a seat again."""
-    place = open_home(home)
-    chain, wei = open_chain(settings(place).value), parse_tokens(amount)
-    sender = operator_sender(place, chain, password_file, operator_keystore)
-    leaving = chain.account(sender.key.address).leaving
+    o, wei = open_operation(home, password_file, operator_keystore), parse_tokens(amount)
+    operator = o.sender.key.address
+    leaving = o.chain.account(operator).leaving
     if wei > leaving:
-        raise InsufficientFunds(f"{tokens(leaving)} of {sender.key.address} are leaving", hint="node status")
+        raise InsufficientFunds(f"{tokens(leaving)} of {operator} are leaving", hint="node status")
     confirm("Rebond?", [f"{tokens(wei)} stay staked; the rest can be withdrawn as before"], yes)
-    sender.send(chain.rebond(wei))
-    typer.echo(f"{tokens(chain.account(sender.key.address).free)} of stake are free to back a seat")
+    o.sender.send(o.chain.rebond(wei))
+    typer.echo(f"{tokens(o.chain.account(operator).free)} of stake are free to back a seat")
 
 
 def withdraw(
     home: HomeOption = DEFAULT_HOME, operator_keystore: OperatorKeystore = None, password_file: PasswordFile = None
 ) -> None:
     """Pay out unstaked tokens whose time has come."""
-    place = open_home(home)
-    chain = open_chain(settings(place).value)
-    sent = operator_sender(place, chain, password_file, operator_keystore).send(chain.withdraw())
+    o = open_operation(home, password_file, operator_keystore)
+    sent = o.sender.send(o.chain.withdraw())
     typer.echo(f"withdrew {tokens(sent.event(Withdrawn).amount)}")
 
 

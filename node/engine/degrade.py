@@ -1,4 +1,4 @@
-"""Cheaper or older weights, made of a loaded model in place: what a cheat may compute with instead of the published ones.
+"""Cheaper weights, made of a loaded model in place: what a cheat may compute with instead of the published ones.
 
 For calibration (which limits tell them from honest work?), tests and benchmarks; no worker uses it. Loading the version again
 (`TorchEngine.load`) undoes it. Quantisation is of weights only, symmetric with one scale per output channel, of the linear
@@ -8,7 +8,7 @@ were, so that these are the mildest of their kind. Values are rounded and kept i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -42,16 +42,6 @@ def add_noise(model: nn.Module, relative: float, seed: int = 0) -> None:
             exact = tensor.float()
             noise = torch.randn(tensor.shape, generator=generator).to(tensor.device)
             tensor.copy_(exact + relative * exact.square().mean().sqrt() * noise)
-
-
-def interpolate(model: nn.Module, other: Mapping[str, Tensor], share: float) -> None:
-    """Moves every stored tensor by `share` of the way to `other`'s of that name; 1 makes it `other`.
-
-    Raises KeyError where `other` lacks a tensor.
-    """
-    with torch.no_grad():
-        for name, tensor in stored_tensors(model).items():
-            tensor.lerp_(other[name].to(tensor), share)
 
 
 DEGRADATIONS: dict[str, Degradation] = {

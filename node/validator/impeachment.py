@@ -13,8 +13,8 @@ from node.validator.record import CaseName, Record
 from node.validator.rests import Rests
 from protocol.chain import Sender
 from protocol.chain.events import Impeached
-from protocol.chain.types import Case, Ref, Stage
-from protocol.errors import MurmurationError, TransactionReverted
+from protocol.chain.types import Ref, Stage
+from protocol.errors import MurmurationError, TransactionReverted, Unavailable
 from protocol.money import tokens
 from protocol.role import Connection, is_fatal
 from protocol.verdict import Outcome, Receipt
@@ -34,48 +34,48 @@ class Impeachment:
         self._c = connection
         self._sender = sender
         self._receipts = receipts
-        self._cases: dict[CaseName, Case] = {}
+        self._false: dict[CaseName, int] = {}
         self._done: set[tuple[bytes, str]] = set()
         self._rests = Rests(retry_seconds)
 
     def turn(self, record: Record) -> None:
         """Impeaches whoever vouched for what was convicted, as far as their receipts are known by now."""
         for name, ref in record.convictions.items():
-            if name not in self._rests:
+            if name in self._rests:
+                continue
+            try:
                 self._look(name, ref)
+            except MurmurationError as error:
+                if is_fatal(error):
+                    raise
+                log.warning("who accepted %s cannot be impeached yet: %s", ref.root.hex()[:12], error)
+                self._rests.add(name)
 
     def _look(self, name: CaseName, ref: Ref) -> None:
         work = ref.work_id(self._c.run)
         for validator, receipt in self._receipts(work).items():
-            if (
-                receipt.outcome is not Outcome.ACCEPT
-                or validator == self._c.key.address
-                or (work, validator) in self._done
-            ):
+            if validator == self._c.key.address or (work, validator) in self._done:
                 continue
-            try:
-                self._impeach(name, ref, work, receipt)
-            except MurmurationError as error:
-                if is_fatal(error):
-                    raise
-                log.warning("%s cannot be impeached yet: %s", validator, error)
-                self._rests.add(name)
-                return
+            if receipt.outcome is Outcome.ACCEPT and self._samples(name) & receipt.samples:
+                self._impeach(name[1], ref, receipt)
             self._done.add((work, validator))
 
-    def _impeach(self, name: CaseName, ref: Ref, work: bytes, accepted: Receipt) -> None:
-        seat, number = name
-        case = self._cases.get(name) or self._c.chain.case(self._c.run, seat, number)
-        if case.stage != Stage.UPHELD:
-            return
-        self._cases[name] = case
-        if case.samples & accepted.samples == 0:
-            return  # it vouched for other samples of the file
+    def _samples(self, name: CaseName) -> int:
+        """Those that the case found false. Raises Unavailable from an endpoint that does not know of its end yet."""
+        if name not in self._false:
+            case = self._c.chain.case(self._c.run, *name)
+            if case.stage != Stage.UPHELD:
+                raise Unavailable(f"case {name[1]} against {name[0]} is not upheld where it was asked about")
+            self._false[name] = case.samples
+        return self._false[name]
+
+    def _impeach(self, number: int, ref: Ref, accepted: Receipt) -> None:
+        work = ref.work_id(self._c.run).hex()
         try:
             call = self._c.chain.impeach(self._c.run, ref, number, accepted.on_chain())
-            sent = self._sender.send(call, name=f"impeach/{work.hex()}/{accepted.validator}")
+            sent = self._sender.send(call, name=f"impeach/{work}/{accepted.validator}")
         except TransactionReverted as error:
-            log.info("%s is not impeached for %s: %s", accepted.validator, work.hex()[:12], error)
+            log.info("%s is not impeached for %s: %s", accepted.validator, work[:12], error)
             return
         taken = tokens(sent.event(Impeached).slashed)
-        log.warning("impeached %s, who had accepted %s: it lost %s", accepted.validator, work.hex()[:12], taken)
+        log.warning("impeached %s, who had accepted %s: it lost %s", accepted.validator, work[:12], taken)

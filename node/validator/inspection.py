@@ -166,11 +166,9 @@ def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
 
 def _evidence(home: Path) -> EvidenceStore:
     from node.validator.evidence import EvidenceStore
-    from node.validator.settings import JudgeSettings
 
-    place = Home(home, "validator")
-    place.require_config()
-    return EvidenceStore(place.data / "evidence", JudgeSettings().evidence_most, JudgeSettings().evidence_days)
+    place, settings = open_home(home)
+    return EvidenceStore(place.data / "evidence", settings.judge.evidence_most, settings.judge.evidence_days)
 
 
 def _own_weights(home: Path, step: int) -> Path | None:

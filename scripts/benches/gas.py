@@ -15,10 +15,10 @@ from eth_utils import keccak
 from swarm.anvil import Anvil
 
 from benches import Bench, Cost
-from protocol.chain import artifacts
 from protocol.chain.client import Call
 from protocol.chain.sender import Sent
 from protocol.chain.types import Ref
+from protocol.chain.wages import Wages
 from protocol.identity import Key
 from protocol.signing import Join, Verdict, Voucher
 from protocol.verdict import Outcome
@@ -151,13 +151,13 @@ def _money(bench: Bench, field: _Field) -> None:
         claims.append(field.send(stranger, chain.claim(world.run, node.address)).gas_used)
     _add(bench, "claim, an operator's first", claims[0], CLAIM, 85_000)
     _add(bench, "claim", claims[1], CLAIM, 85_000)
-    wages = chain.web3.eth.contract(address=world.wages, abi=artifacts.load("Wages").abi).functions
-    world.owner.send(chain.approve_tokens(world.wages, 1000 * TOKEN))
-    world.owner.send(Call("funding wages", wages.fund(world.run, 1000 * TOKEN)))
+    wages = Wages(chain, world.wages)
+    world.owner.send(chain.approve_tokens(wages.address, 1000 * TOKEN))
+    world.owner.send(wages.fund(world.run, 1000 * TOKEN))
     validator = field.validators[0].address
     for total, name in ((TOKEN, "redeem, a validator's first"), (2 * TOKEN, "redeem")):
-        signature = Voucher(world.run, validator, total).sign(world.trainer.key, chain.domain)
-        call = Call("redeeming a voucher", wages.redeem(world.run, validator, total, signature))
+        voucher = Voucher(world.run, validator, total)
+        call = wages.redeem(voucher, voucher.sign(world.trainer.key, chain.domain))
         _add(bench, name, field.send(stranger, call).gas_used)
 
 

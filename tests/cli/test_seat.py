@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from node import journal as states
@@ -55,6 +57,24 @@ def test_an_interrupted_rotation_goes_on_with_the_same_key(
     assert seated.run("rotate", "--yes").code == 0
     assert seated.home.address("node") == planned
     assert world.chain.block_number() == blocks, "nothing was sent twice"
+    assert world.chain.seat_name(world.run, planned) == old
+
+
+def test_a_rotation_killed_while_keys_change_places_goes_on(
+    seated: Contributor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every single step of it."""
+    world, old = seated.world, seated.node
+    (seated.home.data / "transactions.sqlite").write_bytes(b"what the old key sent")
+    for step in ("rename", "hardlink_to", "replace"):
+        with monkeypatch.context() as broken:
+            broken.setattr(Path, step, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            assert seated.run("rotate", "--yes").code == 130
+        assert seated.home.address("node") == old, step
+    planned = seated.home.address("node-next")
+    assert seated.run("rotate", "--yes").code == 0
+    assert seated.home.address("node") == planned
+    assert seated.home.address(f"node-{old}") == old
     assert world.chain.seat_name(world.run, planned) == old
 
 

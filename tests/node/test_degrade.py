@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from node.engine import TorchEngine
-from node.engine.degrade import DEGRADATIONS, add_noise, interpolate, quantise_integer
+from node.engine.degrade import DEGRADATIONS, add_noise, quantise_integer
 from node.engine.weights import stored_tensors
 from tests.tiny_run import TinyRun
 
@@ -61,15 +61,6 @@ def test_noise_has_the_size_it_is_asked_for(loaded: nn.Module, relative: float) 
     for name, tensor in stored_tensors(loaded).items():
         if tensor.numel() > 1000:
             assert relative_change(before[name], tensor.detach()) == pytest.approx(relative, rel=0.1)
-
-
-def test_interpolation_goes_all_the_way_and_half_of_it(loaded: nn.Module) -> None:
-    before = copies(loaded)
-    other = {name: tensor + 1 for name, tensor in before.items()}
-    interpolate(loaded, other, 0.5)
-    assert all(torch.allclose(t, before[name] + 0.5) for name, t in stored_tensors(loaded).items())
-    interpolate(loaded, other, 1.0)
-    assert all(torch.equal(t, other[name]) for name, t in stored_tensors(loaded).items())
 
 
 @pytest.mark.parametrize("name", list(DEGRADATIONS))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from node.validator.service import ValidatorService
 from protocol.chain.events import Impeached
 from protocol.chain.index import EventIndex
+from protocol.chain.types import Stage as CaseStage
 from protocol.verdict import Outcome
-from tests.node.stage import Panel, Stage, rounds
+from tests.node.stage import Panel, Stage, rounds, until
 from tests.node.test_court import disagrees, inflated
 from tests.node.test_validator import in_line
 
@@ -19,10 +22,12 @@ def impeached(stage: Stage) -> list[Impeached]:
     return [event for _, event in index.events(Impeached)]
 
 
-def convicted_though_accepted(
-    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
-) -> tuple[ValidatorService, ValidatorService, ValidatorService]:
-    """(two that found a cheat, one that had accepted it): the appeal is over, the case not settled yet."""
+Judges = tuple[ValidatorService, ValidatorService, ValidatorService]
+"""Two that found a cheat, and one that had accepted it."""
+
+
+def accused_though_accepted(stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> Judges:
+    """A hard case against work that a careless validator has vouched for; it may still be appealed."""
     node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat(), panel.seat()
@@ -31,11 +36,18 @@ def convicted_though_accepted(
     disagrees(careless, monkeypatch)
     rounds(careless)
     assert panel.receipts(work)[careless._address].outcome is Outcome.ACCEPT
-    careless._requested.add(work), first._requested.add(work), second._requested.add(work)
+    for service in services:
+        service._requested.add(work)
     rounds(first, second)
     assert stage.world.chain.seat(stage.world.run, node.address).open_hard == 1
-    stage.world.anvil.advance(stage.world.chain.policy(stage.world.run).appeal)
     return first, second, careless
+
+
+def convicted_though_accepted(stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> Judges:
+    """The same when the appeal is over; the case waits to be settled."""
+    judges = accused_though_accepted(stage, panel, monkeypatch)
+    stage.world.anvil.advance(stage.world.chain.policy(stage.world.run).appeal)
+    return judges
 
 
 def test_who_accepted_what_was_convicted_loses_one_bond(
@@ -53,17 +65,7 @@ def test_who_accepted_what_was_convicted_loses_one_bond(
 def test_before_the_verdict_is_final_nobody_is_impeached(
     stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = stage.seated()
-    stage.publish()
-    services = panel.seat(), panel.seat(), panel.seat()
-    _, work = inflated(stage, node)
-    careless, first, second = in_line(stage, work, *services)
-    disagrees(careless, monkeypatch)
-    rounds(careless)
-    for service in services:
-        service._requested.add(work)
-    rounds(first, second)
-    assert stage.world.chain.seat(stage.world.run, node.address).open_hard == 1
+    rounds(*accused_though_accepted(stage, panel, monkeypatch))
     assert not impeached(stage)
 
 
@@ -87,3 +89,17 @@ def test_who_vouched_for_other_samples_keeps_its_bond(
     monkeypatch.setattr(type(accepted), "samples", property(lambda self: 0 if self == accepted else 1))
     rounds(first, second)
     assert not impeached(stage)
+
+
+def test_an_endpoint_that_does_not_know_the_verdict_yet_is_asked_again(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = convicted_though_accepted(stage, panel, monkeypatch)
+    case = first._c.chain.case
+    with monkeypatch.context() as behind:
+        behind.setattr(second._impeachment, "turn", lambda record: None)
+        behind.setattr(first._c.chain, "case", lambda *name: replace(case(*name), stage=CaseStage.OPEN))
+        rounds(second)
+        rounds(first, count=2)
+        assert not impeached(stage)
+    until(lambda: impeached(stage), first, what="the validator looks again")
