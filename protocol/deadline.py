@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from ssl import SSLContext
 from typing import Any
 
@@ -51,12 +52,18 @@ class Transport(httpx.HTTPTransport):
     """httpx's transport for calls inside `within`; outside it raises LookupError, so that none goes without."""
 
     def __init__(self) -> None:
-        context = httpx.create_ssl_context()
+        context = _trusted()
         super().__init__(verify=context)
         self._pool = httpcore.ConnectionPool(
             ssl_context=context, max_connections=100, max_keepalive_connections=20, keepalive_expiry=5.0,
             network_backend=_Network(),
         )  # fmt: skip
+
+
+@cache
+def _trusted() -> SSLContext:
+    """The machine's certificates: a parse of 200 kB that every client of a process can share."""
+    return httpx.create_ssl_context()
 
 
 class _Network(httpcore.NetworkBackend):

@@ -17,6 +17,7 @@ from eth_typing import ChecksumAddress
 from eth_utils import to_checksum_address
 from web3 import Web3
 from web3.exceptions import BadFunctionCallOutput, BlockNotFound, ContractCustomError, ContractLogicError, Web3Exception
+from web3.middleware import AttributeDictMiddleware
 
 from protocol.chain import artifacts, reverts
 from protocol.chain.endpoints import Endpoints
@@ -67,7 +68,8 @@ class Chain:
         endpoints = [rpc] if isinstance(rpc, str) else list(rpc)
         self.endpoints = tuple(endpoints)
         self.rpc = ", ".join(endpoints)
-        self.web3 = Web3(Endpoints(endpoints, timeout=timeout))
+        # Of web3's own middleware only this: the others ask for the chain id anew with every call, or resolve ENS names.
+        self.web3 = Web3(Endpoints(endpoints, timeout=timeout), middleware=[(AttributeDictMiddleware, "attrdict")])
         self._contract = contract
 
     # ---- connection ----------------------------------------------------------------------------------------------------

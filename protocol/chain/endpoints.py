@@ -41,6 +41,8 @@ class EndpointsDisagree(ChainError):
 @dataclass
 class _Endpoint:
     url: str
+    settings: dict[str, Any]
+    """What the environment says of proxies and certificates, read once and not for every request."""
     failures: int = 0
     rests_until: float = 0.0
     head: int = 0
@@ -54,7 +56,7 @@ class Endpoints(JSONBaseProvider):
     def __init__(self, urls: Sequence[str], *, timeout: float) -> None:
         """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
         super().__init__()
-        self._endpoints = [_Endpoint(url) for url in urls]
+        self._endpoints = [_Endpoint(url, _environment(url)) for url in urls]
         self._timeout = timeout
         self._local = threading.local()
         self._checked_at = float("-inf")
@@ -149,7 +151,7 @@ class Endpoints(JSONBaseProvider):
                 data=body,
                 headers={"Content-Type": "application/json"},
                 timeout=self._timeout,
-                stream=True,
+                **endpoint.settings,
             ) as response:
                 parts, size = [], 0
                 for part in response.iter_content(1 << 16):
@@ -180,8 +182,14 @@ class Endpoints(JSONBaseProvider):
         """One per thread: requests' sessions are not safe to share."""
         if not hasattr(self._local, "session"):
             self._local.session = requests.Session()
+            self._local.session.trust_env = False
         session: requests.Session = self._local.session
         return session
+
+
+def _environment(url: str) -> dict[str, Any]:
+    """Arguments of a streamed request."""
+    return dict(requests.Session().merge_environment_settings(url, {}, True, None, None))
 
 
 class _Failed(Exception):

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _GAS_HEADROOM = 1.25
 _BUMP = 1.25  # nodes want at least 10 % more before they replace a transaction
 _TIP = 1_000_000  # 0.001 gwei: enough on Base, whose sequencer orders by arrival
-_POLL_SECONDS, _POLL_SECONDS_MAX = 0.02, 1.0
+_POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 1.0
 _RESEND_SECONDS = 5.0
 
 
@@ -129,7 +129,7 @@ class Sender:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet."""
         until, pause, resend_at = time.monotonic() + self._limits.deadline, _POLL_SECONDS, 0.0
         while True:
-            landed = self._landed(transaction)
+            landed = None if fresh else self._landed(transaction)
             if landed is not None:
                 return self._close(transaction, landed)
             if time.monotonic() >= resend_at:
@@ -142,7 +142,7 @@ class Sender:
                     hint="it may still land; the journal knows it",
                 )
             time.sleep(pause)
-            pause = min(_POLL_SECONDS_MAX, pause * 1.3)
+            pause = min(_POLL_SECONDS_MAX, pause * 1.6)
 
     def _push(self, transaction: Transaction, fresh: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce of now."""

@@ -158,6 +158,7 @@ def test_a_node_that_was_killed_between_commit_and_upload_loses_nothing(live: Li
     assert stopped(process) == 0
 
 
+@pytest.mark.long
 def test_a_node_that_is_stopped_between_commit_and_upload_uploads_first(live: Live) -> None:
     stage = live.stage
     node = stage.seated()

@@ -108,6 +108,7 @@ def bf16(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor.to(torch.bfloat16) for name, tensor in small.stored(folder).items()}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_killed_trainer_goes_on_and_publishes_no_step_twice(run: Run, peers: Peers) -> None:
     first = run.murmur("run")
