@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 
 def snapshot(model: Any) -> dict[str, Tensor]:
-    """The weights as they are published, on the CPU, in memory of their own.
+    """The weights as they are published, on the CPU, in memory of their own. All ranks call it: each has a part of them.
 
     Rounding to bf16 is the copy: it moves less memory than a copy in full precision would.
     """
     import torch  # the hub's process reads outboxes, and has no use for torch
 
     from node.engine.weights import stored_tensors
+    from trainer.ranks import gathered
 
     return {
-        name: tensor.detach().to("cpu", torch.bfloat16, copy=True).contiguous()
+        name: gathered(tensor.detach().to(torch.bfloat16, copy=True)).cpu().contiguous()
         for name, tensor in stored_tensors(model).items()
     }
 

@@ -1,6 +1,7 @@
 """Checkpoints: everything a resumed run needs, written whole or not at all.
 
-    checkpoints/step_N/   model.safetensors (fp32)   optimizer.safetensors   randomness.safetensors   state.json   digests.json
+    checkpoints/step_N/   tensors/ (weights and optimizer in fp32, see tensors.py)   randomness-R.safetensors, of every rank
+                          state.json   digests.json
 A folder appears under its name by one atomic rename, after all of it is on disk. digests.json holds the SHA-256 of the
 other files; a folder that does not match is passed over with a warning. No pickle.
 """
@@ -20,7 +21,7 @@ from trainer.folder import sweep, whole
 
 log = logging.getLogger("trainer")
 
-STATE, DIGESTS = "state.json", "digests.json"
+STATE, DIGESTS, TENSORS = "state.json", "digests.json", "tensors"
 
 
 class Checkpoints:
@@ -74,9 +75,13 @@ def verify(folder: Path) -> dict[str, Any]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
+    """By path; a folder has an empty one."""
     found = {}
-    for path in sorted(folder.iterdir()):
-        if path.name != DIGESTS:
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir():
+            found[name] = ""
+        elif name != DIGESTS:
             with path.open("rb") as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found

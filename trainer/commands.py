@@ -24,6 +24,7 @@ from trainer.config import Layout, RunSettings, load_run
 
 if TYPE_CHECKING:
     from trainer.comparison import Interval, Row
+    from trainer.ranks import Ranks
 
 app = group("Train the policy from validated rollouts, and run the hub that collects them.")
 hub = group("The hub's own process; `murmur trainer run` starts it by itself.")
@@ -68,9 +69,6 @@ def resume(
 def _train(
     file: str, password_file: Path | None, set_: list[str] | None, dry_run: bool, as_json: bool, *, resume: bool
 ) -> None:
-    from trainer.hub.process import HubProcess
-    from trainer.train import Trainer
-
     path = strip_at(file)
     overrides = parse_overrides(set_ or [])
     loaded = load_run(path, overrides)
@@ -79,18 +77,46 @@ def _train(
         return
     set_up_logging()
     os.environ.update(as_environment(overrides))  # for the hub, a process of its own
-    settings = loaded.value
-    layout = Layout(path, settings)
+    layout = Layout(path, loaded.value)
+    from trainer.ranks import torchrun
+
+    with torchrun() as ranks:
+        if ranks.leads:
+            _lead(loaded.value, layout, password_file, ranks, resume=resume)
+        else:
+            _follow(loaded.value, layout, ranks)
+
+
+def _lead(settings: RunSettings, layout: Layout, password_file: Path | None, ranks: Ranks, *, resume: bool) -> None:
+    from trainer.hub.process import HubProcess
+    from trainer.train import Trainer
+
     spec = runfile.read_spec(layout.file)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     with Home(layout.output, "trainer").lock(), HubProcess(layout, password_file) as child:
-        Trainer(settings, layout, spec, child, stop).run(resume=resume)
+        Trainer(settings, layout, spec, child, stop, ranks).run(resume=resume)
         if not stop.is_set():  # validators, nodes and stragglers still need the hub
             typer.echo("training has finished; the hub goes on until this is stopped (Ctrl-C)", err=True)
             while not stop.wait(1.0):
                 child.require_running()
+
+
+def _follow(settings: RunSettings, layout: Layout, ranks: Ranks) -> None:
+    """What torchrun's other processes do; it is rank 0 that is told to stop, and that tells them."""
+    from trainer.followers import follow
+    from trainer.learner import Learner
+    from trainer.phases import Phases
+    from trainer.watchdog import Watchdog
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    phases, stacks = Phases(), layout.stacks.with_name(f"stacks-{ranks.rank}.txt")
+    with Watchdog(phases, stacks, lambda phase: None):
+        with phases("starting", settings.trainer.deadlines.starting):
+            learner = Learner(layout.model, settings.trainer, ranks)
+        follow(learner, settings.trainer, phases)
 
 
 def _print_settings(loaded: Loaded[RunSettings], as_json: bool) -> None:

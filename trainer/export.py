@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from node.engine.weights import WEIGHTS
-from protocol.errors import IntegrityError, UsageError
-from trainer.checkpoint import STATE, verify
+from protocol.errors import UsageError
+from trainer.checkpoint import STATE, TENSORS, verify
 from trainer.folder import whole
 
 DTYPES = ("bfloat16", "float32")
@@ -25,7 +23,10 @@ def export(checkpoint: Path, model: Path, target: Path, *, dtype: str = "bfloat1
     bfloat16 is what was published. Raises UsageError, IntegrityError for a damaged checkpoint, PreflightError.
     """
     import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
+
+    from trainer import tensors
+    from trainer.learner import MODEL
 
     if target.exists():
         raise UsageError(f"{target} exists already", hint="name a folder that does not")
@@ -37,11 +38,8 @@ def export(checkpoint: Path, model: Path, target: Path, *, dtype: str = "bfloat1
         for pattern in _BESIDE:
             for path in model.glob(pattern):
                 shutil.copyfile(path, partial / path.name)
-        try:
-            tensors = load_file(checkpoint / WEIGHTS)
-        except SafetensorError as error:
-            raise IntegrityError(f"cannot read {checkpoint / WEIGHTS}: {error}") from error
-        rounded = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
+        stored = tensors.read(checkpoint / TENSORS, MODEL)
+        rounded = {name: tensor.to(getattr(torch, dtype)) for name, tensor in stored.items()}
         save_file(rounded, partial / WEIGHTS, metadata={"format": "pt"})
     return target
 

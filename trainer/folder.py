@@ -26,7 +26,7 @@ def whole(final: Path, what: str) -> Iterator[Path]:
     try:
         partial.mkdir()
         yield partial
-        for path in (*partial.iterdir(), partial):
+        for path in (*partial.rglob("*"), partial):
             _sync(path)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)

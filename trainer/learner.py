@@ -3,6 +3,9 @@
 Knows nothing of chain, hub or files; train.py feeds it. A step is `optimizer_steps` optimizer steps on shares of the batch.
 Old logprobs are computed at its beginning, and only for shares that later weights will see. An optimizer step whose loss or
 gradient is not finite is left out, and the rollouts to blame are named.
+
+Several ranks (ranks.py) each call every method, in the same order and with the same batch; each computes its own rows, and
+what they sum up to is the same for any number of them but for rounding.
 """
 
 from __future__ import annotations
@@ -10,24 +13,29 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from node.engine.weights import build_model, load_weights, save_weights, stored_tensors
-from trainer import loss
+from node.engine.weights import build_model, load_weights, stored_tensors
+from protocol.errors import IntegrityError
+from trainer import loss, tensors
 from trainer.config import TrainSettings
-from trainer.logprobs import require_plain_head, token_logprobs
+from trainer.logprobs import require_plain_head
 from trainer.packing import PackedRows, TrainingSample, pack
+from trainer.ranks import Ranks, deal, gathered, is_finite
 from trainer.recipes import RECIPES
+from trainer.scorer import Scorer
 
 log = logging.getLogger("trainer")
 
+MODEL, _OPTIMIZER = "model/", "optimizer/"
+"""What the names of a checkpoint's tensors begin with."""
 _NAMED = 8  # rollouts to blame that a message lists
 
 
@@ -91,21 +99,39 @@ class Share:
     rows: PackedRows
     old: Tensor | None
     reference: Tensor | None
+    counts: bool = True
+    """False for rows that only keep this rank in step with others that have more to do."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one optimizer step, the rank that computes each of them, and the shares of this one: as many on every rank."""
+
+    rows: Sequence[PackedRows]
+    owners: Sequence[int]
+    shares: Sequence[Share]
+
+    @property
+    def totals(self) -> loss.Totals:
+        return loss.Totals(sum(rows.tokens for rows in self.rows), sum(len(rows.samples) for rows in self.rows))
 
 
 class Learner:
-    def __init__(self, model: Path, settings: TrainSettings) -> None:
+    def __init__(self, model: Path, settings: TrainSettings, ranks: Ranks | None = None) -> None:
         torch.set_num_threads(settings.threads)
+        self.ranks = ranks or Ranks.alone()
         self._settings = settings
         self._objective = loss.OBJECTIVES[RECIPES[settings.loss.name].objective]
         self._folder = model
-        self._reference: Any = None
+        self._reference: Scorer | None = None
         self.model: Any = build_model(model, torch.float32)
         require_plain_head(self.model.config)
         load_weights(self.model, model)
         self.model.train()
+        self.policy = Scorer(self.model, settings.compute_dtype)
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.ranks.shard(self.policy)
         o = settings.optimizer
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=o.lr, betas=(o.beta1, o.beta2), weight_decay=o.weight_decay
@@ -128,7 +154,7 @@ class Learner:
                 continue
             totals.add(sums)
             largest, done = max(largest, norm), done + 1
-            tokens += sum(share.rows.tokens for share in batch)
+            tokens += batch.totals.tokens
         mean = {field.name: getattr(totals, field.name) / max(1, tokens) for field in fields(totals)}
         mean["loss"] = totals.loss / max(1, done)
         clipped = mean["clipped_positive"] + mean["clipped_negative"]
@@ -136,57 +162,68 @@ class Learner:
             **mean, clipped=clipped, gradient_norm=largest, tokens=tokens, skipped=len(batches) - done, blamed=tuple(blamed)
         )  # fmt: skip
 
-    def _prepare(self, parts: Sequence[Sequence[TrainingSample]]) -> list[list[Share]]:
-        """The shares of every optimizer step, with the logprobs that must be known before the first one."""
-        s = self._settings
-        batches = [pack(part, s.pack_tokens, s.rows_per_forward) for part in parts]
-        reference = self._load_reference() if s.kl.weight else None
-        made = [
-            [
-                Share(rows, self._old(rows, first=i == 0), self._frozen(rows, reference) if reference else None)
-                for rows in batch
-            ]
-            for i, batch in enumerate(batches)
-        ]
-        self._reference = reference if s.kl.keep_reference else None
+    def _prepare(self, parts: Sequence[Sequence[TrainingSample]]) -> list[Batch]:
+        """The batch of every optimizer step, with the logprobs that must be known before the first one."""
+        reference = self._load_reference() if self._settings.kl.weight else None
+        made = [self._batch(part, reference, first=i == 0) for i, part in enumerate(parts)]
+        self._reference = reference if self._settings.kl.keep_reference else None
         return made
+
+    def _batch(self, samples: Sequence[TrainingSample], reference: Scorer | None, *, first: bool) -> Batch:
+        rows = pack(samples, self._settings.pack_tokens, self._settings.rows_per_forward)
+        dealt = deal([part.ids.numel() for part in rows], self.ranks.size)
+        owners = [next(rank for rank, own in enumerate(dealt) if i in own) for i in range(len(rows))]
+        most, own = max(map(len, dealt)), dealt[self.ranks.rank]
+        mine = [rows[i] for i in own] + [_nothing(samples[0])] * (most - len(own))
+        shares = [self._share(part, reference, first=first, counts=i < len(own)) for i, part in enumerate(mine)]
+        return Batch(rows, owners, shares)
+
+    def _share(self, rows: PackedRows, reference: Scorer | None, *, first: bool, counts: bool = True) -> Share:
+        here = rows.to(self.ranks.device)
+        frozen = self._frozen(here, reference) if reference else None
+        return Share(here, self._old(here, first=first), frozen, counts)
 
     def _old(self, rows: PackedRows, *, first: bool) -> Tensor | None:
         if self._settings.loss.old == "claimed":
             if rows.behaviour is None:
                 raise ValueError("samples without claimed logprobs")
             return rows.behaviour
-        return None if first else self._frozen(rows, self.model)
+        return None if first else self._frozen(rows, self.policy)
 
-    def _load_reference(self) -> Any:
+    def _load_reference(self) -> Scorer:
         if self._reference is None:
             reference = build_model(self._folder, torch.float32)
             load_weights(reference, self._folder)
-            return reference.requires_grad_(False)
+            reference.requires_grad_(False)
+            return self.ranks.shard(Scorer(reference, self._settings.compute_dtype))
         return self._reference
 
-    def _update(self, batch: Sequence[Share]) -> tuple[_Sums, float]:
+    def _update(self, batch: Batch) -> tuple[_Sums, float]:
         """One optimizer step; returns its sums and the gradient's norm. Unless all are finite, nothing was changed."""
-        totals = loss.Totals(sum(s.rows.tokens for s in batch), sum(len(s.rows.samples) for s in batch))
-        sums = self._backward(batch, totals)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.optimizer.gradient_clip))
+        sums = self._backward(batch.shares, batch.totals)
+        clip = self._settings.optimizer.gradient_clip
+        norm = float(gathered(torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)))
         if sums.finite and math.isfinite(norm):
             self.optimizer.step()
         return sums, norm
 
-    def _backward(self, batch: Sequence[Share], totals: loss.Totals) -> _Sums:
+    def _backward(self, shares: Sequence[Share], totals: loss.Totals) -> _Sums:
+        """The gradients and the sums of all ranks' shares."""
         self.optimizer.zero_grad(set_to_none=True)
         sums = _Sums()
-        for share in batch:
+        for share in shares:
             total, of_share = self._loss(share, totals)
-            total.backward()
-            sums.add(of_share)
-        return sums
+            if share.counts:
+                total.backward()
+                sums.add(of_share)
+            else:
+                (0.0 * total).backward()
+        return _Sums(*self.ranks.sum(astuple(sums)))
 
     def _loss(self, share: Share, totals: loss.Totals) -> tuple[Tensor, _Sums]:
         """What is minimised for a share of an optimizer step's batch, and its sums."""
         s, rows = self._settings.loss, share.rows
-        logprobs, entropy = self._logprobs(rows, self.model)
+        logprobs, entropy = self._logprobs(rows, self.policy)
         old = logprobs.detach() if share.old is None else share.old
         tokens = loss.Tokens(logprobs, old, rows.advantages, rows.sample, rows.lengths)
         made = self._objective(tokens, s.clip)
@@ -197,7 +234,7 @@ class Learner:
             )
         weights = loss.token_weights(tokens, s.aggregates, totals, s.constant)
         policy = (per_token * weights).sum()
-        total, divergence = policy, torch.zeros(())
+        total, divergence = policy, policy.new_zeros(())
         if share.reference is not None:
             per_token_kl = loss.kl(logprobs, share.reference)
             total = total + self._settings.kl.weight * (per_token_kl * weights).sum()
@@ -205,24 +242,25 @@ class Learner:
         if s.entropy:
             total = total - s.entropy * entropy.sum() / totals.tokens
         with torch.no_grad():
-            gap = loss.bounded(old - rows.behaviour).abs().sum() if rows.behaviour is not None else torch.zeros(())
+            gap = loss.bounded(old - rows.behaviour).abs().sum() if rows.behaviour is not None else policy.new_zeros(())
             sums = (
                 policy.detach(), entropy.sum(), (made.clipped & (rows.advantages > 0)).sum(),
                 (made.clipped & (rows.advantages < 0)).sum(), loss.bounded(logprobs - old).abs().sum(), gap, divergence,
             )  # fmt: skip
         return total, _Sums(*(float(value) for value in sums))
 
-    def _blame(self, batch: Sequence[Share], step: int) -> list[str]:
-        """Names of the rollouts whose loss or gradient, each by itself, is not finite."""
+    def _blame(self, batch: Batch, step: int) -> list[str]:
+        """Names of the rollouts whose loss or gradient, each by itself, is not finite. All ranks look at each together."""
         blamed = []
-        for share in batch:
+        for share in self._all(batch):
             for i, sample in enumerate(share.rows.samples):
                 own = share.rows.sample == i
                 (rows,) = pack([sample], len(sample), 1)
-                alone = Share(rows, *(None if of is None else of[own] for of in (share.old, share.reference)))
+                old, reference = (None if of is None else of[own] for of in (share.old, share.reference))
+                alone = Share(rows.to(self.ranks.device), old, reference)
                 sums = self._backward([alone], loss.Totals(rows.tokens, 1))
-                gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-                if not sums.finite or not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
+                broken = not is_finite([p.grad for p in self.model.parameters() if p.grad is not None])
+                if not sums.finite or any(self.ranks.sum([float(broken)])):
                     blamed.append(sample.name or "unnamed")
         self.optimizer.zero_grad(set_to_none=True)
         named = ", ".join(blamed[:_NAMED]) + (f" and {len(blamed) - _NAMED} more" if len(blamed) > _NAMED else "")
@@ -231,44 +269,56 @@ class Learner:
         )
         return blamed
 
-    def _logprobs(self, rows: PackedRows, model: Any) -> tuple[Tensor, Tensor]:
-        """Logprob of each completion token and entropy of its distribution, both [N]."""
-        with self._autocast():
-            hidden = model.base_model(
-                input_ids=rows.ids, position_ids=rows.positions, attention_mask=rows.mask, use_cache=False
-            ).last_hidden_state
-        head = model.get_output_embeddings()
-        return token_logprobs(hidden.flatten(0, 1)[rows.source].to(head.weight.dtype), head, rows.targets)
+    def _all(self, batch: Batch) -> Iterator[Share]:
+        """The shares of every rank, with what their owners had computed of them."""
+        own = iter(batch.shares)
+        for rows, owner in zip(batch.rows, batch.owners, strict=True):
+            share = next(own) if owner == self.ranks.rank else None
+            of = batch.shares[0]  # whether there is something is the same for all
+            old = None if of.old is None else self.ranks.share(share and share.old, rows.tokens, owner)
+            reference = (
+                None if of.reference is None else self.ranks.share(share and share.reference, rows.tokens, owner)
+            )
+            yield Share(rows.to(self.ranks.device), old, reference)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self._settings.compute_dtype == "float32":
-            return nullcontext()
-        return torch.autocast(self.model.device.type, getattr(torch, self._settings.compute_dtype))
+    def _logprobs(self, rows: PackedRows, scorer: Scorer) -> tuple[Tensor, Tensor]:
+        """Logprob of each completion token and entropy of its distribution, both [N]."""
+        made: tuple[Tensor, Tensor] = scorer(rows)
+        return made
 
     @torch.no_grad()
-    def _frozen(self, rows: PackedRows, model: Any) -> Tensor:
-        return self._logprobs(rows, model)[0]
+    def _frozen(self, rows: PackedRows, scorer: Scorer) -> Tensor:
+        return self._logprobs(rows, scorer)[0]
 
     # ---- state ---------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Model and optimizer as safetensors, in full precision."""
-        from safetensors.torch import save_file
-
-        save_weights(self.model, folder / "model.safetensors", torch.float32)
-        tensors = {}
+        """Model and optimizer in full precision, each rank its part. Raises OSError, on every rank."""
+        named = {f"{MODEL}{name}": tensor.detach() for name, tensor in stored_tensors(self.model).items()}
         for name, parameter in stored_tensors(self.model).items():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"{name}/{key}"] = value.detach().clone().contiguous()
-        save_file(tensors, folder / "optimizer.safetensors")
+            state = self.optimizer.state.get(parameter, {})
+            named |= {f"{_OPTIMIZER}{name}/{key}": value for key, value in state.items()}
+        tensors.write(folder, named)
 
     def restore(self, folder: Path) -> None:
-        """Exactly what `save` wrote."""
-        from safetensors.torch import load_file
-
-        load_weights(self.model, folder)
-        stored = load_file(folder / "optimizer.safetensors")
+        """Exactly what `save` wrote, with any number of ranks. Raises IntegrityError."""
+        held = tensors.shapes(folder)
+        into: dict[str, Tensor] = {}
         for name, parameter in stored_tensors(self.model).items():
-            state = {key.rsplit("/", 1)[1]: value for key, value in stored.items() if key.rsplit("/", 1)[0] == name}
+            into[f"{MODEL}{name}"] = parameter.detach()
+            made = {"step": torch.zeros(()), **{key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}}
+            state = {key: value for key, value in made.items() if f"{_OPTIMIZER}{name}/{key}" in held}
+            into |= {f"{_OPTIMIZER}{name}/{key}": value for key, value in state.items()}
             if state:
                 self.optimizer.state[parameter] = state
+        for name, tensor in into.items():
+            if held.get(name) != tensor.shape:
+                raise IntegrityError(f"{folder} holds {name} as {held.get(name)}, not {tuple(tensor.shape)}")
+        tensors.read_into(folder, into)
+
+
+def _nothing(like: TrainingSample) -> PackedRows:
+    """Rows that cost next to nothing."""
+    token = like.prompt[:1]
+    (rows,) = pack([TrainingSample(token, token, 0.0, np.zeros(1, np.float32))], 2, 1)
+    return rows

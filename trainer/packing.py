@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -57,6 +57,11 @@ class PackedRows:
     sample: Tensor
     lengths: Tensor
     samples: tuple[TrainingSample, ...]
+
+    def to(self, device: torch.device) -> PackedRows:
+        """The same on another device."""
+        moved = {f.name: v.to(device) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
+        return replace(self, **moved)
 
     @property
     def tokens(self) -> int:

@@ -26,14 +26,16 @@ from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from trainer import randomness
 from trainer.background import Job, Line
-from trainer.broadcast import Outbox, snapshot
+from trainer.broadcast import Outbox
 from trainer.checkpoint import Checkpoints
 from trainer.config import Layout, RunSettings
 from trainer.data import Bounds, Group, RolloutSource
 from trainer.evaluate import Evaluation, Evaluator
+from trainer.followers import Lead
 from trainer.hub.process import HubProcess
 from trainer.learner import Learner, StepMetrics
 from trainer.phases import Phases
+from trainer.ranks import Ranks
 from trainer.report import Report
 from trainer.watchdog import Watchdog
 
@@ -43,15 +45,21 @@ _STOPPING_SECONDS = 20.0  # for an evaluation that is under way when the trainer
 
 
 class Trainer:
-    """One run's training, from `start` to the last step. `hub` is the child process that faces the world."""
+    """One run's training, from `start` to the last step. `hub` is the child process that faces the world.
 
-    def __init__(self, settings: RunSettings, layout: Layout, spec: RunSpec, hub: HubProcess, stop: Event) -> None:
+    On rank 0 of several; what the others do stands in followers.py.
+    """
+
+    def __init__(
+        self, settings: RunSettings, layout: Layout, spec: RunSpec, hub: HubProcess, stop: Event, ranks: Ranks
+    ) -> None:
         self._settings = settings
         self._t = settings.trainer
         self._layout = layout
         self._spec = spec
         self._hub = hub
         self._stop = stop
+        self._ranks = ranks
         self._phases = Phases()
         self._report = Report(self._t, layout, self._phases)
         deadlines = self._t.deadlines
@@ -75,6 +83,7 @@ class Trainer:
                 self._save_what_can_be()
                 raise
             finally:
+                self._lead.end()
                 self._report.close()
 
     def _train(self) -> None:
@@ -85,7 +94,7 @@ class Trainer:
             with self._phases("training", self._t.deadlines.training):
                 self._say("training")
                 self._mid_step = True
-                metrics = self._learner.learn([group.samples for group in batch], self._step)
+                metrics = self._lead.learn([group.samples for group in batch], self._step)
             self._advance(batch, metrics)
 
     # ---- beginning and end ---------------------------------------------------------------------------------------------
@@ -111,8 +120,8 @@ class Trainer:
         tasks = TaskSet(self._spec.environments)
         tasks.require_same_problems()
         self._sandbox = Sandbox(self._spec)
-        self._learner = Learner(self._layout.model, self._t)
-        self._report.parameters = sum(p.numel() for p in self._learner.model.parameters())
+        self._lead = Lead(Learner(self._layout.model, self._t, self._ranks))
+        self._report.parameters = sum(p.numel() for p in self._lead.model.parameters())
         # A sandbox of its own: while it scores, rollouts must go on being read.
         self._evaluator = Evaluator(self._spec, tasks, Sandbox(self._spec), threads=self._t.threads)
         self._source = self._open_source()
@@ -137,7 +146,7 @@ class Trainer:
             )
 
     def _open_source(self) -> RolloutSource:
-        c, config = self._settings.chain, self._learner.model.config
+        c, config = self._settings.chain, self._lead.model.config
         index = EventIndex(self._chain, first_block=c.first_block, confirmations=c.confirmations)
         bounds = Bounds(int(config.vocab_size), int(config.max_position_embeddings))
         incoming = self._layout.output / "incoming"
@@ -160,8 +169,7 @@ class Trainer:
     def _restore(self, folder: Path, state: dict[str, Any]) -> None:
         if state["spec"] != self._spec.digest.hex():
             raise IntegrityError(f"{folder} belongs to a run with another spec")
-        self._learner.restore(folder)
-        randomness.restore(folder)
+        self._lead.restore(folder)
         self._source.restore(state["consumed"])
         step = self._saved = int(state["step"])
         # Versions after the checkpoint are on chain or on their way there, for good: these weights come after them.
@@ -264,13 +272,12 @@ class Trainer:
         self._saved = self._step
 
     def _write_checkpoint(self, folder: Path) -> None:
-        self._learner.save(folder)
-        randomness.save(folder)
+        self._lead.save(folder)
 
     def _publish(self) -> None:
         """Hands the present weights over; they are written beside the next step."""
         with self._phases("snapshot", self._t.deadlines.publishing):
-            step, weights = self._step, snapshot(self._learner.model)
+            step, weights = self._step, self._lead.snapshot()
         self._version = self._publishing.start(lambda: self._outbox.write(weights, step))
 
     def _evaluate(self) -> None:

@@ -33,7 +33,9 @@ from trainer.config import Layout, load_run
 from trainer.counts import DataCounts
 from trainer.data import Group
 from trainer.evaluate import Evaluation
+from trainer.followers import Lead
 from trainer.learner import Learner
+from trainer.ranks import Ranks
 from trainer.train import Trainer
 
 STEPS = 4
@@ -102,7 +104,7 @@ def _train(folder: Path, model: Path, resume: bool, fault: str) -> None:
     layout = Layout(file, settings)
     layout.output.mkdir(exist_ok=True)
     trainer: Any = Trainer(
-        settings, layout, small_spec(), SimpleNamespace(require_running=lambda: None), threading.Event()
+        settings, layout, small_spec(), SimpleNamespace(require_running=lambda: None), threading.Event(), Ranks.alone()
     )
     trainer._open = lambda resume: _open(trainer, layout, model, resume)
     if fault:
@@ -131,7 +133,7 @@ def _open(trainer: Any, layout: Layout, model: Path, resume: bool) -> None:
     trainer._checkpoints = Checkpoints(layout.checkpoints, 2)
     trainer._outbox = Outbox(layout.outgoing, model)
     trainer._chain = SimpleNamespace(published=lambda run: 0)
-    trainer._learner, trainer._source = Learner(model, trainer._t), _Source()
+    trainer._lead, trainer._source = Lead(Learner(model, trainer._t)), _Source()
     trainer._sandbox = SimpleNamespace(close=lambda: None)
     trainer._evaluator = SimpleNamespace(evaluate=lambda folder: Evaluation(0.5, {}, 1, 1))
     found = trainer._checkpoints.newest()

@@ -20,6 +20,7 @@ from tests.trainer import small
 from trainer import randomness
 from trainer.broadcast import Outbox
 from trainer.checkpoint import Checkpoints, verify
+from trainer.followers import Lead
 from trainer.learner import Learner
 
 
@@ -131,7 +132,7 @@ def test_torchs_random_numbers_go_on_where_they_stopped(tmp_path: Path) -> None:
     torch.rand(5)
     randomness.restore(tmp_path)
     assert torch.equal(torch.rand(5), expected)
-    (tmp_path / "randomness.safetensors").write_bytes(b"?")
+    (tmp_path / "randomness-0.safetensors").write_bytes(b"?")
     with pytest.raises(IntegrityError):
         randomness.restore(tmp_path)
 
@@ -200,8 +201,11 @@ def test_the_same_step_can_be_saved_again(tmp_path: Path) -> None:
 def test_a_checkpoint_holds_a_learner_and_no_pickle(tmp_path: Path, new_learner: Callable[..., Learner]) -> None:
     learner = new_learner()
     learner.learn(small.groups(1), 0)
-    folder = Checkpoints(tmp_path, keep=1).save(1, {"consumed": []}, learner.save)
-    names = {"model.safetensors", "optimizer.safetensors", "state.json", "digests.json"}
-    assert {path.name for path in folder.iterdir()} == names
+    folder = Checkpoints(tmp_path, keep=1).save(1, {"consumed": []}, Lead(learner).save)
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    shards = {name for name in names if name.startswith("tensors/")}
+    assert names - shards == {"tensors", "randomness-0.safetensors", "state.json", "digests.json"}
+    assert shards
+    assert all(name.endswith(".safetensors") for name in shards)
     assert set(json.loads((folder / "digests.json").read_text())) == names - {"digests.json"}
     assert PreflightError.exit_code == 5

@@ -17,11 +17,12 @@ from node.engine.weights import WEIGHTS, stored_tensors
 from protocol.errors import IntegrityError, UsageError
 from tests.trainer import small
 from tests.trainer.conftest import Made
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import TENSORS, Checkpoints
 from trainer.commands import app
 from trainer.comparison import against, bootstrap, compare, run_file_of, wilson
 from trainer.config import TrainSettings
 from trainer.export import export
+from trainer.followers import Lead
 from trainer.learner import Learner
 
 
@@ -87,11 +88,11 @@ def run(made: Made, tmp_path: Path) -> Path:
     shutil.copytree(made.folder, tmp_path / "policy")
     learner = Learner(made.folder, TrainSettings(steps=1))
     checkpoints = Checkpoints(tmp_path / "output/checkpoints", keep=2)
-    checkpoints.save(3, {"spec": made.spec.digest.hex()}, learner.save)
+    checkpoints.save(3, {"spec": made.spec.digest.hex()}, Lead(learner).save)
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.mul_(0.01)
-    checkpoints.save(4, {"spec": made.spec.digest.hex()}, learner.save)
+    checkpoints.save(4, {"spec": made.spec.digest.hex()}, Lead(learner).save)
     return tmp_path
 
 
@@ -126,7 +127,7 @@ def test_an_exported_checkpoint_loads_as_any_model_does(
 ) -> None:
     learner = new_learner()
     learner.learn(small.groups(1), 0)
-    checkpoint = Checkpoints(tmp_path / "checkpoints", keep=1).save(1, {}, learner.save)
+    checkpoint = Checkpoints(tmp_path / "checkpoints", keep=1).save(1, {}, Lead(learner).save)
     folder = export(checkpoint, model, tmp_path / "exported/model", dtype=dtype)
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     assert loaded.dtype == getattr(torch, dtype)
@@ -142,10 +143,11 @@ def test_an_exported_checkpoint_loads_as_any_model_does(
 
 
 def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path, model: Path, new_learner: Callable[..., Learner]) -> None:
-    checkpoint = Checkpoints(tmp_path / "checkpoints", keep=1).save(1, {}, new_learner().save)
-    data = bytearray((checkpoint / WEIGHTS).read_bytes())
+    checkpoint = Checkpoints(tmp_path / "checkpoints", keep=1).save(1, {}, Lead(new_learner()).save)
+    (shard,) = (checkpoint / TENSORS).iterdir()
+    data = bytearray(shard.read_bytes())
     data[-1] ^= 1
-    (checkpoint / WEIGHTS).write_bytes(data)
+    shard.write_bytes(data)
     with pytest.raises(IntegrityError):
         export(checkpoint, model, tmp_path / "exported")
     assert not (tmp_path / "exported").exists()

@@ -11,7 +11,8 @@ import pytest
 
 from protocol.errors import PreflightError
 from tests.trainer import killed
-from trainer.checkpoint import verify
+from trainer import tensors
+from trainer.checkpoint import TENSORS, verify
 
 
 def versions(folder: Path) -> dict[str, str]:
@@ -28,7 +29,10 @@ def final(folder: Path) -> dict[str, bytes]:
     """Everything the last checkpoint holds but its evaluations' moment."""
     step = folder / f"output/checkpoints/step_{killed.STEPS}"
     verify(step)
-    return {path.name: path.read_bytes() for path in step.glob("*.safetensors")}
+    held = tensors.read(step / TENSORS, "")
+    assert {name.partition("/")[0] for name in held} == {"model", "optimizer"}
+    random = {path.name: path.read_bytes() for path in step.glob("*.safetensors")}
+    return random | {name: tensor.numpy().tobytes() for name, tensor in held.items()}
 
 
 @pytest.fixture(scope="module")

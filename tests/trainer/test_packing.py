@@ -134,7 +134,7 @@ def test_packed_logprobs_are_those_of_each_sample_alone(new_learner: Callable[..
     samples.append(small.sample(range(2, 14), range(3, 20)))
     met = 0
     for rows in pack(samples, width, 3):
-        logprobs = learner._frozen(rows, learner.model)
+        logprobs = learner._frozen(rows, learner.policy)
         for number, one in enumerate(rows.samples):
             met += 1
             alone = small.logprobs(learner, one)

@@ -24,13 +24,15 @@ from protocol.sandbox import Sandbox
 from tests.hub.desk import run_settings, small_spec
 from tests.trainer import small
 from tests.world import World
-from trainer import randomness
+from trainer import tensors
 from trainer.broadcast import Outbox
-from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import TENSORS, Checkpoints
 from trainer.config import Layout
 from trainer.data import Bounds, Group, RolloutSource
+from trainer.followers import Lead
 from trainer.hub.process import HubProcess
-from trainer.learner import Learner
+from trainer.learner import MODEL, Learner
+from trainer.ranks import Ranks
 from trainer.train import Trainer
 
 
@@ -43,18 +45,14 @@ class Bench:
 
     def checkpoint(self, step: int) -> None:
         state = {"spec": self.spec.digest.hex(), "consumed": [], "trained_tokens": 5, "evaluations": []}
-        Checkpoints(self.layout.checkpoints, keep=2).save(step, state, self._write)
-
-    def _write(self, folder: Path) -> None:
-        self.learner.save(folder)
-        randomness.save(folder)
+        Checkpoints(self.layout.checkpoints, keep=2).save(step, state, Lead(self.learner).save)
 
     def trainer(self, spec: RunSpec | None = None, **changes: Any) -> Trainer:
         settings, _ = run_settings(self.world, self.layout.file)
         settings = settings.model_copy(update={"trainer": settings.trainer.model_copy(update=changes)})
         self.layout.output.mkdir(exist_ok=True)
         hub = HubProcess(self.layout, None)
-        return Trainer(settings, self.layout, spec or self.spec, hub, threading.Event())
+        return Trainer(settings, self.layout, spec or self.spec, hub, threading.Event(), Ranks.alone())
 
     def outbox(self, *steps: int) -> Outbox:
         made = Outbox(self.layout.outgoing, self.layout.model)
@@ -136,7 +134,7 @@ def test_resumed_weights_come_after_every_version_that_is_out_or_on_its_way(
         bench.world.publish(version)
     trainer = bench.trainer()
     trainer._chain, trainer._outbox = bench.world.chain, bench.outbox(*waiting)
-    trainer._learner, trainer._source = bench.learner, bench.source()
+    trainer._lead, trainer._source = Lead(bench.learner), bench.source()
     found = Checkpoints(bench.layout.checkpoints, keep=2).newest()
     assert found is not None
     trainer._restore(*found)
@@ -207,7 +205,7 @@ def test_an_evaluation_that_hangs_does_not_end_the_training(bench: Bench) -> Non
             raise Unavailable("the sandbox failed twice")
 
     trainer: Any = bench.trainer()
-    trainer._outbox, trainer._evaluator, trainer._learner = bench.outbox(), Hanging(), bench.learner
+    trainer._outbox, trainer._evaluator, trainer._lead = bench.outbox(), Hanging(), Lead(bench.learner)
     trainer._publish()
     trainer._evaluate()
     trainer._note_evaluation(trainer._evaluating.finish())
@@ -220,7 +218,7 @@ def test_an_evaluation_that_hangs_does_not_end_the_training(bench: Bench) -> Non
 def training(bench: Bench, monkeypatch: pytest.MonkeyPatch, batches: list[list[Group]]) -> Any:
     """A trainer in the middle of its run: step 0 is saved, these batches come, and then no more do."""
     trainer: Any = bench.trainer(steps=9, checkpoint_every=8, evaluate_every=100, rollout_wait_seconds=0)
-    trainer._hub, trainer._source, trainer._learner = Idle(), bench.source(), bench.learner
+    trainer._hub, trainer._source, trainer._lead = Idle(), bench.source(), Lead(bench.learner)
     trainer._checkpoints, trainer._outbox = Checkpoints(bench.layout.checkpoints, keep=2), bench.outbox(0)
     monkeypatch.setattr(trainer, "_open", lambda resume: trainer._save())
     monkeypatch.setattr(trainer._source, "poll", lambda wait: None)
@@ -241,7 +239,7 @@ def test_an_error_while_waiting_gives_up_none_of_the_steps_that_are_out(
     found = trainer._checkpoints.newest()
     assert found is not None
     assert found[1]["step"] == 3
-    assert small.equal(small.stored(found[0]), stored_tensors(bench.learner.model))
+    assert small.equal(tensors.read(found[0] / TENSORS, MODEL), stored_tensors(bench.learner.model))
 
 
 def test_weights_in_the_middle_of_a_step_are_not_saved_as_those_of_a_step(

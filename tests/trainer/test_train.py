@@ -23,8 +23,10 @@ from tests.trainer import small
 from tests.trainer.conftest import Made
 from tests.trainer.peers import Peers
 from tests.world import World
-from trainer.checkpoint import verify
+from trainer import tensors
+from trainer.checkpoint import TENSORS, verify
 from trainer.config import Layout, load_run
+from trainer.learner import MODEL
 
 PASSWORD = "play money only"
 STEPS, CHECKPOINT_EVERY = 6, 4
@@ -105,7 +107,8 @@ def _alive(pid: int) -> bool:
 
 
 def bf16(folder: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor.to(torch.bfloat16) for name, tensor in small.stored(folder).items()}
+    stored = tensors.read(folder / TENSORS, MODEL)
+    return {name: tensor.to(torch.bfloat16) for name, tensor in stored.items()}
 
 
 @pytest.mark.long

@@ -1,0 +1,142 @@
+"""Several ranks that train together, for test_ranks.py: started by torchrun, `python -m tests.trainer.ranked FOLDER WHAT`.
+
+Rank 0 leads as the trainer does, and writes what it saw to FOLDER/result-SIZE.json; what the others saw is in the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.trainer import small
+from trainer.broadcast import Outbox
+from trainer.checkpoint import Checkpoints
+from trainer.config import DeadlineSettings, KlSettings, LossSettings, TrainSettings
+from trainer.followers import Lead, follow
+from trainer.learner import Learner, StepMetrics
+from trainer.phases import Phases
+from trainer.ranks import Ranks, torchrun
+from trainer.watchdog import Watchdog
+
+STEPS = 4
+
+
+def settings(**changes: Any) -> TrainSettings:
+    """With every part of a step that is computed before the first optimizer step."""
+    return small.settings(
+        lr=1e-3, optimizer_steps=2, kl=KlSettings(weight=0.01), loss=LossSettings(entropy=1e-3),
+        deadlines=DeadlineSettings(training=changes.pop("training", 100)), **changes,
+    )  # fmt: skip
+
+
+def batch(step: int) -> list[Any]:
+    """Five groups: no number of ranks divides their rows."""
+    return [
+        tuple(replace(sample, name=f"{step}.{n}.{i}") for i, sample in enumerate(small.group(10 * step + n)))
+        for n in range(5)
+    ]
+
+
+def train(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    found = [asdict(lead.learn(batch(step), step)) for step in range(STEPS)]
+    checkpoints = Checkpoints(folder / f"checkpoints-{ranks.size}", keep=1)
+    checkpoints.save(STEPS, {}, lead.save)
+    version = Outbox(folder / f"outgoing-{ranks.size}", folder / "model").write(lead.snapshot(), STEPS)
+    found += [asdict(lead.learn(batch(STEPS), STEPS))]
+    return {"steps": found, "version": str(version)}
+
+
+def resume(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """From the checkpoint of every number of ranks there is."""
+    found = {}
+    for path in sorted(folder.glob("checkpoints-*")):
+        lead.restore(path / f"step_{STEPS}")
+        found[path.name] = asdict(lead.learn(batch(STEPS), STEPS))
+    return found
+
+
+def blame(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """One rollout has an advantage that is no number."""
+    poisoned = [tuple(_poisoned(sample) for sample in group) for group in batch(0)]
+    before = lead.snapshot()
+    metrics = lead.learn(poisoned, 0)
+    return {"metrics": asdict(metrics), "changed": not small.equal(before, lead.snapshot())}
+
+
+def _poisoned(sample: Any) -> Any:
+    return replace(sample, advantage=float("nan")) if sample.name == "0.3.2" else sample
+
+
+def full_disk(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """The last rank cannot write its part of a checkpoint; the next one is whole."""
+    from protocol.errors import PreflightError
+
+    checkpoints = Checkpoints(folder / "full", keep=1)
+    try:
+        checkpoints.save(1, {}, lead.save)
+    except PreflightError as error:
+        refused = str(error)
+    (folder / "free").touch()
+    checkpoints.save(2, {}, lead.save)
+    return {"refused": refused, "steps": checkpoints.steps()}
+
+
+def hang(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    lead.learn(batch(0), 0)
+    with _phases("training", 3.0):
+        lead.learn(batch(1), 1)
+    return {}
+
+
+SCENES: dict[str, Callable[[Lead, Path, Ranks], dict[str, Any]]] = {
+    scene.__name__: scene for scene in (train, resume, blame, full_disk, hang)
+}
+_phases = Phases()
+
+
+class Hanging(Learner):
+    """Stops computing in its second step, as a rank whose GPU is gone would."""
+
+    def learn(self, groups: Any, step: int) -> StepMetrics:
+        if step == 1:
+            time.sleep(1000)
+        return super().learn(groups, step)
+
+
+class WithoutDisk(Learner):
+    def save(self, folder: Path) -> None:
+        import resource
+
+        free = (folder.parents[2] / "free").exists()
+        soft = resource.RLIM_INFINITY if free else 2_000
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+        super().save(folder)
+
+
+def main(folder: Path, what: str) -> None:
+    with torchrun() as ranks:
+        last = ranks.rank == ranks.size - 1
+        kind = {"hang": Hanging, "full_disk": WithoutDisk}.get(what, Learner) if last else Learner
+        learner = kind(folder / "model", settings(), ranks)
+        with Watchdog(_phases, folder / f"stacks-{ranks.rank}.txt", lambda phase: None):
+            if not ranks.leads:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                follow(learner, settings(), _phases)
+                return
+            lead = Lead(learner)
+            found = SCENES[what](lead, folder, ranks)
+            lead.end()
+            (folder / f"{what}-{ranks.size}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), sys.argv[2])

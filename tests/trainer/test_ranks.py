@@ -1,0 +1,140 @@
+"""1, 2 and 4 ranks, real processes over gloo: the same curve, any of them goes on from any checkpoint, and none hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from protocol.errors import DeadlineExceeded
+from tests.trainer import ranked, small
+from trainer import followers
+from trainer.ranks import Ranks, deal
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(300)
+CURVE = 1e-4
+"""Relative: ranks add the same float32 gradients in another order, and Adam's first steps enlarge what rounding is left."""
+
+
+def torchrun(size: int, folder: Path, what: str, *, code: int = 0) -> dict[str, Any]:
+    """Runs a scene of ranked.py; what rank 0 found, or nothing where it is to fail."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size),
+        "-m", "tests.trainer.ranked", str(folder), what,
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170, check=False)
+    if code:
+        assert done.returncode != 0
+        assert f"exitcode  : {code}" in done.stderr, done.stderr
+        return {"log": done.stderr}
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads((folder / f"{what}-{size}.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranked")
+    small.write_model(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def curve(folder: Path) -> Callable[[int], dict[str, Any]]:
+    """What so many ranks find when they train, each number of them once."""
+    return cache(lambda size: torchrun(size, folder, "train"))
+
+
+SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_any_number_of_ranks_gives_the_curve_of_one(curve: Callable[[int], dict[str, Any]], size: int) -> None:
+    curves = {1: curve(1), size: curve(size)}
+    for alone, together in zip(curves[1]["steps"], curves[size]["steps"], strict=True):
+        assert together["tokens"] == alone["tokens"]
+        for name in ("loss", "entropy", "kl", "log_ratio", "gradient_norm", "clipped"):
+            assert together[name] == pytest.approx(alone[name], rel=CURVE, abs=1e-7), name
+    losses = [step["loss"] for step in curves[1]["steps"]]
+    assert max(losses) - min(losses) > 100 * CURVE * abs(losses[0])  # a curve that tells ranks apart
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_they_publish_the_same_weights(curve: Callable[[int], dict[str, Any]], size: int) -> None:
+    alone, together = (small.stored(Path(curve(n)["version"])) for n in (1, size))
+    assert alone.keys() == together.keys()
+    for name, tensor in alone.items():
+        assert torch.allclose(tensor.float(), together[name].float(), rtol=0.01, atol=1e-4), name
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.long
+def test_a_checkpoint_of_any_number_of_ranks_is_resumed_by_any(
+    curve: Callable[[int], dict[str, Any]], folder: Path, size: int
+) -> None:
+    written_by = {f"checkpoints-{n}": curve(n) for n in (1, 2, 4)}
+    found = torchrun(size, folder, "resume")
+    assert set(found) == set(written_by)
+    for name, step in found.items():
+        written = written_by[name]["steps"][-1]
+        assert step["loss"] == pytest.approx(written["loss"], rel=CURVE), name
+        assert step["gradient_norm"] == pytest.approx(written["gradient_norm"], rel=CURVE), name
+
+
+@pytest.mark.long
+def test_a_rollout_without_a_finite_gradient_is_named_by_all_of_them(folder: Path) -> None:
+    found = torchrun(2, folder, "blame")
+    assert (found["metrics"]["skipped"], found["metrics"]["blamed"]) == (1, ["0.3.2"])
+    assert found["changed"]  # by the optimizer step that had nothing to do with it
+
+
+@pytest.mark.long
+def test_a_rank_that_cannot_write_its_part_spoils_one_checkpoint_only(folder: Path) -> None:
+    found = torchrun(2, folder, "full_disk")
+    assert "the checkpoint of step 1" in found["refused"]
+    assert found["steps"] == [2]
+
+
+@pytest.mark.long
+def test_a_rank_that_hangs_ends_the_run_within_the_phase_it_hangs_in(folder: Path) -> None:
+    told = torchrun(2, folder, "hang", code=DeadlineExceeded.exit_code)
+    assert "training took longer than its 3 s" in told["log"]
+
+
+def test_rows_are_dealt_evenly_in_number_and_cost() -> None:
+    dealt = deal([5, 1, 1, 1, 5, 1, 1], 2)
+    assert sorted(i for own in dealt for i in own) == list(range(7))
+    assert {len(own) for own in dealt} == {3, 4}
+    assert sorted(sum((5, 1, 1, 1, 5, 1, 1)[i] for i in own) for own in dealt) == [7, 8]
+    assert deal([1.0], 4).count([]) == 3
+
+
+def test_a_batch_reaches_the_others_as_it_was() -> None:
+    groups = ranked.batch(3)
+    groups[1] = tuple(
+        type(sample)(sample.prompt, sample.completion, 0.25, np.full(len(sample.completion), -1.5, np.float32), "é")
+        for sample in groups[1]
+    )
+    found, step = followers.decode(followers.encode(groups, 7))
+    assert step == 7
+    for before, after in zip([s for g in groups for s in g], [s for g in found for s in g], strict=True):
+        assert np.array_equal(before.prompt, after.prompt)
+        assert np.array_equal(before.completion, after.completion)
+        assert (before.advantage, before.name) == (after.advantage, after.name)
+        assert (before.logprobs is None) == (after.logprobs is None)
+        assert before.logprobs is None or np.array_equal(before.logprobs, after.logprobs)  # type: ignore[arg-type]
+    assert [len(group) for group in found] == [len(group) for group in groups]
+
+
+def test_one_alone_talks_to_nobody() -> None:
+    assert Ranks.alone().sum([1.5, 2.0]) == [1.5, 2.0]

@@ -1,0 +1,32 @@
+"""A model with nothing of it called but here, so that what is sharded over ranks is gathered just when it is needed."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.logprobs import token_logprobs
+from trainer.packing import PackedRows
+
+
+class Scorer(nn.Module):
+    def __init__(self, model: Any, compute_dtype: str) -> None:
+        """`compute_dtype` is what the model's layers compute in; the head and all that follows are in the weights' own."""
+        super().__init__()
+        self.model = model
+        self._dtype: torch.dtype = getattr(torch, compute_dtype)
+
+    def forward(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
+        """Logprob of each completion token and entropy of its distribution, both [N]."""
+        with self._autocast(rows.ids.device.type):
+            hidden = self.model.base_model(
+                input_ids=rows.ids, position_ids=rows.positions, attention_mask=rows.mask, use_cache=False
+            ).last_hidden_state
+        head = self.model.get_output_embeddings()
+        return token_logprobs(hidden.flatten(0, 1)[rows.source].to(head.weight.dtype), head, rows.targets)
+
+    def _autocast(self, device: str) -> AbstractContextManager[Any]:
+        return nullcontext() if self._dtype == torch.float32 else torch.autocast(device, self._dtype)

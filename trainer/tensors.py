@@ -1,0 +1,81 @@
+"""Named tensors on disk by torch.distributed.checkpoint: every rank writes its own shards, any number of ranks reads them.
+
+The files are safetensors (shard-R-….safetensors); no pickle is written or read. Which file holds which part of a tensor
+stands in the files themselves, so that a folder written by four ranks can be read by one, or by eight.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+from protocol.errors import IntegrityError
+
+_LOGGER = "c10d-NullHandler-dcp_logger"
+
+
+def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes this rank's part; all ranks call it with the same names. Raises OSError, on every rank, when one could not."""
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    try:
+        with _quiet():
+            dcp.save(dict(tensors), storage_writer=writer, no_dist=not dist.is_initialized())
+    except CheckpointException as error:
+        raise _first(error) from None  # its text is made of its causes: as a cause of one of them it would have no end
+
+
+def read_into(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Fills tensors, or this rank's shards of them, with what was written under their names. Raises IntegrityError."""
+    try:
+        reader = HuggingFaceStorageReader(str(folder))
+        with _quiet():
+            dcp.load(dict(tensors), storage_reader=reader, no_dist=not dist.is_initialized())
+    except (CheckpointException, SafetensorError, OSError, RuntimeError, ValueError, KeyError) as error:
+        raise IntegrityError(f"cannot read {folder}: {str(error)[:300]}") from error
+
+
+def shapes(folder: Path) -> dict[str, torch.Size]:
+    """What a folder holds. Raises IntegrityError."""
+    try:
+        found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        return {name: torch.Size(tensor.size) for name, tensor in found.items()}
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise IntegrityError(f"cannot read {folder}: {str(error)[:300]}") from error
+
+
+def read(folder: Path, prefix: str) -> dict[str, Tensor]:
+    """All float32 tensors whose names begin with `prefix`, which is left out. For one process alone."""
+    made = {name: torch.empty(shape) for name, shape in shapes(folder).items() if name.startswith(prefix)}
+    if not made:
+        raise IntegrityError(f"{folder} holds nothing named {prefix}…")
+    read_into(folder, made)
+    return {name.removeprefix(prefix): tensor for name, tensor in made.items()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warning that one process is one process, and a debug line per tensor."""
+    logging.getLogger(_LOGGER).setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _first(error: CheckpointException) -> OSError:
+    """What one of the ranks met."""
+    for met in error.failures.values():
+        cause = met[0]
+        if isinstance(cause, OSError):
+            return OSError(cause.errno, cause.strerror)
+        return OSError(str(cause)[:300])
+    return OSError(str(error)[:300])
