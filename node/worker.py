@@ -96,7 +96,7 @@ class Worker:
         self._engine = make_engine(spec.model.compute_dtype)
         self._tokens: Tokens | None = None
         self._loaded: bytes | None = None
-        self._defence = Defence(connection, self.journal, self._sender, self._judge_again)
+        self._defence = Defence(connection, self.journal, self._sender, self._judge_again, settings.retry_seconds)
 
     def stop(self) -> None:
         """Asks the loop to end after what it is doing; safe from other threads."""
