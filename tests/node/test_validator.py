@@ -105,6 +105,26 @@ def test_a_validator_that_lost_its_seat_does_not_count(stage: Stage, panel: Pane
     assert sorted(r.work for r in panel.all_receipts()) == sorted(works)
 
 
+def test_works_are_judged_in_the_order_in_which_their_windows_end(stage: Stage, panel: Panel) -> None:
+    """After an outage, say; a step may go on a little after the next one has begun. Only who is asked about a work judges it
+    before its turn."""
+    one, two, three, four = nodes = [stage.seated() for _ in range(4)]
+    stage.publish()
+    made = {node: stage.make(node) for node in nodes[:3]}
+    first = stage.submit(one, made[one])
+    stage.publish()
+    of_next = stage.submit(four, stage.make(four))
+    stage.world.anvil.advance(5)
+    of_before = stage.submit(two, made[two])
+    stage.world.anvil.advance(5)
+    request = stage.submit(three, made[three])
+    key = stage.validator()
+    stage.client(key).ask_opinion(request)
+    service = panel.start(key)
+    until(lambda: len(panel.all_receipts()) == 4, service, what="all are judged")
+    assert [receipt.work for receipt in panel.all_receipts()] == [request, first, of_next, of_before]
+
+
 def test_a_restart_judges_nothing_twice_and_forgets_nothing(stage: Stage, panel: Panel) -> None:
     node = stage.seated()
     stage.publish()
