@@ -20,6 +20,8 @@ from protocol.verdict import Finding
 
 log = logging.getLogger("node")
 
+_REFUSED_SECONDS = 60.0  # until an appeal that the contract refused is tried again: perhaps that endpoint lagged
+
 
 class Defence:
     def __init__(
@@ -50,7 +52,7 @@ class Defence:
                 if is_fatal(error) and not isinstance(error, TransactionReverted):
                     raise
                 log.warning("case %d against this seat is not appealed yet: %s", number, error)
-                self._rests.add(number)
+                self._rests.add(number, _REFUSED_SECONDS if isinstance(error, TransactionReverted) else None)
 
     def _answer(self, name: str, number: int, case: Case) -> None:
         """Appeals where none of the case's works is found false."""

@@ -109,3 +109,16 @@ def test_it_does_not_give_up_on_works_that_its_journal_lacks(stage: Stage) -> No
         eventually(lambda: 1 in worker._defence._rests._until, what="it has looked")
         worker.journal.add(made.ref, work, made.units, 0)
         eventually(lambda: world.chain.state(world.run, made.ref) == State.APPEALED, what="it appeals")
+
+
+def test_it_appeals_after_a_restart_though_nobody_keeps_the_version_any_more(stage: Stage) -> None:
+    """A hard case keeps it from working, and so from loading any version."""
+    node, liar, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    ref = worked(stage, node)
+    for _ in range(stage.tiny.spec.versions_kept + 1):
+        stage.publish()
+    shutil.rmtree(stage.home("node").data / "weights")
+    world.accuse(liar, ref)
+    with running(a_worker(stage, node)):
+        eventually(lambda: world.chain.state(world.run, ref) == State.APPEALED, what="it appeals")

@@ -15,6 +15,7 @@ import torch
 from starlette.responses import PlainTextResponse, Response
 
 from node.generation import Made
+from node.validator import bench
 from node.validator.record import Record
 from node.validator.service import ValidatorService
 from protocol import rollout
@@ -254,6 +255,35 @@ def test_a_work_whose_version_is_gone_does_not_hold_up_the_others(stage: Stage, 
     until(lambda: panel.receipts(new), service, within=10, what="the verdict on the new one")
     assert not panel.receipts(old)
     assert panel.receipts(new)[service._address].outcome == Outcome.ACCEPT
+
+
+def test_a_work_whose_version_is_gone_is_held_to_the_rules_that_need_no_weights(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a long outage its window may still be open. Only what is found is said: nothing is accepted."""
+    node, key = stage.seated(), stage.validator()
+    stage.publish()
+    made = stage.make(node)
+    inflated = stage.commit(node, made.ref, made.units + 1)
+    stage.upload(node, made.ref, made.path)
+    honest = stage.make(node, 1)
+    stage.submit(node, honest)
+    for _ in range(stage.tiny.spec.versions_kept + 1):
+        stage.publish()
+    judged: list[Ref] = []
+
+    def judge(candidate: Any, *rules: Any) -> Any:
+        judged.append(candidate.commitment.ref)
+        return judging(candidate, *rules)
+
+    judging = bench.judge
+    monkeypatch.setattr(bench, "judge", judge)
+    service = panel.start(key)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
+    rounds(service, count=20)
+    assert panel.case(made.ref).hard
+    assert [(r.work, r.outcome, r.details.rule) for r in panel.all_receipts()] == [(inflated, Outcome.HARD, "tokens")]
+    assert judged.count(honest.ref) == 1, "asking the same rules again would find the same"
 
 
 # ---- the validator's own trouble ---------------------------------------------------------------------------------------
