@@ -1,72 +1,76 @@
-"""Cases against this node: it judges the disputed work once more, and appeals where it still finds nothing wrong.
+"""Cases against this node: it judges the disputed works once more, and appeals where it still finds nothing wrong.
 
-The bond of an appeal comes out of what the seat has locked, so no money is needed at hand. Silence convicts; what this node
-itself finds false, or cannot look at any more, is left to its operator (`node appeal`).
+Every case is answered by itself: several may be open about the same work. The bond of an appeal comes out of what the seat has
+locked, so no money is needed at hand. Silence convicts; what this node itself finds false is left to its operator
+(`node appeal`), and what it cannot look at is tried again for as long as an appeal is possible.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from node.journal import Journal, Submission
-from protocol.chain import Sender
-from protocol.chain.types import Seat, Stage
-from protocol.errors import MurmurationError, TransactionReverted
+from node.validator.rests import Rests
+from protocol.chain import Sender, cases
+from protocol.chain.types import Case, Ref, Seat
+from protocol.errors import MurmurationError, TransactionReverted, Unavailable
 from protocol.role import Connection, is_fatal
 from protocol.verdict import Finding
 
 log = logging.getLogger("node")
 
+_REFUSED_SECONDS = 60.0  # until an appeal that the contract refused is tried again: perhaps that endpoint lagged
+
 
 class Defence:
     def __init__(
-        self, connection: Connection, journal: Journal, sender: Sender, judge: Callable[[Submission], Finding | None]
+        self,
+        connection: Connection,
+        journal: Journal,
+        sender: Sender,
+        judge: Callable[[Submission], Finding | None],
+        retry_seconds: float,
     ) -> None:
-        """`judge` judges a submission in full and raises what keeps it from doing so."""
+        """`judge` judges a submission in full and raises what keeps it from doing so: it is asked again after `retry_seconds`."""
         self._c = connection
         self._journal = journal
         self._sender = sender
         self._judge = judge
         self._done: set[int] = set()
+        self._rests = Rests(retry_seconds)
 
     def turn(self, seat: Seat) -> None:
-        """Looks at the seat's open cases, newest first."""
-        found = 0
+        """Answers the seat's open cases, newest first."""
         name = self._c.chain.seat_name(self._c.run, self._c.key.address)
-        for number in range(seat.cases, 0, -1):
-            if found == seat.open_cases:
-                return
-            case = self._c.chain.case(self._c.run, name, number)
-            found += not case.stage.closed
-            if case.stage == Stage.OPEN and number not in self._done and self._c.block_time() < case.deadline:
-                self._answer(name, number)
+        for number, case in cases.unanswered(self._c.chain, self._c.run, name, seat):
+            if number in self._done or number in self._rests or self._c.block_time() >= case.deadline:
+                continue
+            try:
+                self._answer(name, number, case)
+            except MurmurationError as error:
+                if is_fatal(error) and not isinstance(error, TransactionReverted):
+                    raise
+                log.warning("case %d against this seat is not appealed yet: %s", number, error)
+                self._rests.add(number, _REFUSED_SECONDS if isinstance(error, TransactionReverted) else None)
 
-    def _answer(self, name: str, number: int) -> None:
+    def _answer(self, name: str, number: int, case: Case) -> None:
         """Appeals where none of the case's works is found false."""
-        works = [s for s in self._journal.all() if self._c.chain.work(self._c.run, s.ref).number == number]
-        try:
-            reason = self._against(works)
-        except MurmurationError as error:
-            if is_fatal(error):
-                raise
-            log.warning("case %d against this seat cannot be looked at yet: %s", number, error)
-            return
-        self._done.add(number)
+        refs = cases.works(self._c.chain, self._c.run, name, number, case)
+        reason = self._against(refs)
         if reason:
             log.error("case %d against this seat is not appealed: %s; see `node submissions`", number, reason)
-            return
-        try:
+        else:
             self._sender.send(self._c.chain.appeal(self._c.run, name, number), name=f"appeal/{name}/{number}")
-            log.warning("appealed case %d: its %d works pass when they are judged again", number, len(works))
-        except TransactionReverted as error:
-            log.info("no appeal of case %d: %s", number, error)
+            log.warning("appealed case %d: its %d works pass when they are judged again", number, len(refs))
+        self._done.add(number)
 
-    def _against(self, works: list[Submission]) -> str:
-        """Why the node does not stand by these works; empty where it does."""
-        if not works:
-            return "its works are not in this node's journal"
-        for submission in works:
+    def _against(self, refs: Sequence[Ref]) -> str:
+        """Why the node does not stand by these works; empty where it does. Raises what keeps it from finding out."""
+        for ref in refs:
+            submission = self._journal.get(ref.work_id(self._c.run))
+            if submission is None:
+                raise Unavailable(f"step {ref.step}, sequence {ref.sequence} is not in this node's journal")
             finding = self._judge(submission)
             if finding is not None:
                 return (

@@ -54,6 +54,13 @@ class Versions:
         require_model_files(folder, self._connection.spec.model)
         return folder
 
+    def newest(self) -> Path:
+        """The folder of the head, for whoever needs what all versions share: the tokenizer. Raises as `folder`."""
+        head = self._connection.chain.head(self._connection.run)
+        if head is None:
+            raise Unavailable("no weights are published yet")
+        return self.folder(head)
+
     def holds(self, publication: Publication) -> bool:
         """Whether exactly this version is here. One of its number may be of another run, or from before a reorg."""
         step = publication.step

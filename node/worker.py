@@ -96,7 +96,7 @@ class Worker:
         self._engine = make_engine(spec.model.compute_dtype)
         self._tokens: Tokens | None = None
         self._loaded: bytes | None = None
-        self._defence = Defence(connection, self.journal, self._sender, self._judge_again)
+        self._defence = Defence(connection, self.journal, self._sender, self._judge_again, settings.retry_seconds)
 
     def stop(self) -> None:
         """Asks the loop to end after what it is doing; safe from other threads."""
@@ -268,10 +268,11 @@ class Worker:
             self._load(publication)
         except Unavailable as error:
             log.info("judging step %d again without its weights: %s", ref.step, error)
-            if self._tokens is None:
-                raise
             rules = CHEAP  # the rest passed before it was submitted
-        assert self._tokens is not None
+        if (
+            self._tokens is None
+        ):  # nothing was loaded in this life; a hard case keeps work, and so the head, from being loaded
+            self._tokens = Tokens(self._versions.newest())
         commitment = Commitment(ref, submission.units, publication.beacon, hardware, block_hash=bytes(32))
         plan = PrefillPlan(1.0, ref.root)
         return judge(Candidate(self._context, commitment, path, self._engine, self._tokens, plan), rules)

@@ -16,7 +16,7 @@ from node.commands.context import (
     settings,
 )
 from node.journal import Journal, Submission
-from protocol.chain import Chain
+from protocol.chain import Chain, cases
 from protocol.chain.types import Case, State
 from protocol.cli import PasswordFile, Yes, confirm
 from protocol.errors import UsageError
@@ -26,8 +26,9 @@ from protocol.money import duration, tokens
 _SETTLED = {
     State.NONE: "never reached the chain",
     State.SUBMITTED: "is not challenged; there is nothing to appeal against",
+    State.CHALLENGED: "was challenged this very moment; try again",
     State.APPEALED: "is appealed already; the validators vote",
-    State.REVOKED: "is revoked for good",
+    State.REVOKED: "is revoked for good, and no other verdict on it can be appealed against",
     State.CLEARED: "was cleared; it will be paid",
 }
 
@@ -48,26 +49,31 @@ def appeal(
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
     submission = find(place, work)
-    seat, number, case = _open_case(chain, run, submission)
+    name, found = _open_cases(chain, run, submission)
     sender = operator_sender(place, chain, password_file, operator_keystore)
-    policy = chain.policy(run)
-    call = chain.appeal(run, seat, number)
-    _, gas = sender.estimate(call)
-    ref, kind = submission.ref, "hard" if case.hard else "soft"
+    policy, ref = chain.policy(run), submission.ref
+    calls = [chain.appeal(run, name, number) for number, _ in found]
+    gas = sum(sender.estimate(call)[1] for call in calls)
+    each = " for each" if len(found) > 1 else ""
     confirm(
         "Appeal?",
         [
-            f"appeals   against the {kind} verdict on step {ref.step}, sequence {ref.sequence}",
-            f"at risk   {tokens(policy.bond)} of what the seat has locked, lost if the verdict is upheld",
+            *(f"appeals   against {_verdict(case)} on step {ref.step}, sequence {ref.sequence}" for _, case in found),
+            f"at risk   {tokens(policy.bond)} of what the seat has locked{each}, lost if the verdict is upheld",
             f"decided   by the votes of {policy.quorum} other validators within {duration(policy.vote)}; "
             "without them the work earns nothing and nobody loses stake",
             f"costs     at most {gas / 1e18:.6f} ETH of gas",
         ],
         yes,
     )
-    sender.send(call)
+    for call in calls:
+        sender.send(call)
     typer.echo(f"appealed; the vote ends in {duration(policy.vote)}")
     typer.echo(f"next: node submissions {submission.work.hex()[:12]}", err=True)
+
+
+def _verdict(case: Case) -> str:
+    return f"the {'hard' if case.hard else 'soft'} verdict of {case.challenger}"
 
 
 def find(place: Home, work: str) -> Submission:
@@ -80,13 +86,19 @@ def find(place: Home, work: str) -> Submission:
     return found[0]
 
 
-def _open_case(chain: Chain, run: int, submission: Submission) -> tuple[str, int, Case]:
-    """(seat, number, case)"""
-    name = submission.work.hex()[:12]
-    state, found = chain.state(run, submission.ref), chain.case_of(run, submission.ref)
-    if state != State.CHALLENGED or found is None:
-        raise UsageError(f"{name} {_SETTLED[state]}", hint=f"node submissions {name}")
-    late = chain.block().time - found[2].deadline
-    if late >= 0:
-        raise UsageError(f"the time to appeal against the verdict on {name} ended {duration(late)} ago", hint="")
-    return found
+def _open_cases(chain: Chain, run: int, submission: Submission) -> tuple[str, list[tuple[int, Case]]]:
+    """The seat's name, and (number, case) of all that can be appealed and concern a work. Raises UsageError where none does."""
+    short, ref, now = submission.work.hex()[:12], submission.ref, chain.block().time
+    name = chain.seat_name(run, ref.node)
+    found = [
+        (number, case)
+        for number, case in cases.unanswered(chain, run, name, chain.seat(run, ref.node))
+        if ref in cases.works(chain, run, name, number, case)
+    ]
+    if not found:
+        raise UsageError(f"{short} {_SETTLED[chain.state(run, ref)]}", hint=f"node submissions {short}")
+    in_time = [(number, case) for number, case in found if now < case.deadline]
+    if not in_time:
+        ended = duration(now - max(case.deadline for _, case in found))
+        raise UsageError(f"the time to appeal against the verdict on {short} ended {ended} ago", hint="")
+    return name, in_time

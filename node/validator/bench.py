@@ -14,15 +14,17 @@ from node.validator.candidate import Candidate, Commitment, PrefillPlan, RunCont
 from node.validator.journal import Journal
 from node.validator.judge import details, judge
 from node.validator.record import Record, ref_of
+from node.validator.rules import CHEAP
 from node.versions import Versions
 from protocol import draw
 from protocol.chain.events import Event
+from protocol.chain.types import Ref
 from protocol.environments import TaskSet
-from protocol.errors import ProtocolViolation, Unavailable
+from protocol.errors import IntegrityError, ProtocolViolation, Unavailable
 from protocol.role import Connection
 from protocol.sandbox import Sandbox
 from protocol.tokens import Tokens
-from protocol.verdict import Details
+from protocol.verdict import Details, Finding
 
 log = logging.getLogger("validator")
 
@@ -42,6 +44,7 @@ class Bench:
         self._loaded: bytes | None = None
         self._tokens: Tokens | None = None
         self._held: dict[int, ExitStack] = {}
+        self._passed: set[Ref] = set()
         self._master = journal.secret("prefill", secrets.token_bytes(32))
 
     def close(self) -> None:
@@ -89,22 +92,44 @@ class Bench:
             self._held[step] = lease
 
     def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Details:
-        """Judges a work; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running."""
-        self._load(commitment.ref.step)
-        assert self._tokens is not None
+        """Judges a work; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running.
+
+        Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed.
+        """
         plan = self.plan(in_full=in_full, time=time)
-        candidate = Candidate(self.context, commitment, path, self._engine, self._tokens, plan)
+        try:
+            self._load(commitment.ref.step)
+        except (Unavailable, ProtocolViolation, IntegrityError):
+            finding = self._found_without_weights(commitment, path, plan)
+            if finding is None:
+                raise
+            return details(self.context, commitment, finding, time, secret=plan.secret)
+        candidate = self._candidate(commitment, path, plan)
         finding = judge(candidate)
         return details(self.context, commitment, finding, time, candidate.checked, plan.secret)
+
+    def _found_without_weights(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Finding | None:
+        """The finding of the rules that need no model. They are asked once: what passes them waits for its weights."""
+        if commitment.ref in self._passed:
+            return None
+        finding = judge(self._candidate(commitment, path, plan), CHEAP)
+        if finding is None:
+            self._passed.add(commitment.ref)
+        return finding
+
+    def _candidate(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Candidate:
+        if self._tokens is None:
+            self._tokens = Tokens(self._versions.newest())
+        return Candidate(self.context, commitment, path, self._engine, self._tokens, plan)
 
     def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
         """Which samples a judgement at this block time gives the prefill."""
         share = 1.0 if in_full else float(self.context.spec.verification.prefill_share)
         return PrefillPlan(share, self.secret(time))
 
-    def manifest(self, step: int) -> bytes:
-        """The signed manifest of a version that is here. Raises PreflightError."""
-        return self._versions.store.manifest(step)
+    def manifest(self, step: int) -> bytes | None:
+        """The signed manifest of a version; None where it is not here."""
+        return self._versions.store.manifest(step) if self._versions.store.holds(step) else None
 
     def secret(self, time: int) -> bytes:
         """What samples are drawn with by a judgement at this block time."""
@@ -126,8 +151,7 @@ class Bench:
         folder = self._versions.folder(publication)
         with self._versions.store.lease(step):
             self._engine.load(folder)
-            if self._tokens is None:
-                self._tokens = Tokens(folder)
+            self._tokens = self._tokens or Tokens(folder)
         self._loaded = publication.manifest
 
 

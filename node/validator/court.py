@@ -152,13 +152,16 @@ class Court:
     def _bring(
         self, judgements: list[Judgement], now: int, to_court: Callable[[list[Judgement], int], Brought]
     ) -> None:
-        """Brings judgements to court together; they share what becomes of them."""
-        if time.monotonic() < self._poor_until:
-            return
+        """Brings judgements to court together, but for those that are there; they share what becomes of them."""
         name = ", ".join(judgement.work.hex()[:12] for judgement in judgements)
         number = None
         try:
-            state, number = to_court(judgements, now)
+            self._sender.recover()  # what was sent before a crash may land only now
+            judgements = [judgement for judgement in judgements if not self._took_up(judgement)]
+            if not judgements:
+                return
+            poor = time.monotonic() < self._poor_until
+            state, number = (states.DECIDED, None) if poor else to_court(judgements, now)
         except InsufficientFunds as error:
             log.error("cannot challenge %s now: %s (%s)", name, error, error.hint)
             self._poor_until = time.monotonic() + self._settings.retry_seconds
@@ -174,6 +177,28 @@ class Court:
                 self._rests_on_chain.add(judgement.work)
             else:
                 self._journal.put(replace(judgement, state=state, number=number))
+
+    def _took_up(self, judgement: Judgement) -> bool:
+        """Whether this validator has a case about the work, which a crash kept it from noting; now it is noted.
+
+        Overlooked, that case would never be settled and its bond never be free.
+        """
+        ref, run, chain = self._receipt(judgement).details.ref, self._c.run, self._c.chain
+        if judgement.outcome == Outcome.HARD:
+            number = chain.charge(run, ref, self._signer(judgement))
+        else:
+            number = chain.work(run, ref).number
+        if not number or chain.case(run, chain.seat_name(run, ref.node), number).challenger != self._address:
+            return False
+        self._journal.put(replace(judgement, state=states.CHALLENGED, number=number))
+        log.info("case %d about %s was opened before", number, judgement.work.hex()[:12])
+        return True
+
+    def _signer(self, judgement: Judgement) -> str:
+        """Whose verdict an accusation stands on, as the contract notes it."""
+        if self._c.policy.co_signers and judgement.second is not None:
+            return self._parse(judgement.second).validator
+        return self._address
 
     def _after_refusal(self, error: TransactionReverted, first: Judgement) -> str:
         """What becomes of judgements whose case was refused. Raises the refusal when this seat is gone."""

@@ -6,7 +6,7 @@ One folder per rejected work under data/evidence, named by its work id:
     commitment.json  what the chain said of the work, and which samples were to be drawn
     spec.json        the run spec, which hashes to the receipt's digest
     receipt.json     the signed receipt, as it was first found
-    manifest.json    the signed manifest of the weights (none where no weights were needed)
+    manifest.json    the signed manifest of the weights (none where it was judged without them)
 
 Weights are not kept: `--weights` or the local store provides them, and they must hash to the manifest. A folder may come
 from somebody else, so everything is read within caps and checked against the receipt, whose signature is the anchor.
@@ -105,6 +105,11 @@ class Evidence:
             if found != self.receipt.details.ref.root:
                 raise HashMismatch(f"{path} is not the file that was committed to")
         return path
+
+    @property
+    def judged_without_weights(self) -> bool:
+        """Whether only the rules that need no model were asked."""
+        return not self._told["manifest"]
 
     def require_weights(self, folder: Path) -> None:
         """Raises HashMismatch unless `folder` holds exactly the version that the work was judged with."""

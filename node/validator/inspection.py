@@ -19,7 +19,7 @@ from protocol.money import duration
 from protocol.verdict import Details, Outcome
 
 if TYPE_CHECKING:
-    from node.validator.evidence import EvidenceStore
+    from node.validator.evidence import Evidence, EvidenceStore
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +61,7 @@ def verify(
             f"{found.folder} is evidence of another file than {file}", hint="is it the whole, unchanged file?"
         )
     else:
-        details = judge_again(found, weights or _own_weights(home, found.receipt.details.step), in_full=True)
+        details = judge_again(found, weights or _own_weights(home, found), in_full=True)
     _print_details(vars(details), as_json)
 
 
@@ -110,7 +110,7 @@ def replay(
     set_up_logging("WARNING")
     found = Evidence(Path(work)) if Path(work).is_dir() else _evidence(home).find(work)
     receipt = found.receipt
-    again = judge_again(found, weights or _own_weights(home, receipt.details.step))
+    again = judge_again(found, weights or _own_weights(home, found))
     fields = compare(receipt.details, again)
     same = all(field["same"] for field in fields)
 
@@ -171,11 +171,14 @@ def _evidence(home: Path) -> EvidenceStore:
     return EvidenceStore(place.data / "evidence", settings.judge.evidence_most, settings.judge.evidence_days)
 
 
-def _own_weights(home: Path, step: int) -> Path | None:
-    """The version as the running validator fetched it, if it still has it."""
+def _own_weights(home: Path, evidence: Evidence) -> Path | None:
+    """The version as the running validator fetched it, if it still has it; any that it has, where any will do."""
     from protocol.shardcast.store import version_folder
 
-    folder = version_folder(Home(home, "validator").path / "data" / "weights", step)
+    root = Home(home, "validator").path / "data" / "weights"
+    folder = version_folder(root, evidence.receipt.details.step)
+    if evidence.judged_without_weights and not folder.is_dir():
+        return next(folder.parent.glob("*"), None)
     return folder if folder.is_dir() else None
 
 

@@ -15,7 +15,7 @@ from node.engine.weights import require_model_files
 from node.validator.candidate import Candidate, PrefillPlan, RunContext
 from node.validator.evidence import Evidence
 from node.validator.judge import details, judge
-from node.validator.rules import available
+from node.validator.rules import CHEAP, RULES, available
 from protocol import draw
 from protocol.environments import TaskSet
 from protocol.errors import PreflightError
@@ -43,13 +43,17 @@ def replay(evidence: Evidence, weights: Path | None, *, in_full: bool = False, t
             return details(context, evidence.commitment, missing, time, secret=drawn_with)
         if weights is None:
             raise PreflightError("the weights of this work are not here any more", hint="give them with --weights")
-        evidence.require_weights(weights)
-        require_model_files(weights, spec.model)
-        engine = TorchEngine(spec.model.compute_dtype, threads=threads)
-        engine.load(weights)
+        engine, rules = TorchEngine(spec.model.compute_dtype, threads=threads), tuple(RULES)
+        if evidence.judged_without_weights:
+            rules = CHEAP  # any version will do, for its tokenizer
+            require_model_files(weights, spec.model)
+        else:
+            evidence.require_weights(weights)
+            require_model_files(weights, spec.model)
+            engine.load(weights)
         plan = PrefillPlan(1.0, plan.secret) if in_full else plan
         candidate = Candidate(context, evidence.commitment, path, engine, Tokens(weights), plan)
-        finding = judge(candidate)
+        finding = judge(candidate, rules)
         return details(context, evidence.commitment, finding, time, candidate.checked, drawn_with)
 
 

@@ -224,8 +224,12 @@ class ValidatorService:
     # ---- judging -------------------------------------------------------------------------------------------------------
 
     def _judge_one(self) -> bool:
-        """Judges the next work that is this validator's to judge; False when there is none just now."""
-        order = sorted(self._tasks.values(), key=lambda t: (t.work not in self._requested, t.step, t.committed_at))
+        """Judges the next work that is this validator's to judge; False when there is none just now.
+
+        Those go first that somebody has asked about, for a hard finding becomes soft where no opinion comes in time. The others
+        follow in the order in which their windows end, or after an outage works would vest while later ones are judged.
+        """
+        order = sorted(self._tasks.values(), key=lambda t: (t.work not in self._requested, t.committed_at, t.step))
         return any(self._is_mine(task) and self._attempt(task) for task in order)
 
     def _is_mine(self, task: Task) -> bool:

@@ -288,8 +288,13 @@ class Chain:
     def voted(self, run: int, seat: str, number: int, validator: str) -> bool:
         return self._call("reading a vote", self.court.functions.voted(run, seat, number, validator))
 
+    def charge(self, run: int, ref: Ref, signer: str) -> int:
+        """Number of the hard case on a work in which this validator's verdict served: as second, or alone where none is
+        needed. 0: none."""
+        return self._call("reading a charge", self.court.functions.charges(ref.work_id(run), signer))
+
     def case_of(self, run: int, ref: Ref) -> tuple[ChecksumAddress, int, Case] | None:
-        """(seat, number, case) of the case that last took a work; None when none did."""
+        """(seat, number, case) of the case that last took a work's units; None when none did. There may be others about it."""
         number = self.work(run, ref).number
         if not number:
             return None

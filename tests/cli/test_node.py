@@ -11,7 +11,7 @@ import pytest
 
 from node import journal as states
 from node.journal import Journal
-from protocol.chain.types import Ref, Role, State
+from protocol.chain.types import Ref, Role, Stage, State
 from protocol.identity import Key
 from protocol.verdict import Details, Outcome, Receipt
 from tests.cli.conftest import PASSWORD, Console, Contributor, init_options
@@ -441,6 +441,56 @@ def test_an_appeal_shows_what_is_at_stake_and_opens_the_vote(contributor: Contri
     assert world.chain.state(world.run, ref) == State.APPEALED
     again = contributor.run("appeal", work, "--yes")
     assert (again.code, "appealed already" in again.err) == (2, True)
+
+
+def accused(contributor: Contributor, *validators: Key) -> tuple[Ref, str]:
+    """A work that each of these validators has accused, one after the other."""
+    world = contributor.world
+    contributor.seat()
+    world.publish(0)
+    for validator in validators:
+        world.seat_validator(validator)
+    ref = submitted(contributor)
+    for validator in validators:
+        world.accuse(validator, ref)
+    return ref, told(contributor, ref, Outcome.HARD)
+
+
+def stages(contributor: Contributor) -> list[Stage]:
+    world = contributor.world
+    count = world.chain.seat(world.run, contributor.node).cases
+    return [world.chain.case(world.run, contributor.node, number).stage for number in range(1, count + 1)]
+
+
+def test_an_appeal_answers_every_verdict_on_the_work(contributor: Contributor) -> None:
+    """The chain's own note on a work names the last case only."""
+    liars = Key.generate(), Key.generate()
+    _, work = accused(contributor, *liars)
+    asked = contributor.run("appeal", work)
+    assert asked.code == 2
+    assert all(liar.address in asked.err for liar in liars)
+    assert contributor.run("appeal", work, "--yes").code == 0
+    assert stages(contributor) == [Stage.APPEALED, Stage.APPEALED]
+    again = contributor.run("appeal", work, "--yes")
+    assert (again.code, "appealed already" in again.err) == (2, True)
+
+
+@pytest.mark.parametrize("before", [Stage.UPHELD, Stage.UNDECIDED])
+def test_a_hard_verdict_on_revoked_work_can_be_appealed_against(contributor: Contributor, before: Stage) -> None:
+    ref, work = challenged(contributor, hard=False)
+    world, policy = contributor.world, contributor.world.chain.policy(contributor.world.run)
+    liar = world.senders[world.chain.case(world.run, contributor.node, 1).challenger]
+    if before == Stage.UNDECIDED:
+        assert contributor.run("appeal", work, "--yes").code == 0
+        world.anvil.advance(policy.vote)
+    else:
+        world.anvil.advance(policy.appeal)
+    liar.send(world.chain.settle(world.run, contributor.node, 1))
+    refused = contributor.run("appeal", work, "--yes")
+    assert (refused.code, "revoked" in refused.err) == (2, True)
+    world.accuse(liar.key, ref)
+    assert contributor.run("appeal", work, "--yes").code == 0
+    assert stages(contributor) == [before, Stage.APPEALED]
 
 
 def test_what_cannot_be_appealed_against_is_refused_before_it_costs(contributor: Contributor) -> None:

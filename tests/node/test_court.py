@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from node.generation import Made
 from node.validator import journal as states
+from node.validator.journal import Judgement
 from node.validator.service import ValidatorService
 from protocol.chain.types import Role, State
 from protocol.chain.types import Stage as CaseStage
@@ -273,6 +274,132 @@ def test_cases_are_settled_when_their_time_has_come_also_after_a_restart(stage: 
 
 one_bond = pytest.mark.parametrize("stage", [{"validator_stake": 10 * TOKEN}], indirect=True, ids=["one bond"])
 """A seat whose stake is enough for one case at a time."""
+
+
+class Killed(BaseException):
+    """The process dies; nothing may catch this."""
+
+
+def dies_before_noting_a_case(service: ValidatorService, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = service._court._journal.put
+
+    def dying(judgement: Judgement) -> None:
+        if judgement.state == states.CHALLENGED:
+            raise Killed
+        put(judgement)
+
+    monkeypatch.setattr(service._court._journal, "put", dying)
+
+
+def dies_before_sending(service: ValidatorService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction is signed and in the sender's journal."""
+
+    def dying(*arguments: Any, **options: Any) -> Any:
+        raise Killed
+
+    monkeypatch.setattr(service._court._sender, "_finish", dying)
+
+
+both_deaths = pytest.mark.parametrize("dies", [dies_before_noting_a_case, dies_before_sending])
+
+
+def settled(stage: Stage, service: ValidatorService, *works: bytes) -> bool:
+    """Whether nothing of this validator's is open any more: its judgements are closed and its bonds free."""
+    closed = {service._journal.get(work).state for work in works} == {states.CLOSED}
+    return closed and not stage.world.chain.validator(stage.world.run, service._address).open_cases
+
+
+@both_deaths
+@pytest.mark.parametrize("fault", [inflated, softly_wrong])
+def test_a_case_that_a_crash_kept_from_being_noted_is_settled(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch, fault: Any, dies: Any
+) -> None:
+    node, world = stage.seated(), stage.world
+    stage.publish()
+    service = panel.seat()
+    _, work = fault(stage, node)
+    past_grace(stage)
+    dies(service, monkeypatch)
+    with pytest.raises(Killed):
+        rounds(service)
+    service = panel.start(service._c.key)
+    rounds(service)
+    assert service._journal.get(work).state == states.CHALLENGED
+    world.anvil.advance(world.chain.policy(world.run).appeal)
+    until(lambda: settled(stage, service, work), service, what="the case is settled")
+    assert world.chain.seat(world.run, node.address).cases == 1
+
+
+@both_deaths
+def test_a_case_that_was_not_noted_is_settled_though_more_was_found_meanwhile(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch, dies: Any
+) -> None:
+    """The batch is another one then, and so is the name of its transaction."""
+    node, world = stage.seated(), stage.world
+    stage.publish()
+    service = panel.seat()
+    before = [softly_wrong(stage, node, sequence)[1] for sequence in range(2)]
+    past_grace(stage)
+    with monkeypatch.context() as patch:
+        patch.setattr(service._court, "challenge", lambda now: None)
+        until(lambda: len(panel.all_receipts()) == 2, service, what="the findings")
+    dies(service, monkeypatch)
+    with pytest.raises(Killed):
+        rounds(service)
+    service = panel.start(service._c.key)
+    monkeypatch.setattr(service._court, "challenge", lambda now: None)
+    after = softly_wrong(stage, node, 2)[1]
+    past_grace(stage)
+    until(lambda: len(panel.all_receipts()) == 3, service, what="another finding")
+    monkeypatch.undo()
+    rounds(service)
+    assert [service._journal.get(work).number for work in (*before, after)] == [1, 1, 2]
+    world.anvil.advance(world.chain.policy(world.run).appeal)
+    until(lambda: settled(stage, service, *before, after), service, what="both cases are settled")
+    assert world.chain.seat(world.run, node.address).cases == 2
+
+
+@one_bond
+def test_a_case_that_was_not_noted_is_settled_though_its_bond_is_missing_elsewhere(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another fault is graver and would be brought first, but the one bond is in that case."""
+    nodes, world = [stage.seated(), stage.seated()], stage.world
+    stage.publish()
+    service = panel.seat()
+    _, soft = softly_wrong(stage, nodes[0])
+    past_grace(stage)
+    dies_before_noting_a_case(service, monkeypatch)
+    with pytest.raises(Killed):
+        rounds(service)
+    service = panel.start(service._c.key)
+    _, hard = inflated(stage, nodes[1])
+    until(lambda: service._journal.get(hard), service, what="the graver finding")
+    world.anvil.advance(world.chain.policy(world.run).appeal)
+    until(lambda: service._journal.get(hard).state == states.CHALLENGED, service, what="the second case")
+    assert service._journal.get(soft).state == states.CLOSED
+
+
+def test_an_accusation_of_revoked_work_that_was_not_noted_is_settled_after_the_window(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain's own note on the work names the soft case, and no further case could be opened any more."""
+    node, world, friend = stage.seated(), stage.world, stage.validator()
+    stage.publish()
+    services = panel.seat(fallback_seconds=0.01), panel.seat(fallback_seconds=0.01)
+    cheat, work = inflated(stage, node)
+    world.sender(friend).send(world.chain.challenge(world.run, [cheat.ref], b"\x0e" * 32))
+    policy = world.chain.policy(world.run)
+    world.anvil.advance(policy.appeal)
+    world.sender(friend).send(world.chain.settle(world.run, node.address, 1))
+    for service in services:
+        dies_before_noting_a_case(service, monkeypatch)
+    with pytest.raises(Killed):
+        until(lambda: False, *services)
+    challenger = world.chain.case(world.run, node.address, 2).challenger
+    world.anvil.advance(policy.window)
+    service = panel.start(next(service._c.key for service in services if service._address == challenger))
+    until(lambda: settled(stage, service, work), service, what="the case is settled")
 
 
 @one_bond

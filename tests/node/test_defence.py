@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
-from protocol.chain.types import State
+import pytest
+
+from protocol.chain.types import Ref, State
+from protocol.chain.types import Stage as CaseStage
+from protocol.identity import Key
 from tests.node.stage import Stage, eventually, running
 from tests.node.working import a_worker, ref_of, stored, submitted, waits_because
 
@@ -35,3 +40,85 @@ def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None
         eventually(waits_because(stage, "hard case"), what="the status says so")
         eventually(lambda: 1 in worker._defence._done, what="it has looked")
         assert world.chain.state(world.run, made.ref) == State.CHALLENGED
+
+
+def worked(stage: Stage, node: Key) -> Ref:
+    """A work of a node that is down now."""
+    with running(a_worker(stage, node)):
+        eventually(lambda: stored(stage, node) >= 1, what="it works")
+    return ref_of(submitted(stage)[0])
+
+
+def stage_of(stage: Stage, node: Key, number: int) -> CaseStage:
+    return stage.world.chain.case(stage.world.run, node.address, number).stage
+
+
+def test_it_appeals_against_every_case_about_the_same_work(stage: Stage) -> None:
+    """Two liars that accuse the same work one after the other; silence in either case would convict."""
+    node, liars, world = stage.seated(), (stage.validator(), stage.validator()), stage.world
+    stage.publish()
+    ref = worked(stage, node)
+    for liar in liars:
+        world.accuse(liar, ref)
+    assert world.chain.work(world.run, ref).number == 2, "the first case has lost its work's number"
+    with running(a_worker(stage, node)):
+        for number in (1, 2):
+            eventually(
+                lambda n=number: stage_of(stage, node, n) == CaseStage.APPEALED, what=f"it appeals case {number}"
+            )
+
+
+def test_it_appeals_against_a_hard_case_about_a_work_that_a_soft_one_has_revoked(stage: Stage) -> None:
+    node, liar, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    ref = worked(stage, node)
+    world.sender(liar).send(world.chain.challenge(world.run, [ref], b"\x0e" * 32))
+    world.anvil.advance(world.chain.policy(world.run).appeal)
+    world.sender(liar).send(world.chain.settle(world.run, node.address, 1))
+    world.accuse(liar, ref)
+    assert world.chain.work(world.run, ref).number == 1, "the work's number stays with the soft case"
+    with running(a_worker(stage, node)):
+        eventually(lambda: stage_of(stage, node, 2) == CaseStage.APPEALED, what="it appeals")
+
+
+def test_it_asks_again_while_an_endpoint_does_not_know_a_case_s_events(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, liar, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    ref = worked(stage, node)
+    world.accuse(liar, ref)
+    asked: list[Any] = []
+    with running(worker := a_worker(stage, node)):
+        with monkeypatch.context() as patch:
+            patch.setattr(world.chain, "logs", lambda first, last: asked.append((first, last)) or [])
+            eventually(lambda: len(asked) > 1, what="it asks again")
+            assert not worker._defence._done
+        eventually(lambda: world.chain.state(world.run, ref) == State.APPEALED, what="it appeals")
+
+
+def test_it_does_not_give_up_on_works_that_its_journal_lacks(stage: Stage) -> None:
+    node, liar, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    made = stage.make(node)
+    work = stage.submit(node, made)
+    world.accuse(liar, made.ref)
+    worker = a_worker(stage, node)
+    shutil.copytree(made.path.parent, stage.home("node").data / "rollouts", dirs_exist_ok=True)
+    with running(worker):
+        eventually(lambda: 1 in worker._defence._rests._until, what="it has looked")
+        worker.journal.add(made.ref, work, made.units, 0)
+        eventually(lambda: world.chain.state(world.run, made.ref) == State.APPEALED, what="it appeals")
+
+
+def test_it_appeals_after_a_restart_though_nobody_keeps_the_version_any_more(stage: Stage) -> None:
+    """A hard case keeps it from working, and so from loading any version."""
+    node, liar, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    ref = worked(stage, node)
+    for _ in range(stage.tiny.spec.versions_kept + 1):
+        stage.publish()
+    shutil.rmtree(stage.home("node").data / "weights")
+    world.accuse(liar, ref)
+    with running(a_worker(stage, node)):
+        eventually(lambda: world.chain.state(world.run, ref) == State.APPEALED, what="it appeals")

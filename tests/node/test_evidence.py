@@ -15,7 +15,7 @@ from protocol import draw
 from protocol.errors import BadSignature, HashMismatch, Malformed, PreflightError, ProtocolViolation, UsageError
 from protocol.shardcast.store import version_folder
 from protocol.verdict import Outcome
-from tests.node.stage import Panel, Stage, rounds
+from tests.node.stage import Panel, Stage, rounds, until
 from tests.node.test_court import inflated, past_grace, softly_wrong
 
 
@@ -110,6 +110,26 @@ def test_what_was_never_served_is_kept_without_a_file(
     fields = compare(evidence.receipt.details, replay(evidence, None))
     assert all(field["same"] for field in fields)
     assert evidence.receipt.details.draw != draw.NO_DRAW
+
+
+def test_what_was_judged_without_its_weights_is_replayed_without_them(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody kept that version any more; for its tokenizer any other will do."""
+    node = stage.seated()
+    stage.publish()
+    _, work = inflated(stage, node)
+    for _ in range(stage.tiny.spec.versions_kept + 1):
+        stage.publish()
+    service = panel.seat()
+    until(lambda: panel.receipts(work), service, what="the verdict")
+    evidence = service._evidence.find(work.hex())
+    monkeypatch.setattr(replaying, "TaskSet", lambda environments: stage.tiny.context.tasks)
+    with pytest.raises(PreflightError, match="weights"):
+        replay(evidence, None)
+    fields = compare(evidence.receipt.details, replay(evidence, stage.tiny.model))
+    assert [field for field in fields if not field["same"]] == []
+    assert evidence.receipt.details.rule == "tokens"
 
 
 def test_closed_cases_are_dropped_by_number_and_age_and_open_ones_never(

@@ -15,6 +15,7 @@ import torch
 from starlette.responses import PlainTextResponse, Response
 
 from node.generation import Made
+from node.validator import bench
 from node.validator.record import Record
 from node.validator.service import ValidatorService
 from protocol import rollout
@@ -103,6 +104,26 @@ def test_a_validator_that_lost_its_seat_does_not_count(stage: Stage, panel: Pane
     rounds(service)
     assert service._record.validators(world.chain.block().time) == {service._address}
     assert sorted(r.work for r in panel.all_receipts()) == sorted(works)
+
+
+def test_works_are_judged_in_the_order_in_which_their_windows_end(stage: Stage, panel: Panel) -> None:
+    """After an outage, say; a step may go on a little after the next one has begun. Only who is asked about a work judges it
+    before its turn."""
+    one, two, three, four = nodes = [stage.seated() for _ in range(4)]
+    stage.publish()
+    made = {node: stage.make(node) for node in nodes[:3]}
+    first = stage.submit(one, made[one])
+    stage.publish()
+    of_next = stage.submit(four, stage.make(four))
+    stage.world.anvil.advance(5)
+    of_before = stage.submit(two, made[two])
+    stage.world.anvil.advance(5)
+    request = stage.submit(three, made[three])
+    key = stage.validator()
+    stage.client(key).ask_opinion(request)
+    service = panel.start(key)
+    until(lambda: len(panel.all_receipts()) == 4, service, what="all are judged")
+    assert [receipt.work for receipt in panel.all_receipts()] == [request, first, of_next, of_before]
 
 
 def test_a_restart_judges_nothing_twice_and_forgets_nothing(stage: Stage, panel: Panel) -> None:
@@ -234,6 +255,35 @@ def test_a_work_whose_version_is_gone_does_not_hold_up_the_others(stage: Stage, 
     until(lambda: panel.receipts(new), service, within=10, what="the verdict on the new one")
     assert not panel.receipts(old)
     assert panel.receipts(new)[service._address].outcome == Outcome.ACCEPT
+
+
+def test_a_work_whose_version_is_gone_is_held_to_the_rules_that_need_no_weights(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a long outage its window may still be open. Only what is found is said: nothing is accepted."""
+    node, key = stage.seated(), stage.validator()
+    stage.publish()
+    made = stage.make(node)
+    inflated = stage.commit(node, made.ref, made.units + 1)
+    stage.upload(node, made.ref, made.path)
+    honest = stage.make(node, 1)
+    stage.submit(node, honest)
+    for _ in range(stage.tiny.spec.versions_kept + 1):
+        stage.publish()
+    judged: list[Ref] = []
+
+    def judge(candidate: Any, *rules: Any) -> Any:
+        judged.append(candidate.commitment.ref)
+        return judging(candidate, *rules)
+
+    judging = bench.judge
+    monkeypatch.setattr(bench, "judge", judge)
+    service = panel.start(key)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
+    rounds(service, count=20)
+    assert panel.case(made.ref).hard
+    assert [(r.work, r.outcome, r.details.rule) for r in panel.all_receipts()] == [(inflated, Outcome.HARD, "tokens")]
+    assert judged.count(honest.ref) == 1, "asking the same rules again would find the same"
 
 
 # ---- the validator's own trouble ---------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The rules of verification, one module each, in the order they are checked (protocol/verdict.py names them).
 
 A rule is a function `check(candidate) -> Finding | None`: None passes. A rule that cannot run (a missing version of the
-weights, a dead sandbox, NaN in the validator's own prefill) raises, and then there is no verdict at all.
+weights, a dead sandbox, NaN in the validator's own prefill) raises, and then there is no verdict at all; only that an
+earlier rule finds something is a verdict whether or not the later ones could run.
 """
 
 from __future__ import annotations

@@ -1,0 +1,67 @@
+"""Which cases are open against a seat, and about which works.
+
+The contract keeps no list of a case's works. A work's own `number` is no way to find them either: it names the case that last
+took its units. A second accusation moves it on while the first is still open, and an accusation after a soft verdict leaves it
+where it was. What names every work of every case are the events of the block that opened it, and while nobody has appealed,
+the deadline tells which block that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from protocol.chain.client import Chain
+from protocol.chain.events import Challenged
+from protocol.chain.types import Case, Ref, Seat, Stage
+from protocol.errors import RpcUnavailable
+
+_SAME_SECOND = 64  # blocks, more than any chain makes in a second
+
+
+def unanswered(chain: Chain, run: int, name: str, seat: Seat) -> Iterator[tuple[int, Case]]:
+    """(number, case) of the cases that nobody has appealed or settled, newest first. `name` is the seat's name."""
+    left = seat.open_cases
+    for number in range(seat.cases, 0, -1):
+        if not left:
+            return
+        case = chain.case(run, name, number)
+        left -= not case.stage.closed
+        if case.stage == Stage.OPEN:
+            yield number, case
+
+
+def works(chain: Chain, run: int, name: str, number: int, case: Case) -> list[Ref]:
+    """What a case that nobody has appealed was brought about, never empty.
+
+    Raises RpcUnavailable from an endpoint that knows the case but not its events.
+    """
+    first, head = _first_since(chain, case.deadline - chain.policy(run).appeal), chain.block_number()
+    events = [event.data for event in chain.logs(first, min(first + _SAME_SECOND, head))] if first <= head else []
+    found = [
+        Ref(c.node, c.step, c.sequence, c.root)
+        for c in events
+        if isinstance(c, Challenged) and (c.run, c.seat, c.number) == (run, name, number)
+    ]
+    if not found:
+        raise RpcUnavailable(f"the events of case {number} against {name} are not there (yet)")
+    return found
+
+
+def _first_since(chain: Chain, time: int) -> int:
+    """Number of the first block of `time` or later; one more than the head's where there is none.
+
+    Looks back from the head in growing strides, for a case that can be appealed is young and old blocks may be pruned.
+    """
+    since, stride = chain.block().number + 1, 1
+    before = since - stride
+    while before >= 0 and chain.block(before).time >= time:
+        stride *= 2
+        since, before = before, before - stride
+    before = max(before, -1)
+    while since - before > 1:
+        middle = (since + before) // 2
+        if chain.block(middle).time < time:
+            before = middle
+        else:
+            since = middle
+    return since
