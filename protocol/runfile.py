@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError
 
 from protocol import calibration, runspec
 from protocol.canonical import decode
+from protocol.chain.settings import ClientSettings
 from protocol.chain.types import Policy
 from protocol.constants import SPEC_BYTES_MAX
 from protocol.environments.reasoning import AUDITED_VERSION
@@ -66,6 +67,19 @@ class PolicyTable(Settings):
             for name in ("node_stake", "validator_stake", "penalty", "bond", "fee", "reward")
         }
         return Policy(owner=owner, **{**self.model_dump(), **amounts})  # type: ignore[arg-type]
+
+
+def client(file: Path) -> tuple[ClientSettings, int | None]:
+    """How the run's chain is reached, and its id where [chain] says it; readable before the run has a number."""
+    table = _table(file, "chain")
+    if "rpc" not in table or "contract" not in table:
+        raise ConfigError(f"{file} needs chain.rpc and chain.contract")
+    try:
+        settings = ClientSettings.model_validate({k: v for k, v in table.items() if k in ClientSettings.model_fields})
+    except ValidationError as error:
+        lines = [f"  chain.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError(f"{file} has a wrong [chain]:\n" + "\n".join(lines)) from None
+    return settings, table.get("chain_id")
 
 
 def read_policy(file: Path) -> PolicyTable:

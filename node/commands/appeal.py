@@ -49,7 +49,7 @@ def appeal(
     chain, run = open_chain(node), node.chain.run
     submission = find(place, work)
     seat, number, case = _open_case(chain, run, submission)
-    sender = operator_sender(place, chain, password_file, operator_keystore)
+    sender = operator_sender(place, node, chain, password_file, operator_keystore)
     policy = chain.policy(run)
     call = chain.appeal(run, seat, number)
     _, gas = sender.estimate(call)

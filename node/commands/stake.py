@@ -52,7 +52,7 @@ def stake(
     chain, run = open_chain(node), node.chain.run
     policy = chain.policy(run)
     node_key = place.open_key("node", password_file)
-    sender = operator_sender(place, chain, password_file, operator_keystore)
+    sender = operator_sender(place, node, chain, password_file, operator_keystore)
     role = chain.seat(run, node_key.address).role
     if role == Role.BANNED:
         raise banned(node_key.address)
@@ -190,7 +190,7 @@ def claim(
     ready, pending = chain.claimable(run, address)
     claimed = None
     if ready:
-        sent = operator_sender(place, chain, password_file, operator_keystore).send(chain.claim(run, address))
+        sent = operator_sender(place, node, chain, password_file, operator_keystore).send(chain.claim(run, address))
         claimed = sent.event(Claimed)
     data = {
         "units": claimed.units if claimed else 0,

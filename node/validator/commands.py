@@ -26,9 +26,8 @@ pay.register(app)
 
 
 def _sender(home: Home, settings: ValidatorSettings, password_file: Path | None) -> Sender:
-    chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
-    chain.check(settings.chain.chain_id)
-    return Sender(chain, home.open_key("validator", password_file))
+    chain = settings.chain.open()
+    return Sender(chain, home.open_key("validator", password_file), limits=settings.chain.limits)
 
 
 @app.command()
@@ -225,8 +224,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
 def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """Show seat, stake and what the running validator does."""
     place, settings = open_home(home)
-    chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
-    chain.check(settings.chain.chain_id)
+    chain = settings.chain.open()
     address = place.address("validator")
     seat, account = chain.validator(settings.chain.run, address), chain.account(address)
     role = _role(seat, chain.block().time)

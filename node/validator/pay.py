@@ -75,8 +75,7 @@ def _hub(
 
 def _open(path: Path) -> tuple[Home, ValidatorSettings, Chain, Wages]:
     place, settings = open_home(path)
-    chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
-    chain.check(settings.chain.chain_id)
+    chain = settings.chain.open()
     return place, settings, chain, Wages(chain, settings.chain.wages)
 
 
@@ -121,7 +120,8 @@ def redeem(
             hint="ask the run's owner for `murmur run fund-wages`",
         )
     confirm("Redeem?", [f"pays {tokens(found.payable)} to {key.address}"], yes)
-    Sender(chain, key).send(wages.redeem(signed.voucher, signed.signature), name=f"redeem/{signed.voucher.total}")
+    sender = Sender(chain, key, limits=settings.chain.limits)
+    sender.send(wages.redeem(signed.voucher, signed.signature), name=f"redeem/{signed.voucher.total}")
     paid = look(wages, run, key.address, signed)
     typer.echo(f"redeemed {tokens(paid.redeemed - found.redeemed)}")
     if paid.owed:

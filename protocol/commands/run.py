@@ -27,16 +27,12 @@ Keystore = Annotated[Path, typer.Option(help="Keystore of the run's owner.")]
 def _sender(file: Path, keystore: Path, password_file: Path | None) -> Sender:
     chain = _chain(file)
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
-    return Sender(chain, load_keystore(keystore, password))
+    return Sender(chain, load_keystore(keystore, password), limits=runfile.client(file)[0].limits)
 
 
 def _chain(file: Path) -> Chain:
-    table = read_toml(file).get("chain", {})
-    if "rpc" not in table or "contract" not in table:
-        raise ConfigError(f"{file} needs chain.rpc and chain.contract")
-    chain = Chain(table["rpc"], table["contract"])
-    chain.check(table.get("chain_id"))
-    return chain
+    settings, chain_id = runfile.client(file)
+    return settings.connect(chain_id)
 
 
 def _wages(file: Path, chain: Chain) -> Wages:
