@@ -48,8 +48,8 @@ def appeal(
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
     submission = find(place, work)
-    seat, number, case = _open_case(chain, run, submission)
     sender = operator_sender(place, node, chain, password_file, operator_keystore)
+    seat, number, case = _open_case(chain, run, submission)
     policy = chain.policy(run)
     call = chain.appeal(run, seat, number)
     _, gas = sender.estimate(call)

@@ -10,6 +10,8 @@ import typer
 
 from node.settings import NodeSettings
 from protocol.chain import Chain, Sender
+from protocol.chain.command import open_sender
+from protocol.cli import until_end
 from protocol.errors import ConfigError
 from protocol.home import Home, default_home
 from protocol.identity import Key
@@ -74,4 +76,7 @@ def open_operation(home: Path, password_file: Path | None, keystore: Path | None
 def operator_sender(
     home: Home, node: NodeSettings, chain: Chain, password_file: Path | None, keystore: Path | None
 ) -> Sender:
-    return Sender(chain, home.open_key("operator", password_file, keystore), limits=node.chain.limits)
+    """The cold key's sender. What an earlier command began is ended before it is returned: read the chain afterwards."""
+    path = keystore or home.keystore("operator")
+    key = home.open_key("operator", password_file, path)
+    return until_end(open_sender(chain, key, path, node.chain.limits))

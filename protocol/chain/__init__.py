@@ -5,7 +5,7 @@ client.py     reading, and calls to be sent                   events.py  what th
 sender.py     sends transactions of one key, in order         index.py   follows events, survives reorgs
 reverts.py    contract errors → our error tree                deploy.py  deployment without a compiler
 networks.py   names, chain ids, public endpoints              doctor.py  what is wrong, checked one by one
-settings.py   where the chain is, what a transaction may cost
+settings.py   where it is, what a transaction may cost      command.py ends what a killed command began
 """
 
 from protocol.chain.client import Chain

@@ -100,10 +100,22 @@ class Sender:
                 return self._result(known, self._known_receipt(known))
             return self._finish(self._begin(call, name), fresh=True)
 
+    def is_done(self, call: Call) -> bool:
+        """Whether `send` would only tell what this very call has done, for whoever asks first if it can be made."""
+        return False
+
     def recover(self) -> int:
         """Brings to an end what an earlier life of this process began, or a reorg took back; returns how many."""
         with self._lock:
-            return self._recover()
+            return len(self._recover())
+
+    def encode(self, call: Call) -> tuple[str | None, bytes]:
+        """(address called, None to deploy; calldata)"""
+        with self.chain.errors(call.doing):
+            built = call.function.build_transaction({
+                "from": self.key.address, "nonce": 0, "gas": 0, "chainId": self.chain.chain_id, "gasPrice": 0,
+            })  # fmt: skip
+            return built.get("to") or None, bytes(HexBytes(built["data"]))
 
     def next_nonce(self) -> int:
         """Nonce of the next transaction, when nothing else uses the key."""
@@ -128,10 +140,7 @@ class Sender:
                     f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}",
                     hint="raise chain.gas_max if this is right",
                 )
-            fields = {"from": self.key.address, "nonce": 0, "gas": gas, "chainId": self.chain.chain_id, "gasPrice": 0}
-            built = call.function.build_transaction(fields)
-            nonce, fee = self._nonce(), self._fee()
-        target, data = built.get("to") or None, bytes(HexBytes(built["data"]))
+            (target, data), nonce, fee = self.encode(call), self._nonce(), self._fee()
         draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None)
         return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee))
 
@@ -240,19 +249,20 @@ class Sender:
             self.chain.web3.eth.call(call, block)  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
-    def _recover(self) -> int:
+    def _recover(self) -> list[tuple[Transaction, Sent | None]]:
+        """What was ended, and how; None where a contract refused it after all."""
         count = self._count()
         reopened = self._journal.reopen_from(count)
         if reopened:
             log.warning("a reorg took back %d transactions of %s; sending them again", reopened, self.key.address)
-        done = 0
+        ended: list[tuple[Transaction, Sent | None]] = []
         for transaction in self._journal.pending():
             try:
-                self._finish(transaction)
+                ended.append((transaction, self._finish(transaction)))
             except TransactionReverted as error:
                 log.warning("recovered transaction failed: %s", error)
-            done += 1
-        return done
+                ended.append((transaction, None))
+        return ended
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
