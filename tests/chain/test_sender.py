@@ -19,6 +19,7 @@ from protocol.chain import Chain, Sender
 from protocol.chain.events import Deposited
 from protocol.chain.journal import Journal
 from protocol.chain.sender import SendLimits
+from protocol.chain.settings import ChainSettings
 from protocol.errors import (
     DeadlineExceeded,
     FeeTooHigh,
@@ -28,7 +29,7 @@ from protocol.errors import (
     TransactionReverted,
 )
 from protocol.identity import Key
-from protocol.role import is_fatal
+from protocol.role import Connection, PeerSettings, is_fatal
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, error, result
 from tests.world import TOKEN, World
 
@@ -217,6 +218,17 @@ def test_a_call_that_needs_more_gas_than_the_cap_is_refused(world: World) -> Non
     assert "chain.gas_max" in caught.value.hint
 
 
+def test_a_role_sends_within_its_settings(world: World) -> None:
+    key = Key.generate()
+    world.anvil.give(key.address, TOKEN)
+    where = {"rpc": world.anvil.rpc, "contract": world.chain.runs.address, "chain_id": 31337, "run": world.run}
+    for bound, refused in (({"gas_max": 21_000}, TransactionReverted), ({"fee_max_gwei": 1e-9}, FeeTooHigh)):
+        settings = ChainSettings.model_validate(where | bound)
+        role = Connection(settings.open(), settings, PeerSettings(), key, None)  # type: ignore[arg-type]
+        with pytest.raises(refused):
+            role.sender().send(world.chain.approve_tokens(world.chain.bonds.address, 1))
+
+
 def test_a_nonce_that_something_else_took_is_replaced(world: World, faulty: FaultyEndpoint) -> None:
     key = Key.generate()
     one = sender(world, key, faulty.url, limits=QUICK)
@@ -312,7 +324,7 @@ from protocol.chain import Chain, Sender
 from protocol.chain import sender as module
 from protocol.chain.journal import Journal
 from protocol.identity import Key
-from protocol.role import is_fatal
+from protocol.role import Connection, PeerSettings, is_fatal
 
 def die(*args, **kwargs):
     os._exit(9)
