@@ -12,9 +12,10 @@ import threading
 from pydantic import Field
 
 from node.versions import Versions
+from protocol.chain.settings import ChainSettings
 from protocol.errors import ConfigError, MurmurationError
 from protocol.home import Home
-from protocol.role import ChainSettings, Connection, PeerSettings, is_fatal
+from protocol.role import Connection, PeerSettings, is_fatal
 from protocol.settings import Settings
 from protocol.shardcast.server import Server
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from protocol.role import ChainSettings, PeerSettings
+from protocol.chain.settings import ChainSettings
+from protocol.role import PeerSettings
 from protocol.settings import Settings
 
 

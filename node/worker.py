@@ -26,7 +26,6 @@ from node.validator.candidate import Candidate, Commitment, PrefillPlan, RunCont
 from node.validator.judge import judge
 from node.validator.rules import CHEAP, RULES, available
 from node.versions import Versions
-from protocol.chain import Sender
 from protocol.chain.journal import Journal as Transactions
 from protocol.chain.reverts import banned
 from protocol.chain.types import Publication, Ref, Role, Seat, Work
@@ -83,7 +82,7 @@ class Worker:
         self._address = connection.key.address
         self._stop = stop or Ending()
         self._transactions = Transactions(home.data / "transactions.sqlite")
-        self._sender = Sender(connection.chain, connection.key, self._transactions)
+        self._sender = connection.sender(self._transactions)
         self._versions = Versions(connection, home.data / "weights")
         self._rollouts = home.data / "rollouts"
         self.journal = Journal(home.data / "journal.sqlite")

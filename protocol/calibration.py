@@ -18,6 +18,17 @@ from protocol.errors import ConfigError
 
 
 @dataclass(frozen=True)
+class Model:
+    """A model whose honest work was measured."""
+
+    name: str
+    config: str
+    """SHA-256 of its config.json, 64 hex digits."""
+    weights: dict[str, str]
+    """SHA-256 of each of its files of weights, by name."""
+
+
+@dataclass(frozen=True)
 class Calibration:
     content: dict[str, Any]
 
@@ -39,6 +50,16 @@ class Calibration:
         """Hardware classes whose devices were measured. A calibration that names none is of class 0, what a seat has by default."""
         return self.content.get("hardware", [0])
 
+    @property
+    def compute_dtype(self) -> str:
+        return str(self.content["compute_dtype"])
+
+    @property
+    def models(self) -> list[Model]:
+        """The models measured; empty for older calibrations, which only tell how many there were."""
+        told = self.content["models"]
+        return [Model(**model) for model in told] if isinstance(told, list) else []
+
 
 def load(name: str, beside: Path) -> Calibration:
     """A calibration file, relative to the folder `beside`, or a shipped one by its name."""
@@ -49,6 +70,7 @@ def load(name: str, beside: Path) -> Calibration:
         content = json.loads(source.read_text())
         calibration = Calibration(content)
         _ = calibration.digest, calibration.computation, calibration.sampling
+        _ = calibration.compute_dtype, calibration.models
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{name!r} is no calibration: neither a file nor shipped ({error})") from error
     return calibration

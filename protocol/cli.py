@@ -11,9 +11,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -28,6 +29,13 @@ PasswordFile = Annotated[
 ]
 
 INTERRUPTED = 130
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_Held = TypeVar("_Held", bound=_Closable)
 
 
 def group(help_text: str) -> typer.Typer:
@@ -68,6 +76,15 @@ def main() -> None:
     run(app, "murmur")
 
 
+_held = ExitStack()
+
+
+def until_end(thing: _Held) -> _Held:
+    """Closes `thing` when the command ends, however it does."""
+    _held.callback(thing.close)
+    return thing
+
+
 def run(application: typer.Typer, name: str) -> None:
     """Runs a command line and ends the process with the exit code of what happened."""
     try:
@@ -94,6 +111,8 @@ def run(application: typer.Typer, name: str) -> None:
             raise
         report(refused)
         code = refused.exit_code
+    finally:
+        _held.close()
     sys.exit(code)
 
 

@@ -5,6 +5,8 @@
     ├── ConfigError                       3   a config file, value or run spec is wrong
     ├── ChainError                        4
     │   ├── RpcUnavailable                    no endpoint answered in time
+    │   │   └── StaleHead                     the newest block of every endpoint is too old to be a clock
+    │   ├── FeeTooHigh                        the network asks for more per gas than may be offered
     │   ├── WrongChain                        chain id or contract code differs from what was configured
     │   └── TransactionReverted               a contract said no, and why
     ├── PreflightError                    5   this machine lacks something (a program, a port, space, memory)
@@ -57,6 +59,16 @@ class ChainError(MurmurationError):
 
 class RpcUnavailable(ChainError):
     default_hint = "check the RPC address (--rpc) and that the chain is up"
+
+
+class StaleHead(RpcUnavailable):
+    default_hint = (
+        "add another endpoint to chain.rpc; if all are late, check this machine's clock, or the chain stands still"
+    )
+
+
+class FeeTooHigh(ChainError):
+    default_hint = "wait until gas is cheaper, or raise chain.fee_max_gwei"
 
 
 class WrongChain(ChainError):

@@ -53,6 +53,14 @@ def duration(seconds: int) -> str:
 def deposit(sender: Sender, account: str, wei: int) -> None:
     """Deposits stake for `account` from the sender's tokens, approving exactly that much first."""
     chain = sender.chain
+    call = chain.deposit(account, wei)
+    if not sender.is_done(call):
+        _prepare_deposit(sender, wei)
+    sender.send(call)
+
+
+def _prepare_deposit(sender: Sender, wei: int) -> None:
+    chain = sender.chain
     have = chain.token_balance(sender.key.address)
     if have < wei:
         raise InsufficientFunds(
@@ -61,4 +69,3 @@ def deposit(sender: Sender, account: str, wei: int) -> None:
         )
     if chain.allowance(sender.key.address, chain.bonds.address) < wei:
         sender.send(chain.approve_tokens(chain.bonds.address, wei))
-    sender.send(chain.deposit(account, wei))

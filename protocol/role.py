@@ -16,10 +16,12 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from protocol.chain import Chain
+from protocol.chain import Chain, Sender
 from protocol.chain.index import EventIndex
+from protocol.chain.journal import Journal
+from protocol.chain.settings import ChainSettings
 from protocol.chain.types import Policy
-from protocol.errors import ConfigError, MurmurationError, Unavailable
+from protocol.errors import ConfigError, FeeTooHigh, MurmurationError, ProtocolViolation, RpcUnavailable, Unavailable
 from protocol.hub import HubClient
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service
@@ -29,24 +31,6 @@ from protocol.shardcast.client import Source
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class ChainSettings(Settings):
-    rpc: str | tuple[str, ...] = "http://127.0.0.1:8545"
-    """JSON-RPC endpoint, or several, the preferred one first."""
-    contract: str
-    """Address of the Runs contract."""
-    wages: str | None = None
-    """Address of the Wages contract, out of which validators are paid."""
-    chain_id: int
-    """Must be the endpoint's."""
-    run: int = Field(ge=1)
-    first_block: int = Field(default=0, ge=0)
-    """Block from which events are read; that of the deployment or later."""
-    confirmations: int = Field(default=0, ge=0)
-    """Blocks to stay behind the head."""
-    poll_seconds: float = Field(default=2.0, gt=0)
-    timeout_seconds: float = Field(default=10.0, gt=0)
 
 
 class PeerSettings(Settings):
@@ -79,6 +63,10 @@ class Connection:
         """The run spec, from the hub; waits for a hub for as long as a look-up may take."""
         digest = self.chain.spec_digest(self.run)
         return self.retry(lambda: self.hub.spec(digest), "fetching the run spec")
+
+    def sender(self, journal: Journal | None = None) -> Sender:
+        """A sender for this role's key, within the limits of its settings."""
+        return Sender(self.chain, self.key, journal, self.settings.limits)
 
     def index(self, path: Path | None = None) -> EventIndex:
         """An event index of this role's own."""
@@ -141,8 +129,7 @@ def connect(
     settings: ChainSettings, peers: PeerSettings, key: Key, *, peers_file: Path | None = None
 ) -> Iterator[Connection]:
     """Checks the chain and brings up the libp2p host. Raises WrongChain, RpcUnavailable or ConfigError."""
-    chain = Chain(settings.rpc, settings.contract, timeout=settings.timeout_seconds)
-    chain.check(settings.chain_id)
+    chain = settings.open()
     if not peers.bootnodes:
         raise ConfigError(
             "no bootnode is configured", hint="put peers.bootnodes into the config file, or give --bootnode"
@@ -152,7 +139,5 @@ def connect(
 
 
 def is_fatal(error: MurmurationError) -> bool:
-    """Whether a running role must stop for this error; peers and endpoints that fail are waited for."""
-    from protocol.errors import ProtocolViolation, RpcUnavailable
-
-    return not isinstance(error, Unavailable | RpcUnavailable | ProtocolViolation)
+    """Whether a running role must stop for this error; peers, endpoints that fail and dear gas are waited for."""
+    return not isinstance(error, Unavailable | RpcUnavailable | FeeTooHigh | ProtocolViolation)

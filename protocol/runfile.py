@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
 from protocol import calibration, runspec
+from protocol.calibration import Calibration
 from protocol.canonical import decode
+from protocol.chain.settings import ClientSettings
 from protocol.chain.types import Policy
 from protocol.constants import SPEC_BYTES_MAX
 from protocol.environments.reasoning import AUDITED_VERSION
@@ -26,6 +29,8 @@ from protocol.errors import ConfigError, MurmurationError
 from protocol.money import parse_tokens
 from protocol.runspec import EnvironmentSpec, RunSpec, SamplingSpec
 from protocol.settings import Settings, read_toml
+
+log = logging.getLogger(__name__)
 
 SPEC_FILE = "spec.json"
 
@@ -68,6 +73,19 @@ class PolicyTable(Settings):
         return Policy(owner=owner, **{**self.model_dump(), **amounts})  # type: ignore[arg-type]
 
 
+def client(file: Path) -> tuple[ClientSettings, int | None]:
+    """How the run's chain is reached, and its id where [chain] says it; readable before the run has a number."""
+    table = _table(file, "chain")
+    if "rpc" not in table or "contract" not in table:
+        raise ConfigError(f"{file} needs chain.rpc and chain.contract")
+    try:
+        settings = ClientSettings.model_validate({k: v for k, v in table.items() if k in ClientSettings.model_fields})
+    except ValidationError as error:
+        lines = [f"  chain.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError(f"{file} has a wrong [chain]:\n" + "\n".join(lines)) from None
+    return settings, table.get("chain_id")
+
+
 def read_policy(file: Path) -> PolicyTable:
     table = _table(file, "policy")
     try:
@@ -80,20 +98,41 @@ def read_policy(file: Path) -> PolicyTable:
 def complete(file: Path, model: Path) -> RunSpec:
     """The run spec of `file`, with the digests that it leaves out filled in."""
     table = copy.deepcopy(_table(file, "spec"))
+    section = table.setdefault("model", {})
+    for key, name in (("config", "config.json"), ("tokenizer", "tokenizer.json")):
+        section.setdefault(key, _digest_of(model / name))
     verification = table.setdefault("verification", {})
     if len(verification.get("calibration", "")) != 64:
         if "calibration" not in verification:
             raise ConfigError("spec.verification.calibration is not set", hint="name a shipped calibration or a file")
         found = calibration.load(verification["calibration"], file.parent)
+        _require_covered(verification["calibration"], found, section)
         verification["calibration"] = found.digest
         verification.setdefault("computation", found.computation)
         verification.setdefault("sampling", found.sampling)
         verification.setdefault("calibrated", found.hardware)
-    section = table.setdefault("model", {})
-    for key, name in (("config", "config.json"), ("tokenizer", "tokenizer.json")):
-        section.setdefault(key, _digest_of(model / name))
     table["environments"] = [e.model_dump() for e in environments(file)]
     return runspec.from_table(table)
+
+
+def _require_covered(name: str, found: Calibration, model: dict[str, Any]) -> None:
+    """Raises ConfigError where a calibration cannot be the run's: rounding decides what honest work looks like.
+
+    Of a model it did not measure it may still tell something, an earlier size of the same family for one: that is a warning.
+    """
+    dtype = model.get("compute_dtype", found.compute_dtype)
+    if dtype != found.compute_dtype:
+        raise ConfigError(
+            f"the run computes in {dtype}, and the calibration {name!r} was measured in {found.compute_dtype}",
+            hint=f"make one with `murmur validator calibrate --dtype {dtype}`",
+        )
+    if found.models and model["config"] not in [covered.config for covered in found.models]:
+        covered = ", ".join(covered.name for covered in found.models)
+        log.warning(
+            "the calibration %r measured %s, and the run's model is none of them: honest work of it may look different",
+            name,
+            covered,
+        )
 
 
 def environments(file: Path) -> list[EnvironmentSpec]:

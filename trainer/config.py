@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from protocol.chain.settings import ChainSettings
 from protocol.errors import UsageError
 from protocol.money import parse_tokens
-from protocol.role import ChainSettings, PeerSettings
+from protocol.role import PeerSettings
 from protocol.settings import Loaded, Settings, load
 from trainer.recipes import RECIPES, Aggregation, Clip, Correction
 

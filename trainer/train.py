@@ -16,7 +16,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from protocol.chain import Chain
 from protocol.chain.index import EventIndex
 from protocol.environments import TaskSet
 from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, UsageError
@@ -138,8 +137,7 @@ class Trainer:
 
     def _open_chain(self) -> None:
         c = self._settings.chain
-        self._chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
-        self._chain.check(c.chain_id)
+        self._chain = c.open()
         if self._chain.spec_digest(self._run) != self._spec.digest:
             raise IntegrityError(
                 f"spec.json is not the spec of run {self._run} on chain", hint="check chain.run in run.toml"

@@ -49,8 +49,8 @@ def appeal(
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
     submission = find(place, work)
+    sender = operator_sender(place, node, chain, password_file, operator_keystore)
     name, found = _open_cases(chain, run, submission)
-    sender = operator_sender(place, chain, password_file, operator_keystore)
     policy, ref = chain.policy(run), submission.ref
     calls = [chain.appeal(run, name, number) for number, _ in found]
     gas = sum(sender.estimate(call)[1] for call in calls)

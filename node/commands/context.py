@@ -10,6 +10,8 @@ import typer
 
 from node.settings import NodeSettings
 from protocol.chain import Chain, Sender
+from protocol.chain.command import open_sender
+from protocol.cli import until_end
 from protocol.errors import ConfigError
 from protocol.home import Home, default_home
 from protocol.identity import Key
@@ -46,9 +48,7 @@ def new_key(home: Home, name: str, chain_id: int, password_file: Path | None) ->
 
 
 def open_chain(node: NodeSettings) -> Chain:
-    chain = Chain(node.chain.rpc, node.chain.contract, timeout=node.chain.timeout_seconds)
-    chain.check(node.chain.chain_id)
-    return chain
+    return node.chain.open()
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,13 @@ def open_operation(home: Path, password_file: Path | None, keystore: Path | None
     place = open_home(home)
     node = settings(place).value
     chain = open_chain(node)
-    return Operation(place, chain, node.chain.run, operator_sender(place, chain, password_file, keystore))
+    return Operation(place, chain, node.chain.run, operator_sender(place, node, chain, password_file, keystore))
 
 
-def operator_sender(home: Home, chain: Chain, password_file: Path | None, keystore: Path | None) -> Sender:
-    return Sender(chain, home.open_key("operator", password_file, keystore))
+def operator_sender(
+    home: Home, node: NodeSettings, chain: Chain, password_file: Path | None, keystore: Path | None
+) -> Sender:
+    """The cold key's sender. What an earlier command began is ended before it is returned: read the chain afterwards."""
+    path = keystore or home.keystore("operator")
+    key = home.open_key("operator", password_file, path)
+    return until_end(open_sender(chain, key, path, node.chain.limits))

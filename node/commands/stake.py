@@ -52,7 +52,7 @@ def stake(
     chain, run = open_chain(node), node.chain.run
     policy = chain.policy(run)
     node_key = place.open_key("node", password_file)
-    sender = operator_sender(place, chain, password_file, operator_keystore)
+    sender = operator_sender(place, node, chain, password_file, operator_keystore)
     role = chain.seat(run, node_key.address).role
     if role == Role.BANNED:
         raise banned(node_key.address)
@@ -122,17 +122,19 @@ def unstake(
     wei = parse_tokens(amount)
     free, seat, now = chain.account(sender.key.address).free, chain.seat(run, address), chain.block().time
     own = seat.locked if seat.operator == sender.key.address else 0
-    if wei > free and own and not seat.serves(now):
+    call = chain.unbond(wei)
+    lacks = wei > free and not sender.is_done(call)
+    if lacks and own and not seat.serves(now):
         _require_released(chain, run, seat)
-    if wei > free + (0 if seat.serves(now) else own):
+    if lacks and wei > free + (0 if seat.serves(now) else own):
         raise InsufficientFunds(
             f"{tokens(free)} are free to leave; the rest of {sender.key.address}'s stake backs seats",
             hint="node leave" if seat.serves(now) else "",
         )
     confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
-    if wei > free:
+    if lacks:
         sender.send(chain.release(run, address))
-    sender.send(chain.unbond(wei))
+    sender.send(call)
     typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: node withdraw")
 
 
@@ -159,11 +161,11 @@ def rebond(
     """Take unstaked tokens that were not withdrawn back into stake, where they can back a seat again."""
     o, wei = open_operation(home, password_file, operator_keystore), parse_tokens(amount)
     operator = o.sender.key.address
-    leaving = o.chain.account(operator).leaving
-    if wei > leaving:
+    leaving, call = o.chain.account(operator).leaving, o.chain.rebond(wei)
+    if wei > leaving and not o.sender.is_done(call):
         raise InsufficientFunds(f"{tokens(leaving)} of {operator} are leaving", hint="node status")
     confirm("Rebond?", [f"{tokens(wei)} stay staked; the rest can be withdrawn as before"], yes)
-    o.sender.send(o.chain.rebond(wei))
+    o.sender.send(call)
     typer.echo(f"{tokens(o.chain.account(operator).free)} of stake are free to back a seat")
 
 
@@ -190,7 +192,8 @@ def claim(
     ready, pending = chain.claimable(run, address)
     claimed = None
     if ready:
-        sent = operator_sender(place, chain, password_file, operator_keystore).send(chain.claim(run, address))
+        sender = operator_sender(place, node, chain, password_file, operator_keystore)
+        sent = sender.send(chain.claim(run, address))
         claimed = sent.event(Claimed)
     data = {
         "units": claimed.units if claimed else 0,

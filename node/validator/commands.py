@@ -9,7 +9,7 @@ import typer
 
 from node.commands.context import new_key, require_new
 from node.validator import inspection, pay
-from node.validator.context import DEFAULT_HOME, HomeOption, open_home
+from node.validator.context import DEFAULT_HOME, HomeOption, open_home, validator_sender
 from node.validator.settings import ValidatorSettings
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Withdrawn
@@ -26,9 +26,8 @@ pay.register(app)
 
 
 def _sender(home: Home, settings: ValidatorSettings, password_file: Path | None) -> Sender:
-    chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
-    chain.check(settings.chain.chain_id)
-    return Sender(chain, home.open_key("validator", password_file))
+    chain = settings.chain.open()
+    return validator_sender(home, settings, chain, password_file)
 
 
 @app.command()
@@ -149,10 +148,11 @@ def reinforce(
     place, settings = open_home(home)
     sender = _sender(place, settings, password_file)
     wei, free = parse_tokens(amount), sender.chain.account(sender.key.address).free
-    if free < wei:
+    call = sender.chain.reinforce(settings.chain.run, wei)
+    if free < wei and not sender.is_done(call):
         raise InsufficientFunds(f"{tokens(free)} of stake are free", hint=f"murmur validator stake {amount}")
     confirm("Lock?", [f"locks {tokens(wei)} in the seat until it is given up and released"], yes)
-    sender.send(sender.chain.reinforce(settings.chain.run, wei))
+    sender.send(call)
     locked = sender.chain.validator(settings.chain.run, sender.key.address).locked
     typer.echo(f"{tokens(locked)} back the seat now")
 
@@ -169,7 +169,9 @@ def unstake(
     sender = _sender(place, settings, password_file)
     chain, run, address = sender.chain, settings.chain.run, sender.key.address
     wei, free, seat = parse_tokens(amount), chain.account(address).free, chain.validator(run, address)
-    if wei > free and seat.until:
+    call = chain.unbond(wei)
+    lacks = wei > free and not sender.is_done(call)
+    if lacks and seat.until:
         wait = seat.until + 2 * chain.policy(run).span - chain.block().time
         if seat.open_cases or wait > 0:
             why = (
@@ -178,13 +180,13 @@ def unstake(
                 else f"it answers for its receipts {duration(wait)} more"
             )
             raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
-    if wei > free + (seat.locked if seat.until else 0):
+    if lacks and wei > free + (seat.locked if seat.until else 0):
         raise InsufficientFunds(f"{tokens(free)} are free to leave", hint="murmur validator enlist --off")
     delay = duration(chain.withdrawal_delay())
     confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
-    if wei > free:
+    if lacks:
         sender.send(chain.release_validator(run, address))
-    sender.send(chain.unbond(wei))
+    sender.send(call)
     typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: murmur validator withdraw")
 
 
@@ -225,8 +227,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
 def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """Show seat, stake and what the running validator does."""
     place, settings = open_home(home)
-    chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
-    chain.check(settings.chain.chain_id)
+    chain = settings.chain.open()
     address = place.address("validator")
     seat, account = chain.validator(settings.chain.run, address), chain.account(address)
     role = _role(seat, chain.block().time)

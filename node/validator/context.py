@@ -8,11 +8,20 @@ from typing import Annotated
 import typer
 
 from node.validator.settings import ValidatorSettings
+from protocol.chain import Chain, Sender
+from protocol.chain.command import open_sender
+from protocol.cli import until_end
 from protocol.home import Home, default_home
 from protocol.settings import load
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
 DEFAULT_HOME = default_home("validator")
+
+
+def validator_sender(home: Home, settings: ValidatorSettings, chain: Chain, password_file: Path | None) -> Sender:
+    """Sends for a command. What an earlier command began is ended before it is returned: read the chain afterwards."""
+    key = home.open_key("validator", password_file)
+    return until_end(open_sender(chain, key, home.keystore("validator"), settings.chain.limits))
 
 
 def open_home(path: Path) -> tuple[Home, ValidatorSettings]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.validator.context import DEFAULT_HOME, HomeOption, open_home
-from protocol.chain import Chain
 from protocol.chain.events import Submitted
 from protocol.cli import Json, PasswordFile, emit, set_up_logging
 from protocol.errors import IntegrityError, UsageError
@@ -188,8 +187,7 @@ def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     from protocol import draw
 
     place, settings = open_home(home)
-    chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
-    chain.check(settings.chain.chain_id)
+    chain = settings.chain.open()
     window = chain.policy(settings.chain.run).window
     journal = Journal(place.data / "journal.sqlite")
     try:

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from node.validator.context import DEFAULT_HOME, HomeOption, open_home
+from node.validator.context import DEFAULT_HOME, HomeOption, open_home, validator_sender
 from node.validator.settings import ValidatorSettings
-from protocol.chain import Chain, Sender
+from protocol.chain import Chain
 from protocol.chain.wages import Wages
 from protocol.cli import Json, PasswordFile, Yes, confirm, emit
 from protocol.errors import InsufficientFunds
@@ -75,8 +75,7 @@ def _hub(
 
 def _open(path: Path) -> tuple[Home, ValidatorSettings, Chain, Wages]:
     place, settings = open_home(path)
-    chain = Chain(settings.chain.rpc, settings.chain.contract, timeout=settings.chain.timeout_seconds)
-    chain.check(settings.chain.chain_id)
+    chain = settings.chain.open()
     return place, settings, chain, Wages(chain, settings.chain.wages)
 
 
@@ -108,7 +107,8 @@ def redeem(
 ) -> None:
     """Have what the run has promised paid to this validator's key. Redeeming nothing sends nothing."""
     place, settings, chain, wages = _open(home)
-    run, key = settings.chain.run, place.open_key("validator", password_file)
+    sender = validator_sender(place, settings, chain, password_file)
+    run, key = settings.chain.run, sender.key
     with _hub(settings, place, key, chain, hub) as client:
         signed = client.voucher(key.address, chain.policy(run).trainer)
     found = look(wages, run, key.address, signed)
@@ -121,7 +121,7 @@ def redeem(
             hint="ask the run's owner for `murmur run fund-wages`",
         )
     confirm("Redeem?", [f"pays {tokens(found.payable)} to {key.address}"], yes)
-    Sender(chain, key).send(wages.redeem(signed.voucher, signed.signature), name=f"redeem/{signed.voucher.total}")
+    sender.send(wages.redeem(signed.voucher, signed.signature))
     paid = look(wages, run, key.address, signed)
     typer.echo(f"redeemed {tokens(paid.redeemed - found.redeemed)}")
     if paid.owed:

@@ -26,7 +26,6 @@ from node.validator.record import Record, work_id
 from node.validator.rules import available
 from node.validator.settings import JudgeSettings
 from protocol import machine
-from protocol.chain import Sender
 from protocol.chain.events import Event, Submitted
 from protocol.chain.journal import Journal as Transactions
 from protocol.chain.types import Ref
@@ -72,7 +71,7 @@ class ValidatorService:
         self._bench = Bench(connection, home.data, self._journal, threads=settings.threads)
         self._evidence = EvidenceStore(home.data / "evidence", settings.evidence_most, settings.evidence_days)
         self._transactions = Transactions(home.data / "transactions.sqlite")
-        sender = Sender(connection.chain, connection.key, self._transactions)
+        sender = connection.sender(self._transactions)
         self._court = Court(connection, self._journal, settings, sender)
         self._jury = Jury(connection, sender, self._judge_for_jury, settings.retry_seconds)
         self._impeachment = Impeachment(

@@ -6,6 +6,7 @@ sender.py     sends transactions of one key, in order         index.py   follows
 reverts.py    contract errors → our error tree                deploy.py  deployment without a compiler
 networks.py   names, chain ids, public endpoints              doctor.py  what is wrong, checked one by one
 cases.py      what is open against a seat                     endpoints.py  several RPC endpoints as one
+settings.py   where it is, what a transaction may cost        command.py   ends what a killed command began
 """
 
 from protocol.chain.client import Chain

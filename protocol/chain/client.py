@@ -69,10 +69,18 @@ class Chain:
         self.endpoints = tuple(endpoints)
         self.rpc = ", ".join(endpoints)
         # Of web3's own middleware only this: the others ask for the chain id anew with every call, or resolve ENS names.
-        self.web3 = Web3(Endpoints(endpoints, timeout=timeout), middleware=[(AttributeDictMiddleware, "attrdict")])
+        self._provider = Endpoints(endpoints, timeout=timeout)
+        self.web3 = Web3(self._provider, middleware=[(AttributeDictMiddleware, "attrdict")])
         self._contract = contract
 
     # ---- connection ----------------------------------------------------------------------------------------------------
+
+    def expect_blocks(self, seconds: float) -> None:
+        """Takes an endpoint for lagging while its newest block is older than this; 0: never. Not for development chains.
+
+        Where all lag, asking for the newest block, and with it sending anything, raises StaleHead.
+        """
+        self._provider.head_age = seconds
 
     def check(self, chain_id: int | None = None) -> None:
         """Raises WrongChain unless this is `chain_id` and the contracts hold the code this package ships."""
@@ -104,7 +112,7 @@ class Chain:
         except passing:
             raise
         except RpcUnavailable as error:
-            raise RpcUnavailable(f"{doing}: {error}") from error
+            raise type(error)(f"{doing}: {error}") from error
         except MurmurationError:
             raise
         except ContractCustomError as error:

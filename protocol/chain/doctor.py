@@ -14,12 +14,10 @@ from eth_utils import is_address, to_checksum_address
 
 from protocol.chain.client import Chain
 from protocol.chain.deploy import Deployment
-from protocol.chain.endpoints import SETTLED_BLOCKS, EndpointsDisagree
+from protocol.chain.endpoints import HEAD_SECONDS, SETTLED_BLOCKS, EndpointsDisagree
 from protocol.errors import ConfigError, InsufficientFunds, MurmurationError, WrongChain
 from protocol.money import duration
 
-HEAD_SECONDS = 60
-"""A public chain whose newest block is older than this stands still, or the endpoint lags."""
 _SUBMISSION_GAS = 80_000
 _SUBMISSIONS_LOW = 100
 """Gas money for fewer than this many submissions is worth a warning."""

@@ -1,8 +1,9 @@
 """Several JSON-RPC endpoints as one: the first that answers in time, within bounds and with a plausible head is used.
 
 An endpoint that refuses, hangs, answers garbage or too much rests for a while, longer each time. One that lags behind the
-others is passed over while they answer. When two of them hold different blocks at a depth where a reorg should be over, one
-of them lies: that is an error nobody should send transactions past.
+others or, where that is asked for, behind this machine's clock is passed over while they answer; a newest block that is too
+old is given to nobody, for its time is the protocol's clock. When two of them hold different blocks at a depth where a reorg
+should be over, one of them lies: that is an error nobody should send transactions past.
 
 Covers: transport and plausibility. Does not cover: an endpoint that lies consistently and alone; give at least two.
 """
@@ -21,15 +22,18 @@ from web3.providers import JSONBaseProvider
 from web3.types import RPCEndpoint, RPCResponse
 
 from protocol import canonical
-from protocol.errors import ChainError, Malformed, RpcUnavailable
+from protocol.errors import ChainError, Malformed, RpcUnavailable, StaleHead
 
 log = logging.getLogger(__name__)
 
 ANSWER_BYTES_MAX = 64 << 20
 _REST_SECONDS, _REST_SECONDS_MAX = 1.0, 60.0
 _LAG_BLOCKS = 5  # an endpoint this far behind the newest head is passed over
+_WARN_SECONDS = 300.0  # between warnings that a head is still too old
 _CHECK_SECONDS = 30.0  # between comparisons of the endpoints' blocks
 _BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
+HEAD_SECONDS = 60.0
+"""A public chain whose newest block is older than this stands still, or the endpoint lags. Blocks of Base come every 2 s."""
 SETTLED_BLOCKS = 12
 """Depth at which honest endpoints agree on a block, and a used nonce has been used for good."""
 
@@ -47,6 +51,10 @@ class _Endpoint:
     rests_until: float = 0.0
     head: int = 0
     """Highest block number it has answered with."""
+    is_stale: bool = False
+    """Whether the newest block that it last answered with was too old."""
+    warned: float = float("-inf")
+    """Monotonic seconds when its old head was last spoken of."""
     last_error: str = ""
 
 
@@ -60,16 +68,20 @@ class Endpoints(JSONBaseProvider):
         self._timeout = timeout
         self._local = threading.local()
         self._checked_at = float("-inf")
+        self.head_age = 0.0
+        """Seconds from which a newest block is too old; 0: none is."""
 
     def __str__(self) -> str:
         return ", ".join(endpoint.url for endpoint in self._endpoints)
 
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
-        """The answer of the best endpoint. Raises RpcUnavailable when none gave one, EndpointsDisagree."""
+        """The answer of the best endpoint. Raises RpcUnavailable when none gave one, StaleHead when none gave a newest block
+        that is fresh enough, EndpointsDisagree."""
         if len(self._endpoints) > 1 and time.monotonic() - self._checked_at > _CHECK_SECONDS:
             self._checked_at = time.monotonic()
             self._compare()
         body = self.encode_rpc_request(method, params)
+        silence: type[RpcUnavailable] = RpcUnavailable
         for endpoint in self._order():
             try:
                 answer = self._ask(endpoint, body)
@@ -78,15 +90,18 @@ class Endpoints(JSONBaseProvider):
                 continue
             endpoint.failures, endpoint.rests_until = 0, 0.0
             self._note_head(endpoint, method, params, answer)
+            if endpoint.is_stale and _asks_for_newest(method, params):
+                silence = StaleHead
+                continue
             return answer
-        raise RpcUnavailable("; ".join(f"{e.url}: {e.last_error}" for e in self._endpoints))
+        raise silence("; ".join(f"{e.url}: {e.last_error}" for e in self._endpoints))
 
     # ---- choosing ------------------------------------------------------------------------------------------------------
 
     def _order(self) -> list[_Endpoint]:
         """Awake and in step first, in configured order; the others after them, for then any answer is better than none."""
         now, newest = time.monotonic(), max(e.head for e in self._endpoints)
-        return sorted(self._endpoints, key=lambda e: (e.rests_until > now, e.head < newest - _LAG_BLOCKS))
+        return sorted(self._endpoints, key=lambda e: (e.rests_until > now, e.is_stale or e.head < newest - _LAG_BLOCKS))
 
     def _note_failure(self, endpoint: _Endpoint, error: str) -> None:
         endpoint.failures += 1
@@ -99,7 +114,8 @@ class Endpoints(JSONBaseProvider):
     def _note_head(self, endpoint: _Endpoint, method: str, params: Any, answer: RPCResponse) -> None:
         """Learns how far an endpoint is from the answers that pass through."""
         result: Any = answer.get("result")
-        if method == "eth_getBlockByNumber" and params and params[0] == "latest" and isinstance(result, dict):
+        if _asks_for_newest(method, params) and isinstance(result, dict):
+            self._note_age(endpoint, result)
             result = result.get("number")
         elif method != "eth_blockNumber":
             return
@@ -114,12 +130,34 @@ class Endpoints(JSONBaseProvider):
             )
         endpoint.head = number
 
+    def _note_age(self, endpoint: _Endpoint, newest: Any) -> None:
+        """Learns from its newest block whether an endpoint, or the whole chain, stands still."""
+        if not isinstance(newest, dict):
+            return
+        try:
+            age = time.time() - int(str(newest.get("timestamp")), 16)
+        except ValueError:
+            return
+        endpoint.is_stale = 0 < self.head_age < age
+        if not endpoint.is_stale:
+            endpoint.warned = float("-inf")
+            return
+        endpoint.last_error = f"its newest block is {age:.0f} s old"
+        if time.monotonic() - endpoint.warned > _WARN_SECONDS:
+            endpoint.warned = time.monotonic()
+            if all(e.is_stale for e in self._endpoints):
+                log.error("the chain stands still: %s says that %s", endpoint.url, endpoint.last_error)
+            else:
+                log.warning("RPC endpoint %s lags: %s; passing it over", endpoint.url, endpoint.last_error)
+
     def _compare(self) -> None:
         """Asks all endpoints for one settled block. Raises EndpointsDisagree when they hold different ones."""
         heads: dict[str, int] = {}
         for endpoint in self._endpoints:
             try:
                 heads[endpoint.url] = endpoint.head = int(self._call(endpoint, "eth_blockNumber", []), 16)
+                if self.head_age:
+                    self._note_age(endpoint, self._call(endpoint, "eth_getBlockByNumber", ["latest", False]))
             except (_Failed, TypeError, ValueError) as error:
                 self._note_failure(endpoint, str(error))
         settled = min(heads.values(), default=0) - SETTLED_BLOCKS
@@ -185,6 +223,10 @@ class Endpoints(JSONBaseProvider):
             self._local.session.trust_env = False
         session: requests.Session = self._local.session
         return session
+
+
+def _asks_for_newest(method: str, params: Any) -> bool:
+    return method == "eth_getBlockByNumber" and bool(params) and params[0] == "latest"
 
 
 def _environment(url: str) -> dict[str, Any]:

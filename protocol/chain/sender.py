@@ -21,7 +21,14 @@ from web3.exceptions import TransactionNotFound, Web3RPCError
 from protocol.chain.client import Call, Chain
 from protocol.chain.endpoints import SETTLED_BLOCKS
 from protocol.chain.journal import DROPPED, FAILED, MINED, PENDING, Attempt, Journal, Transaction
-from protocol.errors import ChainError, DeadlineExceeded, InsufficientFunds, RpcUnavailable, TransactionReverted
+from protocol.errors import (
+    ChainError,
+    DeadlineExceeded,
+    FeeTooHigh,
+    InsufficientFunds,
+    RpcUnavailable,
+    TransactionReverted,
+)
 from protocol.identity import Key
 
 log = logging.getLogger(__name__)
@@ -41,8 +48,8 @@ class SendLimits:
     """Seconds without being mined after which it is sent again at a higher fee."""
     gas: int = 12_000_000
     """A call that needs more gas is refused."""
-    fee: int = 500_000_000_000
-    """Most wei per gas that a replacement may offer."""
+    fee: int = 50_000_000_000
+    """Most wei per gas that a transaction may offer, the first attempt as well as a replacement."""
     settled: int = SETTLED_BLOCKS
     """Blocks for which a used nonce must have been used, and no receipt of ours be known, before it counts as somebody else's."""
 
@@ -84,7 +91,7 @@ class Sender:
     def send(self, call: Call, *, name: str | None = None) -> Sent:
         """Sends and waits until mined. The same `name` again returns what it did the first time, and does nothing.
 
-        Raises TransactionReverted, InsufficientFunds, RpcUnavailable or DeadlineExceeded.
+        Raises TransactionReverted, InsufficientFunds, FeeTooHigh, RpcUnavailable or DeadlineExceeded.
         """
         with self._lock:
             self._recover()
@@ -93,10 +100,22 @@ class Sender:
                 return self._result(known, self._known_receipt(known))
             return self._finish(self._begin(call, name), fresh=True)
 
+    def is_done(self, call: Call) -> bool:
+        """Whether `send` would only tell what this very call has done, for whoever asks first if it can be made."""
+        return False
+
     def recover(self) -> int:
         """Brings to an end what an earlier life of this process began, or a reorg took back; returns how many."""
         with self._lock:
-            return self._recover()
+            return len(self._recover())
+
+    def encode(self, call: Call) -> tuple[str | None, bytes]:
+        """(address called, None to deploy; calldata)"""
+        with self.chain.errors(call.doing):
+            built = call.function.build_transaction({
+                "from": self.key.address, "nonce": 0, "gas": 0, "chainId": self.chain.chain_id, "gasPrice": 0,
+            })  # fmt: skip
+            return built.get("to") or None, bytes(HexBytes(built["data"]))
 
     def next_nonce(self) -> int:
         """Nonce of the next transaction, when nothing else uses the key."""
@@ -117,11 +136,11 @@ class Sender:
         with self.chain.errors(call.doing):
             gas = int(int(call.function.estimate_gas({"from": self.key.address})) * _GAS_HEADROOM)
             if gas > self._limits.gas:
-                raise TransactionReverted(f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}")
-            fields = {"from": self.key.address, "nonce": 0, "gas": gas, "chainId": self.chain.chain_id, "gasPrice": 0}
-            built = call.function.build_transaction(fields)
-            nonce, fee = self._nonce(), self._fee()
-        target, data = built.get("to") or None, bytes(HexBytes(built["data"]))
+                raise TransactionReverted(
+                    f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}",
+                    hint="raise chain.gas_max if this is right",
+                )
+            (target, data), nonce, fee = self.encode(call), self._nonce(), self._fee()
         draft = Transaction(0, name, call.doing, nonce, target, data, gas, PENDING, None)
         return self._journal.begin(name, call.doing, nonce, target, data, gas, self._sign(draft, fee))
 
@@ -147,9 +166,9 @@ class Sender:
     def _push(self, transaction: Transaction, fresh: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce of now."""
         newest = self._journal.attempts(transaction)[-1]
-        if time.time() - newest.signed > self._limits.stuck:
-            newest = self._replace(transaction, newest)
         try:
+            if time.time() - newest.signed > self._limits.stuck:
+                newest = self._replace(transaction, newest)
             with self.chain.errors(transaction.doing):
                 try:
                     self.chain.web3.eth.send_raw_transaction(newest.raw)
@@ -203,7 +222,7 @@ class Sender:
         return False
 
     def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
-        fee = max(int(attempt.fee * _BUMP), self._fee())
+        fee = max(int(attempt.fee * _BUMP), _offer(self._base_fee()))
         if fee > self._limits.fee:
             log.warning("%s is stuck and its fee is at the cap of %d wei", transaction.doing, self._limits.fee)
             fee = max(attempt.fee, self._limits.fee)
@@ -230,19 +249,20 @@ class Sender:
             self.chain.web3.eth.call(call, block)  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
-    def _recover(self) -> int:
+    def _recover(self) -> list[tuple[Transaction, Sent | None]]:
+        """What was ended, and how; None where a contract refused it after all."""
         count = self._count()
         reopened = self._journal.reopen_from(count)
         if reopened:
             log.warning("a reorg took back %d transactions of %s; sending them again", reopened, self.key.address)
-        done = 0
+        ended: list[tuple[Transaction, Sent | None]] = []
         for transaction in self._journal.pending():
             try:
-                self._finish(transaction)
+                ended.append((transaction, self._finish(transaction)))
             except TransactionReverted as error:
                 log.warning("recovered transaction failed: %s", error)
-            done += 1
-        return done
+                ended.append((transaction, None))
+        return ended
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -289,9 +309,17 @@ class Sender:
         return max([self._count(), *(pending.nonce + 1 for pending in self._journal.pending())])
 
     def _fee(self) -> int:
-        """Twice the base fee, so that a few full blocks do not matter."""
-        block = self.chain.web3.eth.get_block("latest")
-        return 2 * int(block.get("baseFeePerGas") or 0) + _TIP
+        """What a first attempt offers. Raises FeeTooHigh where less than the cap would not be mined."""
+        base, cap = self._base_fee(), self._limits.fee
+        if base + _TIP > cap:
+            raise FeeTooHigh(
+                f"a transaction costs {_gwei(base + _TIP)} gwei per gas now, and {_gwei(cap)} is the most that may be offered"
+            )
+        return min(_offer(base), cap)
+
+    def _base_fee(self) -> int:
+        with self.chain.errors("reading the gas price"):
+            return int(self.chain.web3.eth.get_block("latest").get("baseFeePerGas") or 0)
 
     def _sign(self, transaction: Transaction, fee: int, tip: int = _TIP) -> Attempt:
         fields: dict[str, Any] = {
@@ -302,6 +330,15 @@ class Sender:
             fields["to"] = transaction.target
         raw = bytes(self.key.account.sign_transaction(fields).raw_transaction)
         return Attempt(keccak(raw), raw, fee, tip, time.time())
+
+
+def _offer(base: int) -> int:
+    """Twice the base fee, so that a few full blocks do not matter."""
+    return 2 * base + _TIP
+
+
+def _gwei(wei: int) -> str:
+    return f"{wei / 10**9:.9f}".rstrip("0").rstrip(".")
 
 
 def _with_nonce(transaction: Transaction, nonce: int) -> Transaction:

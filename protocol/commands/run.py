@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from eth_typing import ChecksumAddress
 
 from protocol import runfile
 from protocol.chain import Chain, Sender
+from protocol.chain.client import Call
+from protocol.chain.command import open_sender
 from protocol.chain.events import Funded, RunCreated
 from protocol.chain.wages import Wages
-from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, strip_at
+from protocol.cli import Json, PasswordFile, Yes, confirm, emit, group, strip_at, until_end
 from protocol.errors import ConfigError, InsufficientFunds
 from protocol.home import PASSWORD_VARIABLE
 from protocol.identity import load_keystore, read_password
@@ -25,18 +28,16 @@ Keystore = Annotated[Path, typer.Option(help="Keystore of the run's owner.")]
 
 
 def _sender(file: Path, keystore: Path, password_file: Path | None) -> Sender:
+    """What an earlier command of this key began is ended before it is returned: read the chain afterwards."""
     chain = _chain(file)
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
-    return Sender(chain, load_keystore(keystore, password))
+    key = load_keystore(keystore, password)
+    return until_end(open_sender(chain, key, keystore, runfile.client(file)[0].limits))
 
 
 def _chain(file: Path) -> Chain:
-    table = read_toml(file).get("chain", {})
-    if "rpc" not in table or "contract" not in table:
-        raise ConfigError(f"{file} needs chain.rpc and chain.contract")
-    chain = Chain(table["rpc"], table["contract"])
-    chain.check(table.get("chain_id"))
-    return chain
+    settings, chain_id = runfile.client(file)
+    return settings.connect(chain_id)
 
 
 def _wages(file: Path, chain: Chain) -> Wages:
@@ -50,6 +51,19 @@ def _run(file: Path) -> int:
             f"{file} does not say which run it is", hint="put `run = N` under [chain], as `murmur run create` told"
         )
     return run
+
+
+def _require_tokens(sender: Sender, call: Call, wei: int) -> None:
+    """Raises InsufficientFunds where a call that moves the owner's tokens cannot be made."""
+    owner = sender.key.address
+    if not sender.is_done(call) and (has := sender.chain.token_balance(owner)) < wei:
+        raise InsufficientFunds(f"{owner} holds {tokens(has)}, fewer than {tokens(wei)}")
+
+
+def _approve(sender: Sender, call: Call, spender: ChecksumAddress, wei: int) -> None:
+    """Lets `spender` take what the call is about to move."""
+    if not sender.is_done(call) and sender.chain.allowance(sender.key.address, spender) < wei:
+        sender.send(sender.chain.approve_tokens(spender, wei))
 
 
 @app.command()
@@ -90,16 +104,15 @@ def fund(
     path = strip_at(file)
     sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount)
     chain, owner = sender.chain, sender.key.address
-    if chain.token_balance(owner) < wei:
-        raise InsufficientFunds(f"{owner} holds {tokens(chain.token_balance(owner))}, fewer than {tokens(wei)}")
+    call = chain.fund(run, wei)
+    _require_tokens(sender, call, wei)
     confirm(
         "Fund the run?",
         [f"{tokens(wei)} from {owner} to run {run}; what is not owed can be taken back with notice"],
         yes,
     )
-    if chain.allowance(owner, chain.runs.address) < wei:
-        sender.send(chain.approve_tokens(chain.runs.address, wei))
-    sender.send(chain.fund(run, wei))
+    _approve(sender, call, chain.runs.address, wei)
+    sender.send(call)
     typer.echo(f"run {run} has {tokens(chain.funds(run).free)} to spend")
 
 
@@ -114,8 +127,8 @@ def fund_wages(
     chain, owner = sender.chain, sender.key.address
     wages = _wages(path, chain)
     chain.policy(run)
-    if chain.token_balance(owner) < wei:
-        raise InsufficientFunds(f"{owner} holds {tokens(chain.token_balance(owner))}, fewer than {tokens(wei)}")
+    call = wages.fund(run, wei)
+    _require_tokens(sender, call, wei)
     confirm(
         "Fill the pot?",
         [
@@ -124,9 +137,8 @@ def fund_wages(
         ],
         yes,
     )
-    if chain.allowance(owner, wages.address) < wei:
-        sender.send(chain.approve_tokens(wages.address, wei))
-    sender.send(wages.fund(run, wei))
+    _approve(sender, call, wages.address, wei)
+    sender.send(call)
     typer.echo(f"the pot of run {run} holds {tokens(wages.pot(run))}")
 
 

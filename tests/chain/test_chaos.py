@@ -454,7 +454,8 @@ def test_a_process_killed_half_way_and_started_again_does_its_deed_once(
     def kill(method: str, params: Any) -> bytes | None:
         if method == "eth_sendRawTransaction":
             if moment == "between send and receipt":
-                world.chain.web3.eth.send_raw_transaction(params[0])
+                sent = world.chain.web3.eth.send_raw_transaction(params[0])
+                world.chain.web3.eth.wait_for_transaction_receipt(sent, timeout=20)
             child.send_signal(signal.SIGKILL)
             raise Drop
         return None

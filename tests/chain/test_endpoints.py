@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from swarm.anvil import Anvil
 
-from protocol.chain import Chain
+from protocol.chain import Chain, Sender
 from protocol.chain.endpoints import EndpointsDisagree
-from protocol.errors import RpcUnavailable
+from protocol.chain.settings import ChainSettings
+from protocol.errors import RpcUnavailable, StaleHead
+from protocol.identity import Key
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
-from tests.world import World
+from tests.world import TOKEN, World
 
 
 @pytest.fixture
@@ -101,6 +104,103 @@ def test_a_head_that_goes_back_is_noticed(world: World, faulty: FaultyEndpoint) 
     faulty.fault = lambda method, _: result(hex(3)) if method == "eth_blockNumber" else None
     chain.block_number()  # the lie itself may come through once; from then on the other is asked
     assert chain.block_number() >= head
+
+
+# ---- the age of the newest block -------------------------------------------------------------------------------------------
+
+
+def newest(number: int, age: float) -> Callable[[str, list[str]], bytes | None]:
+    """A chain whose newest block is `age` seconds old."""
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_blockNumber":
+            return result(hex(number))
+        if method != "eth_getBlockByNumber":
+            return None
+        asked = number if params[0] == "latest" else int(params[0], 16)
+        block = {"number": hex(asked), "hash": f"0x{asked:064x}", "timestamp": hex(int(time.time() - age))}
+        return result(block | {"baseFeePerGas": "0x1"})
+
+    return fault
+
+
+@pytest.fixture
+def second(anvil: Anvil) -> Iterator[FaultyEndpoint]:
+    endpoint = FaultyEndpoint(anvil.rpc)
+    yield endpoint
+    endpoint.close()
+
+
+def test_a_frozen_endpoint_is_no_clock_even_while_block_numbers_are_close(
+    faulty: FaultyEndpoint, second: FaultyEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty.fault, second.fault = newest(100, age=90), newest(101, age=1)
+    chain = Chain([faulty.url, second.url], None, timeout=5)
+    chain.expect_blocks(60)
+    assert chain.block().number == 101
+    assert chain.block_number() == 101
+    asked = sum(faulty.asked.values())
+    assert {chain.block().number for _ in range(5)} == {101}
+    assert sum(faulty.asked.values()) == asked, "it is passed over"
+    assert caplog.text.count("s old") == 1
+
+
+def test_a_frozen_endpoint_is_asked_again_once_it_has_caught_up(
+    faulty: FaultyEndpoint, second: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("protocol.chain.endpoints.time.monotonic", lambda: now[0])
+    faulty.fault, second.fault = newest(100, age=90), newest(101, age=1)
+    chain = Chain([faulty.url, second.url], None, timeout=5)
+    chain.expect_blocks(60)
+    assert chain.block().number == 101
+    faulty.fault = newest(102, age=0)
+    now[0] += 31
+    assert chain.block().number == 102
+
+
+def test_a_chain_that_stands_still_is_nobodys_clock(
+    faulty: FaultyEndpoint, second: FaultyEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty.fault, second.fault = newest(100, age=90), newest(100, age=95)
+    chain = Chain([faulty.url, second.url], None, timeout=5)
+    chain.expect_blocks(60)
+    for _ in range(3):
+        with pytest.raises(StaleHead, match=r"newest block is 9\d s old") as caught:
+            chain.block()
+    assert "chain.rpc" in caught.value.hint
+    assert caplog.text.count("stands still") == 1
+    assert chain.block_number() == 100, "what is no clock can still be read"
+    chain.expect_blocks(0)
+    assert chain.block().number == 100
+
+
+def test_nothing_is_sent_by_a_clock_that_stands_still(world: World, faulty: FaultyEndpoint) -> None:
+    world.anvil.give((key := Key.generate()).address, TOKEN)
+    chain = Chain(faulty.url, world.chain.runs.address, timeout=5)
+    chain.expect_blocks(60)
+    faulty.fault = lambda method, params: (
+        newest(100, age=90)(method, params) if method == "eth_getBlockByNumber" and params[0] == "latest" else None
+    )
+    with pytest.raises(StaleHead):
+        Sender(chain, key).send(chain.approve_tokens(chain.bonds.address, 1))
+    assert not faulty.asked["eth_sendRawTransaction"]
+    faulty.fault = lambda *_: None
+    chain.expect_blocks(0)
+    Sender(chain, key).send(chain.approve_tokens(chain.bonds.address, 1))
+
+
+def test_a_role_holds_public_chains_to_the_clock_and_development_chains_not(
+    world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = time.time() + 10**9
+    monkeypatch.setattr("protocol.chain.endpoints.time.time", lambda: late)
+    where = {"rpc": faulty.url, "contract": world.chain.runs.address, "run": world.run}
+    ChainSettings(**where, chain_id=31_337).open().block()
+    faulty.fault = lambda method, _: result(hex(8_453)) if method == "eth_chainId" else None
+    with pytest.raises(StaleHead):
+        ChainSettings(**where, chain_id=8_453).open().block()
+    ChainSettings(**where, chain_id=8_453, head_age_seconds=0).open().block()
 
 
 def test_endpoints_that_hold_different_blocks_are_an_error(world: World, faulty: FaultyEndpoint) -> None:

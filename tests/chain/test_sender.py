@@ -8,17 +8,28 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hexbytes import HexBytes
 from swarm.anvil import Anvil
 
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Deposited
 from protocol.chain.journal import Journal
 from protocol.chain.sender import SendLimits
-from protocol.errors import DeadlineExceeded, InsufficientFunds, LockHeld, RpcUnavailable, TransactionReverted
+from protocol.chain.settings import ChainSettings
+from protocol.errors import (
+    DeadlineExceeded,
+    FeeTooHigh,
+    InsufficientFunds,
+    LockHeld,
+    RpcUnavailable,
+    TransactionReverted,
+)
 from protocol.identity import Key
+from protocol.role import Connection, PeerSettings, is_fatal
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, error, result
 from tests.world import TOKEN, World
 
@@ -164,6 +175,60 @@ def test_a_stuck_transaction_is_replaced_at_a_higher_fee(world: World, monkeypat
     assert deposits(world, key.address) == 1
 
 
+@contextmanager
+def base_fee(world: World, wei: int) -> Iterator[None]:
+    """A block whose gas costs this much; afterwards it is cheap again."""
+    world.anvil.request("anvil_setNextBlockBaseFeePerGas", hex(wei))
+    world.anvil.request("evm_mine")
+    try:
+        yield
+    finally:
+        world.anvil.request("anvil_setNextBlockBaseFeePerGas", hex(10**6))
+        world.anvil.request("evm_mine")
+
+
+def test_the_first_attempt_offers_no_more_than_the_cap(world: World) -> None:
+    key = Key.generate()
+    one = sender(world, key, limits=SendLimits(fee=3 * 10**9))
+    with base_fee(world, 2 * 10**9):
+        sent = one.send(one.chain.deposit(key.address, TOKEN))
+    offered = world.chain.web3.eth.get_transaction(HexBytes(sent.hash))["maxFeePerGas"]
+    assert offered == 3 * 10**9, "twice the base fee is what it would like to offer"
+
+
+def test_while_gas_is_dearer_than_the_cap_nothing_is_sent(world: World) -> None:
+    key, journal = Key.generate(), Journal()
+    one = sender(world, key, journal=journal, limits=SendLimits(fee=10**9))
+    before = world.chain.web3.eth.get_transaction_count(key.address)
+    with base_fee(world, 2 * 10**9):
+        for attempt in (one.send, one.estimate):
+            with pytest.raises(FeeTooHigh, match="gwei per gas now, and 1 is the most") as caught:
+                attempt(one.chain.deposit(key.address, TOKEN))
+            assert "chain.fee_max_gwei" in caught.value.hint
+            assert not is_fatal(caught.value), "a role waits for it"
+    assert not journal.pending()
+    assert world.chain.web3.eth.get_transaction_count(key.address) == before
+    one.send(one.chain.deposit(key.address, TOKEN))
+
+
+def test_a_call_that_needs_more_gas_than_the_cap_is_refused(world: World) -> None:
+    one = sender(world, Key.generate(), limits=SendLimits(gas=21_000))
+    with pytest.raises(TransactionReverted, match="cap of 21000") as caught:
+        one.send(one.chain.deposit(one.key.address, TOKEN))
+    assert "chain.gas_max" in caught.value.hint
+
+
+def test_a_role_sends_within_its_settings(world: World) -> None:
+    key = Key.generate()
+    world.anvil.give(key.address, TOKEN)
+    where = {"rpc": world.anvil.rpc, "contract": world.chain.runs.address, "chain_id": 31337, "run": world.run}
+    for bound, refused in (({"gas_max": 21_000}, TransactionReverted), ({"fee_max_gwei": 1e-9}, FeeTooHigh)):
+        settings = ChainSettings.model_validate(where | bound)
+        role = Connection(settings.open(), settings, PeerSettings(), key, None)  # type: ignore[arg-type]
+        with pytest.raises(refused):
+            role.sender().send(world.chain.approve_tokens(world.chain.bonds.address, 1))
+
+
 def test_a_nonce_that_something_else_took_is_replaced(world: World, faulty: FaultyEndpoint) -> None:
     key = Key.generate()
     one = sender(world, key, faulty.url, limits=QUICK)
@@ -259,6 +324,7 @@ from protocol.chain import Chain, Sender
 from protocol.chain import sender as module
 from protocol.chain.journal import Journal
 from protocol.identity import Key
+from protocol.role import Connection, PeerSettings, is_fatal
 
 def die(*args, **kwargs):
     os._exit(9)

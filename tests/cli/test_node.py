@@ -530,7 +530,7 @@ def test_no_command_shows_or_writes_a_secret(contributor: Contributor, monkeypat
     places[Path("what was printed")] = "".join(contributor.console.printed).encode()
     leaks = [(str(path), secret[:4]) for path, data in places.items() for secret in secrets if secret in data]
     assert not leaks
-    for path in contributor.path.glob("keys/*"):
+    for path in contributor.path.glob("keys/*.json"):
         assert json.loads(path.read_text())["crypto"]["kdf"] == "scrypt"
 
 

@@ -23,12 +23,13 @@ from node.validator.candidate import RunContext
 from node.validator.service import ValidatorService
 from node.validator.settings import JudgeSettings
 from protocol.chain.index import EventIndex
+from protocol.chain.settings import ChainSettings
 from protocol.chain.types import Case, Publication, Ref, State
 from protocol.home import Home
 from protocol.hub import HubClient
 from protocol.identity import Key
 from protocol.p2p import Endpoint, Provider
-from protocol.role import ChainSettings, Connection, PeerSettings
+from protocol.role import Connection, PeerSettings
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.server import Server
 from protocol.shardcast.source import Source

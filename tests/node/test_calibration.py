@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +112,11 @@ def test_a_calibration_can_be_loaded_and_its_limits_are_a_specs(
     (tmp_path / "mine.json").write_text(json.dumps(content))
     found = load("mine.json", tmp_path)
     assert found.hardware == [1, 3]
+    assert found.compute_dtype == matrix.dtype
+    (model,) = found.models
+    assert (model.name, model.config) == (tiny_run.model.name, tiny_run.spec.model.config)
+    weights = hashlib.sha256((tiny_run.model / "model.safetensors").read_bytes()).hexdigest()
+    assert model.weights == {"model.safetensors": weights}
     assert runspec.ComputationLimits.model_validate(found.computation)
     assert runspec.SamplingLimits.model_validate(found.sampling)
     shipped = load("tiny-qwen3-float32-cpu", tmp_path)

@@ -241,6 +241,32 @@ def test_a_spec_names_the_hardware_classes_its_calibration_covers(tmp_path: Path
     assert runfile.complete(tmp_path / "run.toml", tiny_run.model).verification.calibrated == [2, 7]
 
 
+def test_a_calibration_of_another_dtype_is_refused_and_one_of_another_model_warned_of(
+    tmp_path: Path, tiny_run: TinyRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, mine = tmp_path / "run.toml", tmp_path / "mine.json"
+    shipped = calibration.load("tiny-qwen3-float32-cpu", tmp_path).content
+    tables = run_tables()
+    tables["spec"]["verification"]["calibration"] = "mine.json"
+    write_toml(file, tables, "")
+    mine.write_text(json.dumps(shipped | {"compute_dtype": "bfloat16"}))
+    with pytest.raises(
+        ConfigError, match=r"computes in float32, and the calibration 'mine.json' was measured in bfl"
+    ) as caught:
+        runfile.complete(file, tiny_run.model)
+    assert "--dtype float32" in caught.value.hint
+    for config, warned in ((tiny_run.spec.model.config, False), ("ab" * 32, True)):
+        caplog.clear()
+        models = [{"name": "a policy", "config": config, "weights": {"model.safetensors": "00" * 32}}]
+        mine.write_text(json.dumps(shipped | {"models": models}))
+        spec = runfile.complete(file, tiny_run.model)
+        assert ("measured a policy, and the run's model is none" in caplog.text) == warned
+        assert spec.verification.calibration == calibration.load("mine.json", tmp_path).digest
+    mine.write_text(json.dumps(shipped | {"models": [{"name": "a policy"}]}))
+    with pytest.raises(ConfigError, match="is no calibration"):
+        runfile.complete(file, tiny_run.model)
+
+
 def test_length_budgets_are_announced_and_charged_by_hardware_class(tiny_run: TinyRun) -> None:
     tasks = TaskSet(tiny_run.spec.environments)
     budgets = {

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from protocol import machine
-from protocol.chain import Chain, Sender
+from protocol.chain import Chain
 from protocol.chain.index import EventIndex
 from protocol.chain.journal import Journal as Transactions
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
@@ -58,8 +58,7 @@ class HubService:
     def run(self) -> None:
         """Serves until stopped. Raises what it cannot go on with."""
         c, h = self._settings.chain, self._settings.hub
-        chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
-        chain.check(c.chain_id)
+        chain = c.open()
         self._require_own_run(chain)
         # No confirmations here: a node uploads right after it committed, and a commitment that a reorg takes back costs
         # some disk at most. The trainer's own index decides what is learnt from.
@@ -81,7 +80,7 @@ class HubService:
         ):
             connection = Connection(chain, c, peers, self._key, host)
             publisher = Publisher(
-                Sender(chain, self._key, transactions), c.run, Origin(store, self._key, chain.domain, c.run),
+                connection.sender(transactions), c.run, Origin(store, self._key, chain.domain, c.run),
                 Outbox(self._layout.outgoing, self._layout.model), kept,
             )  # fmt: skip
             http = HttpServer(create_app(hub, database, self._layout.status), h.host, h.port)
@@ -175,8 +174,7 @@ def _reachable(host: str) -> str:
 def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> tuple[int, int]:
     """Recreates the hub's database from chain and store; returns (files, receipts) found."""
     c = settings.chain
-    chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
-    chain.check(c.chain_id)
+    chain = c.open()
     database = Database.anew(_database(layout))
     try:
         index = EventIndex(chain, first_block=c.first_block)

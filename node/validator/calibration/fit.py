@@ -8,10 +8,12 @@ quantities and by how many values of each a submission has (the union bound). No
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,11 +99,11 @@ def calibration(matrix: Matrix, measured: Measured, hardware: Sequence[int]) -> 
     spec = matrix.sampling
     return {
         "method": " ".join((__doc__ or "").split("\n\n")[1].split()),
-        "devices": [f"{platform.machine()} CPU"],
+        "devices": [f"{platform.machine()} CPU, {_cpu()}"],
         "hardware": sorted(hardware),
         "compute_dtype": matrix.dtype,
         "software": {name: version(name) for name in ("torch", "transformers")},
-        "models": len(matrix.models),
+        "models": [_model(folder) for folder in matrix.models],
         "variants": [str(variant) for variant in matrix.variants],
         "submission": {
             "samples": spec.group_size * spec.groups_per_submission,
@@ -126,6 +128,27 @@ def calibration(matrix: Matrix, measured: Measured, hardware: Sequence[int]) -> 
             | {"mismatch_above": _text(MISMATCH_ABOVE), "margin_clip": _text(MARGIN_CLIP)},
         },
     }
+
+
+def _model(folder: Path) -> dict[str, Any]:
+    """What calibration.Model holds."""
+    weights = {path.name: _digest(path) for path in sorted(folder.glob("*.safetensors"))}
+    return {"name": folder.resolve().name, "config": _digest(folder / "config.json"), "weights": weights}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _cpu() -> str:
+    """The processor as the system names it. Engines compute on it: no other device takes part."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or "of unknown name"
 
 
 def _summary(values: Sequence[float], of: Limits) -> dict[str, Any]:
