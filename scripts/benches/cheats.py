@@ -15,6 +15,7 @@ import itertools
 import math
 import shutil
 import statistics
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,17 +87,22 @@ def run() -> Bench:
     with tempfile.TemporaryDirectory() as folder:
         short, long = _scenes(Path(folder))
         try:
-            bench.rows.append(_judged_falsely((short, long), HONEST_PROOFS))
+            _add(bench, _judged_falsely((short, long), HONEST_PROOFS))
             margin = _margins_in_bf16(short)
             for cheat in catalogue():
                 many = _SHORT if cheat.kind in _MEASURED else _CERTAIN
-                bench.rows.append(_rate(cheat, short, "short", many, margin))
+                _add(bench, _rate(cheat, short, "short", many, margin))
                 if cheat.kind in _MEASURED:
-                    bench.rows.append(_rate(cheat, long, "long", _LONG, margin))
+                    _add(bench, _rate(cheat, long, "long", _LONG, margin))
         finally:
             short.run.context.sandbox.close()
             long.run.context.sandbox.close()
     return bench
+
+
+def _add(bench: Bench, row: Row) -> None:
+    bench.rows.append(row)
+    print(f"{row.name}: {row.ours:g}", file=sys.stderr, flush=True)  # all of it takes half an hour
 
 
 def _scenes(folder: Path) -> tuple[Scene, Scene]:
@@ -132,7 +138,9 @@ def _rate(cheat: Cheat, scene: Scene, shape: str, submissions: int, honest: Marg
             outcomes[finding.outcome.name] += 1
         if candidate.checked.samples:  # else no rule got as far as the prefill
             tokens += candidate.checked.tokens
-            alone.append(judge(candidate, ["computation"]) is not None)
+            # Only where the rule after it has decided is there a doubt about what this one found.
+            decided = finding is None or finding.rule == "computation"
+            alone.append((finding if decided else judge(candidate, ["computation"])) is not None)
             if not cheat.is_told_apart:
                 margins += _margins(candidate)
     found = sum(rules.values()) / submissions
