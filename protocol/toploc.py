@@ -51,6 +51,16 @@ class ChunkScore:
     mantissa_mean: float
     mantissa_median: float
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """What the limits of a run spec are about (protocol/runspec.py, ComputationLimits)."""
+        return {
+            "exponents": self.exponents / self.k,
+            "signs": self.signs / self.k,
+            "mantissa_mean": self.mantissa_mean,
+            "mantissa_median": self.mantissa_median,
+        }
+
 
 def chunk_count(tokens: int) -> int:
     """Proofs that `tokens` output tokens need."""

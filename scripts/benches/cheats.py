@@ -11,12 +11,15 @@ machine: what honest devices differ by, where float32 on one machine hardly diff
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import statistics
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,17 +30,18 @@ from swarm.settings import SwarmSettings, run_file
 from benches import Bench, Cost, Row
 from node.engine import TorchEngine, torch_engine
 from node.engine.proofs import bits
+from node.validator.calibration.measure import PER_CHUNK, PER_SEQUENCE
 from node.validator.candidate import Candidate
 from node.validator.judge import judge
-from protocol import sampling, toploc
-from protocol.rollout import Sample
-from protocol.sampling import TokenScores
+from node.validator.rules import sampling
+from protocol import toploc
+from protocol.runspec import Limit, VerificationSpec
 from tests.cheats.catalogue import Cheat, catalogue
 from tests.cheats.scene import Scene
 from tests.tiny_run import TinyRun
 from trainer.tiny import make_policy
 
-HONEST_PROOFS = 20_000
+HONEST_PROOFS = 20_000  # different ones: what is judged twice says little more than what is judged once
 _SHORT, _LONG, _CERTAIN = 16, 6, 4  # submissions of each cheat; the last for those that leave nothing to chance
 _MEASURED = ("weights", "drawing")
 _FALSE_ALARM, _POWER = 1e-9, 0.99
@@ -64,10 +68,15 @@ class Rate(Row):
 
 @dataclass(frozen=True)
 class Falsely(Cost):
-    """`proofs` of honest work that were judged. `largest` value of each quantity, and the estimated shares of honest chunks
-    (`computation`) or answers (`sampling`) above its soft and its hard limit."""
+    """Honest work that was judged: `largest` value of each quantity, and the estimated shares of honest chunks (`computation`) or
+    answers (`sampling`) above its soft and its hard limit."""
 
+    submissions: int = 0
     proofs: int = 0
+    """Different ones. Two samples of a prompt may well be the same answer, with the same proof."""
+    judgements: int = 0
+    """Of proofs, equal ones included."""
+    tokens: int = 0
     largest: dict[str, float] = field(default_factory=dict)
     above_soft: dict[str, float] = field(default_factory=dict)
     above_hard: dict[str, float] = field(default_factory=dict)
@@ -78,17 +87,22 @@ def run() -> Bench:
     with tempfile.TemporaryDirectory() as folder:
         short, long = _scenes(Path(folder))
         try:
-            bench.rows.append(_judged_falsely(short))
+            _add(bench, _judged_falsely((short, long), HONEST_PROOFS))
             margin = _margins_in_bf16(short)
             for cheat in catalogue():
                 many = _SHORT if cheat.kind in _MEASURED else _CERTAIN
-                bench.rows.append(_rate(cheat, short, "short", many, margin))
+                _add(bench, _rate(cheat, short, "short", many, margin))
                 if cheat.kind in _MEASURED:
-                    bench.rows.append(_rate(cheat, long, "long", _LONG, margin))
+                    _add(bench, _rate(cheat, long, "long", _LONG, margin))
         finally:
             short.run.context.sandbox.close()
             long.run.context.sandbox.close()
     return bench
+
+
+def _add(bench: Bench, row: Row) -> None:
+    bench.rows.append(row)
+    print(f"{row.name}: {row.ours:g}", file=sys.stderr, flush=True)  # all of it takes half an hour
 
 
 def _scenes(folder: Path) -> tuple[Scene, Scene]:
@@ -122,11 +136,13 @@ def _rate(cheat: Cheat, scene: Scene, shape: str, submissions: int, honest: Marg
         if finding is not None:
             rules[finding.rule] += 1
             outcomes[finding.outcome.name] += 1
-        if "hidden" in vars(candidate):  # else no rule got as far as the prefill
+        if candidate.checked.samples:  # else no rule got as far as the prefill
             tokens += candidate.checked.tokens
-            alone.append(judge(candidate, ["computation"]) is not None)
+            # Only where the rule after it has decided is there a doubt about what this one found.
+            decided = finding is None or finding.rule == "computation"
+            alone.append((finding if decided else judge(candidate, ["computation"])) is not None)
             if not cheat.is_told_apart:
-                margins += [scores.margins for _, scores in _scored(candidate)]
+                margins += _margins(candidate)
     found = sum(rules.values()) / submissions
     peer = sum(alone) / submissions if alone else None
     needed = honest.tokens_needed(_clipped(scene.run, margins)) if margins else None
@@ -138,12 +154,10 @@ def _rate(cheat: Cheat, scene: Scene, shape: str, submissions: int, honest: Marg
     )  # fmt: skip
 
 
-def _scored(candidate: Candidate) -> Iterator[tuple[Sample, TokenScores]]:
-    """Each prefilled answer, and its tokens against the validator's own logits."""
-    for row, hidden in zip(candidate.rows, candidate.hidden, strict=True):
-        sample = candidate.samples[row]
-        logits = candidate.engine.logits(hidden)
-        yield sample, sampling.score(logits, sample.completion, key=candidate.key(sample), temperature=1.0)
+def _margins(candidate: Candidate) -> Iterator[NDArray[np.float64]]:
+    """Of each prefilled answer's tokens, against the validator's own logits."""
+    for batch in candidate.prefilled(candidate.rows):
+        yield from (sampling.scores(candidate, row, hidden).margins for row, hidden in batch.items())
 
 
 def _clipped(run: TinyRun, margins: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -170,58 +184,72 @@ class Margins:
 # ---- honest work -------------------------------------------------------------------------------------------------------
 
 
-def _judged_falsely(scene: Scene) -> Falsely:
-    """Honest submissions, each judged with small and large prefill batches and both attention implementations."""
-    proofs = rejected = sequence = 0
-    measured: dict[str, list[float]] = {name: [] for name in _LIMITS}
-    prefill_tokens, model = torch_engine._PREFILL_TOKENS, scene.run.engine._model
-    try:
-        while proofs < HONEST_PROOFS:
+_VARIANTS = (
+    ("sdpa", torch_engine._PREFILL_TOKENS),
+    ("sdpa", 200),
+    ("eager", torch_engine._PREFILL_TOKENS),
+    ("eager", 700),
+)
+"""Attention implementations, and tokens of one prefill batch."""
+
+
+def _judged_falsely(scenes: Sequence[Scene], most: int) -> Falsely:
+    """Honest submissions, as many proofs of each scene, until `most` different ones were judged: each submission once, the variants in turns."""
+    proofs: set[bytes] = set()
+    judgements = rejected = tokens = submissions = 0
+    measured: dict[str, list[float]] = {name: [] for name in (*PER_CHUNK, *PER_SEQUENCE)}
+    variants = itertools.cycle(_VARIANTS)
+    for part, scene in enumerate(scenes, 1):
+        for sequence in itertools.count():
+            if len(proofs) >= most * part // len(scenes):
+                break
             made = scene.run.honest(sequence=sequence)
-            sequence += 1
-            for attention, batch in (
-                ("sdpa", prefill_tokens),
-                ("sdpa", 200),
-                ("eager", prefill_tokens),
-                ("eager", 700),
-            ):
-                model.set_attn_implementation(attention)
-                torch_engine._PREFILL_TOKENS = batch
+            with _prefilling(scene.run.engine, *next(variants)):
                 candidate = scene.run.candidate(made)
                 rejected += judge(candidate) is not None
-                proofs += candidate.checked.proofs
                 _measure(candidate, measured)
-    finally:
-        torch_engine._PREFILL_TOKENS = prefill_tokens
-        model.set_attn_implementation("sdpa")
-    limits = {name: getattr(getattr(scene.run.spec.verification, rule), name) for name, rule in _LIMITS.items()}
+            proofs.update(proof for row in candidate.rows for proof in candidate.samples[row].proofs)
+            judgements += candidate.checked.proofs
+            tokens += candidate.checked.tokens
+            submissions += 1
+    limits = {name: _limit(scenes[0].run.spec.verification, name) for name in measured}
     return Falsely(
-        "honest submissions rejected", "submissions", rejected, None, None, 0, proofs=proofs,
+        "honest submissions rejected", "submissions", rejected, None, None, 0,
+        submissions=submissions, proofs=len(proofs), judgements=judgements, tokens=tokens,
         largest={name: max(values) for name, values in measured.items()},
         above_soft={name: tail_above(values, float(limits[name].soft)) for name, values in measured.items()},
         above_hard={name: tail_above(values, float(limits[name].hard)) for name, values in measured.items()},
     )  # fmt: skip
 
 
-_LIMITS = {
-    "exponents": "computation", "signs": "computation", "mantissa_mean": "computation", "mantissa_median": "computation",
-    "token_margin": "sampling", "mean_margin": "sampling", "logprob_error": "sampling",
-}  # fmt: skip
-"""Quantities whose tails are estimated, and the rule that has a limit for each."""
+@contextmanager
+def _prefilling(engine: TorchEngine, attention: str, tokens: int) -> Iterator[None]:
+    """Prefills by one of the variants, and afterwards by the usual one again."""
+    usual = torch_engine._PREFILL_TOKENS
+    engine._model.set_attn_implementation(attention)
+    torch_engine._PREFILL_TOKENS = tokens
+    try:
+        yield
+    finally:
+        torch_engine._PREFILL_TOKENS = usual
+        engine._model.set_attn_implementation("sdpa")
+
+
+def _limit(verification: VerificationSpec, name: str) -> Limit:
+    found: Limit = getattr(verification.computation if name in PER_CHUNK else verification.sampling, name)
+    return found
 
 
 def _measure(candidate: Candidate, measured: dict[str, list[float]]) -> None:
-    proofs = [candidate.samples[row].proofs for row in candidate.rows]
-    for of_row in toploc.score([bits(hidden) for hidden in candidate.hidden], proofs):
-        for score in of_row:
-            measured["exponents"].append(score.exponents / score.k)
-            measured["signs"].append(score.signs / score.k)
-            measured["mantissa_mean"].append(score.mantissa_mean)
-            measured["mantissa_median"].append(score.mantissa_median)
-    for sample, scores in _scored(candidate):
-        measured["token_margin"].append(float(scores.margins.max()))
-        measured["mean_margin"].append(float(scores.margins.mean()))
-        measured["logprob_error"].append(float(np.abs(scores.logprobs - sample.logprobs).max()))
+    """Adds every quantity of the prefilled rows, as the rules measure it: one value for each chunk or for each answer."""
+    for batch in candidate.prefilled(candidate.rows):
+        proofs = [candidate.samples[row].proofs for row in batch]
+        chunks = toploc.score([bits(hidden) for hidden in batch.values()], proofs)
+        for (row, hidden), of_row in zip(batch.items(), chunks, strict=True):
+            for name in PER_CHUNK:
+                measured[name] += [chunk.measured[name] for chunk in of_row]
+            for name, worst in sampling.measured(candidate, row, hidden).items():
+                measured[name].append(worst.value)
 
 
 def tail_above(values: Sequence[float], limit: float) -> float:
@@ -247,6 +275,6 @@ def _margins_in_bf16(scene: Scene) -> Margins:
     engine = TorchEngine("bfloat16")
     engine.load(scene.run.model)
     run = replace(scene.run, engine=engine)
-    margins = [scores.margins for s in range(_SHORT) for _, scores in _scored(run.candidate(run.honest(sequence=s)))]
+    margins = [margins for s in range(_SHORT) for margins in _margins(run.candidate(run.honest(sequence=s)))]
     clipped = _clipped(run, margins)
     return Margins(float(clipped.mean()), float(clipped.std()))

@@ -20,6 +20,7 @@ from protocol.home import locked
 from swarm import ending, postmortem, promises, summary
 from swarm.accident import Accident
 from swarm.display import Display
+from swarm.memory import Watermark
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
 from swarm.swarm import CHEATS, MARK, CommandFailed, Swarm, how_to_look_around, stop_remembered
@@ -39,6 +40,10 @@ class Demo:
 
     def run(self, *, require_gain: bool) -> list[str]:
         """The whole story; returns the promises that were broken."""
+        with Watermark() as memory:
+            return self._run(memory, require_gain=require_gain)
+
+    def _run(self, memory: Watermark, *, require_gain: bool) -> list[str]:
         with self._phase("set-up"):
             self.swarm.up(self._display.say)
         self._watch = Watch(self.swarm)
@@ -51,9 +56,10 @@ class Demo:
             ending.settle(*steps)
             payouts = ending.pay(*steps)
         self._tick()
-        self._result = summary.render(self.swarm, self._watch, payouts, self.seconds)
-        interrupted = self._accident.happened
-        return list(promises.broken(self.swarm, self._watch, payouts, interrupted, require_gain=require_gain))
+        memory.look()
+        self._result = summary.render(self.swarm, self._watch, payouts, self.seconds, memory.peak)
+        ended = (payouts, self._accident.happened, memory.peak)
+        return list(promises.broken(self.swarm, self._watch, *ended, require_gain=require_gain))
 
     def print_result(self) -> None:
         self._display.print(*self._result)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from node.validator.rules import available
+from protocol.chain.types import Stage
 from protocol.money import tokens
-from protocol.verdict import Outcome
+from protocol.verdict import Outcome, Receipt
 from swarm.accident import Interrupted
 from swarm.ending import Payout
 from swarm.swarm import Member, Swarm
-from swarm.watch import Watch
+from swarm.watch import Watch, work_of
 from tests.cheats.play import PLAYS
 
 GAIN_REQUIRED = 0.3
+MEMORY_MOST = 8 << 30
+"""Bytes that the swarm may take, all its processes together."""
+SECONDS_MOST = 360
+"""Of two free cores. Running longer breaks no promise: a machine that is slower or busy with something else says nothing about
+the swarm. It is shown as a warning."""
 
 
 def gain(evaluations: list[dict[str, Any]]) -> float:
@@ -24,9 +31,15 @@ def gain(evaluations: list[dict[str, Any]]) -> float:
 
 
 def broken(
-    swarm: Swarm, watch: Watch, payouts: list[Payout], interrupted: Interrupted | None, *, require_gain: bool
+    swarm: Swarm,
+    watch: Watch,
+    payouts: list[Payout],
+    interrupted: Interrupted | None,
+    peak: int | None,
+    *,
+    require_gain: bool,
 ) -> Iterator[str]:
-    """Each promise that was not kept, in a sentence."""
+    """Each promise that was not kept, in a sentence. `peak` is in bytes, None where memory cannot be measured."""
     trainer = watch.trainer
     if trainer.get("step", 0) < swarm.settings.steps:
         yield f"training ended at step {trainer.get('step')} of {swarm.settings.steps}"
@@ -43,19 +56,26 @@ def broken(
     if not any(payout.claimed for payout in payouts):
         yield "nobody earned anything"
     yield from verdicts(watch, interrupted)
+    if peak is not None and peak > MEMORY_MOST:
+        yield f"the swarm took {gibibytes(peak)} of memory, more than {gibibytes(MEMORY_MOST)}"
 
 
 def verdicts(watch: Watch, interrupted: Interrupted | None) -> Iterator[str]:
-    """One verdict per work and validator, whatever happened to validators meanwhile."""
+    """One verdict per work and validator, whatever happened to validators meanwhile, and the one whose judgement was interrupted
+    accepts: its work is an honest node's."""
     told = Counter((work, r.validator) for work, receipts in watch.seen.receipts.items() for r in receipts)
     for (work, validator), many in told.items():
         if many > 1:
             yield f"{watch.name(validator)} gave {many} verdicts on {watch.work_name(work)}"
     if interrupted is None:
         yield "no validator could be killed while it judged"
-    elif not told[interrupted.work, interrupted.validator.address]:
-        name = interrupted.validator.name
-        yield f"{name}, killed while it judged {watch.work_name(interrupted.work)}, never gave its verdict"
+        return
+    killed = f"{interrupted.validator.name}, killed while it judged {watch.work_name(interrupted.work)},"
+    if not told[interrupted.work, interrupted.validator.address]:
+        yield f"{killed} never gave its verdict"
+    for receipt in watch.seen.receipts.get(interrupted.work, []):
+        if receipt.validator == interrupted.validator.address and receipt.outcome != Outcome.ACCEPT:
+            yield f"{killed} found it {receipt.outcome.name.lower()}: {receipt.details.rule} ({receipt.details.detail})"
 
 
 def _cheat(swarm: Swarm, watch: Watch, node: Member, trained: dict[str, int]) -> Iterator[str]:
@@ -74,13 +94,41 @@ def _cheat(swarm: Swarm, watch: Watch, node: Member, trained: dict[str, int]) ->
 
 
 def _honest(swarm: Swarm, watch: Watch, node: Member, trained: dict[str, int]) -> Iterator[str]:
-    counts = watch.seen.counts(node.address)
-    if counts["hard"]:
-        yield f"{node.name} is honest and got {counts['hard']} hard verdicts"
+    yield from punished(watch, node)
     if swarm.chain.account(node.operator).active != initial_stake(swarm):
         yield f"the operator of {node.name} is honest and lost stake"
     if not trained.get(node.address):
         yield f"nothing of {node.name} was trained on"
+
+
+def punished(watch: Watch, node: Member) -> Iterator[str]:
+    """Verdicts and upheld cases against an honest node, but for files that did not come in time."""
+    against = [
+        (work, receipt)
+        for work, receipts in watch.seen.receipts.items()
+        for receipt in receipts
+        if receipt.details.node == node.address and receipt.outcome != Outcome.ACCEPT
+    ]
+    for work, receipt in against:
+        if not is_late(receipt):
+            found = f"{receipt.outcome.name.lower()} verdict by {receipt.details.rule} ({receipt.details.detail})"
+            yield f"{node.name} is honest and got a {found} on {watch.work_name(work)}"
+    late = {work for work, receipt in against if is_late(receipt)}
+    works: dict[tuple[str, int], set[bytes]] = defaultdict(set)
+    for _, challenged in watch.seen.challenged:
+        works[challenged.seat, challenged.number].add(work_of(challenged))
+    for case in watch.seen.settled:
+        if case.seat != node.address or case.verdict != Stage.UPHELD:
+            continue
+        if case.hard or not works[case.seat, case.number] <= late:
+            kind = "hard" if case.hard else "soft"
+            yield f"{node.name} is honest, and the {kind} case {case.number} against it was upheld"
+
+
+def is_late(receipt: Receipt) -> bool:
+    """Whether a verdict says that a file was not there within the grace time. A slow machine explains that, and a node that is
+    stopped before it has uploaded what it committed to; nothing honest explains any other finding."""
+    return receipt.outcome == Outcome.SOFT and receipt.details.measured == available.missing(0).measured
 
 
 def hard_rules(watch: Watch, node: Member) -> Counter[str]:
@@ -97,6 +145,10 @@ def soft_verdicts(swarm: Swarm, watch: Watch) -> Iterator[str]:
             d = receipt.details
             if receipt.outcome == Outcome.SOFT and d.node in honest:
                 yield f"{honest[d.node]} step {d.step}.{d.sequence}: {d.rule}, measured {d.measured}, threshold {d.threshold} ({d.detail})"
+
+
+def gibibytes(number: int) -> str:
+    return f"{number / 2**30:.1f} GiB"
 
 
 def initial_stake(swarm: Swarm) -> int:

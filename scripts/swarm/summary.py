@@ -16,15 +16,16 @@ from swarm.watch import Watch
 from tests.cheats.play import PLAYS
 
 
-def render(swarm: Swarm, watch: Watch, payouts: list[Payout], seconds: dict[str, float]) -> list[Any]:
-    """Rich renderables, top to bottom."""
+def render(swarm: Swarm, watch: Watch, payouts: list[Payout], seconds: dict[str, float], peak: int | None) -> list[Any]:
+    """Rich renderables, top to bottom. `peak`: bytes of memory, None where that cannot be measured."""
     return [
         "",
         _learning(watch),
         _cheating(swarm, watch),
         *_soft(swarm, watch),
         _rewards(payouts),
-        _times(watch, seconds),
+        _times(watch, seconds, peak),
+        *_slow(sum(seconds.values())),
     ]
 
 
@@ -114,10 +115,27 @@ def _rewards(payouts: list[Payout]) -> Table:
     return table
 
 
-def _times(watch: Watch, seconds: dict[str, float]) -> Table:
-    table = _grid("Time")
+def _times(watch: Watch, seconds: dict[str, float], peak: int | None) -> Table:
+    table = _grid("Time and memory")
     for name, value in seconds.items():
         table.add_row(name, f"{value:.0f} s")
     phases = sorted(watch.trainer.get("seconds", {}).items(), key=lambda item: -item[1])
     table.add_row("trainer", ", ".join(f"{name} {value:.0f} s" for name, value in phases))
+    table.add_row("altogether", f"{sum(seconds.values()):.0f} s")
+    told = (
+        "not measured: there is no /proc here"
+        if peak is None
+        else f"{promises.gibibytes(peak)}, all processes together"
+    )
+    table.add_row("most memory", told)
     return table
+
+
+def _slow(seconds: float) -> list[str]:
+    """A warning where the swarm took longer than it does on two free cores."""
+    if seconds <= promises.SECONDS_MOST:
+        return []
+    return [
+        f"[yellow]Warning: {seconds:.0f} s are more than the {promises.SECONDS_MOST} s of two free cores. This breaks no promise, for machines "
+        "differ and may be busy.[/]"
+    ]

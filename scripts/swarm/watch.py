@@ -146,7 +146,7 @@ class Watch:
                 seen.head = e.step
                 return f"weights of step {e.step} published"
             case Submitted() as e:
-                work = Ref(e.node, e.step, e.sequence, e.root).work_id(e.run)
+                work = work_of(e)
                 seen.submitted[work] = e
                 seen.times[work] = self._chain.block(event.block).time
                 return None
@@ -174,3 +174,8 @@ class Watch:
                 seen.claimed.append(e)
                 return f"{self.name(e.operator)} was paid {tokens(e.amount)}"
         return None
+
+
+def work_of(event: Submitted | Challenged) -> bytes:
+    """The id of the work that an event is about."""
+    return Ref(event.node, event.step, event.sequence, event.root).work_id(event.run)

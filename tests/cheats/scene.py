@@ -259,7 +259,11 @@ def _rollouts(run: TinyRun, engine: TorchEngine, rng: random.Random) -> list[lis
     made = engine.generate(prompts, temperature=1.0, max_new_tokens=16, end_tokens=tokens.end_tokens, prove=False)
     groups = []
     for problem, prompt, completions in zip(problems, prompts, made, strict=True):
-        rewards = np.array([tasks.score(problem, tokens.answer(c.tokens)) - 0.01 * len(c.tokens) for c in completions])
+        lengths = np.array([len(c.tokens) for c in completions])
+        scores = np.array([tasks.score(problem, tokens.answer(c.tokens)) for c in completions])
+        rewards = scores - 0.01 * np.abs(
+            lengths - lengths.mean()
+        )  # shorter ones no better: else answers come down to one token
         if advantage.has_signal(rewards):
             groups.append(
                 [

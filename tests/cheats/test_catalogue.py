@@ -38,7 +38,7 @@ def is_light(cheat: Cheat) -> bool:
 def scene(tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Eight answers of at most forty tokens a submission."""
     folder = tmp_path_factory.mktemp("scene")
-    return Scene.create(tiny_run, folder, ages=(1, 5, _OLDEST), paper_ages=(5,), end=0.3)
+    return Scene.create(tiny_run, folder, ages=(1, 5, _OLDEST), paper_ages=(5,), end=0.6)
 
 
 @pytest.fixture(scope="module")

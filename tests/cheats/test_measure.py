@@ -1,10 +1,24 @@
-"""The bench's own arithmetic: tails and how many tokens a small shift needs, against known distributions."""
+"""The bench's own arithmetic: tails and how many tokens a small shift needs, against known distributions; and that it measures
+real candidates."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from benches.cheats import Margins, tail_above
+from benches.cheats import Margins, _judged_falsely, _margins, _measure, _rate, tail_above
+
+from protocol.runspec import ComputationLimits, Limit, SamplingLimits
+from tests.cheats.catalogue import catalogue
+from tests.cheats.scene import Scene
+from tests.tiny_run import TinyRun
+
+HONEST = Margins(0.0, 0.001)
+WRONG_SEED, NEAR_TIES = (next(c for c in catalogue() if c.name == name) for name in ("wrong seed", "near ties"))
+
+
+@pytest.fixture(scope="module")
+def scene(tiny_run: TinyRun) -> Scene:
+    return Scene(tiny_run, {})
 
 
 @pytest.mark.parametrize(("limit", "share"), [(8.0, np.exp(-8.0)), (12.0, np.exp(-12.0))])
@@ -34,3 +48,36 @@ def test_the_tokens_needed_tell_shifted_means_apart() -> None:
     means = rng.choice(cheats, (2_000, int(needed))).mean(1)
     assert 0.98 < (means > apart).mean() < 1
     assert honest.tokens_needed(rng.normal(0.005, 0.01, 1000)) is None
+
+
+def test_a_cheat_is_rated_with_its_tokens_and_by_toploc_alone(scene: Scene) -> None:
+    found = _rate(WRONG_SEED, scene, "tiny", 1, HONEST)
+    assert (found.ours, found.rule, found.hard, found.peer) == (1, "sampling", 1, 0)
+    assert (found.tokens > 0, found.needed) == (True, None)
+    unseen = _rate(NEAR_TIES, scene, "tiny", 2, HONEST)
+    assert unseen.needed is not None, "it is said how many tokens would tell it apart"
+    assert (unseen.tokens > 0, unseen.peer) == (True, 0)
+
+
+def test_equal_honest_proofs_are_counted_once(scene: Scene) -> None:
+    found = _judged_falsely((scene, scene), 30)
+    files = [scene.run.read(scene.run.honest(sequence=s)) for s in range(found.submissions)]
+    assert found.met
+    assert 30 <= found.proofs <= len({proof for file in files for sample in file.samples for proof in sample.proofs})
+    assert found.judgements > found.proofs, "the second time it was the same work"
+
+
+def test_every_quantity_that_has_a_limit_is_measured_as_the_rules_do(scene: Scene) -> None:
+    limits = (*ComputationLimits.model_fields.items(), *SamplingLimits.model_fields.items())
+    limited = {name for name, field in limits if field.annotation in (Limit, Limit | None)}
+    found = _judged_falsely((scene,), 1)
+    assert len(limited) == 10
+    assert set(found.largest) == set(found.above_soft) == set(found.above_hard) == limited
+    measured: dict[str, list[float]] = {name: [] for name in limited}
+    candidate = WRONG_SEED.make(scene, 0)
+    _measure(candidate, measured)
+    clipped = [margins.clip(max=0.5) for margins in _margins(candidate)]
+    assert min(map(len, clipped)) < 32
+    expected = sorted(margins.sum() / max(len(margins), 32) for margins in clipped)
+    assert sorted(measured["mean_margin"]) == pytest.approx(expected), "one token among few is no habit"
+    assert expected[-1] > 0

@@ -11,6 +11,7 @@ import pytest
 
 from protocol import canonical, sampling, seeds, signing, toploc
 from protocol.chain.types import Ref
+from protocol.errors import Malformed
 from tests.activations import ranked
 
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -109,3 +110,28 @@ def test_canonical_json() -> None:
     case = load("canonical")
     assert canonical.encode(case["value"]).hex() == case["bytes"]
     assert canonical.digest(case["value"]).hex() == case["sha256"]
+
+
+_REFUSED = {
+    "length": r"has \d+ bytes, this one \d+$",
+    "modulus": r"^modulus \d+ is outside",
+    "coefficient": "not an element of the field$",
+}
+
+
+@pytest.mark.parametrize("case", load("proof_forms"), ids=lambda case: case["name"])
+def test_bytes_are_a_proof_or_refused_for_the_reason_recorded(case: dict[str, Any]) -> None:
+    proof = bytes.fromhex(case["proof"])
+    if case["refused"]:
+        with pytest.raises(Malformed, match=_REFUSED[case["refused"]]):
+            toploc.parse(proof, case["values"])
+        return
+    modulus, coefficients = toploc.parse(proof, case["values"])
+    assert (modulus, len(coefficients)) == (case["modulus"], case["coefficients"])
+    assert b"".join(int(c).to_bytes(2, "big") for c in coefficients) == proof[2:]
+
+
+def test_the_forms_of_proofs_are_many_and_refused_for_every_reason() -> None:
+    cases = load("proof_forms")
+    assert len(cases) >= 20
+    assert {case["refused"] for case in cases} == {None, *_REFUSED}

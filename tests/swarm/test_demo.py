@@ -14,18 +14,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from swarm import promises
+from rich.console import Console
+from swarm import promises, summary
 from swarm.accident import Interrupted
 from swarm.demo import Demo
 from swarm.display import Display
+from swarm.ending import Payout
+from swarm.memory import Watermark
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
 from swarm.swarm import PROCESSES, Member, Swarm, remembered, stop_remembered
 from swarm.watch import Seen
 
+from node.validator.rules import available
+from protocol.chain.types import Ref, Stage
 from protocol.errors import MurmurationError
 from protocol.home import write_json
 from protocol.identity import Key
+from protocol.verdict import Outcome
 
 pytestmark = pytest.mark.swarm
 
@@ -110,21 +116,130 @@ def test_without_the_bootnode_the_demo_fails(tmp_path: Path, monkeypatch: pytest
         story.swarm.down()
 
 
-def test_a_second_verdict_and_a_lost_one_are_broken_promises() -> None:
-    validator, work = Member("validator-0", Path(), Key.generate().address), b"\x01" * 32
-    receipt = SimpleNamespace(validator=validator.address)
-    watch: Any = SimpleNamespace(
-        seen=Seen(), name=lambda address: "validator-0", work_name=lambda work: "step 0.0 of node-0"
-    )
-    killed = Interrupted(validator, work)
-    watch.seen.receipts[work] = [receipt]
-    assert list(promises.verdicts(watch, killed)) == []
+NODE, VALIDATOR = Key.generate().address, Key.generate().address
+HONEST = Member("node-0", Path(), NODE)
+KILLED = Interrupted(Member("validator-0", Path(), VALIDATOR), b"\x01" * 32)
+
+
+@pytest.fixture
+def watch() -> Any:
+    return SimpleNamespace(seen=Seen(), name=lambda address: "validator-0", work_name=lambda work: "step 0.0 of node-0")
+
+
+def receipt(outcome: Outcome, rule: str = "", measured: str = "") -> Any:
+    details = SimpleNamespace(node=NODE, rule=rule, measured=measured, detail="why")
+    return SimpleNamespace(validator=VALIDATOR, outcome=outcome, details=details)
+
+
+def late() -> Any:
+    return receipt(Outcome.SOFT, "available", available.missing(120).measured)
+
+
+def case(watch: Any, verdict: Stage, *works: int, hard: bool = False) -> None:
+    """Settles a case against the honest node about its submissions of these numbers."""
+    number = len(watch.seen.settled)
+    for sequence in works:
+        event: Any = SimpleNamespace(
+            node=NODE, step=0, sequence=sequence, root=bytes(32), run=1, seat=NODE, number=number
+        )
+        watch.seen.challenged.append((None, event))
+    watch.seen.settled.append(SimpleNamespace(seat=NODE, number=number, verdict=verdict, hard=hard))
+
+
+def work(sequence: int) -> bytes:
+    return Ref(NODE, 0, sequence, bytes(32)).work_id(1)
+
+
+def test_a_second_verdict_and_a_lost_one_are_broken_promises(watch: Any) -> None:
+    accepted = receipt(Outcome.ACCEPT)
+    watch.seen.receipts[KILLED.work] = [accepted]
+    assert list(promises.verdicts(watch, KILLED)) == []
     assert list(promises.verdicts(watch, None)) == ["no validator could be killed while it judged"]
-    watch.seen.receipts[work] = [receipt, receipt]
-    assert list(promises.verdicts(watch, killed)) == ["validator-0 gave 2 verdicts on step 0.0 of node-0"]
+    watch.seen.receipts[KILLED.work] = [accepted, accepted]
+    assert list(promises.verdicts(watch, KILLED)) == ["validator-0 gave 2 verdicts on step 0.0 of node-0"]
     watch.seen.receipts.clear()
     lost = "validator-0, killed while it judged step 0.0 of node-0, never gave its verdict"
-    assert list(promises.verdicts(watch, killed)) == [lost]
+    assert list(promises.verdicts(watch, KILLED)) == [lost]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SOFT, Outcome.HARD])
+def test_an_interrupted_judgement_that_does_not_accept_is_a_broken_promise(watch: Any, outcome: Outcome) -> None:
+    watch.seen.receipts[KILLED.work] = [receipt(outcome, "computation")]
+    (told,) = promises.verdicts(watch, KILLED)
+    assert told.endswith(f"step 0.0 of node-0, found it {outcome.name.lower()}: computation (why)")
+    watch.seen.receipts[KILLED.work] = [late()]
+    assert list(promises.verdicts(watch, KILLED)), "its file was there when the judgement began"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SOFT, Outcome.HARD])
+def test_a_verdict_against_an_honest_node_is_a_broken_promise(watch: Any, outcome: Outcome) -> None:
+    watch.seen.receipts[work(0)] = [receipt(Outcome.ACCEPT)]
+    assert list(promises.punished(watch, HONEST)) == []
+    watch.seen.receipts[work(0)].append(receipt(outcome, "sampling", "0.2"))
+    (told,) = promises.punished(watch, HONEST)
+    assert told.startswith(f"node-0 is honest and got a {outcome.name.lower()} verdict by sampling")
+    watch.seen.receipts[work(0)] = [receipt(outcome, "available", "70000 bytes")]
+    assert list(promises.punished(watch, HONEST)), "slowness makes no file too large"
+
+
+def test_a_file_that_came_too_late_is_no_broken_promise(watch: Any) -> None:
+    watch.seen.receipts[work(0)] = [late()]
+    case(watch, Stage.UPHELD, 0)
+    assert list(promises.punished(watch, HONEST)) == []
+    case(watch, Stage.UPHELD, 0, 1)
+    assert list(promises.punished(watch, HONEST)) == ["node-0 is honest, and the soft case 1 against it was upheld"]
+
+
+def test_an_upheld_case_against_an_honest_node_is_a_broken_promise(watch: Any) -> None:
+    case(watch, Stage.CLEARED, 0)
+    case(watch, Stage.UNDECIDED, 0, hard=True)
+    assert list(promises.punished(watch, HONEST)) == []
+    case(watch, Stage.UPHELD, 0, hard=True)
+    assert list(promises.punished(watch, HONEST)) == ["node-0 is honest, and the hard case 2 against it was upheld"]
+
+
+@pytest.mark.parametrize(
+    ("peak", "broken"), [(None, []), (8 << 30, []), (9 << 30, ["the swarm took 9.0 GiB of memory, more than 8.0 GiB"])]
+)
+def test_more_than_eight_gibibytes_are_a_broken_promise(watch: Any, peak: int | None, broken: list[str]) -> None:
+    watch.trainer = {"step": 1}
+    watch.seen.receipts[KILLED.work] = [receipt(Outcome.ACCEPT)]
+    swarm: Any = SimpleNamespace(settings=SwarmSettings(steps=1), nodes=[])
+    paid = Payout(HONEST, early=0, pending=1, claimed=1, expected=1)
+    assert list(promises.broken(swarm, watch, [paid], KILLED, peak, require_gain=False)) == broken
+
+
+def test_a_swarm_slower_than_six_minutes_is_shown_a_warning_and_its_memory() -> None:
+    watch: Any = SimpleNamespace(trainer={})
+    console = Console(record=True, width=200)
+    console.print(
+        summary._times(watch, {"set-up": 60.0, "training": 301.0}, 3 << 30),
+        *summary._slow(361.0),
+        *summary._slow(360.0),
+    )
+    shown = console.export_text()
+    assert "altogether   361 s" in shown
+    assert "3.0 GiB, all processes together" in shown
+    assert shown.count("Warning: 361 s") == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="looks into /proc")
+def test_memory_is_that_of_all_descendants_at_its_highest() -> None:
+    hold = "import sys; held = bytearray(b'x' * (150 << 20)); print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])"]
+    with Watermark() as memory:
+        before = memory.peak
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == b"held\n"
+        memory.look()
+        child.stdin.close()
+        assert child.wait(30) == 0
+        memory.look()
+    assert before is not None
+    assert memory.peak is not None
+    assert 150 << 20 <= memory.peak - before < 400 << 20
 
 
 def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:

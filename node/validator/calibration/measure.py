@@ -135,10 +135,7 @@ def check(engine: TorchEngine, spec: SamplingSpec, works: Sequence[_Work]) -> li
             scores_T, np.array(completion.logprobs), mismatch_above=MISMATCH_ABOVE, margin_clip=MARGIN_CLIP
         )
         values = {
-            "exponents": [score.exponents / score.k for score in of_row],
-            "signs": [score.signs / score.k for score in of_row],
-            "mantissa_mean": [score.mantissa_mean for score in of_row],
-            "mantissa_median": [score.mantissa_median for score in of_row],
+            **{name: [score.measured[name] for score in of_row] for name in PER_CHUNK},
             **{name: [drawn[name].value] for name in PER_SEQUENCE},
         }
         found.append(Checked(values, len(completion.tokens)))

@@ -41,12 +41,7 @@ def check(c: Candidate) -> Finding | None:
 
 def _chunk(c: Candidate, row: int, chunk: int, score: ChunkScore) -> Finding | None:
     limits = c.spec.verification.computation
-    measured = {
-        "exponents": score.exponents / score.k,
-        "signs": score.signs / score.k,
-        "mantissa_mean": score.mantissa_mean,
-        "mantissa_median": score.mantissa_median,
-    }
+    measured = score.measured.items()
     return worst(
-        [judge("computation", row, v, getattr(limits, name), f"chunk {chunk}: {name}") for name, v in measured.items()]
+        [judge("computation", row, v, getattr(limits, name), f"chunk {chunk}: {name}") for name, v in measured]
     )

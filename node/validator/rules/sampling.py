@@ -12,6 +12,7 @@ from torch import Tensor
 from node.validator.candidate import Candidate
 from node.validator.rules.limits import capped, judge, worst
 from protocol import sampling
+from protocol.sampling import Measured, TokenScores
 from protocol.verdict import Finding
 
 
@@ -24,18 +25,27 @@ def check(c: Candidate) -> Finding | None:
 
 def of_row(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:
     """What there is against one sample, given the validator's own hidden states for it."""
-    sample, limits = c.samples[row], c.spec.verification.sampling
-    scores = c.engine.score(hidden_TH, sample.completion, key=c.key(sample), **c.spec.sampling.distribution)
-    measured = sampling.measure(
-        scores, sample.logprobs,
-        mismatch_above=float(limits.mismatch_above), margin_clip=float(limits.margin_clip),
-    )  # fmt: skip
-    found = []
-    for name, worst_one in measured.items():
+    limits, found = c.spec.verification.sampling, []
+    for name, worst_one in measured(c, row, hidden_TH).items():
         limit = getattr(limits, name)
         if limit is not None:
             found.append(judge("sampling", row, worst_one.value, limit, f"{worst_one.place}: {_WORDS[name]}"))
     return worst(found)
+
+
+def measured(c: Candidate, row: int, hidden_TH: Tensor) -> dict[str, Measured]:
+    """The worst of each quantity in one sample, given the validator's own hidden states for it."""
+    sample, limits = c.samples[row], c.spec.verification.sampling
+    return sampling.measure(
+        scores(c, row, hidden_TH), sample.logprobs,
+        mismatch_above=float(limits.mismatch_above), margin_clip=float(limits.margin_clip),
+    )  # fmt: skip
+
+
+def scores(c: Candidate, row: int, hidden_TH: Tensor) -> TokenScores:
+    """Every token of one sample, likewise."""
+    sample = c.samples[row]
+    return c.engine.score(hidden_TH, sample.completion, key=c.key(sample), **c.spec.sampling.distribution)
 
 
 _WORDS = {

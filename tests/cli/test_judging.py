@@ -1,0 +1,165 @@
+"""`murmur validator verify|replay|rejections|calibrate`: judging by hand, from what a running validator has kept, with no
+chain, hub or network in reach."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from node.validator import calibration
+from node.validator import replay as replaying
+from node.validator.calibration.measure import PER_CHUNK, PER_SEQUENCE, VARIANTS, Matrix, Variant
+from node.validator.evidence import COMMITMENT, RECEIPT, ROLLOUT, Evidence
+from protocol.calibration import load
+from protocol.verdict import Outcome
+from tests.cli.conftest import PASSWORD, Console, Ended, init_options
+from tests.node.conftest import panel, shared_machinery, stage  # noqa: F401  fixtures
+from tests.node.stage import Panel, Stage, rounds
+from tests.node.test_court import inflated
+from tests.tiny_run import TinyRun
+
+
+@dataclass
+class Kept:
+    """A validator's home with the evidence of one hard case, after everything else was shut down."""
+
+    console: Console
+    path: Path
+    evidence: Evidence
+
+    @property
+    def work(self) -> str:
+        return self.evidence.receipt.details.work
+
+    def run(self, *arguments: object) -> Ended:
+        return self.console.murmur("validator", *arguments, "--home", self.path)
+
+    def edit(self, name: str, old: bytes, new: bytes) -> None:
+        file = self.evidence.folder / name
+        data = file.read_bytes()
+        assert old in data
+        file.write_bytes(data.replace(old, new))
+
+
+@pytest.fixture
+def kept(stage: Stage, panel: Panel, console: Console, monkeypatch: pytest.MonkeyPatch) -> Kept:  # noqa: F811
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    path = console.folder / "validator"
+    console.murmur("validator", "init", *init_options(stage.world), "--home", path)
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    _, work = inflated(stage, node)
+    rounds(service)
+    panel.close()
+    panel._open.clear()
+    stage.hub.stop()
+    stage.server.close()
+    shutil.copytree(service._home.data, path / "data", dirs_exist_ok=True)
+    config = path / "validator.toml"
+    config.write_text(config.read_text().replace(stage.world.anvil.rpc, "http://127.0.0.1:9"))
+    context = (
+        stage.tiny.context
+    )  # a reader of one's own and the tasks take seconds to make; tests/node/test_evidence.py makes them
+    monkeypatch.setattr(replaying, "TaskSet", lambda environments: context.tasks)
+    monkeypatch.setattr(replaying, "Sandbox", lambda spec: nullcontext(context.sandbox))
+    return Kept(console, path, Evidence(path / "data/evidence" / work.hex()))
+
+
+def test_verify_gives_the_kept_verdict_offline(kept: Kept) -> None:
+    file, told = kept.evidence.folder / ROLLOUT, kept.evidence.receipt.details
+    found = kept.run("verify", file, "--json")
+    assert found.code == 0
+    assert (found.json["work"], found.json["outcome"], found.json["rule"]) == (kept.work, Outcome.HARD, "tokens")
+    assert (found.json["measured"], found.json["threshold"]) == (told.measured, told.threshold)
+    shown = kept.run("verify", file).out
+    assert shown.startswith(f"hard: step {told.step}, sequence {told.sequence} of {told.node}")
+    assert f"rule tokens: measured {told.measured}, threshold {told.threshold}" in shown
+
+
+def test_verify_takes_evidence_of_that_very_file_only(kept: Kept, tmp_path: Path) -> None:
+    other = tmp_path / "other.parquet"
+    other.write_bytes((kept.evidence.folder / ROLLOUT).read_bytes() + b"x")
+    refused = kept.run("verify", other, "--evidence", kept.evidence.folder)
+    assert (refused.code, refused.out, "evidence of another file" in refused.err) == (2, "", True)
+    assert kept.run("verify", other).code == 4, "its commitment would be on chain, and there is none in reach"
+
+
+def test_replay_gives_the_receipt_again_by_work_or_folder(kept: Kept) -> None:
+    for name in (kept.work[:10], kept.evidence.folder):
+        told = kept.run("replay", name, "--json")
+        assert (told.code, told.json["same"], told.json["work"]) == (0, True, kept.work)
+        assert all(field["same"] for field in told.json["fields"])
+    shown = kept.run("replay", kept.work)
+    assert (shown.code, "the replay gives the same receipt" in shown.out, "DIFFERENT" in shown.out) == (0, True, False)
+    assert kept.run("replay", "ff" * 32).code == 2
+
+
+def test_replay_of_changed_evidence_ends_with_the_code_for_integrity(kept: Kept) -> None:
+    units = kept.evidence.commitment.units
+    kept.edit(COMMITMENT, b'"units":%d' % units, b'"units":%d' % (units - 1))
+    told = kept.run("replay", kept.work, "--json")
+    different = {field["field"] for field in told.json["fields"] if not field["same"]}
+    assert (told.code, told.json["same"], {"outcome", "rule", "units"} <= different) == (8, False, True)
+    shown = kept.run("replay", kept.work)
+    assert (shown.code, f"units              {units} in the receipt, {units - 1} now" in shown.out) == (8, True)
+    with (kept.evidence.folder / ROLLOUT).open("ab") as file:
+        file.write(b"x")
+    refused = kept.run("replay", kept.work)
+    assert (refused.code, refused.out, "committed" in refused.err) == (8, "", True)
+    kept.edit(RECEIPT, b'"outcome":3', b'"outcome":2')
+    assert kept.run("replay", kept.work).code == 8, "nobody signed that"
+
+
+def test_rejections_lists_what_was_found_and_what_became_of_it(kept: Kept) -> None:
+    (row,) = kept.run("rejections", "--json").json["rejections"]
+    told = kept.evidence.receipt.details
+    assert (row["work"], row["node"], row["step"], row["sequence"]) == (told.work, told.node, told.step, told.sequence)
+    assert (row["found"], row["rule"], row["measured"], row["threshold"]) == (
+        "hard",
+        "tokens",
+        told.measured,
+        told.threshold,
+    )
+    assert Path(row["folder"]) == kept.evidence.folder
+    assert row["state"], "the journal knows it"
+    shown = kept.run("rejections")
+    assert (shown.code, kept.work[:12] in shown.out, f"threshold {told.threshold}" in shown.out) == (0, True, True)
+
+
+@pytest.mark.parametrize(
+    "variants",
+    [(Variant("sdpa", 1, 1),), pytest.param(VARIANTS, marks=pytest.mark.long)],
+    ids=["one variant", "all variants"],
+)
+def test_calibrate_writes_a_calibration_that_can_be_loaded_and_a_report(
+    console: Console, tiny_run: TinyRun, tmp_path: Path, variants: tuple[Variant, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other variants take their time: with `--long`."""
+    monkeypatch.setattr(calibration, "Matrix", partial(Matrix, variants=variants))
+    out = tmp_path / "mine.json"
+    small = ["--prompts", 1, "--samples", 2, "--max-new-tokens", 4]
+    done = console.murmur(
+        "validator", "calibrate", f"@{tiny_run.folder / 'run.toml'}", "--model", tiny_run.model, "--out", out,
+        "--hardware", 7, *small,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    written = json.loads(out.read_text())
+    assert written["work"]["sequences"] == 2 * len(variants) ** 2
+    assert (written["hardware"], len(written["variants"])) == ([7], len(variants))
+    assert f"digest {load('mine.json', tmp_path).digest}" in done.out
+    report = tmp_path / "mine-report"
+    assert f"report: {report / 'report.md'}" in done.out
+    assert {path.stem for path in report.glob("*.svg")} == {*PER_CHUNK, *PER_SEQUENCE}
+
+
+def test_calibrate_refuses_nothing_to_measure(console: Console, tiny_run: TinyRun, tmp_path: Path) -> None:
+    command = ["validator", "calibrate", f"@{tiny_run.folder / 'run.toml'}", "--model", tiny_run.model]
+    refused = console.murmur(*command, "--out", tmp_path / "mine.json", "--prompts", 0)
+    assert (refused.code, (tmp_path / "mine.json").exists()) == (2, False)
