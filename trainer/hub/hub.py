@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from eth_utils import is_checksum_address
@@ -232,10 +233,10 @@ class Hub:
             raise Refused("nothing is owed to this validator yet", NOT_FOUND)
         return json.loads(text)
 
-    async def file(self, root: bytes, wait: float) -> Any:
-        path = self._store.file(root)
-        await self.wait_for(path.exists, wait)
-        if not path.exists():
+    async def file(self, root: bytes, wait: float) -> Path:
+        await self.wait_for(lambda: self._store.holds(root), wait)
+        path = await self._store.fetch(root)
+        if path is None:
             raise Refused("no such file", NOT_FOUND)
         return path
 
@@ -272,7 +273,7 @@ class Hub:
             except (MurmurationError, ValueError):
                 continue
             r = stored.receipt
-            if r.work in self._commitments and self._store.file(r.root).exists():
+            if r.work in self._commitments and self._store.holds(r.root):
                 self._db.add_stored(r.work, r.root, r.size, data.decode())
                 files += 1
         for _, data in self._store.objects("receipts"):
