@@ -7,10 +7,12 @@ import hashlib
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,7 +21,7 @@ from pydantic import ValidationError
 from swarm.anvil import Anvil
 from swarm.processes import wait_until
 
-from protocol.errors import ConfigError, Unavailable
+from protocol.errors import ConfigError, PreflightError, Unavailable
 from protocol.hub import HubClient
 from protocol.identity import Key
 from protocol.role import is_fatal
@@ -241,8 +243,6 @@ def test_a_silent_bucket_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyP
 
 
 def test_a_fetch_that_takes_too_long_is_answered_and_goes_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
     root, data = shop.deliver()
     shop.store.turn()
     shop.lose_locally(root)
@@ -376,19 +376,30 @@ def test_the_folder_keeps_to_its_size_and_what_is_not_in_the_bucket(cloud: Cloud
     assert all(store.holds(root) for root in roots)
 
 
-def test_a_full_disk_is_cleared_of_what_the_bucket_has(
+def test_a_full_disk_is_cleared_of_what_the_bucket_has_and_of_nothing_else(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from types import SimpleNamespace
-
     store = archived(tmp_path / "store")
-    root = receive(store, some_file())
+    known = receive(store, some_file())
     store.turn()
-    age(store.file(root))
-    free = lambda _: SimpleNamespace(free=1 << 40 if not store.file(root).exists() else 0)  # noqa: E731
-    monkeypatch.setattr("trainer.hub.store.shutil.disk_usage", free)
-    receive(store, some_file())
-    assert not store.file(root).exists()
+    fresh = receive(store, some_file())
+    again = receive(store, store.file(known).read_bytes())  # stored anew, so it waits for the bucket anew
+    for root in (known, fresh):
+        age(store.file(root))
+    full = SimpleNamespace(free=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.hub.store.shutil.disk_usage", lambda _: full)
+        with pytest.raises(PreflightError, match="disk is full"):
+            receive(store, some_file())
+    assert again == known
+    assert store.file(known).exists()
+    assert store.file(fresh).exists()
+    store.turn()
+    with monkeypatch.context() as patch:
+        free = lambda _: SimpleNamespace(free=0 if store.file(known).exists() else 1 << 40)  # noqa: E731
+        patch.setattr("trainer.hub.store.shutil.disk_usage", free)
+        receive(store, some_file())
+    assert not store.file(known).exists()
 
 
 def test_old_files_leave_bucket_and_folder_and_receipts_and_other_runs_stay(cloud: Cloud, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from protocol.chain.events import Event, Submitted
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref
 from protocol.constants import UPLOAD_SECONDS_MAX
+from protocol.environments.taskfile import path_of
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
 from protocol.hub import EXPIRY, WAIT_MAX, Refused, Stored, check_write
 from protocol.identity import Key
@@ -239,6 +240,13 @@ class Hub:
         if path is None:
             raise Refused("no such file", NOT_FOUND)
         return path
+
+    def task_file(self, digest: bytes) -> Path:
+        """A task file of the run spec, as it lies on this machine."""
+        for file in self.spec.task_files:
+            if file.sha256 == digest.hex() and path_of(file).exists():
+                return path_of(file)
+        raise Refused("no such task file", NOT_FOUND)
 
     async def listing(self, entries: Callable[[], list[tuple[int, Any]]], wait: float) -> list[tuple[int, Any]]:
         await self.wait_for(lambda: bool(entries()), wait)
