@@ -113,7 +113,7 @@ class ArchivedStore(Store):
         task = self._fetching.get(root)
         if task is None:
             task = self._fetching[root] = asyncio.create_task(asyncio.to_thread(self._bring, root))
-            task.add_done_callback(lambda _: self._fetching.pop(root))
+            task.add_done_callback(lambda done: (self._fetching.pop(root), done.cancelled() or done.exception()))
         try:
             with _waited_for():
                 return await asyncio.wait_for(asyncio.shield(task), _FETCH_SECONDS)
