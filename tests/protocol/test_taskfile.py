@@ -342,6 +342,12 @@ def test_a_run_names_its_files_by_path_and_pins_them_by_digest(tmp_path: Path, t
     assert spec_of(tmp_path, tiny_run).digest != spec.digest
 
 
+def test_a_file_that_is_here_is_not_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = made(tmp_path / "a", 10)
+    monkeypatch.setattr(taskfile.shutil, "copyfile", lambda *_: pytest.fail("copied again"))
+    assert taskfile.add(tmp_path / "a") == file
+
+
 def test_a_file_that_is_not_here_or_was_changed_is_noticed(tmp_path: Path, tiny_run: TinyRun) -> None:
     file = made(tmp_path / "a", 300)
     tasks = TaskSet([environment([file], head="0" * 64)])
