@@ -29,7 +29,7 @@ from tests.hub.cloud import SECRET, Cloud, archived, bucket, point_at
 from tests.hub.desk import Desk, open_desk, run_settings, small_spec, some_file
 from tests.hub.test_service import put, running
 from tests.world import World
-from trainer.config import HubSettings, Layout
+from trainer.config import HubSettings, Layout, RunSettings
 from trainer.hub import archive as archive_module
 from trainer.hub.archive import ArchivedStore
 from trainer.hub.bucket import Location
@@ -197,6 +197,42 @@ def test_what_a_killed_hub_had_not_brought_there_goes_there_after_its_restart(cl
     assert (cloud.read(f"files/{root.hex()}"), cloud.read("receipts/ab.json")) == (b"rollouts", b"{}")
 
 
+def test_a_hub_that_starts_while_the_bucket_is_away_serves_and_catches_up(
+    anvil: Anvil, cloud: Cloud, tmp_path: Path
+) -> None:
+    first = archived(tmp_path / "store")
+    old = some_file()
+    old_root = receive(first, old)
+    first.turn()
+    first.file(old_root).unlink()
+    with cloud.away():
+        store = archived(tmp_path / "store")
+        with open_desk(anvil, tmp_path, store=store) as desk:
+            shop = Shop(desk, store, cloud)
+            root, data = shop.deliver()
+            assert shop.serve(root).content == data
+            assert shop.serve(old_root).status_code == 503  # perhaps the bucket has it: not a 404, which would count
+            with pytest.raises(Unavailable):
+                store.turn()
+            cloud.start()
+            store.turn()
+            assert shop.serve(old_root).content == old
+            assert shop.serve(b"\xab" * 32).status_code == 404
+            assert cloud.read(f"files/{root.hex()}") == data
+            cloud.stop()
+
+
+def test_rebuilding_without_the_bucket_leaves_the_database_alone(anvil: Anvil, cloud: Cloud, tmp_path: Path) -> None:
+    settings, _ = run_settings(World.fresh(anvil, small_spec().digest), tmp_path / "run.toml")
+    settings = settings.model_copy(update={"hub": HubSettings(store="s3://rollouts/mine")})
+    layout = Layout(tmp_path / "run.toml", settings)
+    layout.hub.mkdir(parents=True)
+    (layout.hub / "hub.sqlite").write_bytes(b"precious")
+    with cloud.away(), pytest.raises(Unavailable):
+        rebuild(settings, layout, small_spec(), Key.generate())
+    assert (layout.hub / "hub.sqlite").read_bytes() == b"precious"
+
+
 def test_what_changes_while_it_is_on_its_way_goes_there_again(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +331,14 @@ def test_the_store_is_where_the_settings_say(tmp_path: Path) -> None:
     assert Location.parse("s3://b-1/x/y/") == Location("b-1", "x/y")
     assert HubSettings().bucket is None
     assert HubSettings(store="rollouts").bucket is None
+    settings = RunSettings.model_validate(
+        {
+            "chain": {"contract": "0x", "chain_id": 1, "run": 1},
+            "trainer": {"steps": 1},
+            "hub": {"store": "rollouts"},
+        }
+    )
+    assert Layout(tmp_path / "run.toml", settings).store == tmp_path / "rollouts"
     assert HubSettings(store="s3://rollouts").bucket == Location("rollouts", "")
 
 

@@ -34,20 +34,35 @@ _NAME = re.compile(rf"({'|'.join(KINDS)})/[0-9A-Za-z]{{1,128}}(\.json)?")
 
 
 class ArchivedStore(Store):
-    """`turn` belongs to one thread; everything else may be called as with Store."""
+    """`turn` and `require_open` belong to one thread; everything else may be called as with Store."""
 
     def __init__(self, root: Path, bucket: Bucket, *, cache_bytes: int) -> None:
-        """Raises ConfigError or Unavailable when the bucket cannot be used."""
+        """Raises ConfigError for a bucket that refuses; one that is away is opened by a later `turn`."""
         super().__init__(root)
         self._bucket = bucket
         self._cache_bytes = cache_bytes
         self._lock = threading.Lock()
         self._fetching: dict[bytes, asyncio.Task[Path | None]] = {}
-        bucket.require_writable()
-        found = {one.name: one for one in bucket.objects() if _NAME.fullmatch(one.name)}
-        self._archived = {name: one for name, one in found.items() if name.startswith("files/")}
-        self._restore([one for name, one in found.items() if name not in self._archived])
-        self._waiting = {name for name in self._local() if name not in found or name.startswith("vouchers/")}
+        self._archived: dict[str, Object] = {}  # rollout files only
+        self._waiting: set[str] = set()
+        self._is_open = False
+        try:
+            self.require_open()
+        except Unavailable as error:
+            log.warning("%s; going on without what only the bucket has", error)
+
+    def require_open(self) -> None:
+        """Learns what the bucket holds, once, and brings back what the folder lacks. Raises ConfigError or Unavailable."""
+        if self._is_open:
+            return
+        self._bucket.require_writable()
+        found = {one.name: one for one in self._bucket.objects() if _NAME.fullmatch(one.name)}
+        files = {name: one for name, one in found.items() if name.startswith("files/")}
+        self._restore([one for name, one in found.items() if name not in files])
+        with self._lock:
+            self._archived |= files
+            self._waiting |= {name for name in self._local() if name not in found or name.startswith("vouchers/")}
+            self._is_open = True
 
     @property
     def waiting(self) -> int:
@@ -67,6 +82,8 @@ class ArchivedStore(Store):
 
     def turn(self) -> bool:
         """Brings what waits into the bucket and says whether more does. What fails goes on waiting: raises Unavailable."""
+        with _waited_for():
+            self.require_open()
         with self._lock:
             waiting = sorted(
                 self._waiting, key=lambda name: not name.startswith("files/")
@@ -108,8 +125,11 @@ class ArchivedStore(Store):
 
     async def fetch(self, root: bytes) -> Path | None:
         """Brings the file into the folder first, once for all who ask. Raises Unavailable while that takes too long."""
-        if super().holds(root) or not self.holds(root):
-            return await super().fetch(root)
+        path = await super().fetch(root)
+        if path is None and not self._is_open:
+            raise Unavailable("the bucket has not been reached yet")
+        if path is not None or not self.holds(root):
+            return path
         task = self._fetching.get(root)
         if task is None:
             task = self._fetching[root] = asyncio.create_task(asyncio.to_thread(self._bring, root))

@@ -184,6 +184,8 @@ def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> t
     chain = Chain(c.rpc, c.contract, timeout=c.timeout_seconds)
     chain.check(c.chain_id)
     files = open_store(settings, layout)
+    if isinstance(files, ArchivedStore):
+        files.require_open()  # before the old database goes
     database = Database.anew(_database(layout))
     try:
         index = EventIndex(chain, first_block=c.first_block)
@@ -193,7 +195,7 @@ def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> t
 
 
 def open_store(settings: RunSettings, layout: Layout) -> Store:
-    """Where hub.store says. Raises ConfigError or Unavailable for a bucket that cannot be used."""
+    """Where hub.store says. Raises ConfigError for a bucket that refuses."""
     hub, chain = settings.hub, settings.chain
     if hub.bucket is None:
         return Store(layout.store)
