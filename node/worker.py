@@ -87,9 +87,11 @@ class Worker:
         self._rollouts = home.data / "rollouts"
         self.journal = Journal(home.data / "journal.sqlite")
         spec = connection.spec
+        sandbox = Sandbox(spec)
+        connection.fetch_tasks(sandbox)
         tasks = TaskSet(spec.environments)
         tasks.require_same_problems()
-        self._context = RunContext(spec, connection.chain.domain, connection.run, tasks, Sandbox(spec))
+        self._context = RunContext(spec, connection.chain.domain, connection.run, tasks, sandbox)
         self._context.sandbox.warm_up()
         make_engine = engine or (lambda dtype: TorchEngine(dtype, threads=settings.threads))
         self._engine = make_engine(spec.model.compute_dtype)

@@ -5,6 +5,7 @@
     PUT  /v1/runs/R/works/W                rollout file of a committed work; answers with a storage receipt
     GET  /v1/runs/R/works/W                the storage receipt, 404 before the upload
     GET  /v1/runs/R/files/SHA256?wait=S    a rollout file by its root
+    GET  /v1/runs/R/tasks/SHA256           a task file that the run spec names
     POST /v1/runs/R/receipts               a verdict receipt
     GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
     POST /v1/runs/R/opinions               asks the other validators to check a work as well
@@ -35,7 +36,7 @@ from protocol.deadline import Deadline, Transport, within
 from protocol.errors import BadSignature, HashMismatch, Malformed, MurmurationError, Oversized, Unavailable
 from protocol.identity import Key
 from protocol.pay import SignedVoucher
-from protocol.runspec import RunSpec
+from protocol.runspec import RunSpec, TaskFile
 from protocol.signing import Domain, StorageReceipt, Write
 
 ADDRESS, NONCE, EXPIRY, SIGNATURE = "Murmur-Address", "Murmur-Nonce", "Murmur-Expiry", "Murmur-Signature"
@@ -45,6 +46,7 @@ WAIT_MAX = 20
 """Longest wait a hub grants, in seconds."""
 _JSON_BYTES_MAX = 32 << 20
 _REASON_BYTES_MAX = 4096
+_PIECE_BYTES = 64 << 20  # of a task file: a hub ends requests that take minutes
 _RATE_MIN = 64 << 10  # bytes per second: a slower transfer gets no more time
 _PAGES_MAX = 64  # per call: whoever reads a listing that never ends would do nothing else
 
@@ -197,6 +199,25 @@ class HubClient:
             raise HashMismatch(f"the hub's file for {root.hex()} holds other bytes")
         os.replace(partial, target)
         return True
+
+    def download_tasks(self, file: TaskFile, target: Path) -> None:
+        """Writes a task file to `target`, in pieces; after Unavailable the same call goes on. Raises HashMismatch."""
+        partial = target.with_suffix(".part")
+        with partial.open("ab") as sink:
+            while (start := sink.tell()) < file.size:
+                end = min(start + _PIECE_BYTES, file.size)
+                piece = {"Range": f"bytes={start}-{end - 1}"}
+                with self._call("GET", f"tasks/{file.sha256}", headers=piece) as (response, deadline):
+                    for part in _parts(response, deadline, end - start):
+                        sink.write(part)
+                if sink.tell() != end:
+                    raise Unavailable("the hub broke a task file off")
+        with partial.open("rb") as whole:
+            found = hashlib.file_digest(whole, "sha256").hexdigest()
+        if found != file.sha256:
+            partial.unlink()
+            raise HashMismatch(f"the hub's task file for {file.sha256} holds other bytes")
+        os.replace(partial, target)
 
     def post_receipt(self, receipt: bytes) -> None:
         self._write("POST", "receipts", receipt, hashlib.sha256(receipt).digest())

@@ -7,6 +7,8 @@ relays through the DHT, the run spec at the hub (it must hash to the chain's dig
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,16 +23,29 @@ from protocol.chain.index import EventIndex
 from protocol.chain.journal import Journal
 from protocol.chain.settings import ChainSettings
 from protocol.chain.types import Policy
-from protocol.errors import ConfigError, FeeTooHigh, MurmurationError, ProtocolViolation, RpcUnavailable, Unavailable
+from protocol.environments.taskfile import partial_of, path_of
+from protocol.errors import (
+    ConfigError,
+    FeeTooHigh,
+    MurmurationError,
+    PreflightError,
+    ProtocolViolation,
+    RpcUnavailable,
+    Unavailable,
+)
+from protocol.home import TASKS_VARIABLE
 from protocol.hub import HubClient
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service
-from protocol.runspec import RunSpec
+from protocol.runspec import RunSpec, TaskFile
+from protocol.sandbox import Sandbox
 from protocol.settings import Settings
 from protocol.shardcast.client import Source
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_SPARE_BYTES = 256 << 20  # that stay free on the disk beside a task file
 
 
 class PeerSettings(Settings):
@@ -67,6 +82,28 @@ class Connection:
     def sender(self, journal: Journal | None = None) -> Sender:
         """A sender for this role's key, within the limits of its settings."""
         return Sender(self.chain, self.key, journal, self.settings.limits)
+
+    def fetch_tasks(self, sandbox: Sandbox) -> None:
+        """Brings the run's task files onto this machine; each is read in the sandbox before any role here trusts it."""
+        for file in self.spec.task_files:
+            if not path_of(file).exists():
+                self._fetch_tasks(file, sandbox)
+
+    def _fetch_tasks(self, file: TaskFile, sandbox: Sandbox) -> None:
+        arriving = partial_of(f"{file.sha256}.parquet")
+        if shutil.disk_usage(arriving.parent).free < file.size + _SPARE_BYTES:
+            raise PreflightError(
+                f"no room for a task file of {file.size >> 20} MiB in {arriving.parent}",
+                hint=f"free some space, or name another folder with {TASKS_VARIABLE}",
+            )
+        log.info("fetching a task file of %d MiB", file.size >> 20)
+        try:
+            self.retry(lambda: self.hub.download_tasks(file, arriving), "fetching a task file")
+            sandbox.require_task_file(arriving)
+            os.replace(arriving, path_of(file))
+        finally:
+            for left in (arriving, arriving.with_suffix(".part")):
+                left.unlink(missing_ok=True)
 
     def index(self, path: Path | None = None) -> EventIndex:
         """An event index of this role's own."""

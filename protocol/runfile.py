@@ -23,6 +23,7 @@ from protocol.canonical import decode
 from protocol.chain.settings import ClientSettings
 from protocol.chain.types import Policy
 from protocol.constants import SPEC_BYTES_MAX
+from protocol.environments import taskfile
 from protocol.environments.reasoning import AUDITED_VERSION
 from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, MurmurationError
@@ -33,6 +34,9 @@ from protocol.settings import Settings, read_toml
 log = logging.getLogger(__name__)
 
 SPEC_FILE = "spec.json"
+_FILE_DEFAULTS: dict[str, Any] = {
+    "package": "parquet", "version": "1", "head": "0" * 64, "seed": 0, "held_out_seed": 0, "exact": True,
+}  # fmt: skip
 
 
 class PolicyTable(Settings):
@@ -140,13 +144,24 @@ def environments(file: Path) -> list[EnvironmentSpec]:
     found = []
     for table in _table(file, "spec").get("environments", []):
         defaults = {"package": "reasoning-gym", "version": AUDITED_VERSION, "head": "0" * 64}
+        files = {}
+        if table.get("package") == "parquet":
+            defaults = _FILE_DEFAULTS
+            files = {"files": _task_files(table.get("files"), file.resolve().parent)}
         try:
-            spec = EnvironmentSpec.model_validate({**defaults, **table})
+            spec = EnvironmentSpec.model_validate({**defaults, **table, **files})
         except ValidationError as error:
             lines = [f"  environments.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
             raise ConfigError("the run spec is wrong:\n" + "\n".join(lines)) from None
         found.append(spec if "head" in table else spec.model_copy(update={"head": head_digest(spec)}))
     return found
+
+
+def _task_files(listed: Any, beside: Path) -> Any:
+    """Digests and rows of the files that a table names by path; each is taken into the machine's task folder."""
+    if not isinstance(listed, list):
+        return listed
+    return [taskfile.add(beside / one).model_dump() if isinstance(one, str) else one for one in listed]
 
 
 def sampling(file: Path) -> SamplingSpec:

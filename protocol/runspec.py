@@ -81,13 +81,29 @@ class ModelSpec(Part):
     """What all parties compute in; published weights are bfloat16 in any case."""
 
 
-class EnvironmentSpec(Part):
-    """One procedural task set, named so that all parties draw the very same problems."""
+class TaskFile(Part):
+    """One file of a task set (protocol/environments/taskfile.py)."""
 
-    package: Literal["reasoning-gym"]
+    sha256: HexDigest
+    rows: int = Field(gt=0, lt=2**31)
+    size: int = Field(gt=0, lt=2**44)
+    """Bytes."""
+
+
+class EnvironmentSpec(Part):
+    """One task set, named so that all parties draw the very same problems: procedural, or the rows of files."""
+
+    OMITTED = frozenset({"files"})
+
+    package: Literal["reasoning-gym", "parquet"]
+    """Package that draws the problems; "parquet": they are the rows of `files`."""
     version: str
+    """Of the package; "1" of "parquet"."""
     dataset: str
+    """The package's name of it; of "parquet" any name."""
     config: dict[str, ConfigValue] = {}
+    files: list[TaskFile] = Field(default=[], max_length=256)
+    """In run.toml: their paths. The first `size` rows are trained on, the last `held_out_size` held out; seeds are 0."""
     seed: int = Field(ge=0, lt=2**62)
     size: int = Field(gt=0, lt=2**31)
     head: HexDigest
@@ -97,6 +113,20 @@ class EnvironmentSpec(Part):
     held_out_seed: int = Field(ge=0, lt=2**62)
     held_out_size: int = Field(ge=0, le=100_000)
     """Problems for evaluation; a training problem with the same question is never assigned."""
+
+    @model_validator(mode="after")
+    def _files_fit(self) -> EnvironmentSpec:
+        rows = sum(file.rows for file in self.files)
+        if self.package != "parquet":
+            if self.files:
+                raise ValueError(f'files belong to package "parquet", not {self.package!r}')
+        elif not self.files:
+            raise ValueError('package "parquet" needs files')
+        elif self.version != "1" or self.config or self.seed or self.held_out_seed:
+            raise ValueError('package "parquet" has version "1", no config and no seeds')
+        elif self.size + self.held_out_size > rows:
+            raise ValueError(f"{self.size} + {self.held_out_size} problems in files of {rows} rows")
+        return self
 
 
 class SamplingSpec(Part):
@@ -237,6 +267,10 @@ class RunSpec(Part):
     @property
     def digest(self) -> bytes:
         return canonical.digest(self.model_dump(mode="json"))
+
+    @property
+    def task_files(self) -> list[TaskFile]:
+        return [file for environment in self.environments for file in environment.files]
 
     @property
     def versions_kept(self) -> int:

@@ -222,6 +222,21 @@ def filter_(
     )
 
 
+@app.command()
+def tasks(
+    out: Annotated[Path, typer.Argument(help="The task file to write, as tasks.parquet.")],
+    sources: Annotated[list[Path], typer.Argument(help="Parquet or JSONL (.jsonl) files to make it of.")],
+    question: Annotated[str, typer.Option(help="Column or key of the question.")] = "question",
+    answer: Annotated[str, typer.Option(help="Column or key of the answer.")] = "answer",
+    as_json: Json = False,
+) -> None:
+    """Make a task file for a run of your own questions and answers, of any number."""
+    from protocol.environments.taskfile import convert
+
+    rows = convert(sources, out, question, answer)
+    emit({"file": str(out), "rows": rows}, as_json, lambda: typer.echo(f"{rows} problems in {out}"))
+
+
 @contextmanager
 def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, where that is a terminal."""

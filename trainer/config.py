@@ -17,6 +17,7 @@ from protocol.errors import UsageError
 from protocol.money import parse_tokens
 from protocol.role import PeerSettings
 from protocol.settings import Loaded, Settings, load
+from trainer.hub.bucket import Location
 from trainer.recipes import RECIPES, Aggregation, Clip, Correction
 
 
@@ -185,6 +186,26 @@ class HubSettings(Settings):
     writes_per_minute: int = Field(default=600, ge=1)
     bytes_per_hour: int = Field(default=4 << 30, ge=1)
     """Quotas per seat."""
+    store: str | None = None
+    """Rollout files and receipts: a folder beside run.toml, or s3://bucket/prefix; else hub/store in the output folder."""
+    store_cache_bytes: int = Field(default=16 << 30, ge=0)
+    """Rollout files that stay on this disk after a bucket has them, in bytes."""
+    store_timeout_seconds: float = Field(default=60, gt=0)
+    """Deadline of each request to a bucket; a request moves at most 8 MiB."""
+
+    @field_validator("store")
+    @classmethod
+    def _is_a_place(cls, text: str | None) -> str | None:
+        if text is not None and "://" in text:
+            Location.parse(text)
+        elif text is not None and not text.strip():
+            raise ValueError("expected a folder or s3://bucket/prefix")
+        return text
+
+    @property
+    def bucket(self) -> Location | None:
+        """Where the store is a bucket."""
+        return Location.parse(self.store) if self.store is not None and "://" in self.store else None
 
 
 class PaySettings(Settings):
@@ -233,6 +254,8 @@ class Layout:
         self.outgoing = self.output / "outgoing"
         self.hub = self.output / "hub"
         self.status = self.output / "status.json"
+        local = settings.hub.store if settings.hub.bucket is None else None
+        self.store = self.hub / "store" if local is None else root / local
         self.hub_status = self.hub / "status.json"
         self.metrics = self.output / "metrics.jsonl"
         self.tensorboard = self.output / "tensorboard"

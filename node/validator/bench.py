@@ -33,9 +33,11 @@ class Bench:
     def __init__(self, connection: Connection, folder: Path, journal: Journal, *, threads: int) -> None:
         spec = connection.spec
         self._versions = Versions(connection, folder / "weights")
+        sandbox = Sandbox(spec)
+        connection.fetch_tasks(sandbox)
         tasks = TaskSet(spec.environments)
         tasks.require_same_problems()
-        self.context = RunContext(spec, connection.chain.domain, connection.run, tasks, Sandbox(spec))
+        self.context = RunContext(spec, connection.chain.domain, connection.run, tasks, sandbox)
         self.context.sandbox.warm_up()
         self._connection = connection
         self._files = folder / "rollouts"

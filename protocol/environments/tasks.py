@@ -1,6 +1,6 @@
 """A run's task set: the problems of all its environments under one index, and the held-out ones apart.
 
-Index i counts through the environments in the order of the spec. Held-out problems come from other seeds; a training
+Index i counts through the environments in the order of the spec. Held-out problems come from other seeds or rows; a training
 problem that asks the same question as one of them is skipped by assignment, so evaluation never sees a trained question.
 """
 
@@ -14,7 +14,7 @@ from itertools import accumulate, islice
 from typing import Any, Protocol
 
 from protocol import canonical
-from protocol.environments import reasoning
+from protocol.environments import reasoning, taskfile
 from protocol.errors import VersionMismatch
 from protocol.runspec import EnvironmentSpec
 
@@ -46,8 +46,8 @@ class TaskSet:
 
     def __init__(self, environments: Sequence[EnvironmentSpec]) -> None:
         self.specs = list(environments)
-        self._train: list[Source] = [reasoning.Dataset(e, e.seed, e.size) for e in self.specs]
-        self._held_out: list[Source] = [reasoning.Dataset(e, e.held_out_seed, None) for e in self.specs]
+        self._train = [_training(e) for e in self.specs]
+        self._held_out = [_held_out(e) for e in self.specs]
         self._starts = [0, *accumulate(e.size for e in self.specs)]
 
     @property
@@ -69,7 +69,8 @@ class TaskSet:
         found: list[Problem] = []
         asked: set[str] = set()
         for environment, (spec, source) in enumerate(zip(self.specs, self._held_out, strict=True)):
-            fresh = (p for p in _problems(environment, source, 20 * spec.held_out_size) if p.prompt not in asked)
+            drawn = spec.held_out_size if spec.files else 20 * spec.held_out_size
+            fresh = (p for p in _problems(environment, source, drawn) if p.prompt not in asked)
             for problem in islice(fresh, spec.held_out_size):
                 asked.add(problem.prompt)
                 found.append(problem)
@@ -88,13 +89,25 @@ class TaskSet:
         return 0.0 if completion is None else self._train[problem.environment].score(problem.entry, completion)
 
     def require_same_problems(self) -> None:
-        """Raises VersionMismatch unless this machine draws the problems the spec was written for."""
+        """Raises VersionMismatch unless this machine draws the problems the spec was written for.
+
+        Of files it reads every byte: raises ConfigError, HashMismatch or Malformed unless they are here and whole.
+        """
         for spec in self.specs:
+            taskfile.require(spec)
             if head_digest(spec) != spec.head:
                 raise VersionMismatch(
                     f"{spec.package} draws other problems for {spec.dataset} here than the run was created with",
                     hint=f"install {spec.package}=={spec.version}",
                 )
+
+
+def _training(spec: EnvironmentSpec) -> Source:
+    return taskfile.Dataset(spec, held_out=False) if spec.files else reasoning.Dataset(spec, spec.seed, spec.size)
+
+
+def _held_out(spec: EnvironmentSpec) -> Source:
+    return taskfile.Dataset(spec, held_out=True) if spec.files else reasoning.Dataset(spec, spec.held_out_seed, None)
 
 
 def _problems(environment: int, source: Source, most: int) -> Any:
@@ -105,6 +118,6 @@ def _problems(environment: int, source: Source, most: int) -> Any:
 
 def head_digest(spec: EnvironmentSpec) -> str:
     """SHA-256 (hex) over the first problems of an environment, questions and answers."""
-    source = reasoning.Dataset(spec, spec.seed, spec.size)
+    source = _training(spec)
     entries = [source.entry(index) for index in range(min(_HEAD, spec.size))]
     return hashlib.sha256(canonical.encode([[e["question"], str(e["answer"])] for e in entries])).hexdigest()

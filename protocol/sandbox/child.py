@@ -20,6 +20,7 @@ from protocol.errors import Malformed, MurmurationError
 from protocol.sandbox import footer, wire
 
 _EXPANSION = 4  # times the largest file: what a file may decode to
+_GROUPS_AT_ONCE = 16
 _LISTS = ("prompt", "completion", "logprobs", "proofs")
 
 
@@ -46,10 +47,22 @@ class Child:
                 return {}, {}
             case {"op": "read", "path": str(path), "rows": int(rows), "tokens": int(tokens), "bytes": int(size)}:
                 return read_rollouts(path, rows=rows, tokens=tokens, size=size)
+            case {"op": "tasks", "path": str(path), "group": int(group)}:
+                return {"next": _read_tasks(Path(path), group)}, {}
             case {"op": "score", "items": items, "held_out": bool(held_out)}:
                 problem = self.tasks.held_out.__getitem__ if held_out else self.tasks.problem
                 return {"rewards": [self.tasks.score(problem(index), text) for index, text in items]}, {}
         raise ValueError("unknown request")
+
+
+def _read_tasks(path: Path, group: int) -> int:
+    """Reads some row groups of a task file; the number of the next one, -1 after the last. Raises Malformed."""
+    from protocol.environments.taskfile import Groups
+
+    groups = Groups(path)
+    for number in range(group, min(group + _GROUPS_AT_ONCE, len(groups))):
+        groups.read(number)
+    return group + _GROUPS_AT_ONCE if group + _GROUPS_AT_ONCE < len(groups) else -1
 
 
 def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict[str, Any], wire.Arrays]:

@@ -26,6 +26,7 @@ import numpy as np
 
 from protocol import rollout
 from protocol.errors import DeadlineExceeded, Malformed, Oversized, Unavailable
+from protocol.home import TASKS_VARIABLE, tasks_folder
 from protocol.rollout import Header, RolloutFile, Sample, from_columns
 from protocol.runspec import RunSpec
 from protocol.sandbox import wire
@@ -134,6 +135,16 @@ class Sandbox:
             self.close()
             raise Unavailable(f"the reader's answer makes no sense: {error}") from error
 
+    def require_task_file(self, path: Path) -> None:
+        """Reads all of a task file. Raises Malformed for what is none, Unavailable when that kills the reader."""
+        group = 0
+        while group >= 0:
+            head, _ = self._ask({"op": "tasks", "path": str(path.resolve()), "group": group})
+            following = head.get("next")
+            if not isinstance(following, int) or following == group:
+                raise Unavailable("the reader's answer makes no sense")
+            group = following
+
     def score(self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False) -> list[float]:
         """Task rewards of (index, answer) pairs; indices are of training problems, or of the held-out ones.
 
@@ -177,6 +188,7 @@ class Sandbox:
             environment = {
                 k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")
             }
+            environment |= {TASKS_VARIABLE: str(tasks_folder())}
             environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": "/nonexistent"}
             self._process = subprocess.Popen(
                 command,

@@ -57,6 +57,27 @@ def require_bounded(path: Path, *, rows: int, most: int) -> None:
             raise Malformed(f"row groups of {found} rows instead of {rows}")
 
 
+def require_small_groups(path: Path, *, groups: int, most: int) -> list[int]:
+    """Rows of each row group. Raises Malformed unless there are at most `groups`, each of at most `most` decoded bytes."""
+    found = []
+    with path.open("rb") as file:
+        end, footer = _footer(file)
+        parts, elements = _structs(footer, 4), _structs(footer, 2)  # row_groups, schema
+        leaves = sum(1 for element in elements if 5 not in element)  # num_children
+        if not 0 < len(parts) <= groups or not 0 < leaves <= COLUMNS_MAX or len(elements) > _SCHEMA_MAX:
+            raise Malformed(f"{len(parts)} row groups of {leaves} columns")
+        for group in parts:
+            columns, rows = _structs(group, 1), _integer(group, 3)  # columns, num_rows
+            if len(columns) != leaves:
+                raise Malformed("a row group has another number of columns than the schema")
+            if not rows or sum(_chunk(file, column, end)[0] for column in columns) > most:
+                raise Malformed(f"a row group of {rows} rows decodes to none or more than {most} bytes")
+            found.append(rows)
+        if sum(found) != _integer(footer, 3):  # num_rows
+            raise Malformed(f"row groups of {sum(found)} rows instead of {footer[3]}")
+    return found
+
+
 def _footer(file: BinaryIO) -> tuple[int, Struct]:
     """Where the footer begins, and its fields."""
     size = file.seek(0, 2)

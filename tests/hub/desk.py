@@ -174,14 +174,14 @@ class Desk:
 
 @contextmanager
 def open_desk(
-    anvil: Anvil, folder: Path, *, spec: RunSpec | None = None, quota: Quota | None = None,
+    anvil: Anvil, folder: Path, *, spec: RunSpec | None = None, quota: Quota | None = None, store: Store | None = None,
     wrap: Callable[[Any], Any] = lambda app: app, **server: float,
 ) -> Iterator[Desk]:  # fmt: skip
     """A fresh deployment and run, nothing published yet, and its hub. `wrap` may stand between server and app."""
     spec = spec or small_spec()
     world = World.fresh(anvil, spec.digest)
     key = world.trainer.key
-    database, store = Database(folder / "hub.sqlite"), Store(folder / "store")
+    database, store = Database(folder / "hub.sqlite"), store or Store(folder / "store")
     hub = Hub(world.chain, world.run, spec, EventIndex(world.chain), store, database, key, quota)
     hub.learn()
     status = folder / "status.json"

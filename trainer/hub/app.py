@@ -74,6 +74,10 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     async def file(root: str, wait: Wait = 0) -> Response:
         return FileResponse(await hub.file(bytes32(root), wait), media_type="application/vnd.apache.parquet")
 
+    @app.get(f"{base}/tasks/{{digest}}")
+    async def task_file(digest: str) -> Response:
+        return FileResponse(hub.task_file(bytes32(digest)), media_type="application/vnd.apache.parquet")
+
     @app.post(f"{base}/receipts")
     async def add_receipt(request: Request) -> Response:
         await hub.add_receipt(await _body(request), _signed(request))

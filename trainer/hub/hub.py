@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from eth_utils import is_checksum_address
@@ -23,6 +24,7 @@ from protocol.chain.events import Event, Submitted
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref
 from protocol.constants import UPLOAD_SECONDS_MAX
+from protocol.environments.taskfile import path_of
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
 from protocol.hub import EXPIRY, WAIT_MAX, Refused, Stored, check_write
 from protocol.identity import Key
@@ -232,12 +234,19 @@ class Hub:
             raise Refused("nothing is owed to this validator yet", NOT_FOUND)
         return json.loads(text)
 
-    async def file(self, root: bytes, wait: float) -> Any:
-        path = self._store.file(root)
-        await self.wait_for(path.exists, wait)
-        if not path.exists():
+    async def file(self, root: bytes, wait: float) -> Path:
+        await self.wait_for(lambda: self._store.holds(root), wait)
+        path = await self._store.fetch(root)
+        if path is None:
             raise Refused("no such file", NOT_FOUND)
         return path
+
+    def task_file(self, digest: bytes) -> Path:
+        """A task file of the run spec, as it lies on this machine."""
+        for file in self.spec.task_files:
+            if file.sha256 == digest.hex() and path_of(file).exists():
+                return path_of(file)
+        raise Refused("no such task file", NOT_FOUND)
 
     async def listing(self, entries: Callable[[], list[tuple[int, Any]]], wait: float) -> list[tuple[int, Any]]:
         await self.wait_for(lambda: bool(entries()), wait)
@@ -272,7 +281,7 @@ class Hub:
             except (MurmurationError, ValueError):
                 continue
             r = stored.receipt
-            if r.work in self._commitments and self._store.file(r.root).exists():
+            if r.work in self._commitments and self._store.holds(r.root):
                 self._db.add_stored(r.work, r.root, r.size, data.decode())
                 files += 1
         for _, data in self._store.objects("receipts"):

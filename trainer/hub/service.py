@@ -1,7 +1,7 @@
 """The running hub: HTTP server, SHARDCAST origin, publisher and libp2p host, in one process that holds the trainer key.
 
 Six kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, one counts validators' pay,
-one removes rollout files that nobody needs any more, the origin's serve bytes.
+one removes rollout files that nobody needs any more, the origin's serve bytes. Where a bucket is the store, a seventh fills it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from protocol.shardcast.store import VersionStore
 from trainer.broadcast import Outbox
 from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
+from trainer.hub.archive import ArchivedStore
+from trainer.hub.bucket import Bucket
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Quota
 from trainer.hub.pay import Ledger
@@ -41,6 +43,7 @@ log = logging.getLogger("hub")
 
 _RETRY_SECONDS = 1.0
 _TIDY_SECONDS = 600.0
+_ARCHIVE_SECONDS = 1.0
 
 
 class HubService:
@@ -65,7 +68,7 @@ class HubService:
         index = EventIndex(chain, first_block=c.first_block)
         database = Database(_database(self._layout))
         quota = Quota(h.writes_per_minute, h.bytes_per_hour)
-        files = Store(self._layout.hub / "store")
+        files = open_store(self._settings, self._layout)
         hub = Hub(chain, c.run, self._spec, index, files, database, self._key, quota)
         hub.learn()
         kept = self._spec.versions_kept
@@ -98,6 +101,8 @@ class HubService:
                 if self._settings.pay.wei_per_work:
                     ledger = Ledger(chain, c.run, index, files, database, self._key, self._settings.pay)
                     turns.append(("pay", ledger.turn, max(1.0, c.poll_seconds)))
+                if isinstance(files, ArchivedStore):
+                    turns.append(("bucket", files.turn, _ARCHIVE_SECONDS))
                 followers = [
                     threading.Thread(target=self._repeat, args=(turn, pause), name=name, daemon=True)
                     for name, turn, pause in turns
@@ -105,7 +110,7 @@ class HubService:
                 for thread in followers:
                     thread.start()
                 while not self._stop.is_set():
-                    self._tell(local, publisher, origin_server)
+                    self._tell(local, publisher, origin_server, files)
                     self._stop.wait(0.5)
                 for thread in followers:
                     thread.join(10)
@@ -135,7 +140,7 @@ class HubService:
         undisputed = now - (policy.window + policy.appeal + policy.vote)
         removed = files.remove_files_before(min(undisputed, chain.publication(run, oldest).time))
         if removed:
-            log.info("%d rollout files are out of reach of challenge and training, and were removed", removed)
+            log.info("%d rollout files are out of reach of challenge and training, and were removed", len(removed))
 
     def _repeat(self, turn: Callable[[], object], pause: float) -> None:
         """Calls `turn` until stopped; what passes is tried again, what does not stops the service."""
@@ -157,12 +162,13 @@ class HubService:
             if not again:
                 self._stop.wait(pause)
 
-    def _tell(self, url: str, publisher: Publisher, origin: Server) -> None:
+    def _tell(self, url: str, publisher: Publisher, origin: Server, files: Store) -> None:
         told = {
             "pid": os.getpid(),
             "url": url,
             "published": publisher.published,
             "bytes_served": origin.counts.bytes_served,
+            "waiting_for_bucket": files.waiting if isinstance(files, ArchivedStore) else 0,
         }
         write_json(self._layout.hub_status, told)
 
@@ -175,12 +181,26 @@ def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> t
     """Recreates the hub's database from chain and store; returns (files, receipts) found."""
     c = settings.chain
     chain = c.open()
+    files = open_store(settings, layout)
+    if isinstance(files, ArchivedStore):
+        files.require_open()  # before the old database goes
     database = Database.anew(_database(layout))
     try:
         index = EventIndex(chain, first_block=c.first_block)
-        return Hub(chain, c.run, spec, index, Store(layout.hub / "store"), database, key).rebuild()
+        return Hub(chain, c.run, spec, index, files, database, key).rebuild()
     finally:
         database.close()
+
+
+def open_store(settings: RunSettings, layout: Layout) -> Store:
+    """Where hub.store says. Raises ConfigError for a bucket that refuses."""
+    hub, chain = settings.hub, settings.chain
+    if hub.bucket is None:
+        return Store(layout.store)
+    # Runs may share a bucket and even a prefix: neither removes what is the other's.
+    location = hub.bucket.below(str(chain.chain_id), chain.contract.lower(), str(chain.run))
+    bucket = Bucket(location, timeout=hub.store_timeout_seconds)
+    return ArchivedStore(layout.store, bucket, cache_bytes=hub.store_cache_bytes)
 
 
 def _database(layout: Layout) -> Path:

@@ -3,6 +3,8 @@
 files/<sha256>            rollout files            receipts/<sha256>.json    verdict receipts
 stored/<work id>.json     storage receipts         arrivals/<sha256>.json    when a receipt came, in block time
 vouchers/<address>.json   validators' pay          partial/                  uploads under way, removed at start
+
+archive.py is the same with a bucket behind it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 from protocol.errors import HashMismatch, Oversized, PreflightError
 
+KINDS = ("files", "receipts", "stored", "arrivals", "vouchers")
 _SPARE = 256 << 20  # bytes that stay free on the disk, so that databases and logs can go on
 
 
@@ -25,11 +28,18 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         shutil.rmtree(root / "partial", ignore_errors=True)
-        for name in ("files", "receipts", "stored", "arrivals", "vouchers", "partial"):
+        for name in (*KINDS, "partial"):
             (root / name).mkdir(parents=True, exist_ok=True)
 
     def file(self, root: bytes) -> Path:
         return self.root / "files" / root.hex()
+
+    def holds(self, root: bytes) -> bool:
+        return self.file(root).exists()
+
+    async def fetch(self, root: bytes) -> Path | None:
+        """Where the file lies on this disk; None when there is none."""
+        return self.file(root) if self.file(root).exists() else None
 
     async def receive(self, root: bytes, parts: AsyncIterator[bytes], *, cap: int) -> int:
         """Stores a file that must hash to `root`; returns its size. Raises Oversized, HashMismatch or PreflightError."""
@@ -54,16 +64,16 @@ class Store:
             Path(temporary.name).unlink(missing_ok=True)
         return size
 
-    def remove_files_before(self, time: float) -> int:
-        """Forgets rollout files that were stored before `time` (seconds since the epoch); returns how many.
+    def remove_files_before(self, time: float) -> set[str]:
+        """Forgets rollout files that were stored before `time` (seconds since the epoch); returns their names.
 
         Receipts stay: they are small, and say what became of the work.
         """
-        removed = 0
+        removed = set()
         for path in (self.root / "files").iterdir():
             if path.stat().st_mtime < time:
                 path.unlink()
-                removed += 1
+                removed.add(path.name)
         return removed
 
     def put(self, kind: str, name: str, data: bytes) -> None:

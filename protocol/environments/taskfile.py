@@ -1,0 +1,295 @@
+"""Task files: problems as rows of Parquet files, read by row group, so that a task set may be larger than memory.
+
+Two columns, `question` and `answer`, both strings without nulls; PLAIN pages, row groups of at most 16 MiB (`write` makes such
+files of anything). What a file says of its sizes is checked before Arrow believes it. A run spec pins each file by SHA-256 and
+rows; files lie under that name in a folder that all roles of a machine share (MURMUR_TASKS, or the user's data folder).
+
+Rows count through the files in the spec's order: the first `size` are the training problems, the last `held_out_size` the
+held-out ones. An answer is right when the end of the completion says it: `answer.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from protocol.environments import answer
+from protocol.errors import ConfigError, HashMismatch, Malformed, MurmurationError, UsageError
+from protocol.home import tasks_folder
+from protocol.runspec import EnvironmentSpec, TaskFile
+from protocol.sandbox import footer
+
+GROUP_BYTES_MAX = 16 << 20
+"""Bytes that one row group may decode to; `write` stays well below."""
+GROUPS_MAX = 4096
+TEXT_BYTES_MAX = 1 << 20
+"""UTF-8 bytes of one question or answer."""
+_GROUP_ROWS, _GROUP_BYTES = 8192, 4 << 20  # at which `write` begins the next group
+_GROUPS_KEPT = 4  # decoded, per environment
+_LEFT_SECONDS = 86_400.0
+_FILES_KEPT = 4  # open, per environment
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def path_of(file: TaskFile) -> Path:
+    """Where a role of this machine looks for the file."""
+    return tasks_folder() / f"{file.sha256}.parquet"
+
+
+class Dataset:
+    """The training or held-out problems of one environment. Nothing is opened before it is asked for; threads may share it."""
+
+    def __init__(self, spec: EnvironmentSpec, *, held_out: bool) -> None:
+        self._files = spec.files
+        self._starts = [0, *accumulate(file.rows for file in spec.files)]
+        self._first = self._starts[-1] - spec.held_out_size if held_out else 0
+        self.size = spec.held_out_size if held_out else spec.size
+        self._open = Recent[int, Groups](_FILES_KEPT, lambda number: Groups(path_of(spec.files[number])))
+        self._decoded = Recent[tuple[int, int], Any](_GROUPS_KEPT, lambda at: self._open[at[0]].read(at[1]))
+        self._lock = threading.Lock()
+
+    def entry(self, index: int) -> dict[str, Any]:
+        """Raises IndexError beyond `size`, ConfigError where a file is not here, Malformed where it is none."""
+        if not 0 <= index < self.size:
+            raise IndexError(f"problem {index} of {self.size}")
+        row = self._first + index
+        number = bisect_right(self._starts, row) - 1
+        with self._lock:
+            group, within = self._open[number].place(row - self._starts[number])
+            table = self._decoded[number, group]
+        return {name: table.column(name)[within].as_py() for name in ("question", "answer")}
+
+    def prompt(self, entry: dict[str, Any]) -> str:
+        return entry["question"]
+
+    def score(self, entry: dict[str, Any], completion: str | None) -> float:
+        return float(completion is not None and answer.is_right(completion, entry["answer"]))
+
+
+class Recent(Generic[K, V]):
+    """What `make` made last, at most `most` of it."""
+
+    def __init__(self, most: int, make: Callable[[K], V]) -> None:
+        self._most = most
+        self._make = make
+        self._kept: OrderedDict[K, V] = OrderedDict()
+
+    def __getitem__(self, key: K) -> V:
+        if key not in self._kept:
+            while len(self._kept) >= self._most:
+                self._kept.popitem(last=False)
+            self._kept[key] = self._make(key)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+class Groups:
+    """One file, by row group. Raises ConfigError where it is not here, Malformed where it is no task file."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            rows = footer.require_small_groups(path, groups=GROUPS_MAX, most=GROUP_BYTES_MAX)
+            self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False)
+        except FileNotFoundError:
+            raise ConfigError(
+                f"there is no task file {path}",
+                hint="nodes and validators fetch it when they start; else copy it there",
+            ) from None
+        except (pa.ArrowException, ValueError) as error:
+            raise Malformed(f"{path.name} is no task file: {str(error)[:200]}") from error
+        self._starts = [0, *accumulate(rows)]
+        if not self._file.schema_arrow.remove_metadata().equals(_schema()):
+            raise Malformed(
+                f"{path.name} is no task file: its columns are not `question` and `answer`, strings not null"
+            )
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @property
+    def rows(self) -> int:
+        return self._starts[-1]
+
+    def place(self, row: int) -> tuple[int, int]:
+        """(row group, row within it)."""
+        group = bisect_right(self._starts, row) - 1
+        if not 0 <= group < len(self):
+            raise Malformed(f"a task file has {self.rows} rows, and row {row} is asked for")
+        return group, row - self._starts[group]
+
+    def read(self, group: int) -> Any:
+        """A table of both columns."""
+        import pyarrow as pa
+
+        try:
+            table = self._file.read_row_group(group, use_threads=False)
+            table.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise Malformed(f"row group {group} of a task file cannot be read: {str(error)[:200]}") from error
+        if table.num_rows != self._starts[group + 1] - self._starts[group] or any(c.null_count for c in table.columns):
+            raise Malformed(f"row group {group} of a task file is not what the file says of it")
+        return table
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("question", "answer")])
+
+
+# ---- files that are here ---------------------------------------------------------------------------------------------------
+
+
+def add(source: Path) -> TaskFile:
+    """Takes a copy of a task file into the folder, under its digest. Raises ConfigError for what is none."""
+    partial = partial_of(source.name)
+    try:
+        kept = tasks_folder() / f"{_digest_of(source)}.parquet"
+        if kept.exists():
+            return TaskFile(sha256=kept.stem, rows=Groups(kept).rows, size=kept.stat().st_size)
+        shutil.copyfile(source, partial)  # first: what is checked is what is kept
+        groups = Groups(partial)
+        for group in range(len(groups)):
+            groups.read(group)
+        found = TaskFile(sha256=_digest_of(partial), rows=groups.rows, size=partial.stat().st_size)
+        os.replace(partial, path_of(found))
+    except (Malformed, OSError) as error:
+        hint = "murmur trainer tasks makes task files of Parquet and JSONL"
+        raise ConfigError(f"{source} cannot be used: {error}", hint=hint) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return found
+
+
+def partial_of(name: str) -> Path:
+    """Where this process prepares a file before it appears. What killed ones left there is removed after a day."""
+    tasks_folder().mkdir(parents=True, exist_ok=True)
+    for left in tasks_folder().glob(".*"):
+        with suppress(OSError):
+            if left.stat().st_mtime < time.time() - _LEFT_SECONDS:
+                left.unlink()
+    return tasks_folder() / f".{os.getpid()}-{name}"
+
+
+def require(spec: EnvironmentSpec) -> None:
+    """Raises ConfigError, HashMismatch or Malformed unless all files of an environment are here, whole and of these rows."""
+    for file in spec.files:
+        groups = Groups(path_of(file))
+        if groups.rows != file.rows:
+            raise Malformed(f"the task file {file.sha256} has {groups.rows} rows, and the run spec says {file.rows}")
+        if _digest_of(path_of(file)) != file.sha256:
+            raise HashMismatch(f"{path_of(file)} was changed")
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ---- files that are made ---------------------------------------------------------------------------------------------------
+
+
+def convert(sources: list[Path], target: Path, question: str, answer_: str) -> int:
+    """Makes a task file of Parquet or JSONL files; returns its rows. Raises ConfigError naming the row that does not fit."""
+    if target.exists():
+        raise UsageError(f"{target} exists already", hint="name a file that does not, or remove it")
+    return write((row for source in sources for row in read_rows(source, question, answer_)), target)
+
+
+def write(rows: Iterable[tuple[str, str]], target: Path) -> int:
+    """Writes (question, answer) rows as a task file, with one row group in memory at a time; returns the number of rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = groups = 0
+    try:
+        with pq.ParquetWriter(
+            target, _schema(), compression="zstd", use_dictionary=False, write_statistics=False
+        ) as writer:
+            for group in _grouped(rows):
+                if groups == GROUPS_MAX:
+                    raise ConfigError(f"more than {count} rows do not fit one file", hint="make several files")
+                columns = [pa.array(column, pa.string()) for column in zip(*group, strict=True)]
+                writer.write_table(pa.table(columns, schema=_schema()), row_group_size=len(group))
+                count, groups = count + len(group), groups + 1
+        if not count:
+            raise ConfigError("there are no rows")
+    except MurmurationError:
+        target.unlink(missing_ok=True)
+        raise
+    return count
+
+
+def _grouped(rows: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    group: list[tuple[str, str]] = []
+    size = 0
+    for number, row in enumerate(rows):
+        sizes = [len(text.encode()) for text in row]
+        if not all(0 < one <= TEXT_BYTES_MAX for one in sizes):
+            raise ConfigError(
+                f"row {number} has a question of {sizes[0]} bytes and an answer of {sizes[1]}",
+                hint=f"1 to {TEXT_BYTES_MAX} bytes each",
+            )
+        if group and (len(group) == _GROUP_ROWS or size + sum(sizes) > _GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(row)
+        size += sum(sizes)
+    if group:
+        yield group
+
+
+def read_rows(source: Path, question: str, answer_: str) -> Iterator[tuple[str, str]]:
+    """(question, answer) of the researcher's own Parquet or JSONL file, batch by batch."""
+    rows = _jsonl(source) if source.suffix == ".jsonl" else _parquet(source, [question, answer_])
+    for number, row in enumerate(rows):
+        try:
+            pair = row[question], row[answer_]
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"row {number} of {source} has no {error}", hint="see --question and --answer") from None
+        if not all(isinstance(text, str | int) and not isinstance(text, bool) for text in pair):
+            raise ConfigError(f"row {number} of {source} holds something else than text")
+        yield str(pair[0]), str(pair[1])
+
+
+def _jsonl(source: Path) -> Iterator[Any]:
+    with source.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(4 * TEXT_BYTES_MAX), b"")):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"line {number + 1} of {source} is no JSON: {error}") from error
+
+
+def _parquet(source: Path, names: list[str]) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(source)
+        missing = [name for name in names if name not in file.schema_arrow.names]
+        if missing:
+            raise ConfigError(
+                f"{source} has no column {missing[0]!r}, but {', '.join(islice(file.schema_arrow.names, 20))}",
+                hint="see --question and --answer",
+            )
+        for batch in file.iter_batches(batch_size=1024, columns=names, use_threads=False):
+            yield from batch.to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigError(f"cannot read {source}: {str(error)[:200]}") from error
