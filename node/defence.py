@@ -55,25 +55,34 @@ class Defence:
                 self._rests.add(number, _REFUSED_SECONDS if isinstance(error, TransactionReverted) else None)
 
     def _answer(self, name: str, number: int, case: Case) -> None:
-        """Appeals where none of the case's works is found false."""
+        """Appeals unless every work of the case is found false: jurors throw a case out that has one work which passes."""
         refs = cases.works(self._c.chain, self._c.run, name, number, case)
         reason = self._against(refs)
         if reason:
             log.error("case %d against this seat is not appealed: %s; see `node submissions`", number, reason)
         else:
             self._sender.send(self._c.chain.appeal(self._c.run, name, number), name=f"appeal/{name}/{number}")
-            log.warning("appealed case %d: its %d works pass when they are judged again", number, len(refs))
+            log.warning("appealed case %d about %d works: judged again, they do not all fail", number, len(refs))
         self._done.add(number)
 
     def _against(self, refs: Sequence[Ref]) -> str:
-        """Why the node does not stand by these works; empty where it does. Raises what keeps it from finding out."""
+        """Why the node stands by none of these works; empty where it stands by one. Raises what keeps it from finding out."""
+        reason, unknown = "", None
         for ref in refs:
-            submission = self._journal.get(ref.work_id(self._c.run))
-            if submission is None:
-                raise Unavailable(f"step {ref.step}, sequence {ref.sequence} is not in this node's journal")
-            finding = self._judge(submission)
-            if finding is not None:
-                return (
-                    f"the rule {finding.rule} finds {finding.measured} against {finding.threshold} ({finding.detail})"
-                )
-        return ""
+            try:
+                finding = self._judge_again(ref)
+            except Unavailable as error:
+                unknown = error
+                continue
+            if finding is None:
+                return ""
+            reason = f"the rule {finding.rule} finds {finding.measured} against {finding.threshold} ({finding.detail})"
+        if unknown is not None:
+            raise unknown
+        return reason
+
+    def _judge_again(self, ref: Ref) -> Finding | None:
+        submission = self._journal.get(ref.work_id(self._c.run))
+        if submission is None:
+            raise Unavailable(f"step {ref.step}, sequence {ref.sequence} is not in this node's journal")
+        return self._judge(submission)

@@ -122,3 +122,19 @@ def test_it_appeals_after_a_restart_though_nobody_keeps_the_version_any_more(sta
     world.accuse(liar, ref)
     with running(a_worker(stage, node)):
         eventually(lambda: world.chain.state(world.run, ref) == State.APPEALED, what="it appeals")
+
+
+def test_one_false_work_does_not_give_up_the_others_of_a_case(stage: Stage) -> None:
+    """Somebody who finds one real fault could take everything else of a node with it."""
+    node, liar, world = stage.seated(), stage.validator(), stage.world
+    stage.publish()
+    worker = a_worker(stage, node)
+    makes = [stage.make(node, sequence) for sequence in (0, 1)]
+    for made, excess in zip(makes, (1, 0), strict=True):
+        work = stage.commit(node, made.ref, made.units + excess)
+        worker.journal.add(made.ref, work, made.units + excess, 0)
+        (stage.home("node").data / "rollouts").mkdir(exist_ok=True)
+        shutil.copy(made.path, stage.home("node").data / "rollouts" / made.path.name)
+    world.sender(liar).send(world.chain.challenge(world.run, [made.ref for made in makes], b"\x0e" * 32))
+    with running(worker):
+        eventually(lambda: stage_of(stage, node, 1) == CaseStage.APPEALED, what="it stands by the good one")
