@@ -32,7 +32,7 @@ from trainer.presets import demo
 
 _LAGS = (0, 1, 2, 4)
 _TARGET = 0.15  # score at which the warm-up ends, as the demo's
-_EVALUATE_EVERY, _FINAL_SAMPLES = 5, 4
+_EVALUATE_EVERY, _FINAL_SAMPLES = 10, 4
 _SMOOTHED = 5  # steps that the plotted reward is a running mean over
 _SWARM_STEPS = 20
 _ERRORS_MAX, _WAITING_MAX = 2.0, 0.02
@@ -40,7 +40,7 @@ _SECONDS_MAX = 3600
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=60, help="training steps of each run (default 60)")
+    parser.add_argument("--steps", type=int, default=50, help="training steps of each run (default 50)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each lag (default 3)")
     parser.add_argument("--plot", type=Path, default=Path(".bench/asynchrony.png"), help="where the curves are drawn")
     parser.add_argument("--swarm", type=Path, metavar="FOLDER", help="a demo's folder; none: a demo is run")

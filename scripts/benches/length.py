@@ -51,7 +51,7 @@ _SECONDS_MAX = 3600
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=100, help="training steps of each run (default 100)")
+    parser.add_argument("--steps", type=int, default=70, help="training steps of each run (default 70)")
     parser.add_argument("--seeds", type=int, default=2, help="runs (default 2)")
     parser.add_argument("--plot", type=Path, default=Path(".bench/length.png"), help="where the curves are drawn")
 

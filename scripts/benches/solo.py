@@ -36,7 +36,7 @@ from trainer.tiny import make_policy
 
 NOBODY = "0x" + "11" * 20
 _DOMAIN = Domain(31337, NOBODY)  # type: ignore[arg-type]
-_TRIES = 8  # times as many submissions as a batch has at least, before a policy counts as one that cannot learn
+_TRIES = 16  # times as many submissions as a batch has at least, before a policy counts as one that cannot learn
 
 
 def create(folder: Path, tables: dict[str, Any], *, target: float, seed: int, phrases: Sequence[str] = ()) -> Path:
