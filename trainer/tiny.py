@@ -48,13 +48,16 @@ class MadePolicy:
     """Held-out score after the warm-up, by dataset."""
 
 
-def make_policy(file: Path, folder: Path, *, target: float, seed: int) -> MadePolicy:
-    """Writes config.json, tokenizer.json and model.safetensors into `folder` for the environments of run.toml."""
+def make_policy(file: Path, folder: Path, *, target: float, seed: int, phrases: Sequence[str] = ()) -> MadePolicy:
+    """Writes config.json, tokenizer.json and model.safetensors into `folder` for the environments of run.toml.
+
+    Each of `phrases`, text that prompts will hold beside the problems' own, gets a token.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     tasks = TaskSet(runfile.environments(file))
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = _write_tokenizer(tasks, folder / "tokenizer.json")
+    vocabulary = _write_tokenizer(tasks, folder / "tokenizer.json", phrases)
     model = _model(vocabulary)
     model.config.save_pretrained(folder)
     tokens = Tokens(folder)
@@ -66,11 +69,11 @@ def make_policy(file: Path, folder: Path, *, target: float, seed: int) -> MadePo
 # ---- tokenizer ---------------------------------------------------------------------------------------------------------
 
 
-def _write_tokenizer(tasks: TaskSet, path: Path) -> int:
+def _write_tokenizer(tasks: TaskSet, path: Path, phrases: Sequence[str]) -> int:
     """Writes tokenizer.json; returns the vocabulary's size, rounded up to 32."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
 
-    text, pieces = set(_LETTERS), set()
+    text, pieces = set(_LETTERS), set(phrases)
     start = 0
     for spec in tasks.specs:
         picks = random.Random(0).sample(range(spec.size), min(_SURVEYED, spec.size))

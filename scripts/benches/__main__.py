@@ -1,4 +1,4 @@
-"""`scripts/bench [NAME] [--json]`: without a name, lists what there is."""
+"""`scripts/bench [NAME] [--json] [options of that bench]`: without a name, lists what there is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import json
 import sys
 
 NAMES = {
+    "asynchrony": "what learning loses to rollouts of older weights, and what a trainer gains by not waiting",
     "attestation": "what proofs and seeded noise cost a worker of Qwen3-0.6B's shape, and how fast they are verified",
     "cheats": "how often each cheat we can name is found, by which rule, and whether honest work ever is",
+    "length": "whether announced length budgets are learned, and what they cost the task",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
     "trainer": "our training step against TRL, generation and memory included, on the same work",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
@@ -18,24 +20,31 @@ NAMES = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench")
+    parser = argparse.ArgumentParser(prog="scripts/bench", allow_abbrev=False)
     parser.add_argument("name", nargs="?", choices=list(NAMES))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args()
+    arguments, rest = parser.parse_known_args()
     if arguments.name is None:
         print("\n".join(f"{name:<12} {what}" for name, what in NAMES.items()))
         return 0
-    bench = importlib.import_module(f"benches.{arguments.name}").run()
+    module = importlib.import_module(f"benches.{arguments.name}")
+    own = argparse.ArgumentParser(prog=f"scripts/bench {arguments.name}", allow_abbrev=False)
+    if hasattr(module, "options"):
+        module.options(own)
+    bench = module.run(**vars(own.parse_args(rest)))
     if arguments.json:
         print(json.dumps(bench.as_json()))
         return 0
     for row in bench.rows:
-        places = ".2f" if row.unit.startswith("share") else ".0f"
         ratio = "    –" if row.ratio is None else f"{row.ratio:5.2f}"
-        peer = "peer          –  ratio     –" if row.peer is None else f"peer {row.peer:10,{places}}  ratio {ratio}"
+        peer = "peer          –  ratio     –" if row.peer is None else f"peer {_shown(row.peer)}  ratio {ratio}"
         goal = "" if row.goal is None else f"goal {row.goal:,g} {'met' if row.met else 'NOT met'}"
-        print(f"{row.name:<40} ours {row.ours:10,{places}} {row.unit}  {peer}  {goal}".rstrip())
+        print(f"{row.name:<40} ours {_shown(row.ours)} {row.unit}  {peer}  {goal}".rstrip())
     return 0
+
+
+def _shown(value: float) -> str:
+    return f"{value:10,.{0 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3}f}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,209 @@
+"""Length: whether a policy learns to be as long as its prompt says, and what that costs the task.
+
+The task is `spiral_matrix` of reasoning-gym, whose own verifier strips what surrounds an answer: spaces after it are neither
+right nor wrong, so that a policy can be of any length. The warm-up ends with right answers followed by any number of spaces,
+whatever the prompt announces: lengths vary, and the policy has yet to find out what the announcement means. Prompts and penalties
+are those of every run with budgets (protocol/tokens.py, `length_penalty` in protocol/assignment.py); the loop is solo.py's.
+
+Measured before and after on held-out problems, every one with every budget; a length counts its end token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benches import Bench, Cost, Row, solo
+from benches.curves import Line, Panel, draw, smooth
+from node.engine import Prompt
+from node.engine.weights import WEIGHTS, build_model, load_weights, save_weights
+from protocol import runfile, seeds
+from protocol.environments import Problem, TaskSet
+from protocol.tokens import BUDGET_SENTENCE, Tokens
+from trainer.packing import TrainingSample
+from trainer.presets import demo
+from trainer.tiny import END, _draw, _supervised_step
+
+BUDGETS = (10, 14, 18)
+_ALPHA = "0.05"
+_SPACES_MAX = 14  # after an answer in the warm-up: whole completions are 8 to 22 tokens long
+_NEW_TOKENS_MAX = 26
+_TARGET = 0.6  # score at which the warm-up begins to vary lengths
+_VARIED_STEPS, _VARIED_LR, _VARIED_BATCH = 40, 5e-4, 64
+_LR = 5e-4
+_SHORTER, _SMOOTHED = 3.0, 5
+_SEED = hashlib.sha256(b"murmuration/bench/length/1").digest()
+_SECONDS_MAX = 3600
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, default=70, help="training steps of each run (default 70)")
+    parser.add_argument("--seeds", type=int, default=2, help="runs (default 2)")
+    parser.add_argument("--plot", type=Path, default=Path(".bench/length.png"), help="where the curves are drawn")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Over the held-out problems with every budget: mean |budget − length| in tokens, and mean task reward."""
+
+    error: float
+    task_reward: float
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One run; the lists hold one value per training step, of its rollouts."""
+
+    seed: int
+    before: Measured
+    after: Measured
+    errors: list[float]
+    task_rewards: list[float]
+    lengths: dict[int, list[float]]
+    """Mean length by budget; NaN at a step that drew none with it."""
+
+
+def run(steps: int, seeds: int, plot: Path) -> Bench:
+    bench = Bench("length")
+    learned = _runs(steps, range(seeds))
+    draw(plot, panels(learned))
+    print(f"curves: {plot}", file=sys.stderr)
+    bench.rows += rows(learned)
+    return bench
+
+
+def _runs(steps: int, seeds: Sequence[int]) -> list[Learned]:
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool,
+    ):
+        futures = [pool.submit(learn, Path(temporary) / f"seed-{seed}", seed, steps) for seed in seeds]
+        return [future.result(_SECONDS_MAX) for future in futures]
+
+
+def rows(learned: Sequence[Learned]) -> list[Row]:
+    found: list[Row] = []
+    for of in learned:
+        error, reward = (of.before.error, of.after.error), (of.before.task_reward, of.after.task_reward)
+        found += [
+            Row(f"length error, seed {of.seed}", "tokens", error[1], error[0], error[0] / error[1], _SHORTER),
+            Row(f"task reward, seed {of.seed}", "reward", reward[1], reward[0], reward[1] / reward[0], 1.0),
+        ]
+    after = statistics.fmean(of.after.error for of in learned)
+    found.append(Cost("length error, and of one length for all", "tokens", after, blind(), blind() / after, None))
+    return found
+
+
+def blind() -> float:
+    """Mean |budget − length| of the best that a policy can do which never reads the budget."""
+    return statistics.fmean(abs(budget - statistics.median(BUDGETS)) for budget in BUDGETS)
+
+
+def panels(learned: Sequence[Learned]) -> list[Panel]:
+    steps = range(len(learned[0].errors))
+    errors = smooth(np.array([of.errors for of in learned]), _SMOOTHED)
+    rewards = smooth(np.array([of.task_rewards for of in learned]), _SMOOTHED)
+    lengths = [
+        Line(f"budget {budget}", steps, np.array([of.lengths[budget] for of in learned]), level=float(budget))
+        for budget in BUDGETS
+    ]
+    return [
+        Panel(f"distance from the budget, mean of {_SMOOTHED} steps", "tokens", [Line("", steps, errors)]),
+        Panel("length by announced budget", "tokens", lengths),
+        Panel(f"task reward, mean of {_SMOOTHED} steps", "reward", [Line("", steps, rewards)]),
+    ]
+
+
+# ---- one run -------------------------------------------------------------------------------------------------------------
+
+
+def tables() -> dict[str, Any]:
+    """[spec] and [trainer]: the demo's, but for one task, length budgets and room for them."""
+    made = demo()
+    spec, trainer = made["spec"], made["trainer"]
+    spec["environments"] = [e for e in spec["environments"] if e["dataset"] == "spiral_matrix"]
+    spec["sampling"]["max_new_tokens"] = _NEW_TOKENS_MAX
+    spec["reward"] = {"alpha": _ALPHA, "budgets": {"0": list(BUDGETS)}}
+    trainer |= {"pack_tokens": 512, "rows_per_forward": 16}
+    trainer["optimizer"]["lr"] = _LR
+    return made
+
+
+def learn(folder: Path, seed: int, steps: int) -> Learned:
+    """Makes a policy and trains it. Everything it writes goes to `folder`."""
+    phrases = BUDGET_SENTENCE.split("{budget}")
+    file = solo.create(folder, tables(), target=_TARGET, seed=seed, phrases=phrases)
+    vary_lengths(file, seed, _VARIED_STEPS)
+    with solo.Solo(file, folder / "solo", seed=seed) as run:
+        before = measure(run)
+        made = [run.step() for _ in range(steps)]
+        after = measure(run)
+    print(f"seed {seed}: {before} → {after}", file=sys.stderr, flush=True)
+    return Learned(
+        seed, before, after,
+        errors=[statistics.fmean(abs(s.budget - len(s.completion)) for s in step.rollouts) for step in made],
+        task_rewards=[statistics.fmean(s.task_reward for s in step.rollouts) for step in made],
+        lengths={budget: [_length(step, budget) for step in made] for budget in BUDGETS},
+    )  # fmt: skip
+
+
+def vary_lengths(file: Path, seed: int, steps: int) -> None:
+    """Supervised steps on right answers with any number of spaces after them, on the policy beside `file`."""
+    folder = runfile.model_folder(file)
+    spec, tokens, rng = runfile.complete(file, folder), Tokens(folder), random.Random(seed)
+    tasks = TaskSet(spec.environments)
+    model = build_model(folder, torch.float32)
+    load_weights(model, folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_VARIED_LR)
+
+    def example(problem: Problem) -> TrainingSample:
+        answer = str(problem.entry["answer"]) + " " * rng.randint(0, _SPACES_MAX)
+        prompt = tokens.prompt(spec, problem.prompt, rng.choice(BUDGETS))
+        return TrainingSample(np.array(prompt, np.int32), np.array([*tokens.encode(answer), END], np.int32), 0.0)
+
+    for _ in range(steps):
+        _supervised_step(model, optimizer, [example(_draw(tasks, rng, [1.0])) for _ in range(_VARIED_BATCH)])
+    save_weights(model, folder / WEIGHTS, torch.bfloat16)
+
+
+def measure(run: solo.Solo) -> Measured:
+    """One answer of the newest weights to every held-out problem with every budget, with keys that never change."""
+    run.engine.load(run.newest)
+    asked = [(i, budget) for i in range(len(run.tasks.held_out)) for budget in BUDGETS]
+    prompts = [
+        Prompt(run.tokens.prompt(run.spec, run.tasks.held_out[i].prompt, budget), (_key(i, budget),))
+        for i, budget in asked
+    ]
+    generated = run.engine.generate(
+        prompts, **run.spec.sampling.distribution, max_new_tokens=run.spec.sampling.max_new_tokens,
+        end_tokens=run.tokens.end_tokens, prove=False,
+    )  # fmt: skip
+    completions = [of[0].tokens for of in generated]
+    answers = [(i, run.tokens.answer(tokens)) for (i, _), tokens in zip(asked, completions, strict=True)]
+    return Measured(
+        error=statistics.fmean(abs(budget - len(of)) for (_, budget), of in zip(asked, completions, strict=True)),
+        task_reward=statistics.fmean(run.sandbox.score(answers, held_out=True)),
+    )
+
+
+def _key(problem: int, budget: int) -> int:
+    return seeds.sampling_key(seeds.derive(_SEED, "sample", problem, budget))
+
+
+def _length(step: solo.Step, budget: int) -> float:
+    found = [len(sample.completion) for sample in step.rollouts if sample.budget == budget]
+    return statistics.fmean(found) if found else float("nan")

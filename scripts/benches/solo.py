@@ -1,0 +1,136 @@
+"""A swarm's learning without the swarm, in one process: for benches that ask what is learned and not who waits for whom.
+
+The parts are those of every run: submissions as nodes make them (node/generation.py: the engine, the assignment, proofs, the
+verifiers in their sandbox, penalties for length), read back as the trainer reads them, `Learner`, and weights handed over as
+the bf16 files that are published. Chain, network and validators are missing, and nobody waits: rollouts are exactly `lag`
+versions old, and times are CPU times of this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from node.engine import TorchEngine
+from node.generation import Place, make
+from node.validator.candidate import RunContext
+from protocol import runfile
+from protocol.environments import TaskSet
+from protocol.rollout import Sample
+from protocol.sandbox import Sandbox
+from protocol.settings import read_toml, write_toml
+from protocol.signing import Domain
+from protocol.tokens import Tokens
+from trainer import advantage
+from trainer.broadcast import Outbox
+from trainer.config import TrainSettings
+from trainer.learner import Learner, StepMetrics
+from trainer.packing import TrainingSample
+from trainer.tiny import make_policy
+
+NOBODY = "0x" + "11" * 20
+_DOMAIN = Domain(31337, NOBODY)  # type: ignore[arg-type]
+_TRIES = 16  # times as many submissions as a batch has at least, before a policy counts as one that cannot learn
+
+
+def create(folder: Path, tables: dict[str, Any], *, target: float, seed: int, phrases: Sequence[str] = ()) -> Path:
+    """Writes run.toml and a policy of its own into `folder`; returns run.toml. See trainer/tiny.py for the rest."""
+    folder.mkdir(parents=True)
+    file = folder / "run.toml"
+    write_toml(file, tables, "A run of one process.")
+    make_policy(file, runfile.model_folder(file), target=target, seed=seed, phrases=phrases)
+    return file
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step made and took. `version` is that of the weights which made the rollouts; times in CPU seconds."""
+
+    version: int
+    rollouts: tuple[Sample, ...]
+    metrics: StepMetrics
+    generating: float
+    training: float
+
+
+class Solo:
+    """Use as a context manager: the sandbox is a child process."""
+
+    def __init__(self, file: Path, folder: Path, *, lag: int = 0, seed: int = 0) -> None:
+        """Starts from the policy beside `file`; versions and rollouts go to `folder`. The same `seed` gives the same problems
+        and sampling keys at every step, whatever the lag."""
+        model = runfile.model_folder(file)
+        self.spec = runfile.complete(file, model)
+        self.tasks = TaskSet(self.spec.environments)
+        self.sandbox = Sandbox(self.spec)
+        self.tokens = Tokens(model)
+        self.engine = TorchEngine(self.spec.model.compute_dtype)
+        self._settings = TrainSettings.model_validate(read_toml(file)["trainer"] | {"seed": seed})
+        self._context = RunContext(self.spec, _DOMAIN, 1, self.tasks, self.sandbox)
+        self._learner = Learner(model, self._settings)
+        self._folder = folder
+        self._lag = lag
+        self._step = 0
+        self._outbox = Outbox(folder / "versions", model)
+        self.newest = self._outbox.put(self._learner.model, 0)
+        """Folder of the weights after the last step."""
+
+    def __enter__(self) -> Solo:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sandbox.close()
+
+    def step(self) -> Step:
+        """Generates with the weights of `lag` steps ago, learns, hands the new weights over."""
+        version, started = max(0, self._step - self._lag), time.process_time()
+        self.engine.load(self._outbox.folder / str(version))
+        groups, rollouts = self._batch()
+        generated = time.process_time()
+        metrics = self._learner.learn(groups, self._step)
+        self._step += 1
+        self.newest = self._outbox.put(self._learner.model, self._step)
+        trained = time.process_time()
+        self._outbox.remove_before(self._step - self._lag)
+        return Step(version, tuple(rollouts), metrics, generated - started, trained - generated)
+
+    def _batch(self) -> tuple[list[list[TrainingSample]], list[Sample]]:
+        """As many groups with a signal as a step needs, and every rollout that was made for them."""
+        needed, size = self._settings.groups_per_step, self.spec.sampling.group_size
+        groups: list[list[TrainingSample]] = []
+        rollouts: list[Sample] = []
+        while len(groups) < needed:
+            made = self._submission(len(rollouts) // self.spec.samples)
+            rollouts += made
+            found = (group(made[i : i + size]) for i in range(0, len(made), size))
+            groups += [samples for samples in found if samples is not None]
+            if len(rollouts) > _TRIES * max(needed * size, self.spec.samples):
+                raise RuntimeError(f"step {self._step}: only {len(groups)} of {needed} groups have unequal rewards")
+        return groups[:needed], rollouts
+
+    def _submission(self, sequence: int) -> tuple[Sample, ...]:
+        # Named by the step that learns from it, not by the version that makes it: every lag is asked the same.
+        beacon = hashlib.sha256(f"{self._settings.seed}/{self._step}".encode()).digest()
+        place = Place(NOBODY, self._step, sequence, beacon, hardware=0)
+        made = make(self._context, self.engine, self.tokens, place, self._folder / "rollouts")
+        try:
+            return self.sandbox.read(made.path).file.samples
+        finally:
+            made.path.unlink()
+
+
+def group(samples: Sequence[Sample]) -> list[TrainingSample] | None:
+    """One problem's samples with their advantages; None where all were rewarded alike."""
+    rewards = np.array([sample.reward for sample in samples])
+    if not advantage.has_signal(rewards):
+        return None
+    return [
+        TrainingSample(sample.prompt, sample.completion, float(a), sample.logprobs)
+        for sample, a in zip(samples, advantage.normalised(rewards), strict=True)
+    ]

@@ -1,0 +1,72 @@
+"""The bench of length budgets: that its task is what it says it is, its rows, and that budgets are learned."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benches import length
+from benches.length import Learned, Measured
+from benches.solo import Solo
+from swarm.processes import ROOT
+
+from protocol import runfile
+from protocol.environments import TaskSet
+from protocol.settings import write_toml
+
+
+def test_spaces_after_an_answer_are_neither_right_nor_wrong(tmp_path: Path) -> None:
+    """And an answer with its end token leaves room below every budget, so that each can be met exactly."""
+    write_toml(tmp_path / "run.toml", length.tables(), "A run of one task.")
+    tasks = TaskSet(runfile.environments(tmp_path / "run.toml"))
+    for index in range(50):
+        problem = tasks.problem(index)
+        answer = str(problem.entry["answer"])
+        assert len(answer) + 1 <= min(length.BUDGETS) <= max(length.BUDGETS) <= length._NEW_TOKENS_MAX
+        for spaces in (0, 1, 11):
+            assert tasks.score(problem, answer + " " * spaces) == 1
+            assert tasks.score(problem, "5" + answer + " " * spaces) == 0
+
+
+def learned(before: Measured, after: Measured) -> Learned:
+    return Learned(0, before, after, [before.error], [before.task_reward], {})
+
+
+@pytest.mark.parametrize(
+    ("after", "met"),
+    [(Measured(1.4, 0.7), [True, True]), (Measured(1.6, 0.7), [False, True]), (Measured(1.4, 0.5), [True, False])],
+)
+def test_a_third_of_the_error_without_loss_of_reward_is_what_counts(after: Measured, met: list[bool]) -> None:
+    rows = length.rows([learned(Measured(4.5, 0.6), after)])
+    assert [row.met for row in rows] == [*met, None]
+
+
+def test_a_length_for_all_budgets_cannot_pass_for_one_that_was_read() -> None:
+    assert length.blind() == pytest.approx(8 / 3)
+    rows = length.rows([learned(Measured(4.5, 0.6), Measured(length.blind(), 0.6))])
+    assert rows[0].met is False
+
+
+def test_lengths_are_measured_on_every_held_out_problem_with_every_budget(run_file: Path, tmp_path: Path) -> None:
+    with Solo(run_file, tmp_path / "solo") as run:
+        found = length.measure(run)
+        assert found == length.measure(run)
+        assert 0 < found.error < max(length.BUDGETS)
+        run.spec = run.spec.model_copy(update={"sampling": run.spec.sampling.model_copy(update={"max_new_tokens": 1})})
+        assert length.measure(run) == Measured(13.0, 0.0)  # one token each: 9, 13 and 17 from the budgets
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_budgets_are_learned_and_the_task_with_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benches", "length", "--json", "--plot", str(tmp_path / "length.png")]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=800, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["name"]: row["ours"] for row in rows if row["met"] is False} == {}
+    assert [row["goal"] for row in rows] == [3.0, 1.0, 3.0, 1.0, None]
+    assert (tmp_path / "length.png").exists()
