@@ -36,6 +36,7 @@ from node.validator.judge import judge
 from node.validator.rules import sampling
 from protocol import toploc
 from protocol.runspec import Limit, VerificationSpec
+from protocol.sandbox import Sandbox
 from tests.cheats.catalogue import Cheat, catalogue
 from tests.cheats.scene import Scene
 from tests.tiny_run import TinyRun
@@ -46,6 +47,7 @@ _SHORT, _LONG, _CERTAIN = 16, 6, 4  # submissions of each cheat; the last for th
 _MEASURED = ("weights", "drawing")
 _FALSE_ALARM, _POWER = 1e-9, 0.99
 _TAIL = 0.99  # quantile above which a tail is fitted
+_PATIENCE = 600.0  # seconds for an answer of the reader: a machine that is busy with something else is to end no bench
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,16 @@ def _scenes(folder: Path) -> tuple[Scene, Scene]:
     tables = run_file(
         SwarmSettings(), rpc="", contract="0x" + "0" * 40, chain_id=1, run=1, trainer="0x" + "0" * 40, bootnode="", first_block=0
     )  # fmt: skip
-    run = TinyRun.create(folder / "short", make_policy, tables, target=0.2)
+    run = _patient(TinyRun.create(folder / "short", make_policy, tables, target=0.2))
     ages = {"ages": (1, 5, 20, 100), "paper_ages": (5, 100)}
     short = Scene.create(run, folder / "short-scene", **ages)
     tables["spec"]["sampling"] |= {"group_size": 4, "max_new_tokens": 160}
-    other = TinyRun.create(folder / "long", lambda file, policy, **_: _copy(run.model, policy), tables)
+    other = _patient(TinyRun.create(folder / "long", lambda file, policy, **_: _copy(run.model, policy), tables))
     return short, Scene.create(other, folder / "long-scene", **ages, end=0.0)
+
+
+def _patient(run: TinyRun) -> TinyRun:
+    return replace(run, context=replace(run.context, sandbox=Sandbox(run.spec, deadline=_PATIENCE)))
 
 
 def _copy(model: Path, folder: Path) -> None:
