@@ -21,17 +21,11 @@ from platformdirs import user_data_path
 from protocol.errors import ConfigError, LockHeld, PreflightError
 from protocol.identity import Key, load_keystore, read_password, save_keystore
 
-TASKS_VARIABLE = "MURMUR_TASKS"
 PASSWORD_VARIABLE = "MURMUR_PASSWORD"  # noqa: S105  the name of a variable, not a password
 
 
 def default_home(role: str) -> Path:
     return user_data_path("murmuration") / role
-
-
-def tasks_folder() -> Path:
-    """Where the task files of all roles of this machine lie, by digest: they may be large."""
-    return Path(os.environ.get(TASKS_VARIABLE) or user_data_path("murmuration") / "tasks")
 
 
 class Home:

@@ -33,7 +33,7 @@ from protocol.errors import (
     RpcUnavailable,
     Unavailable,
 )
-from protocol.home import TASKS_VARIABLE
+from protocol.folders import TASKS_VARIABLE
 from protocol.hub import HubClient
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service

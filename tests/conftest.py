@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
 from swarm.anvil import Anvil
 
 from tests.tiny_run import TinyRun
@@ -51,6 +55,16 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyRun]:
     """A spec and a tiny policy, shared by all tests that need a model."""
     from trainer.tiny import make_policy
 
-    run = TinyRun.create(tmp_path_factory.mktemp("run"), make_policy)
+    mine = tmp_path_factory.getbasetemp()
+    shared = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "policy"
+
+    def one_for_all_workers(file: Path, folder: Path, **how: Any) -> None:
+        with FileLock(shared.with_suffix(".lock")):
+            if not shared.exists():
+                make_policy(file, shared.with_suffix(".part"), **how)
+                shared.with_suffix(".part").rename(shared)
+        shutil.copytree(shared, folder)
+
+    run = TinyRun.create(tmp_path_factory.mktemp("run"), one_for_all_workers)
     yield run
     run.context.sandbox.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 from eth_abi import encode
 from eth_utils import keccak
@@ -31,6 +33,19 @@ def policy_for(owner: Key, trainer: Key, **changes: object) -> Policy:
     return replace(policy, **changes)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class _Snapshot:
+    what: object
+    id: str
+    runs: str
+    run: int
+    wages: str
+    trainer: Key
+
+
+_snapshots: WeakKeyDictionary[Anvil, list[_Snapshot]] = WeakKeyDictionary()
+
+
 @dataclass
 class World:
     anvil: Anvil
@@ -45,6 +60,36 @@ class World:
 
     @classmethod
     def fresh(cls, anvil: Anvil, spec_digest: bytes = b"\x07" * 32, **policy: object) -> World:
+        """The same world again is Anvil's snapshot of it: whatever was made on `anvil` since is gone."""
+        kept = _snapshots.setdefault(anvil, [])
+        what = (spec_digest, tuple(sorted(policy.items())))
+        at = next((at for at, snapshot in enumerate(kept) if snapshot.what == what), None)
+        if at is None:
+            made = cls.another(anvil, spec_digest, **policy)
+            trainer = made.trainer.key
+        else:
+            snapshot, chain = kept[at], Chain(anvil.rpc, kept[at].runs)
+            del kept[at:]  # Anvil forgets a snapshot with going back to it, and all later ones
+            assert anvil.request("evm_revert", snapshot.id)
+            anvil.advance(max(0, int(time.time()) - chain.block().time))
+            trainer = snapshot.trainer
+            made = cls(
+                anvil,
+                chain,
+                Sender(chain, anvil.bank),
+                Sender(chain, trainer),
+                snapshot.run,
+                spec_digest,
+                snapshot.wages,
+            )
+        kept.append(
+            _Snapshot(what, anvil.request("evm_snapshot"), made.chain.runs.address, made.run, made.wages, trainer)
+        )
+        return made
+
+    @classmethod
+    def another(cls, anvil: Anvil, spec_digest: bytes = b"\x07" * 32, **policy: object) -> World:
+        """Contracts and a run beside those that are there."""
         bank = Sender(Chain(anvil.rpc, None), anvil.bank)
         deployment = deploy(bank, withdrawal_delay=7 * DAY, sink="0x" + "51" * 20)
         chain = Chain(anvil.rpc, deployment.runs)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import math
+import sys
+import threading
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -17,23 +20,24 @@ from typing import Any
 from protocol.errors import ConfigError, VersionMismatch
 from protocol.runspec import EnvironmentSpec
 
-# Dataset -> module whose `eval` is replaced, or None where the verifier evaluates nothing.
-AUDITED: dict[str, str | None] = {
-    "count_bits": None,
-    "lcm": None,
-    "letter_counting": None,
-    "manipulate_matrix": None,
-    "number_filtering": None,
-    "palindrome_generation": None,
-    "rotate_matrix": None,
-    "spell_backward": None,
-    "spiral_matrix": "reasoning_gym.algorithmic.spiral_matrix",
-    "word_sequence_reversal": None,
-    "word_sorting": None,
+# Dataset -> (where in reasoning-gym it is, whether that module's `eval` is replaced; the other verifiers evaluate nothing).
+AUDITED: dict[str, tuple[str, bool]] = {
+    "count_bits": ("arithmetic.count_bits", False),
+    "lcm": ("arithmetic.lcm", False),
+    "letter_counting": ("algorithmic.letter_counting", False),
+    "manipulate_matrix": ("algorithmic.manipulate_matrix", False),
+    "number_filtering": ("algorithmic.number_filtering", False),
+    "palindrome_generation": ("algorithmic.palindrome_generation", False),
+    "rotate_matrix": ("algorithmic.rotate_matrix", False),
+    "spell_backward": ("algorithmic.spell_backward", False),
+    "spiral_matrix": ("algorithmic.spiral_matrix", True),
+    "word_sequence_reversal": ("algorithmic.word_sequence_reversal", False),
+    "word_sorting": ("algorithmic.word_sorting", False),
 }
 """Read for reasoning-gym 0.1.25; another version is refused by `Dataset`."""
 
 AUDITED_VERSION = "0.1.25"
+_importing = threading.Lock()
 
 
 class Dataset:
@@ -42,10 +46,11 @@ class Dataset:
     def __init__(self, spec: EnvironmentSpec, seed: int, size: int | None) -> None:
         """`size` None: unbounded. Raises ConfigError or VersionMismatch when the dataset may not be used here."""
         _require_audited(spec)
-        import reasoning_gym
+        _load(spec.dataset)
+        from reasoning_gym.factory import create_dataset
 
         try:
-            self._data = reasoning_gym.create_dataset(spec.dataset, seed=seed, size=size or 2**31 - 1, **spec.config)
+            self._data = create_dataset(spec.dataset, seed=seed, size=size or 2**31 - 1, **spec.config)
         except (TypeError, ValueError, AssertionError) as error:
             raise ConfigError(f"reasoning-gym refuses the configuration of {spec.dataset}: {error}") from error
 
@@ -77,6 +82,28 @@ def _require_audited(spec: EnvironmentSpec) -> None:
             f"the run wants reasoning-gym {spec.version}; installed is {_installed()}, audited {AUDITED_VERSION}",
             hint=f"install reasoning-gym=={spec.version}",
         )
-    evaluator = AUDITED[spec.dataset]
-    if evaluator is not None:
-        importlib.import_module(evaluator).eval = ast.literal_eval  # type: ignore[attr-defined]
+
+
+@cache
+def _load(dataset: str) -> None:
+    """Imports the module of one dataset, and nothing that was not read.
+
+    The package's own `__init__` imports all its datasets, and with them sympy and matplotlib: two seconds and 80 MB in every
+    process of a role. So the packages above the module are empty while it is imported.
+    """
+    path, evaluates = AUDITED[dataset]
+    with _importing:
+        shells = [
+            name for name in ("reasoning_gym", f"reasoning_gym.{path.partition('.')[0]}") if name not in sys.modules
+        ]
+        for name in shells:
+            found = importlib.util.find_spec(name)
+            assert found is not None
+            sys.modules[name] = importlib.util.module_from_spec(found)
+        try:
+            module = importlib.import_module(f"reasoning_gym.{path}")
+        finally:
+            for name in shells:  # whoever imports the whole package later gets it
+                del sys.modules[name]
+    if evaluates:
+        module.eval = ast.literal_eval  # type: ignore[attr-defined]

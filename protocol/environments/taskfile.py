@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from protocol.environments import answer
 from protocol.errors import ConfigError, HashMismatch, Malformed, MurmurationError, UsageError
-from protocol.home import tasks_folder
+from protocol.folders import tasks_folder
 from protocol.runspec import EnvironmentSpec, TaskFile
 from protocol.sandbox import footer
 

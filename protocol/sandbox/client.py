@@ -26,7 +26,7 @@ import numpy as np
 
 from protocol import rollout
 from protocol.errors import DeadlineExceeded, Malformed, Oversized, Unavailable
-from protocol.home import TASKS_VARIABLE, tasks_folder
+from protocol.folders import TASKS_VARIABLE, tasks_folder
 from protocol.rollout import Header, RolloutFile, Sample, from_columns
 from protocol.runspec import RunSpec
 from protocol.sandbox import wire

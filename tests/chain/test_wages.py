@@ -81,6 +81,6 @@ def test_only_the_wages_of_this_deployment_is_taken(world: World) -> None:
         Wages(world.chain, "0x12")
     with pytest.raises(WrongChain, match="lies"):
         Wages(world.chain, world.chain.bonds.address)
-    elsewhere = World.fresh(world.anvil)
+    elsewhere = World.another(world.anvil)
     with pytest.raises(WrongChain, match="pays for Runs"):
         Wages(Chain(world.anvil.rpc, world.chain.runs.address), elsewhere.wages)

@@ -136,7 +136,7 @@ def test_weights_of_another_run_in_the_same_home_are_replaced(stage: Stage) -> N
     versions = Versions(stage.connection(Key.generate()), stage.home("node").data / "weights")
     before = (versions.folder(other) / "model.safetensors").read_bytes()
     versions.close()
-    world = World.fresh(stage.world.anvil, spec_digest=stage.tiny.spec.digest)
+    world = World.another(stage.world.anvil, spec_digest=stage.tiny.spec.digest)
     second = Stage(world, stage.tiny, stage.folder / "second")
     try:
         published = second.publish()

@@ -150,7 +150,7 @@ def test_a_silent_child_is_killed_at_its_deadline(tiny_run: TinyRun) -> None:
         os.kill(sandbox._process.pid, signal.SIGSTOP)
         sandbox._deadline = 0.5
         with pytest.raises(Unavailable, match="no answer within"):
-            sandbox._ask({"op": "nothing"})
+            sandbox._ask({"op": "nothing"}, attempts=1)
 
 
 def test_a_child_that_takes_no_request_is_killed_at_its_deadline(tiny_run: TinyRun) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,15 +193,37 @@ def test_no_audited_verifier_reaches_pythons_eval() -> None:
     from reasoning_gym.factory import DATASETS
 
     assert reasoning_gym
-    for dataset, module_name in reasoning.AUDITED.items():
+    for dataset, (path, evaluates) in reasoning.AUDITED.items():
         module = DATASETS[dataset][0].__module__
+        assert module == f"reasoning_gym.{path}"
         names = {
             n.id
             for n in ast.walk(ast.parse(Path(importlib.import_module(module).__file__).read_text()))
             if isinstance(n, ast.Name)
         }
         dangerous = names & {"eval", "exec", "compile", "parse_expr", "sympify", "__import__", "pickle"}
-        assert not dangerous or (dangerous == {"eval"} and module == module_name), (dataset, dangerous)
+        assert not dangerous or (dangerous == {"eval"} and evaluates), (dataset, dangerous)
+
+
+def test_only_what_was_audited_is_imported(tmp_path: Path) -> None:
+    """In a process of its own: other tests import the whole package."""
+    program = """
+import sys
+from protocol.environments import reasoning
+for dataset in reasoning.AUDITED:
+    reasoning._load(dataset)
+print(*sorted(name for name in sys.modules if name.startswith("reasoning_gym.") and name.count(".") == 2), *({"sympy", "matplotlib"} & set(sys.modules)))
+import reasoning_gym
+print(reasoning_gym.create_dataset("spiral_matrix", seed=1, size=3).score_answer("[print(1)]", {"answer": "1", "metadata": {"solution": [1]}}))
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    loaded, score = told.splitlines()
+    assert {name for name in loaded.split() if "coaching" not in name} == {
+        f"reasoning_gym.{path}" for path, _ in reasoning.AUDITED.values()
+    }
+    assert float(score) == 0
 
 
 # ---- assignment ----------------------------------------------------------------------------------------------------------
