@@ -247,8 +247,8 @@ def test_wages_without_code_fail(console: Console, anvil: Anvil, addresses: Path
     assert (code, unwell(checks)) == (4, {"code of Wages": "failed", "addresses file": "failed"})
 
 
-def test_a_file_that_mixes_deployments_fails(console: Console, anvil: Anvil, addresses: Path, world: World) -> None:
-    replace(Deployment.load(addresses), wages=world.wages).save(addresses)
+def test_a_file_that_mixes_deployments_fails(console: Console, anvil: Anvil, addresses: Path) -> None:
+    replace(Deployment.load(addresses), wages=World.another(anvil).wages).save(addresses)
     code, checks = doctor(console, "--deployment", addresses, "--rpc", anvil.rpc)
     assert (code, unwell(checks)) == (4, {"addresses file": "failed"})
 

@@ -140,6 +140,7 @@ def _require_no_secrets(live: Live, homes: dict[str, Home]) -> None:
     assert not leaks
 
 
+@pytest.mark.long
 def test_a_node_that_was_killed_between_commit_and_upload_loses_nothing(live: Live) -> None:
     stage = live.stage
     node = stage.seated()

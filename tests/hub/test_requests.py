@@ -159,6 +159,15 @@ def answer_to(connection: socket.socket) -> bytes:
     return answer[:12]
 
 
+def test_an_answer_waits_for_no_acknowledgement() -> None:
+    """Nagle's algorithm would hold the body of every answer back for 40 ms."""
+    with Server(FastAPI(), "127.0.0.1", 0) as server, httpx.Client() as client:
+        client.get(f"http://127.0.0.1:{server.port}/")
+        (connection,) = server._server.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_one_address_cannot_take_all_places() -> None:
     """And what it holds open costs nobody else anything."""
     with Server(FastAPI(), "127.0.0.1", 0, per_address=5) as server, ExitStack() as stack:

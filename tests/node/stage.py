@@ -80,6 +80,7 @@ class LiveHub:
         self.hub = Hub(world.chain, world.run, tiny.spec, index, store, self._database, world.trainer.key)
         self._app = create_app(self.hub, self._database, self._folder / "status.json")
         listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(self._answer, interface="asgi3", log_level="critical", lifespan="off")
         self._server = uvicorn.Server(config)

@@ -242,6 +242,7 @@ def test_memory_is_that_of_all_descendants_at_its_highest() -> None:
     assert 150 << 20 <= memory.peak - before < 400 << 20
 
 
+@pytest.mark.long
 def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "swarm"
     with demo(folder, "--steps", "2", "--no-gain") as first:

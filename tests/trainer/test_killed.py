@@ -42,7 +42,18 @@ def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     yield folder
 
 
-@pytest.mark.parametrize("point", killed.POINTS)
+OFTEN = {
+    "between optimizer steps",
+    "before the checkpoint's name",
+    "between checkpoint and outbox",
+    "writing the version",
+}
+"""Points that the short suite has too: before, in and after the checkpoint, and while its version is made."""
+
+
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=() if point in OFTEN else pytest.mark.long) for point in killed.POINTS]
+)
 def test_a_run_killed_in_any_phase_ends_with_the_same_weights(
     undisturbed: Path, model: Path, tmp_path: Path, point: str
 ) -> None:

@@ -85,6 +85,8 @@ class _Bounded(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        # asyncio sets this on sockets of its own making only; without it an answer's body waits 40 ms for its head's receipt.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._address = self.client[0] if self.client else ""
         if self._has_room():
             self.guests[self._address].add(self)
