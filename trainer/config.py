@@ -164,6 +164,10 @@ class TrainSettings(Settings):
     """Checkpoints of steps divisible by this are kept for good; 0: none."""
     rollout_wait_seconds: float = Field(default=3600, gt=0)
     """Longest wait for a full batch before the trainer gives up, naming what is missing."""
+    rollout_quiet_seconds: float = Field(default=900, gt=0)
+    """After so long without a new group the step is taken with those there are: seats may have no more to give for these weights."""
+    groups_least: int | None = Field(default=None, ge=1)
+    """Fewest groups such a step is taken with; else half of `groups_per_step`, and never less than one per optimizer step."""
     node_share: float = Field(default=0.5, gt=0, le=1)
     """Largest share of a batch that one node may supply; never less than an equal share among those who have supplied any."""
     node_share_wait_seconds: float = Field(default=20, ge=0)
@@ -171,6 +175,18 @@ class TrainSettings(Settings):
     deadlines: DeadlineSettings = DeadlineSettings()
     metrics: MetricSettings = MetricSettings()
     alarms: AlarmSettings = AlarmSettings()
+
+    @model_validator(mode="after")
+    def _least_is_no_more_than_a_batch(self) -> TrainSettings:
+        if self.groups_least is not None and self.groups_least > self.groups_per_step:
+            raise ValueError(f"groups_least is {self.groups_least}, more than groups_per_step, {self.groups_per_step}")
+        return self
+
+    @property
+    def fewest_groups(self) -> int:
+        """Groups that a step is taken with when no more come."""
+        asked = self.groups_least or (self.groups_per_step + 1) // 2
+        return min(self.groups_per_step, max(asked, self.optimizer_steps))
 
 
 class HubSettings(Settings):

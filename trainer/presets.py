@@ -40,6 +40,7 @@ def demo() -> dict[str, Any]:
         "trainer": {
             "model": "policy", "output": "output", "steps": 60, "groups_per_step": 16, "optimizer_steps": 2,
             "pack_tokens": 128, "rows_per_forward": 64, "seed": 0, "evaluate_every": 5, "rollout_wait_seconds": 120,
+            "rollout_quiet_seconds": 30,
             "optimizer": {"lr": 1.5e-4, "warmup_steps": 10},
             "loss": {"entropy": 0.001},
             "kl": {"weight": 0},  # sixty small steps do not stray far; a reference would cost a quarter of the time

@@ -214,17 +214,22 @@ class Trainer:
         """The next batch; None when stopped. Raises DeadlineExceeded when it does not fill in time."""
         needed, started = self._t.groups_per_step, time.monotonic()
         until = started + self._t.rollout_wait_seconds
+        before, risen = 0, started  # groups at the last look, and when they last grew more
         withheld: float | None = None  # since when a batch is full but for the cap per node
         with self._phases("waiting for rollouts", self._t.rollout_wait_seconds + self._t.deadlines.polling):
             while not self._stop.is_set():
                 self._note_evaluation(self._evaluating.take())
                 self._poll()
-                now = time.monotonic()
+                now, have = time.monotonic(), self._source.ready(self._step)
+                risen = now if have > before else risen
+                before = have
+                if self._t.fewest_groups <= have < needed and now >= risen + self._t.rollout_quiet_seconds:
+                    log.warning("step %d: no new group for %.0f s; goes on with %d", self._step, now - risen, have)
+                    needed = have
                 patient = withheld is None or now < withheld + self._t.node_share_wait_seconds
                 batch = self._source.take(self._step, needed, uncapped=not patient)
                 if batch is not None:
                     return batch
-                have = self._source.ready(self._step)
                 withheld = (withheld or now) if have >= needed else None
                 reason = "waiting for other nodes" if withheld else "waiting for rollouts"
                 self._say(reason, have=have, need=needed, seconds=round(now - started, 1))

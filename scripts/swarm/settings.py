@@ -53,7 +53,7 @@ def run_file(settings: SwarmSettings, *, rpc: str, contract: str, chain_id: int,
         "peers": {"listen": "/ip4/127.0.0.1/tcp/0", "bootnodes": [bootnode]},
         "policy": {
             "trainer": trainer, "window": DAY, "appeal": 3600, "vote": 3600, "notice": 60, "grace": 60, "max_units": 1000,
-            "max_per_step": 2, "quorum": 1, "co_signers": 1, "leverage": 10, "strikes": 10, "node_stake": "100",
+            "max_per_step": 3, "quorum": 1, "co_signers": 1, "leverage": 10, "strikes": 10, "node_stake": "100",
             "validator_stake": "500", "penalty": "60", "bond": "10", "fee": "1", "reward": "0.001",
         },
         "spec": tables["spec"],

@@ -199,6 +199,54 @@ def test_nonsense_from_the_hub_does_not_end_the_wait_but_its_deadline_does(
     assert left == []
 
 
+class Shelf:
+    """A source with so many groups, that many more after each look, and a cap that lets all of them be taken."""
+
+    def __init__(self, *counts: int) -> None:
+        self.left, self.now = list(counts), 0
+
+    def poll(self, *, wait: int) -> None:
+        self.now = self.left.pop(0) if self.left else self.now
+
+    def ready(self, step: int) -> int:
+        return self.now
+
+    def take(self, step: int, count: int, *, uncapped: bool) -> list[int] | None:
+        return list(range(count)) if count <= self.now else None
+
+
+@pytest.mark.parametrize(
+    ("counts", "taken"),
+    [
+        ((3, 5, 5, 8), 8),  # full in time
+        ((6, 6, 6, 6), 6),  # two quiet looks, then as it is
+        ((1, 2, 3, 4, 5, 6, 7), 8),  # never quiet for long
+        ((3, 3, 3, 3, 4, 4, 4), 4),  # fewer than half: waits on
+    ],
+)
+def test_a_batch_that_does_not_fill_is_taken_once_nothing_more_comes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...], taken: int
+) -> None:
+    trainer: Any = bench.trainer(
+        groups_per_step=8, rollout_wait_seconds=100, rollout_quiet_seconds=2, optimizer_steps=1
+    )
+    trainer._hub, trainer._source = Idle(), Shelf(*counts, *[8] * (taken == 8))
+    clock = iter(range(1000))
+    monkeypatch.setattr("trainer.train.time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
+    monkeypatch.setattr(trainer, "_say", lambda *_, **__: None)
+    assert len(trainer._wait_for_batch()) == taken
+
+
+def test_too_few_groups_end_the_wait_at_its_deadline(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer: Any = bench.trainer(groups_per_step=8, rollout_wait_seconds=20, rollout_quiet_seconds=2, groups_least=6)
+    trainer._hub, trainer._source = Idle(), Shelf(5)
+    clock = iter(range(1000))
+    monkeypatch.setattr("trainer.train.time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
+    monkeypatch.setattr(trainer, "_say", lambda *_, **__: None)
+    with pytest.raises(DeadlineExceeded, match="only 5 of 8 groups"):
+        trainer._wait_for_batch()
+
+
 def test_an_evaluation_that_hangs_does_not_end_the_training(bench: Bench) -> None:
     class Hanging:
         def evaluate(self, folder: Path) -> Any:
