@@ -132,7 +132,7 @@ def torment(run: TinyRun, folder: Path, *, seed: int, cases: int) -> Counter[str
 
 
 def test_a_mutated_file_is_refused_or_judged_and_never_hurts(run: TinyRun, tmp_path: Path) -> None:
-    outcomes = torment(run, tmp_path, seed=1, cases=600)
+    outcomes = torment(run, tmp_path, seed=1, cases=1500)
     assert outcomes.keys() & {"computation", "sampling", "assignment", "tokens"}
 
 
