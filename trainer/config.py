@@ -151,6 +151,10 @@ class TrainSettings(Settings):
     """Type the model computes in; master weights, logprobs and the optimizer are float32 always."""
     activation_checkpointing: bool = False
     """Recompute the layers in the backward pass: less memory, about a third more time."""
+    kernels: Literal["torch", "liger"] = "torch"
+    """Norms, rotary embedding and gated MLP of the package liger-kernel: less memory on an NVIDIA GPU."""
+    compile_layers: bool = False
+    """Compile each layer with torch.compile: the first step takes minutes, the later ones less on a GPU."""
     seed: int = 0
     threads: int = Field(default=1, ge=1)
     """Torch threads on the CPU."""

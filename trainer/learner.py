@@ -26,6 +26,7 @@ from node.engine.weights import build_model, load_weights, stored_tensors
 from protocol.errors import IntegrityError
 from trainer import loss, tensors
 from trainer.config import TrainSettings
+from trainer.kernels import compile_layers, use_liger
 from trainer.logprobs import require_plain_head
 from trainer.packing import PackedRows, TrainingSample, pack
 from trainer.ranks import Ranks, deal, gathered, is_finite
@@ -128,9 +129,13 @@ class Learner:
         require_plain_head(self.model.config)
         load_weights(self.model, model)
         self.model.train()
+        if settings.kernels == "liger":
+            use_liger(self.model)
         self.policy = Scorer(self.model, settings.compute_dtype)
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        if settings.compile_layers:
+            compile_layers(self.model)
         self.ranks.shard(self.policy)
         o = settings.optimizer
         self.optimizer = torch.optim.AdamW(

@@ -20,6 +20,9 @@ from torch import Tensor
 
 _PROMPT, _NOTHING = 0, -1
 
+Layout = tuple[tuple[tuple[int, ...], ...], ...]
+"""Rows of units of lengths: a prompt's, then those of the completions that follow it. What is left of a row is padding."""
+
 
 @dataclass(frozen=True)
 class TrainingSample:
@@ -43,7 +46,7 @@ class PackedRows:
     """ids, positions [R, W]. unit [R, W]: the unit a token belongs to, −1 for padding. branch [R, W]: 0 for prompts, else the
     number of the completion within its unit. source [N]: index into the flattened rows of the position that predicts a
     completion token; targets [N] its id; advantages [N]; behaviour [N], its claimed logprob, or None where some are not known;
-    sample [N] its index into `samples`; lengths [S] completion tokens.
+    sample [N] its index into `samples`; lengths [S] completion tokens. layout: where all of it lies.
     """
 
     ids: Tensor
@@ -57,6 +60,7 @@ class PackedRows:
     sample: Tensor
     lengths: Tensor
     samples: tuple[TrainingSample, ...]
+    layout: Layout
 
     def to(self, device: torch.device) -> PackedRows:
         """The same on another device."""
@@ -69,8 +73,13 @@ class PackedRows:
         return len(self.targets)
 
     @property
+    def mask_entries(self) -> int:
+        rows, width = self.ids.shape
+        return int(rows * width**2)
+
+    @property
     def mask(self) -> Tensor:
-        """[R, 1, W, W], True where attention goes. Made when asked for: it is far larger than all the rest."""
+        """[R, 1, W, W], True where attention goes. Made when asked for: it may be far larger than all the rest."""
         same = self.unit[:, :, None] == self.unit[:, None, :]
         branch = self.branch[:, None, :]
         seen = (self.branch[:, :, None] == branch) | (branch == _PROMPT)
@@ -162,4 +171,5 @@ def _tensors(rows: list[list[_Unit]]) -> PackedRows:
         sample=torch.from_numpy(np.repeat(np.arange(len(samples)), lengths)),
         lengths=torch.from_numpy(lengths),
         samples=tuple(samples),
+        layout=tuple(tuple((len(u.prompt), *(len(s.completion) for s in u.samples)) for u in row) for row in rows),
     )

@@ -51,7 +51,7 @@ class Ranks:
             return net
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
-        for block in (*_blocks(net), net):
+        for block in (*blocks(net), net):
             # Also the outermost: what it gathered for a look without gradient would be out of date after the next update.
             sharded: FSDPModule = fully_shard(block, mesh=self.mesh, reshard_after_forward=True)
             sharded.set_gradient_divide_factor(1.0)
@@ -136,7 +136,7 @@ def deal(costs: Sequence[float], ranks: int) -> list[list[int]]:
     return [sorted(own) for own in dealt]
 
 
-def _blocks(net: nn.Module) -> list[nn.Module]:
+def blocks(net: nn.Module) -> list[nn.Module]:
     """The modules that a transformers model says must not be split."""
     names: set[str] = set()
     for module in net.modules():

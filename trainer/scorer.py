@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.attention import MASK_ENTRIES_MAX, PACKED
 from trainer.logprobs import token_logprobs
 from trainer.packing import PackedRows
 
@@ -16,14 +17,18 @@ class Scorer(nn.Module):
     def __init__(self, model: Any, compute_dtype: str) -> None:
         """`compute_dtype` is what the model's layers compute in; the head and all that follows are in the weights' own."""
         super().__init__()
+        model.set_attn_implementation(PACKED)
         self.model = model
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
 
     def forward(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
         """Logprob of each completion token and entropy of its distribution, both [N]."""
+        sees: dict[str, Any] = (
+            {"attention_mask": rows.mask} if rows.mask_entries <= MASK_ENTRIES_MAX else {"layout": rows.layout}
+        )
         with self._autocast(rows.ids.device.type):
             hidden = self.model.base_model(
-                input_ids=rows.ids, position_ids=rows.positions, attention_mask=rows.mask, use_cache=False
+                input_ids=rows.ids, position_ids=rows.positions, use_cache=False, **sees
             ).last_hidden_state
         head = self.model.get_output_embeddings()
         return token_logprobs(hidden.flatten(0, 1)[rows.source].to(head.weight.dtype), head, rows.targets)
