@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from protocol.verdict import Details, Outcome, Receipt
 from tests.world import World
 from trainer.config import Layout
 
+log = logging.getLogger(__name__)
 PER_STEP = 16  # as many as the contract allows: groups with equal rewards do not count
 
 
@@ -56,7 +58,8 @@ class Peers:
         while not self._stop.wait(0.05):
             try:
                 self._work()
-            except MurmurationError:
+            except MurmurationError as error:
+                log.warning("%s: %s", type(error).__name__, error)
                 continue  # trainer and hub are killed under our feet; that is what the test is about
             except Exception as error:  # noqa: BLE001  a thread has nobody to raise to; the fixture looks
                 self.failures.append(error)
