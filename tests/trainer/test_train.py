@@ -82,7 +82,7 @@ def run(anvil: Anvil, made: Made, tmp_path: Path) -> Run:
         "trainer": {
             "steps": STEPS, "groups_per_step": 2, "optimizer_steps": 2, "pack_tokens": 64, "rows_per_forward": 8,
             "evaluate_every": 100, "checkpoint_every": CHECKPOINT_EVERY, "rollout_wait_seconds": 60,
-            "optimizer": {"lr": 1e-4, "warmup_steps": 1},
+            "optimizer": {"lr": 2e-5, "warmup_steps": 1},  # more, on rollouts of a lost life, and no group has unequal rewards
         },
         "hub": {"host": "127.0.0.1", "port": 0, "origin_port": 0},
     }  # fmt: skip
