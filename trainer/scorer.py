@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,11 +21,13 @@ class Scorer(nn.Module):
         model.set_attn_implementation(PACKED)
         self.model = model
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
+        # A model with attention of its own says no in a warning; it would ignore a layout, so it gets masks of any size.
+        self._mask_entries_max = MASK_ENTRIES_MAX if model.config._attn_implementation == PACKED else sys.maxsize
 
     def forward(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
         """Logprob of each completion token and entropy of its distribution, both [N]."""
         sees: dict[str, Any] = (
-            {"attention_mask": rows.mask} if rows.mask_entries <= MASK_ENTRIES_MAX else {"layout": rows.layout}
+            {"attention_mask": rows.mask} if rows.mask_entries <= self._mask_entries_max else {"layout": rows.layout}
         )
         with self._autocast(rows.ids.device.type):
             hidden = self.model.base_model(

@@ -68,9 +68,9 @@ def test_a_learner_computes_the_same_of_wide_rows(
 ) -> None:
     groups = [small.group(number) for number in range(6)]
     masked = new_learner(small.settings(activation_checkpointing=checkpointing, lr=1e-3))
-    pieces = new_learner(small.settings(activation_checkpointing=checkpointing, lr=1e-3))
     seen = masked.learn(groups, 0)
     monkeypatch.setattr(scorer, "MASK_ENTRIES_MAX", 0)
+    pieces = new_learner(small.settings(activation_checkpointing=checkpointing, lr=1e-3))
     monkeypatch.setattr(PackedRows, "mask", property(lambda self: pytest.fail("a mask was made")))
     found = pieces.learn(groups, 0)
     assert found.loss == pytest.approx(seen.loss, rel=1e-4, abs=1e-6)
