@@ -121,7 +121,7 @@ class Membership:
             except MurmurationError as error:
                 if not self.problems[known]:
                     log.warning("the bootnode %s went away (%s); trying again", known.address, error)
-                self.problems[known] = str(error)
+                self.problems[known] = str(error) or type(error).__name__
                 return
             answered = True
             self.problems[known] = ""
