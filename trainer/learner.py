@@ -125,17 +125,11 @@ class Learner:
         self._objective = loss.OBJECTIVES[RECIPES[settings.loss.name].objective]
         self._folder = model
         self._reference: Scorer | None = None
-        self.model: Any = build_model(model, torch.float32)
-        require_plain_head(self.model.config)
-        load_weights(self.model, model)
+        self.policy = self._before_training()
+        self.model: Any = self.policy.model
         self.model.train()
-        if settings.kernels == "liger":
-            use_liger(self.model)
-        self.policy = Scorer(self.model, settings.compute_dtype)
         if settings.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        if settings.compile_layers:
-            compile_layers(self.model)
         self.ranks.shard(self.policy)
         o = settings.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -197,11 +191,21 @@ class Learner:
 
     def _load_reference(self) -> Scorer:
         if self._reference is None:
-            reference = build_model(self._folder, torch.float32)
-            load_weights(reference, self._folder)
+            reference = self._before_training()
             reference.requires_grad_(False)
-            return self.ranks.shard(Scorer(reference, self._settings.compute_dtype))
+            return self.ranks.shard(reference)
         return self._reference
+
+    def _before_training(self) -> Scorer:
+        """The model as the run begins with it, whole and on the CPU; policy and reference are computed by the same kernels."""
+        model = build_model(self._folder, torch.float32)
+        require_plain_head(model.config)
+        load_weights(model, self._folder)
+        if self._settings.kernels == "liger":
+            use_liger(model)
+        if self._settings.compile_layers:
+            compile_layers(model)
+        return Scorer(model, self._settings.compute_dtype)
 
     def _update(self, batch: Batch) -> tuple[_Sums, float]:
         """One optimizer step; returns its sums and the gradient's norm. Unless all are finite, nothing was changed."""

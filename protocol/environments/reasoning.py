@@ -88,7 +88,7 @@ def _require_audited(spec: EnvironmentSpec) -> None:
 def _load(dataset: str) -> None:
     """Imports the module of one dataset, and nothing that was not read.
 
-    The package's own `__init__` imports all its datasets, and with them sympy and matplotlib: two seconds and 80 MB in every
+    The package's own `__init__` imports all its datasets, and with them sympy and matplotlib: over a second and 75 MB in every
     process of a role. So the packages above the module are empty while it is imported.
     """
     path, evaluates = AUDITED[dataset]

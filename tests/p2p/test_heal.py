@@ -129,7 +129,7 @@ def test_a_peer_that_falls_silent_without_a_word_is_noticed(network: Network) ->
 
     silent.run_inside(fall_silent, deadline=5, what="falling silent")
 
-    eventually(lambda: connection.muxer.is_dead)
+    eventually(lambda: connection.muxer.is_dead)  # in a second; five were too few beside three long tests on two cores
 
 
 def test_a_question_on_a_connection_that_turns_out_dead_is_asked_again_on_a_new_one(network: Network) -> None:

@@ -97,6 +97,7 @@ def test_a_killed_demo_takes_its_swarm_with_it_and_the_next_one_starts_clean(tmp
         process.wait()
     assert eventually(lambda: not processes_of(folder), within=5), processes_of(folder)
     with demo(folder, "--steps", "2", "--no-gain") as process:
+        # Set up in 40 s; 90 were too few beside three other long tests on two cores.
         assert eventually((folder / "logs/trainer.log").exists, within=240), "everything was set up anew"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.trainer import small
-from trainer import attention, scorer
-from trainer.attention import attend
+from trainer import scorer
+from trainer.attention import MASK_ENTRIES_MAX, attend
 from trainer.learner import Learner
 from trainer.packing import PackedRows, TrainingSample, pack
 
@@ -78,6 +78,12 @@ def test_a_learner_computes_the_same_of_wide_rows(
     assert found.entropy == pytest.approx(seen.entropy, rel=1e-5)
 
 
-def test_rows_of_the_published_width_get_no_mask() -> None:
-    (rows,) = pack(samples_of([(0, 100, 32_668)]), 32_768, 1)
-    assert rows.mask_entries == 2**30 > attention.MASK_ENTRIES_MAX
+def test_a_row_too_wide_for_a_mask_gets_none(
+    new_learner: Callable[..., Learner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rows,) = pack(samples_of([(0, 100, 5_700)]), 5_800, 1)
+    assert rows.mask_entries > MASK_ENTRIES_MAX
+    monkeypatch.setattr(PackedRows, "mask", property(lambda self: pytest.fail("a mask was made")))
+    with torch.no_grad():
+        logprobs, _ = new_learner(small.settings()).policy(rows)
+    assert torch.isfinite(logprobs).all()
