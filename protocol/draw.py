@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from functools import lru_cache
 
 from protocol.errors import HashMismatch, Malformed, ProtocolViolation
@@ -78,19 +79,33 @@ def require_chained(earlier: Details, later: Details, window: int) -> None:
         raise HashMismatch("the later receipt was drawn with a secret that the earlier one does not commit to")
 
 
-def require_drawn(details: Details, revealed: bytes, block_hash: bytes, samples: int, share: float) -> None:
+def revealed(of: Details, later: Details, window: int) -> bytes | None:
+    """The secret that a receipt was drawn with, as a later one of its chain reveals it; None while that is of the same period."""
+    after = period(later.time, window) - period(of.time, window)
+    if after < 1:
+        return None
+    value = bytes.fromhex(later.draw)
+    for _ in range(after - 1):
+        value = hashlib.sha256(value).digest()
+    return value
+
+
+def require_drawn(details: Details, secret: bytes, block_hash: bytes, samples: int, share: float) -> None:
     """Raises unless an accept receipt vouches for every sample that its secret draws.
 
-    `revealed` is the secret of its period; `samples` and `share` are the run spec's. Raises HashMismatch for another
-    secret than the receipt names, ProtocolViolation where a drawn sample is missing, Malformed for anything but an accept.
+    `secret` is that of its period, once it is revealed; `samples` and `share` are the run spec's. Raises HashMismatch for
+    another secret than the receipt names, ProtocolViolation where a drawn sample is missing, Malformed for anything but an accept.
     """
     if details.outcome != Outcome.ACCEPT or details.draw == NO_DRAW:
         raise Malformed("only accept receipts vouch for samples that were drawn")
-    if commitment(revealed).hex() != details.draw:
+    if commitment(secret).hex() != details.draw:
         raise HashMismatch("this is not the secret that the receipt names")
+    require_vouched(details, rows(secret, bytes.fromhex(details.work), block_hash, samples, share))
+
+
+def require_vouched(details: Details, drawn: Iterable[int]) -> None:
+    """Raises ProtocolViolation unless a receipt names all of these samples."""
     vouched = int(details.samples, 16)
-    missing = [
-        r for r in rows(revealed, bytes.fromhex(details.work), block_hash, samples, share) if not vouched >> r & 1
-    ]
+    missing = [row for row in drawn if not vouched >> row & 1]
     if missing:
         raise ProtocolViolation(f"drawn and not checked: samples {', '.join(map(str, missing))}")

@@ -22,6 +22,7 @@ from protocol.calibration import Calibration
 from protocol.canonical import decode
 from protocol.chain.settings import ClientSettings
 from protocol.chain.types import Policy
+from protocol.complaints import complaints
 from protocol.constants import SPEC_BYTES_MAX
 from protocol.environments import taskfile
 from protocol.environments.reasoning import AUDITED_VERSION
@@ -85,8 +86,8 @@ def client(file: Path) -> tuple[ClientSettings, int | None]:
     try:
         settings = ClientSettings.model_validate({k: v for k, v in table.items() if k in ClientSettings.model_fields})
     except ValidationError as error:
-        lines = [f"  chain.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise ConfigError(f"{file} has a wrong [chain]:\n" + "\n".join(lines)) from None
+        lines = complaints(error, ClientSettings, within="chain")
+        raise ConfigError(f"{file} has a wrong [chain]:\n{lines}") from None
     return settings, table.get("chain_id")
 
 
@@ -95,19 +96,19 @@ def read_policy(file: Path) -> PolicyTable:
     try:
         return PolicyTable.model_validate(table)
     except ValidationError as error:
-        lines = [f"  policy.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise ConfigError(f"{file} has a wrong policy:\n" + "\n".join(lines)) from None
+        lines = complaints(error, PolicyTable, within="policy")
+        raise ConfigError(f"{file} has a wrong policy:\n{lines}") from None
 
 
 def complete(file: Path, model: Path) -> RunSpec:
     """The run spec of `file`, with the digests that it leaves out filled in."""
     table = copy.deepcopy(_table(file, "spec"))
-    section = table.setdefault("model", {})
+    section = _section(table, "model", "spec")
     for key, name in (("config", "config.json"), ("tokenizer", "tokenizer.json")):
         section.setdefault(key, _digest_of(model / name))
-    verification = table.setdefault("verification", {})
-    if len(verification.get("calibration", "")) != 64:
-        if "calibration" not in verification:
+    verification = _section(table, "verification", "spec")
+    if len(str(verification.get("calibration", ""))) != 64:
+        if not isinstance(verification.get("calibration"), str):
             raise ConfigError("spec.verification.calibration is not set", hint="name a shipped calibration or a file")
         found = calibration.load(verification["calibration"], file.parent)
         _require_covered(verification["calibration"], found, section)
@@ -142,7 +143,12 @@ def _require_covered(name: str, found: Calibration, model: dict[str, Any]) -> No
 def environments(file: Path) -> list[EnvironmentSpec]:
     """The environments of `file`, completed; for whoever needs the tasks before there is a model."""
     found = []
-    for table in _table(file, "spec").get("environments", []):
+    listed = _table(file, "spec").get("environments", [])
+    if not isinstance(listed, list) or not all(isinstance(table, dict) for table in listed):
+        raise ConfigError(
+            f"spec.environments of {file} is no list of tables", hint="write each as [[spec.environments]]"
+        )
+    for number, table in enumerate(listed):
         defaults = {"package": "reasoning-gym", "version": AUDITED_VERSION, "head": "0" * 64}
         files = {}
         if table.get("package") == "parquet":
@@ -151,8 +157,8 @@ def environments(file: Path) -> list[EnvironmentSpec]:
         try:
             spec = EnvironmentSpec.model_validate({**defaults, **table, **files})
         except ValidationError as error:
-            lines = [f"  environments.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-            raise ConfigError("the run spec is wrong:\n" + "\n".join(lines)) from None
+            lines = complaints(error, EnvironmentSpec, within=f"spec.environments.{number}")
+            raise ConfigError(f"the run spec is wrong:\n{lines}") from None
         found.append(spec if "head" in table else spec.model_copy(update={"head": head_digest(spec)}))
     return found
 
@@ -169,8 +175,8 @@ def sampling(file: Path) -> SamplingSpec:
     try:
         return SamplingSpec.model_validate(_table(file, "spec").get("sampling", {}))
     except ValidationError as error:
-        lines = [f"  sampling.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise ConfigError("the run spec is wrong:\n" + "\n".join(lines)) from None
+        lines = complaints(error, SamplingSpec, within="spec.sampling")
+        raise ConfigError(f"the run spec is wrong:\n{lines}") from None
 
 
 def write_spec(file: Path, spec: RunSpec) -> Path:
@@ -198,7 +204,7 @@ def read_spec(file: Path) -> RunSpec:
 
 def model_folder(file: Path) -> Path:
     """Folder of the policy before training, trainer.model; readable before the run has a chain."""
-    return file.resolve().parent / str(read_toml(file).get("trainer", {}).get("model", "policy"))
+    return file.resolve().parent / str(_section(read_toml(file), "trainer").get("model", "policy"))
 
 
 def _table(file: Path, name: str) -> dict[str, Any]:
@@ -206,6 +212,15 @@ def _table(file: Path, name: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ConfigError(f"{file} has no [{name}] table")
     return table
+
+
+def _section(table: dict[str, Any], name: str, within: str = "") -> dict[str, Any]:
+    """The table called `name` in another one, which may leave it out."""
+    section = table.setdefault(name, {})
+    if not isinstance(section, dict):
+        path = f"{within}.{name}" if within else name
+        raise ConfigError(f"{path} is {section!r} instead of a table", hint=f"write it as [{path}]")
+    return section
 
 
 def _digest_of(path: Path) -> str:

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from protocol import canonical
+from protocol.complaints import complaints
 from protocol.constants import PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX
 from protocol.errors import ConfigError, HashMismatch, Malformed
 
@@ -288,7 +289,7 @@ def from_table(table: dict[str, Any]) -> RunSpec:
     try:
         return RunSpec.model_validate(table)
     except ValidationError as error:
-        raise ConfigError("the run spec is wrong:\n" + _places(error)) from None
+        raise ConfigError("the run spec is wrong:\n" + complaints(error, RunSpec, within="spec")) from None
 
 
 def from_bytes(data: bytes, digest: bytes) -> RunSpec:
@@ -299,8 +300,4 @@ def from_bytes(data: bytes, digest: bytes) -> RunSpec:
     try:
         return RunSpec.model_validate(value)
     except ValidationError as error:
-        raise Malformed("run spec is wrong:\n" + _places(error)) from None
-
-
-def _places(error: ValidationError) -> str:
-    return "\n".join(f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise Malformed("run spec is wrong:\n" + complaints(error, RunSpec)) from None

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from protocol.complaints import complaints
 from protocol.errors import ConfigError, UsageError
 
 PREFIX = "MURMUR_"
@@ -82,7 +83,8 @@ def load(
     try:
         return Loaded(tree.model_validate(nested), origins)
     except ValidationError as error:
-        raise ConfigError("the configuration is wrong:\n" + "\n".join(_complaints(error, origins, file))) from None
+        heading = "the configuration is wrong" + (f" ({file})" if file else "")
+        raise ConfigError(f"{heading}:\n{complaints(error, tree, origins=origins)}") from None
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
@@ -180,13 +182,3 @@ def _from_text(text: str) -> Any:
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _complaints(error: ValidationError, origins: Mapping[str, str], file: Path | None) -> Iterator[str]:
-    for e in error.errors():
-        path = ".".join(map(str, e["loc"]))
-        origin = origins.get(path)
-        if e["type"] == "missing":
-            yield f"  {path} is not set" + (f" in {file}" if file else "")
-        else:
-            yield f"  {path}: {e['msg']}" + (f" ({origin})" if origin else "")

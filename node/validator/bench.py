@@ -6,7 +6,6 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 
 from node.engine import TorchEngine
@@ -45,14 +44,11 @@ class Bench:
         self._engine = TorchEngine(spec.model.compute_dtype, threads=threads)
         self._loaded: bytes | None = None
         self._tokens: Tokens | None = None
-        self._held: dict[int, ExitStack] = {}
         self._passed: set[Ref] = set()
         self._master = journal.secret("prefill", secrets.token_bytes(32))
 
     def close(self) -> None:
         self.context.sandbox.close()
-        for lease in self._held.values():
-            lease.close()
         self._versions.close()
 
     def commitment(self, event: Event, record: Record) -> Commitment:
@@ -75,23 +71,19 @@ class Bench:
             return path
         return path if self._connection.hub.download(root, path, cap=self.context.spec.file_bytes_max) else None
 
-    def hold(self, steps: Iterable[int]) -> None:
-        """Has the versions of these steps here and keeps them, until they are not named any more.
+    def hold(self, steps: Iterable[int], *, fetch: bool) -> None:
+        """Keeps those versions of these steps that are here, until they are not named any more; `fetch` brings the others.
 
-        Whoever waits for a file until the end of its grace time would find its version retired everywhere.
+        Whoever waits for a file until the end of its grace time, or for an appeal, would find its version retired everywhere.
         """
-        wanted = set(steps)
-        for step in self._held.keys() - wanted:
-            self._held.pop(step).close()
-        for step in sorted(wanted - self._held.keys()):
-            try:
-                self._versions.folder(self._connection.chain.publication(self._connection.run, step))
-            except (Unavailable, ProtocolViolation) as error:
-                log.debug("version %d cannot be held: %s", step, error)
-                continue
-            lease = ExitStack()
-            lease.enter_context(self._versions.store.lease(step))
-            self._held[step] = lease
+        wanted = sorted(steps)
+        self._versions.store.want(wanted)
+        for step in wanted if fetch else ():
+            if not self._versions.store.holds(step):
+                try:
+                    self._versions.fetch(self._connection.chain.publication(self._connection.run, step))
+                except (Unavailable, ProtocolViolation) as error:
+                    log.debug("version %d cannot be held: %s", step, error)
 
     def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Details:
         """Judges a work; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running.

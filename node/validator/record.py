@@ -70,6 +70,11 @@ class Record:
         """Who judges; `now` in block time."""
         return frozenset(v for v, until in self._service.items() if until == 0 or now < until)
 
+    @property
+    def ever_validated(self) -> frozenset[str]:
+        """Who has, or had, a validator's seat."""
+        return frozenset(self._service)
+
     def seat(self, node: str) -> str:
         """Name of a node's seat: the first key it had."""
         return self._seats.get(node, node)

@@ -115,16 +115,17 @@ class ValidatorService:
             self._stop.wait(self._c.settings.poll_seconds)
 
     def turn(self) -> bool:
-        """One round: news from chain and hub, at most one judgement, and whatever the court has to do.
+        """One round: news from chain and hub, at most one judgement and one for a jury, and whatever the court has to do.
 
         True when there was something to judge: then the next round may follow at once, and nobody who asks for an opinion
         waits for a long queue.
         """
         self._follow_chain()
+        self._bench.hold(self._open_steps(), fetch=False)
         now = self._now()
         validators = self._record.validators(now)
         reached = self._at_hub(self._follow_hub)
-        judged = reached and (self._judge_one() or self._jury.serve(self._record, now))
+        judged = reached and self._judge(now)
         self._court.decide(self._told, validators, now)
         self._court.challenge(now)
         self._court.settle(now)
@@ -132,7 +133,7 @@ class ValidatorService:
         if reached:
             self._at_hub(lambda: self._court.ask(self._requested)) and self._at_hub(self._court.post)
         if not judged:
-            self._bench.hold(self._open_steps())
+            self._bench.hold(self._open_steps(), fetch=True)
         totals = self._journal.totals()
         counts = {outcome.name.lower(): totals.get(int(outcome), 0) for outcome in Outcome}
         self._home.write_status(state="judging", pending=len(self._tasks), **counts)
@@ -222,6 +223,11 @@ class ValidatorService:
 
     # ---- judging -------------------------------------------------------------------------------------------------------
 
+    def _judge(self, now: int) -> bool:
+        """Judges the next work, and one for a jury besides: no queue shall keep a jury waiting. False when there was neither."""
+        judged = self._judge_one()
+        return self._jury.serve(self._record, now) or judged
+
     def _judge_one(self) -> bool:
         """Judges the next work that is this validator's to judge; False when there is none just now.
 
@@ -253,15 +259,19 @@ class ValidatorService:
         told, serving = self._receipts.get(work, {}), self._record.validators(self._now())
         return {validator: receipt for validator, receipt in told.items() if validator in serving}
 
-    def _open_steps(self) -> list[int]:
-        """The newest steps that works still wait to be judged for, as many as may be kept besides the usual ones."""
-        steps = sorted({task.step for task in self._tasks.values() if self._is_open(task)})
-        return steps[-2 * self._c.spec.versions_kept :]
+    def _open_steps(self) -> set[int]:
+        """Steps whose weights may be needed later: those that works wait to be judged for, and those of open cases, which may
+        be appealed long after everybody has retired the version. Of each the newest, as many as may be kept besides the usual.
+        """
+        waiting = {task.step for task in self._tasks.values() if self._is_open(task)}
+        accused = {ref.step for refs in self._record.cases.values() for ref in refs}
+        most = 2 * self._c.spec.versions_kept
+        return {*sorted(waiting)[-most:], *sorted(accused)[-most:]}
 
     def _attempt(self, task: Task) -> bool:
         """Whether there is a judgement now. Whatever keeps it from being made is logged and tried again, later and later."""
         try:
-            found = self._judge(task)
+            found = self._judge_task(task)
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error):
                 raise
@@ -307,7 +317,7 @@ class ValidatorService:
         newcomer = len(commitment.earlier_roots) < self._c.spec.verification.newcomer_submissions
         return newcomer or task.work in self._requested
 
-    def _judge(self, task: Task, *, in_full: bool = False) -> Details | None:
+    def _judge_task(self, task: Task, *, in_full: bool = False) -> Details | None:
         """The judgement; None while the file may still arrive. Raises what keeps a rule from running."""
         commitment = self._bench.commitment(task.event, self._record)
         path = self._bench.fetch(commitment.ref.root)
@@ -333,7 +343,7 @@ class ValidatorService:
             return None
         try:
             task = Task(event, ref.work_id(self._c.run), self._c.chain.block(event.block).time, time.monotonic())
-            judged = self._judge(task, in_full=True)
+            judged = self._judge_task(task, in_full=True)
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error):
                 raise

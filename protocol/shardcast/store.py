@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -58,7 +58,7 @@ def version_folder(root: Path, step: int) -> Path:
 
 
 class VersionStore:
-    """The newest `keep` versions under `root`; a leased one stays as long as its lease, whatever its age.
+    """The newest `keep` versions under `root`; one that is leased or wanted stays as long as it is, whatever its age.
 
     `reserve` bytes of the disk are never touched. `free_space` tells the free bytes of the disk that holds a folder.
     """
@@ -77,6 +77,7 @@ class VersionStore:
         self._complete, self._drafts, self._retired = (root / name for name in ("complete", "drafts", "retired"))
         self._mutex = Lock()
         self._leases: Counter[int] = Counter()
+        self._wanted: frozenset[int] = frozenset()
         self._drafting: set[int] = set()
         with disk_errors(root):
             for folder in (self._complete, self._drafts, self._retired):
@@ -144,6 +145,13 @@ class VersionStore:
                 self._leases += Counter()  # drops what nobody holds any more
             self.retire()
 
+    def want(self, steps: Iterable[int]) -> None:
+        """From now on, versions of these steps are not retired either, those of an earlier call are; until the store is closed."""
+        wanted = frozenset(steps)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self.retire()
+
     # ---- writing
 
     @contextmanager
@@ -199,9 +207,10 @@ class VersionStore:
         shutil.rmtree(gone, ignore_errors=True)
 
     def retire(self) -> None:
-        """Removes all complete versions but the newest `keep` and the leased."""
+        """Removes all complete versions but the newest `keep`, the leased and the wanted."""
         with self._mutex, disk_errors(self._complete):
-            gone = [self._set_aside(step) for step in self.steps()[: -self._keep] if not self._leases[step]]
+            old = [s for s in self.steps()[: -self._keep] if not self._leases[s] and s not in self._wanted]
+            gone = [self._set_aside(step) for step in old]
         for folder in gone:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -217,11 +226,10 @@ class VersionStore:
         return aside
 
     def _sweep(self) -> None:
-        """Ends what a crash interrupted."""
+        """Ends what a crash interrupted. Old versions stay until the next one comes: whoever wants them has yet to say so."""
         with disk_errors(self._retired):
             for folder in self._retired.iterdir():
                 shutil.rmtree(folder, ignore_errors=True)
-        self.retire()
 
     def _require_young(self, step: int) -> None:
         kept = self.steps()[-self._keep :]

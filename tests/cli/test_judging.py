@@ -117,6 +117,34 @@ def test_replay_of_changed_evidence_ends_with_the_code_for_integrity(kept: Kept)
     assert kept.run("replay", kept.work).code == 8, "nobody signed that"
 
 
+def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_integrity(
+    stage: Stage,  # noqa: F811
+    panel: Panel,  # noqa: F811
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = console.folder / "validator"
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    console.murmur("validator", "init", *init_options(stage.world), "--home", path)
+    monkeypatch.delenv("MURMUR_PASSWORD")  # it signs nothing
+    monkeypatch.setattr("protocol.role.connect", lambda settings, peers, key: nullcontext(stage.connection(key)))
+    shown = console.murmur("validator", "audit", "--home", path)
+    assert (shown.code, shown.out) == (0, "no validator has signed a receipt yet\n")
+    node, service = stage.seated(), panel.seat()
+    stage.publish()
+    stage.submit(node, stage.make(node))
+    rounds(service)
+    shown = console.murmur("validator", "audit", "--home", path)
+    assert (shown.code, f"{service._address}  receipts 1: 1 kept, 0 waiting, 0 broken" in shown.out) == (0, True)
+    monkeypatch.setattr("node.validator.candidate.PrefillPlan.choose", lambda *_: [0])
+    work = stage.submit(node, stage.make(node, 1))
+    rounds(service)
+    shown = console.murmur("validator", "audit", "--home", path)
+    assert (shown.code, f"BROKEN  {work.hex()[:12]}" in shown.out) == (8, True)
+    (told,) = console.murmur("validator", "audit", "--home", path, "--json").json["validators"]
+    assert (told["validator"], told["kept"], [b["work"] for b in told["broken"]]) == (service._address, 1, [work.hex()])
+
+
 def test_rejections_lists_what_was_found_and_what_became_of_it(kept: Kept) -> None:
     (row,) = kept.run("rejections", "--json").json["rejections"]
     told = kept.evidence.receipt.details

@@ -548,6 +548,39 @@ def test_a_jury_votes_again_after_a_restart_and_once_only(stage: Stage, panel: P
     assert panel.case(made.ref).reject == 1
 
 
+def test_a_late_appeal_finds_jurors_that_have_kept_the_weights(stage: Stage, panel: Panel) -> None:
+    """Else whoever waits until the version is retired everywhere would find no quorum, the guilty and the innocent alike."""
+    node, world, liar, key = stage.seated(), stage.world, stage.validator(), stage.validator()
+    stage.publish()
+    juror = panel.start(key)
+    made = stage.make(node)
+    work = stage.submit(node, made)
+    until(lambda: panel.receipts(work), juror, panel.start(liar), what="the verdict that it is honest")
+    panel.start(liar).stop()
+    world.accuse(liar, made.ref)
+    for _ in range(stage.tiny.spec.versions_kept + 1):
+        rounds(juror, count=1)
+        juror._bench._versions.folder(stage.publish())
+        juror = panel.start(key)
+    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
+    until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
+    until(lambda: not juror._bench._versions.store.holds(made.ref.step), juror, what="it keeps the version no longer")
+
+
+def test_a_juror_with_a_queue_of_its_own_votes_all_the_same(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, world, liar = stage.seated(), stage.world, stage.validator()
+    stage.publish()
+    juror = panel.seat()
+    made = stage.make(node)
+    stage.submit(node, made)
+    world.accuse(liar, made.ref)
+    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
+    monkeypatch.setattr(juror, "_judge_one", lambda: True)
+    until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
+
+
 @pytest.mark.parametrize("stage", [{"co_signers": 1}], indirect=True, ids=["with a co-signer"])
 def test_a_conviction_carries_both_signatures(stage: Stage, panel: Panel) -> None:
     node = stage.seated()

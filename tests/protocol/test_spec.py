@@ -98,21 +98,30 @@ def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
         (("sampling", "top_p"), "0", "between"),
         (("sampling", "top_p"), "1.5", "between"),
         (("sampling", "group_size"), 1, "sampling.group_size"),
-        (("sampling", "surprise"), 1, "sampling.surprise"),
+        (("sampling", "surprise"), 1, "unknown setting 'spec.sampling.surprise'$"),
+        (("sampling", "grup_size"), 1, "'spec.sampling.grup_size', did you mean 'group_size'"),
+        (("environments", 0, "datasett"), 1, "'spec.environments.0.datasett', did you mean 'dataset'"),
+        (("verification", "sampling"), {"sof": 1}, "unknown setting 'spec.verification.sampling.sof'"),
+        (("sampling", "prompt_template"), "no place for it", r"^  spec.sampling: prompt_template must hold"),
+        (("environments",), {"dataset": "simple_equations"}, "no list of tables"),
+        (("environments",), ["simple_equations"], "no list of tables"),
+        (("model",), "qwen", "spec.model is 'qwen' instead of a table"),
+        (("verification",), 1, "spec.verification is 1 instead of a table"),
+        (("verification", "calibration"), {}, "calibration is not set"),
         (("max_lag",), -1, "max_lag"),
         (("name",), "No Spaces", "name"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_place(
-    tmp_path: Path, tiny_run: TinyRun, path: tuple[str, ...], value: Any, complaint: str
+    tmp_path: Path, tiny_run: TinyRun, path: tuple[str | int, ...], value: Any, complaint: str
 ) -> None:
     tables = run_tables()
-    place = tables["spec"]
+    place: Any = tables["spec"]
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
     write_toml(tmp_path / "run.toml", tables, "x")
-    with pytest.raises(ConfigError, match=complaint):
+    with pytest.raises(ConfigError, match=f"(?m){complaint}"):
         runfile.complete(tmp_path / "run.toml", tiny_run.model)
 
 

@@ -85,6 +85,20 @@ def test_a_leased_version_stays_until_its_last_lease_ends(cast: Cast) -> None:
     assert store.steps() == (3,)
 
 
+def test_what_is_wanted_stays_also_over_a_restart_until_it_is_wanted_no_more(cast: Cast) -> None:
+    with VersionStore(cast.root / "s", 1, reserve=0) as store:
+        put(store, 0)
+        store.want([0, 7])
+        put(store, 1)
+    store = cast.store("s", keep=1)
+    assert store.steps() == (0, 1), "whoever wants it has had no time to say so"
+    store.want([0])
+    put(store, 2)
+    assert store.steps() == (0, 2)
+    store.want([])
+    assert store.steps() == (2,)
+
+
 def test_a_lease_ends_with_its_block_even_when_that_fails(cast: Cast) -> None:
     store = cast.store("s", keep=1)
     put(store, 1)

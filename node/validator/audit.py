@@ -1,0 +1,125 @@
+"""Whether validators looked at the samples they drew: what the hub's receipts and the chain show to anyone (protocol/draw.py).
+
+It does not judge works again, and what it finds has no consequence on chain: a receipt that lacks a drawn sample vouches for
+less than it should, and whoever runs the run decides about its validators. A hub may keep receipts to itself: what is found
+broken is, what is not found may be hidden.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from node.validator.record import Record, work_id
+from protocol import draw
+from protocol.chain.events import Event
+from protocol.errors import HashMismatch, Oversized, ProtocolViolation
+from protocol.role import Connection
+from protocol.runspec import RunSpec
+from protocol.verdict import Details, Outcome, Receipt
+
+log = logging.getLogger("validator")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A receipt that breaks a promise, and which."""
+
+    work: str
+    time: int
+    reason: str
+
+
+@dataclass
+class Audited:
+    """What one validator's receipts show; counts of receipts."""
+
+    receipts: int = 0
+    kept: int = 0
+    """Accepts that vouch for every sample their secret drew."""
+    waiting: int = 0
+    """Accepts whose secret nobody can know yet: their validator has signed nothing in a later period."""
+    unknown: int = 0
+    """Accepts of works whose commitment is not in the index."""
+    broken: list[Broken] = field(default_factory=list)
+
+
+def read_receipts(connection: Connection, most: int) -> list[Receipt]:
+    """What the hub lists, without what is no receipt. Raises Oversized above `most` entries: a listing may never end."""
+    found: list[Receipt] = []
+    cursor = seen = 0
+    while page := list(connection.hub.receipts(cursor)):
+        cursor, seen = page[-1][0], seen + len(page)
+        if seen > most:
+            raise Oversized(f"the hub lists more than the {most} receipts that there can be")
+        for _, data in page:
+            try:
+                found.append(Receipt.parse(data, connection.chain.domain, connection.run))
+            except ProtocolViolation as error:
+                log.warning("the hub lists a receipt that is none: %s", error)
+    return found
+
+
+def audit(receipts: Iterable[Receipt], record: Record, spec: RunSpec, window: int) -> dict[str, Audited]:
+    """By validator, of all that ever had a seat in the run; `window` in seconds, as the run's policy has it."""
+    told: dict[str, list[Details]] = defaultdict(list)
+    for receipt in receipts:
+        if receipt.validator in record.ever_validated:
+            told[receipt.validator].append(receipt.details)
+    commitments = {work_id(event.data).hex(): event for event in record.works()}
+    return {
+        validator: _audit(sorted(told[validator], key=lambda d: d.time), commitments, record, spec, window)
+        for validator in sorted(told)
+    }
+
+
+def _audit(
+    details: list[Details], commitments: Mapping[str, Event], record: Record, spec: RunSpec, window: int
+) -> Audited:
+    found = Audited(receipts=len(details))
+    for chained in _chains([d for d in details if d.draw != draw.NO_DRAW], window, found):
+        for d in chained:
+            if d.outcome != Outcome.ACCEPT:
+                continue
+            event = commitments.get(d.work)
+            if event is None:
+                found.unknown += 1
+                continue
+            is_newcomer = len(record.earlier_roots(event)) < spec.verification.newcomer_submissions
+            share = 1.0 if is_newcomer else float(spec.verification.prefill_share)
+            secret = draw.revealed(d, chained[-1], window)
+            try:
+                if share >= 1:
+                    draw.require_vouched(d, range(spec.samples))
+                elif secret is None:
+                    found.waiting += 1
+                    continue
+                else:
+                    draw.require_drawn(d, secret, event.block_hash, spec.samples, share)
+            except ProtocolViolation as error:
+                found.broken.append(Broken(d.work, d.time, str(error)))
+            else:
+                found.kept += 1
+    return found
+
+
+def _chains(details: list[Details], window: int, found: Audited) -> Iterator[list[Details]]:
+    """One validator's receipts, oldest first, cut where a secret is not of the chain before it; cuts are `broken`."""
+    chained: list[Details] = []
+    for d in details:
+        if chained:
+            try:
+                draw.require_chained(chained[-1], d, window)
+            except HashMismatch as error:
+                found.broken.append(Broken(d.work, d.time, str(error)))
+            except ProtocolViolation:  # the next chain of its master secret, which begins every PERIODS
+                pass
+            else:
+                chained.append(d)
+                continue
+            yield chained
+        chained = [d]
+    if chained:
+        yield chained

@@ -1,0 +1,52 @@
+"""What is wrong with a table or document, a line for each place: pydantic finds it, this says it to people."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+
+def complaints(
+    error: ValidationError, tree: type[BaseModel], *, within: str = "", origins: Mapping[str, str] | None = None
+) -> str:
+    """Lines of the dotted path below `within`, what is wrong there, and of `origins` where that value came from.
+
+    `tree` is the model that was validated. Of a key that it does not hold, the nearest one is named that it does.
+    """
+    return "\n".join(f"  {line}" for line in _lines(error, tree, within, origins or {}))
+
+
+def _lines(error: ValidationError, tree: type[BaseModel], within: str, origins: Mapping[str, str]) -> Iterator[str]:
+    for e in error.errors(include_url=False, include_input=False):
+        place = e["loc"]
+        path = ".".join(map(str, (within, *place) if within else place))
+        origin = f" ({origins[path]})" if path in origins else ""
+        if e["type"] == "missing":
+            yield f"{path} is not set"
+        elif e["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(place[-1]), _keys(tree, place[:-1]), 1, 0.5)
+            yield f"unknown setting {path!r}{origin}" + (f", did you mean {near[0]!r}?" if near else "")
+        else:
+            # What a validator of ours raised is told as it said it, without pydantic's name for the kind.
+            said = e["ctx"]["error"] if e["type"] in ("value_error", "assertion_error") else e["msg"]
+            yield f"{path}: {said}{origin}" if path else str(said)
+
+
+def _keys(tree: type[BaseModel], place: tuple[Any, ...]) -> list[str]:
+    """The keys of the model at `place`: of those that a list or an optional field may hold, as well."""
+    models = [tree]
+    for key in place:
+        if isinstance(key, str):
+            fields = [model.model_fields[key] for model in models if key in model.model_fields]
+            models = [model for field in fields for model in _models_in(field.annotation)]
+    return [name for model in models for name in model.model_fields]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
