@@ -57,10 +57,10 @@ def replayed_proofs(scene: Scene, sequence: int) -> Candidate:
 
 @cheat("computation")
 def one_replayed_proof(scene: Scene, sequence: int) -> Candidate:
-    """The proof of an answer's first chunk is that of another answer."""
+    """The proof of an answer's first chunk is that of an answer to another prompt; among answers to one prompt some are alike."""
     samples = scene.honest(sequence).file.samples
     row = scene.longest(sequence)
-    others = [sample for r, sample in enumerate(samples) if r != row]
+    others = [sample for sample in samples if list(sample.prompt) != list(samples[row].prompt)]
     first = max(others, key=lambda sample: len(sample.completion)).proofs[0]
     return scene.with_row(sequence, row, lambda s: replace(s, proofs=(first, *s.proofs[1:])))
 
