@@ -13,6 +13,7 @@ from node.validator.candidate import Candidate, Commitment, PrefillPlan, RunCont
 from node.validator.journal import Journal
 from node.validator.judge import details, judge
 from node.validator.record import Record, ref_of
+from node.validator.rests import Rests
 from node.validator.rules import CHEAP
 from node.versions import Versions
 from protocol import draw
@@ -26,6 +27,8 @@ from protocol.tokens import Tokens
 from protocol.verdict import Details, Finding
 
 log = logging.getLogger("validator")
+
+_UNHELD_SECONDS = 60.0  # until a version that could not be had is asked for again, to be kept
 
 
 class Bench:
@@ -45,6 +48,7 @@ class Bench:
         self._loaded: bytes | None = None
         self._tokens: Tokens | None = None
         self._passed: set[Ref] = set()
+        self._unheld = Rests(_UNHELD_SECONDS)
         self._master = journal.secret("prefill", secrets.token_bytes(32))
 
     def close(self) -> None:
@@ -79,11 +83,12 @@ class Bench:
         wanted = sorted(steps)
         self._versions.store.want(wanted)
         for step in wanted if fetch else ():
-            if not self._versions.store.holds(step):
+            if step not in self._unheld and not self._versions.store.holds(step):
                 try:
                     self._versions.fetch(self._connection.chain.publication(self._connection.run, step))
                 except (Unavailable, ProtocolViolation) as error:
                     log.debug("version %d cannot be held: %s", step, error)
+                    self._unheld.add(step)
 
     def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Details:
         """Judges a work; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running.
