@@ -4,7 +4,7 @@ The noise of a token is at most NOISE_MAX, so one whose logit lies further than 
 cannot be the draw; Philox counts, so the noise of the others costs nothing but their own. Of their words most are too
 large to win, which the bound G ≤ -ln(v) tells without a logarithm of theirs. What is left, a handful, is computed in float64.
 
-Rows of logits are visited one at a time on the CPU: each fits its cache, and no float32 copy of all of them is made. Does not
+Rows of logits are visited few at a time on the CPU, so that they fit its cache and no float32 copy of all of them is made. Does not
 cover: top_p over a nearly flat distribution in less than a sort of the vocabulary.
 
 Shapes: B rows, V vocabulary, N blocks of four tokens.
@@ -27,6 +27,8 @@ from protocol.sampling import NOISE_MAX, TokenScores
 
 _BLOCKS = 1 << 14
 """Blocks whose words are made at once: their arrays stay in a CPU's cache."""
+_CACHED = 1 << 15
+"""Logits that stay in a CPU's cache while they are gone through several times; one row of a large vocabulary all the same."""
 _HEAD = 256
 """Ranks that are sorted at first where `top_p` has to find its cut."""
 
@@ -107,7 +109,7 @@ def _slabs(logits_BV: Tensor) -> Iterator[tuple[int, Tensor]]:
 
     They stand in the same memory each time, and are free to be overwritten.
     """
-    step = 1 if logits_BV.device.type == "cpu" else len(logits_BV)
+    step = max(1, _CACHED // logits_BV.shape[1]) if logits_BV.device.type == "cpu" else len(logits_BV)
     slab = torch.empty_like(logits_BV[:step], dtype=torch.float32)
     for start in range(0, len(logits_BV), step):
         yield start, slab.copy_(logits_BV[start : start + step])
