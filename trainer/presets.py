@@ -42,7 +42,7 @@ def demo() -> dict[str, Any]:
             "pack_tokens": 128, "rows_per_forward": 64, "seed": 0, "evaluate_every": 5, "rollout_wait_seconds": 120,
             "rollout_quiet_seconds": 30,
             "optimizer": {"lr": 1.5e-4, "warmup_steps": 10},
-            # At this learning rate a version is far from the one before: uncorrected, runs on rollouts two versions old break in.
+            # At this learning rate a version is far from the one before: uncorrected, runs on rollouts two versions old may collapse.
             "loss": {"entropy": 0.001, "correction": "truncate"},
             "kl": {"weight": 0},  # sixty small steps do not stray far; a reference would cost a quarter of the time
         },
