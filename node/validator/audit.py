@@ -22,6 +22,9 @@ from protocol.verdict import Details, Outcome, Receipt
 
 log = logging.getLogger("validator")
 
+UNSEEN_MOST = 1 << 14
+"""Receipts that a hub may list of works newer than the blocks that were read: these lie some confirmations behind."""
+
 
 @dataclass(frozen=True)
 class Broken:
@@ -42,7 +45,7 @@ class Audited:
     waiting: int = 0
     """Accepts whose secret nobody can know yet: their validator has signed nothing in a later period."""
     unknown: int = 0
-    """Accepts of works whose commitment is not in the index."""
+    """Accepts of works whose commitment is not in the index, or not yet."""
     broken: list[Broken] = field(default_factory=list)
 
 

@@ -215,8 +215,8 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
 
     Reads the receipts at the hub and the chain, and judges nothing again. Exit code 8 where a receipt breaks its promise.
     """
+    from node.validator.audit import UNSEEN_MOST, read_receipts
     from node.validator.audit import audit as audit_all
-    from node.validator.audit import read_receipts
     from node.validator.record import Record
     from protocol.identity import Key
     from protocol.role import connect
@@ -230,7 +230,7 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         index = connection.index()
         index.poll()
         record = Record(index, connection.run)
-        most = len(record.works()) * len(record.ever_validated)  # the first word of each on each stands
+        most = len(record.works()) * len(record.ever_validated) + UNSEEN_MOST  # the first word of each on each stands
         found = audit_all(read_receipts(connection, most), record, connection.spec, connection.policy.window)
     data = {"validators": [{"validator": validator} | asdict(audited) for validator, audited in found.items()]}
 
@@ -238,12 +238,14 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         if not found:
             typer.echo("no validator has signed a receipt yet")
         for validator, audited in found.items():
-            counts = f"{audited.kept} kept, {audited.waiting} waiting, {len(audited.broken)} broken"
+            counts = f"{audited.kept} kept, {audited.waiting} waiting, {audited.unknown} unknown, {len(audited.broken)} broken"
             typer.echo(f"{validator}  receipts {audited.receipts}: {counts}")
             for broken in audited.broken:
                 typer.echo(f"  BROKEN  {broken.work[:12]}  {broken.reason}")
         if any(audited.waiting for audited in found.values()):
             typer.echo("waiting: a draw can be checked when its validator has signed a receipt of a later period")
+        if any(audited.unknown for audited in found.values()):
+            typer.echo("unknown: no commitment to this work is confirmed on chain; the newest may be by and by")
 
     emit(data, as_json, text)
     if any(audited.broken for audited in found.values()):

@@ -121,7 +121,8 @@ class ValidatorService:
         waits for a long queue.
         """
         self._follow_chain()
-        self._bench.hold(self._open_steps(), fetch=False)
+        steps = self._open_steps()
+        self._bench.hold(steps, fetch=False)
         now = self._now()
         validators = self._record.validators(now)
         reached = self._at_hub(self._follow_hub)
@@ -133,7 +134,7 @@ class ValidatorService:
         if reached:
             self._at_hub(lambda: self._court.ask(self._requested)) and self._at_hub(self._court.post)
         if not judged:
-            self._bench.hold(self._open_steps(), fetch=True)
+            self._bench.hold(steps, fetch=True)
         totals = self._journal.totals()
         counts = {outcome.name.lower(): totals.get(int(outcome), 0) for outcome in Outcome}
         self._home.write_status(state="judging", pending=len(self._tasks), **counts)

@@ -135,7 +135,10 @@ def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_in
     stage.submit(node, stage.make(node))
     rounds(service)
     shown = console.murmur("validator", "audit", "--home", path)
-    assert (shown.code, f"{service._address}  receipts 1: 1 kept, 0 waiting, 0 broken" in shown.out) == (0, True)
+    assert (shown.code, f"{service._address}  receipts 1: 1 kept, 0 waiting, 0 unknown, 0 broken" in shown.out) == (
+        0,
+        True,
+    )
     monkeypatch.setattr("node.validator.candidate.PrefillPlan.choose", lambda *_: [0])
     work = stage.submit(node, stage.make(node, 1))
     rounds(service)

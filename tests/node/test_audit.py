@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -90,12 +91,13 @@ def test_a_secret_of_ones_choice_breaks_with_what_was_committed_to(stage: Stage,
 
 def test_strangers_and_works_that_nobody_committed_to_are_told_apart(stage: Stage, panel: Panel) -> None:
     node, service = stage.seated(), panel.seat()
-    told = judged(stage, node, service)
-    stranger = Receipt.issue(told.details, Key.generate(), stage.world.chain.domain)
-    index = EventIndex(stage.world.chain, first_block=stage.world.chain.block().number + 1)
-    window = stage.world.chain.policy(stage.world.run).window
-    assert audit([stranger], Record(index, stage.world.run), stage.tiny.spec, window) == {}
+    told, domain = judged(stage, node, service).details, stage.world.chain.domain
+    stranger = Receipt.issue(told, Key.generate(), domain)
     assert audited(stage, stage.tiny.spec, [stranger]) == {}
+    ref = replace(told.ref, sequence=9)
+    nowhere = replace(told, sequence=9, work=ref.work_id(stage.world.run).hex())
+    found = audited(stage, stage.tiny.spec, [Receipt.issue(nowhere, service._c.key, domain)])
+    assert found == {service._address: Audited(receipts=1, unknown=1)}
 
 
 def test_what_is_no_receipt_is_skipped_and_a_listing_without_end_is_left(stage: Stage, panel: Panel) -> None:
