@@ -213,19 +213,19 @@ def test_what_a_liar_was_sending_besides_is_not_taken_any_more(cast: Cast) -> No
     files = {"model": cast.bytes(60 * CHUNK)}
     manifest, origin = cast.origin(files)
     client = cast.client(streams=2, timeouts=Timeouts())
-    is_sending = threading.Event()
+    is_first, is_long, is_sending = threading.Lock(), threading.Lock(), threading.Event()
 
     def lie_beside_a_long_answer(request: Request) -> None:
-        if len(faulty.file_requests) == 1:
+        if is_first.acquire(blocking=False):
             request.serve()  # makes it known as fast, so that it is asked for many chunks at once
-        elif len(request.body) > CHUNK and not is_sending.is_set():
+        elif len(request.body) > CHUNK and is_long.acquire(blocking=False):
             request.send(request.head() + request.body[:CHUNK])
             is_sending.set()
             wait_until(lambda: bool(client.statistics.violations))
             request.send(request.body[CHUNK:])
         else:
             assert is_sending.wait(DEADLINE)
-            faults.flip_a_bit(request)
+            request.send(request.head() + bytes([request.body[0] ^ 1]) + request.body[1:])  # no honest chunk goes before
 
     signed = origin.store.manifest(1)
     faulty = cast.scripted(signed, files, lie_beside_a_long_answer)
