@@ -90,7 +90,7 @@ class Connection:
                 self._fetch_tasks(file, sandbox)
 
     def _fetch_tasks(self, file: TaskFile, sandbox: Sandbox) -> None:
-        arriving = partial_of(f"{file.sha256}.parquet")
+        arriving = partial_of(f"{file.sha256}{file.suffix}")
         if shutil.disk_usage(arriving.parent).free < file.size + _SPARE_BYTES:
             raise PreflightError(
                 f"no room for a task file of {file.size >> 20} MiB in {arriving.parent}",

@@ -24,7 +24,7 @@ from protocol.chain.settings import ClientSettings
 from protocol.chain.types import Policy
 from protocol.complaints import complaints
 from protocol.constants import SPEC_BYTES_MAX
-from protocol.environments import taskfile
+from protocol.environments import selection, taskfile
 from protocol.environments.reasoning import AUDITED_VERSION
 from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, MurmurationError
@@ -142,25 +142,30 @@ def _require_covered(name: str, found: Calibration, model: dict[str, Any]) -> No
 
 def environments(file: Path) -> list[EnvironmentSpec]:
     """The environments of `file`, completed; for whoever needs the tasks before there is a model."""
-    found = []
     listed = _table(file, "spec").get("environments", [])
     if not isinstance(listed, list) or not all(isinstance(table, dict) for table in listed):
         raise ConfigError(
             f"spec.environments of {file} is no list of tables", hint="write each as [[spec.environments]]"
         )
-    for number, table in enumerate(listed):
-        defaults = {"package": "reasoning-gym", "version": AUDITED_VERSION, "head": "0" * 64}
-        files = {}
-        if table.get("package") == "parquet":
-            defaults = _FILE_DEFAULTS
-            files = {"files": _task_files(table.get("files"), file.resolve().parent)}
-        try:
-            spec = EnvironmentSpec.model_validate({**defaults, **table, **files})
-        except ValidationError as error:
-            lines = complaints(error, EnvironmentSpec, within=f"spec.environments.{number}")
-            raise ConfigError(f"the run spec is wrong:\n{lines}") from None
-        found.append(spec if "head" in table else spec.model_copy(update={"head": head_digest(spec)}))
-    return found
+    return [_environment(table, number, file.resolve().parent) for number, table in enumerate(listed)]
+
+
+def _environment(table: dict[str, Any], number: int, beside: Path) -> EnvironmentSpec:
+    defaults = {"package": "reasoning-gym", "version": AUDITED_VERSION, "head": "0" * 64}
+    paths: dict[str, Any] = {}
+    if table.get("package") == "parquet":
+        defaults = _FILE_DEFAULTS
+        paths["files"] = _task_files(table.get("files"), beside)
+    if isinstance(table.get("kept"), str):
+        paths["kept"] = None
+    try:
+        spec = EnvironmentSpec.model_validate({**defaults, **table, **paths})
+    except ValidationError as error:
+        lines = complaints(error, EnvironmentSpec, within=f"spec.environments.{number}")
+        raise ConfigError(f"the run spec is wrong:\n{lines}") from None
+    if "kept" in paths:
+        spec = spec.model_copy(update={"kept": selection.add(beside / table["kept"], spec)})
+    return spec if "head" in table else spec.model_copy(update={"head": head_digest(spec)})
 
 
 def _task_files(listed: Any, beside: Path) -> Any:

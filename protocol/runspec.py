@@ -7,7 +7,9 @@ wrong type or a value out of range is refused with its place and what was expect
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from pydantic import (
@@ -89,12 +91,19 @@ class TaskFile(Part):
     rows: int = Field(gt=0, lt=2**31)
     size: int = Field(gt=0, lt=2**44)
     """Bytes."""
+    suffix: ClassVar[str] = ".parquet"
+
+
+class Selection(TaskFile):
+    """What the offline filter kept (protocol/environments/selection.py); `rows` are problems of this environment."""
+
+    suffix: ClassVar[str] = ".json"
 
 
 class EnvironmentSpec(Part):
     """One task set, named so that all parties draw the very same problems: procedural, or the rows of files."""
 
-    OMITTED = frozenset({"files"})
+    OMITTED = frozenset({"files", "kept"})
 
     package: Literal["reasoning-gym", "parquet"]
     """Package that draws the problems; "parquet": they are the rows of `files`."""
@@ -105,8 +114,11 @@ class EnvironmentSpec(Part):
     config: dict[str, ConfigValue] = {}
     files: list[TaskFile] = Field(default=[], max_length=256)
     """In run.toml: their paths. The first `size` rows are trained on, the last `held_out_size` held out; seeds are 0."""
+    kept: Selection | None = None
+    """In run.toml: the path of what `murmur trainer filter` wrote. Only what it kept, out of the first `size`, is trained on."""
     seed: int = Field(ge=0, lt=2**62)
     size: int = Field(gt=0, lt=2**31)
+    """Training problems, before `kept` chooses of them."""
     head: HexDigest
     """SHA-256 of the first 256 problems (fewer if the set is smaller); each party checks it before it starts."""
     exact: bool
@@ -127,7 +139,19 @@ class EnvironmentSpec(Part):
             raise ValueError('package "parquet" has version "1", no config and no seeds')
         elif self.size + self.held_out_size > rows:
             raise ValueError(f"{self.size} + {self.held_out_size} problems in files of {rows} rows")
+        if self.kept is not None and self.kept.rows > self.size:
+            raise ValueError(f"{self.kept.rows} problems kept of {self.size}")
         return self
+
+    @property
+    def problems(self) -> int:
+        """Number of the training problems."""
+        return self.size if self.kept is None else self.kept.rows
+
+
+def starts(environments: Sequence[EnvironmentSpec]) -> list[int]:
+    """The number of each environment's first training problem in the run, and last the number of all."""
+    return [0, *accumulate(environment.problems for environment in environments)]
 
 
 class SamplingSpec(Part):
@@ -271,7 +295,8 @@ class RunSpec(Part):
 
     @property
     def task_files(self) -> list[TaskFile]:
-        return [file for environment in self.environments for file in environment.files]
+        kept = [environment.kept for environment in self.environments if environment.kept is not None]
+        return [*(file for environment in self.environments for file in environment.files), *kept]
 
     @property
     def versions_kept(self) -> int:

@@ -24,6 +24,7 @@ from trainer.config import Layout, RunSettings, load_run
 
 if TYPE_CHECKING:
     from trainer.comparison import Interval, Row
+    from trainer.filter import Filtered
     from trainer.ranks import Ranks
 
 app = group("Train the policy from validated rollouts, and run the hub that collects them.")
@@ -195,7 +196,7 @@ def export(
 @app.command("filter")
 def filter_(
     file: File,
-    out: Annotated[Path, typer.Argument(help="The task file to write; what is done so far lies beside it.")],
+    out: Annotated[Path, typer.Argument(help="The JSON file to write; what is done so far lies beside it.")],
     model: Annotated[Path | None, typer.Option(help="Folder of the model that tries; else the run's policy.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Tries per problem.")] = 8,
     problems: Annotated[int, typer.Option(min=1, help="Problems of each environment that are tried.")] = 1000,
@@ -215,10 +216,17 @@ def filter_(
     work = OfflineFilter(spec, folder, samples=samples, problems=problems, threads=threads)
     with _progress("problems", work.total) as advance:
         made = work.run(out, band, advance)
-    emit(
-        asdict(made),
-        as_json,
-        lambda: typer.echo(f"{made.kept} of {made.tried} problems kept in {made.file}, {made.digest}"),
+    emit(asdict(made), as_json, lambda: _show_filtered(made, path))
+
+
+def _show_filtered(made: Filtered, run_file: Path) -> None:
+    typer.echo(f"{sum(made.kept.values())} of {made.tried} problems kept in {made.file}, SHA-256 {made.digest}")
+    for name, number in made.kept.items():
+        typer.echo(f"  {name}  {number}")
+    typer.echo(
+        f'To train on these only, write kept = "PATH" into each [[spec.environments]] of {run_file} before the run is '
+        "created; PATH is relative to that file.",
+        err=True,
     )
 
 

@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ from protocol.chain.types import Ref
 from protocol.errors import Malformed, ProtocolViolation, Unavailable
 from protocol.hub import HubClient
 from protocol.rollout import Sample
-from protocol.runspec import RunSpec
+from protocol.runspec import RunSpec, starts
 from protocol.sandbox import Reading, Sandbox
 from protocol.verdict import Outcome, Receipt
 from trainer import advantage
@@ -99,7 +98,7 @@ class RolloutSource:
         self._bounds = bounds
         self._node_share = node_share
         self._environments = names_of(environment.dataset for environment in spec.environments)
-        self._starts = [0, *accumulate(environment.size for environment in spec.environments)]
+        self._starts = starts(spec.environments)
         self._oldest = 0
         self._service: dict[str, int] = {}  # validator → end of service in block time, 0: none in sight
         self._works: dict[bytes, _Work] = {}

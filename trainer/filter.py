@@ -5,7 +5,8 @@
 Problems that are always or never solved teach nothing. INTELLECT-2 kept those that a 7B model solved in 12.5 to 50 % of 8
 tries, and without that reward hardly rose (arXiv 2505.07291, section 3.3). The result pins what it was made from: the
 environments, the model's digests, how was sampled, and every kept problem with its rate. It can be resumed at any point: what
-is done lies in FILE.partial. A run spec cannot name such a file yet.
+is done lies in FILE.partial. A run whose environments name the file as `kept` trains on nothing else
+(protocol/environments/selection.py). What they name already is no matter here: all their problems are tried.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from typing import Any
 
 from node.engine import TorchEngine
 from node.engine.weights import FILES
-from protocol import canonical
 from protocol.environments import Problem, TaskSet
+from protocol.environments.selection import Kept, SelectionFile
+from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, PreflightError, UsageError
-from protocol.runspec import RunSpec
+from protocol.runspec import EnvironmentSpec, RunSpec, starts
 from protocol.sandbox import Sandbox
 from protocol.tokens import Tokens
+from trainer.counts import names_of
 from trainer.evaluate import Sampler
 
 _BATCH = 256  # samples that are generated at once
@@ -50,9 +53,10 @@ class Band:
 class Filtered:
     file: str
     tried: int
-    kept: int
+    kept: dict[str, int]
+    """Problems by environment."""
     digest: str
-    """SHA-256 of the file's canonical JSON."""
+    """SHA-256 of the file."""
 
 
 class OfflineFilter:
@@ -60,14 +64,16 @@ class OfflineFilter:
         """`problems`: how many of each environment are tried, from its first on; `spec` must be of `model`."""
         if samples < 1 or problems < 1:
             raise UsageError("samples and problems must be at least 1")
-        self._spec = spec
+        self._environments = [_whole(environment) for environment in spec.environments]
+        self._starts = starts(self._environments)
+        self._spec = spec.model_copy(update={"environments": self._environments})
         self._model = model
         self._samples = samples
-        self._tasks = TaskSet(spec.environments)
+        self._tasks = TaskSet(self._environments)
         self._threads = threads
         self._numbers = [
             start + i
-            for start, environment in zip(_starts(spec), spec.environments, strict=True)
+            for start, environment in zip(self._starts, self._environments, strict=False)
             for i in range(min(problems, environment.size))
         ]
 
@@ -90,31 +96,41 @@ class OfflineFilter:
             for number, rate in self._try(left, sandbox):
                 journal.add(number, rate)
                 progress(len(rates))
-        value = self._header() | {
-            "band": {"low": _decimal(band.low), "high": _decimal(band.high)},
-            "problems": [
-                {"index": number, "rate": _decimal(rate)}
-                for number, rate in sorted(rates.items())
-                if rate is not None and band.holds(rate)
-            ],
-        }
+        listed = [self._kept(number, rates, band) for number in range(len(self._environments))]
+        made = SelectionFile(
+            model=self._model_digests(),
+            sampling=self._sampling(),
+            band={"low": _decimal(band.low), "high": _decimal(band.high)},
+            environments=listed,
+        ).encode()
         try:
-            file.write_bytes(canonical.encode(value))
+            file.write_bytes(made)
         except OSError as error:
             raise PreflightError(f"cannot write {file}: {error.strerror}") from error
         journal.remove()
-        return Filtered(str(file), len(rates), len(value["problems"]), canonical.digest(value).hex())
+        names = names_of(environment.dataset for environment in self._environments)
+        kept = {name: len(one.indices) for name, one in zip(names, listed, strict=True)}
+        return Filtered(str(file), len(rates), kept, hashlib.sha256(made).hexdigest())
+
+    def _kept(self, environment: int, rates: dict[int, float | None], band: Band) -> Kept:
+        start, end = self._starts[environment : environment + 2]
+        tried = {number: rates[number] for number in range(start, end) if number in rates}
+        kept = {number - start: rate for number, rate in tried.items() if rate is not None and band.holds(rate)}
+        rates_ = [_decimal(rate) for rate in kept.values()]
+        return Kept(environment=self._environments[environment], tried=len(tried), indices=list(kept), rates=rates_)
 
     def _header(self) -> dict[str, Any]:
-        s = self._spec
+        environments = [environment.model_dump(mode="json") for environment in self._environments]
+        return {"environments": environments, "model": self._model_digests(), "sampling": self._sampling()}
+
+    def _model_digests(self) -> dict[str, str]:
+        return {name: _digest_of(self._model / name) for name in FILES}
+
+    def _sampling(self) -> dict[str, int | str]:
+        s = self._spec.sampling
         return {
-            "format": "murmuration/tasks/1",
-            "environments": [environment.model_dump(mode="json") for environment in s.environments],
-            "model": {name: _digest_of(self._model / name) for name in FILES},
-            "sampling": {
-                "samples": self._samples, "temperature": s.sampling.temperature,
-                "max_new_tokens": s.sampling.max_new_tokens, "prompt_template": s.sampling.prompt_template,
-            },
+            "samples": self._samples, "temperature": s.temperature, "max_new_tokens": s.max_new_tokens,
+            "prompt_template": s.prompt_template,
         }  # fmt: skip
 
     def _try(self, numbers: list[int], sandbox: Sandbox) -> Iterator[tuple[int, float | None]]:
@@ -175,8 +191,12 @@ class _Journal:
         self._path.unlink(missing_ok=True)
 
 
-def _starts(spec: RunSpec) -> list[int]:
-    return [sum(e.size for e in spec.environments[:i]) for i in range(len(spec.environments))]
+def _whole(environment: EnvironmentSpec) -> EnvironmentSpec:
+    """The environment without what another filter kept of it."""
+    if environment.kept is None:
+        return environment
+    every = environment.model_copy(update={"kept": None})
+    return every.model_copy(update={"head": head_digest(every)})
 
 
 def _decimal(value: float) -> str:

@@ -25,6 +25,7 @@ from node.engine import Prompt, TorchEngine
 from node.engine.weights import WEIGHTS, save_weights
 from protocol import runfile, seeds
 from protocol.environments import Problem, TaskSet
+from protocol.runspec import starts
 from protocol.tokens import Tokens
 from trainer.packing import TrainingSample, pack
 
@@ -76,9 +77,9 @@ def _write_tokenizer(tasks: TaskSet, path: Path, phrases: Sequence[str]) -> int:
     text, pieces = set(_LETTERS), set(phrases)
     start = 0
     for spec in tasks.specs:
-        picks = random.Random(0).sample(range(spec.size), min(_SURVEYED, spec.size))
+        picks = random.Random(0).sample(range(spec.problems), min(_SURVEYED, spec.problems))
         problems = [tasks.problem(start + i) for i in picks]
-        start += spec.size
+        start += spec.problems
         for problem in problems:
             text |= set(problem.prompt) | set(str(problem.entry["answer"]))
         pieces |= set(_shared_pieces([problem.prompt for problem in problems]))
@@ -183,8 +184,8 @@ def _supervised_step(model: Any, optimizer: torch.optim.Optimizer, examples: lis
 def _draw(tasks: TaskSet, rng: random.Random, weights: list[float]) -> Problem:
     while True:
         environment = rng.choices(range(len(tasks.specs)), weights)[0]
-        start = sum(spec.size for spec in tasks.specs[:environment])
-        problem = tasks.problem(start + rng.randrange(tasks.specs[environment].size))
+        start = starts(tasks.specs)[environment]
+        problem = tasks.problem(start + rng.randrange(tasks.specs[environment].problems))
         if not tasks.is_held_out(problem):
             return problem
 

@@ -42,11 +42,12 @@ _FILES_KEPT = 4  # open, per environment
 
 K = TypeVar("K")
 V = TypeVar("V")
+F = TypeVar("F", bound=TaskFile)
 
 
 def path_of(file: TaskFile) -> Path:
     """Where a role of this machine looks for the file."""
-    return tasks_folder() / f"{file.sha256}.parquet"
+    return tasks_folder() / f"{file.sha256}{file.suffix}"
 
 
 class Dataset:
@@ -160,20 +161,29 @@ def add(source: Path) -> TaskFile:
     """Takes a copy of a task file into the folder, under its digest. Raises ConfigError for what is none."""
     partial = partial_of(source.name)
     try:
-        kept = tasks_folder() / f"{_digest_of(source)}.parquet"
+        kept = tasks_folder() / f"{digest_of(source)}.parquet"
         if kept.exists():
             return TaskFile(sha256=kept.stem, rows=Groups(kept).rows, size=kept.stat().st_size)
         shutil.copyfile(source, partial)  # first: what is checked is what is kept
         groups = Groups(partial)
         for group in range(len(groups)):
             groups.read(group)
-        found = TaskFile(sha256=_digest_of(partial), rows=groups.rows, size=partial.stat().st_size)
+        found = TaskFile(sha256=digest_of(partial), rows=groups.rows, size=partial.stat().st_size)
         os.replace(partial, path_of(found))
     except (Malformed, OSError) as error:
         hint = "murmur trainer tasks makes task files of Parquet and JSONL"
         raise ConfigError(f"{source} cannot be used: {error}", hint=hint) from error
     finally:
         partial.unlink(missing_ok=True)
+    return found
+
+
+def keep(data: bytes, kind: type[F], rows: int) -> F:
+    """Takes bytes that were checked into the folder, under their digest."""
+    found = kind(sha256=hashlib.sha256(data).hexdigest(), rows=rows, size=len(data))
+    partial = partial_of(f"{found.sha256}{found.suffix}")
+    partial.write_bytes(data)
+    os.replace(partial, path_of(found))
     return found
 
 
@@ -193,11 +203,11 @@ def require(spec: EnvironmentSpec) -> None:
         groups = Groups(path_of(file))
         if groups.rows != file.rows:
             raise Malformed(f"the task file {file.sha256} has {groups.rows} rows, and the run spec says {file.rows}")
-        if _digest_of(path_of(file)) != file.sha256:
+        if digest_of(path_of(file)) != file.sha256:
             raise HashMismatch(f"{path_of(file)} was changed")
 
 
-def _digest_of(path: Path) -> str:
+def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -10,13 +10,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, islice
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any
 
 from protocol import canonical
-from protocol.environments import reasoning, taskfile
+from protocol.environments import reasoning, selection, taskfile
+from protocol.environments.source import Source
 from protocol.errors import VersionMismatch
-from protocol.runspec import EnvironmentSpec
+from protocol.runspec import EnvironmentSpec, starts
 
 _HEAD = 256
 
@@ -31,16 +32,6 @@ class Problem:
     entry: Any
 
 
-class Source(Protocol):
-    """One environment, as its adapter provides it."""
-
-    def entry(self, index: int) -> Any: ...
-
-    def prompt(self, entry: Any) -> str: ...
-
-    def score(self, entry: Any, completion: str | None) -> float: ...
-
-
 class TaskSet:
     """All problems of a run. Construction is quick; nothing is generated before it is asked for."""
 
@@ -48,7 +39,7 @@ class TaskSet:
         self.specs = list(environments)
         self._train = [_training(e) for e in self.specs]
         self._held_out = [_held_out(e) for e in self.specs]
-        self._starts = [0, *accumulate(e.size for e in self.specs)]
+        self._starts = starts(self.specs)
 
     @property
     def size(self) -> int:
@@ -95,6 +86,7 @@ class TaskSet:
         """
         for spec in self.specs:
             taskfile.require(spec)
+            selection.require(spec)
             if head_digest(spec) != spec.head:
                 raise VersionMismatch(
                     f"{spec.package} draws other problems for {spec.dataset} here than the run was created with",
@@ -103,7 +95,10 @@ class TaskSet:
 
 
 def _training(spec: EnvironmentSpec) -> Source:
-    return taskfile.Dataset(spec, held_out=False) if spec.files else reasoning.Dataset(spec, spec.seed, spec.size)
+    every: Source = (
+        taskfile.Dataset(spec, held_out=False) if spec.files else reasoning.Dataset(spec, spec.seed, spec.size)
+    )
+    return every if spec.kept is None else selection.Selected(every, spec, spec.kept)
 
 
 def _held_out(spec: EnvironmentSpec) -> Source:
@@ -119,5 +114,5 @@ def _problems(environment: int, source: Source, most: int) -> Any:
 def head_digest(spec: EnvironmentSpec) -> str:
     """SHA-256 (hex) over the first problems of an environment, questions and answers."""
     source = _training(spec)
-    entries = [source.entry(index) for index in range(min(_HEAD, spec.size))]
+    entries = [source.entry(index) for index in range(min(_HEAD, spec.problems))]
     return hashlib.sha256(canonical.encode([[e["question"], str(e["answer"])] for e in entries])).hexdigest()

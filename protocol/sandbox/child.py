@@ -56,9 +56,14 @@ class Child:
 
 
 def _read_tasks(path: Path, group: int) -> int:
-    """Reads some row groups of a task file; the number of the next one, -1 after the last. Raises Malformed."""
+    """Reads some row groups of a task file, or a selection; the number of the next one, -1 after the last. Raises Malformed."""
+    from protocol.environments import selection
     from protocol.environments.taskfile import Groups
+    from protocol.runspec import Selection
 
+    if path.suffix == Selection.suffix:
+        selection.read(path)
+        return -1
     groups = Groups(path)
     for number in range(group, min(group + _GROUPS_AT_ONCE, len(groups))):
         groups.read(number)

@@ -15,7 +15,8 @@ from swarm.anvil import Anvil
 
 from node.validator.candidate import RunContext
 from node.validator.judge import judge
-from protocol.environments import TaskSet, taskfile
+from protocol.environments import TaskSet, selection, taskfile
+from protocol.environments.selection import Kept, SelectionFile
 from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, PreflightError, Unavailable
 from protocol.identity import Key
@@ -71,7 +72,7 @@ def delivery(
     environment = environment.model_copy(update={"head": head_digest(environment)})
     spec = tiny_run.spec.model_copy(update={"environments": [environment]})
     monkeypatch.setenv("MURMUR_TASKS", str(mine))
-    monkeypatch.setattr("trainer.hub.hub.path_of", lambda file: theirs / f"{file.sha256}.parquet")
+    monkeypatch.setattr("trainer.hub.hub.path_of", lambda file: theirs / f"{file.sha256}{file.suffix}")
     stage = Stage(World.fresh(anvil, spec_digest=spec.digest), replace(tiny_run, spec=spec), tmp_path / "stage")
     yield Delivery(stage, spec, file, theirs / f"{file.sha256}.parquet", mine)
     stage.close()
@@ -91,6 +92,29 @@ def test_an_empty_machine_gets_the_files_that_the_run_names(
     before = delivery.pieces()
     delivery.fetch()
     assert delivery.pieces() == before
+
+
+def test_what_the_filter_kept_arrives_like_any_task_file(
+    delivery: Delivery, tiny_run: TinyRun, anvil: Anvil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    procedural = tiny_run.spec.environments[0]
+    kept = Kept(environment=procedural, tried=100, indices=[5, 17, 80], rates=["0.25"] * 3)
+    made = SelectionFile(model={}, sampling={}, band={}, environments=[kept])
+    (tmp_path / "tasks.json").write_bytes(made.encode())
+    with monkeypatch.context() as theirs:
+        theirs.setenv("MURMUR_TASKS", str(delivery.hubs.parent))
+        chosen = procedural.model_copy(update={"kept": selection.add(tmp_path / "tasks.json", procedural)})
+        chosen = chosen.model_copy(update={"head": head_digest(chosen)})
+    spec = tiny_run.spec.model_copy(update={"environments": [chosen]})
+    stage = Stage(World.fresh(anvil, spec_digest=spec.digest), replace(tiny_run, spec=spec), tmp_path / "chosen")
+    try:
+        replace(delivery, stage=stage, spec=spec).fetch()
+    finally:
+        stage.close()
+    assert delivery.arrived() == [f"{chosen.kept.sha256}.json"] if chosen.kept else False
+    tasks = TaskSet(spec.environments)
+    tasks.require_same_problems()
+    assert tasks.problem(1) == replace(TaskSet([procedural]).problem(17), index=1)
 
 
 def test_a_hub_that_fails_midway_is_asked_for_the_rest_only(

@@ -225,7 +225,9 @@ def test_what_a_liar_was_sending_besides_is_not_taken_any_more(cast: Cast) -> No
             request.send(request.body[CHUNK:])
         else:
             assert is_sending.wait(DEADLINE)
-            request.send(request.head() + bytes([request.body[0] ^ 1]) + request.body[1:])  # no honest chunk goes before
+            request.send(
+                request.head() + bytes([request.body[0] ^ 1]) + request.body[1:]
+            )  # no honest chunk goes before
 
     signed = origin.store.manifest(1)
     faulty = cast.scripted(signed, files, lie_beside_a_long_answer)
