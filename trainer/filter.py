@@ -114,8 +114,8 @@ class OfflineFilter:
 
     def _kept(self, environment: int, rates: dict[int, float | None], band: Band) -> Kept:
         start, end = self._starts[environment : environment + 2]
-        tried = {number: rates[number] for number in range(start, end) if number in rates}
-        kept = {number - start: rate for number, rate in tried.items() if rate is not None and band.holds(rate)}
+        tried = {number - start: rate for number, rate in sorted(rates.items()) if start <= number < end}
+        kept = {number: rate for number, rate in tried.items() if rate is not None and band.holds(rate)}
         rates_ = [_decimal(rate) for rate in kept.values()]
         return Kept(environment=self._environments[environment], tried=len(tried), indices=list(kept), rates=rates_)
 

@@ -92,12 +92,14 @@ def test_each_environment_numbers_its_own_problems(tiny_run: TinyRun, tmp_path: 
     def stop(done: int) -> None:
         raise Interrupted
 
-    work = OfflineFilter(tiny_run.spec, tiny_run.model, samples=4, problems=3, threads=1)
+    huge = [e.model_copy(update={"size": 2**31 - 1}) for e in tiny_run.spec.environments]  # no time to walk through it
+    spec = tiny_run.spec.model_copy(update={"environments": huge})
+    work = OfflineFilter(spec, tiny_run.model, samples=4, problems=3, threads=1)
     with pytest.raises(Interrupted):
         work.run(tmp_path / "tasks.json", Band(0.25, 0.5), stop)
-    second = tiny_run.spec.environments[0].size
+    second = 2**31 - 1
     with (tmp_path / "tasks.json.partial").open("a") as partial:  # as if all had been tried
-        for number, rate in ((0, 0.5), (1, 0.0), (2, 0.25), (second, None), (second + 1, 0.25), (second + 2, 1.0)):
+        for number, rate in ((2, 0.25), (1, 0.0), (0, 0.5), (second, None), (second + 1, 0.25), (second + 2, 1.0)):
             partial.write(json.dumps([number, rate]) + "\n")
     result = work.run(tmp_path / "tasks.json", Band(0.25, 0.5), lambda _: None)
     assert (result.tried, result.kept) == (6, {"rotate_matrix": 2, "spiral_matrix": 1})
