@@ -25,6 +25,7 @@ from trainer.config import Layout, RunSettings, load_run
 if TYPE_CHECKING:
     from trainer.comparison import Interval, Row
     from trainer.filter import Filtered
+    from trainer.pretrained import Imported
     from trainer.ranks import Ranks
 
 app = group("Train the policy from validated rollouts, and run the hub that collects them.")
@@ -191,6 +192,29 @@ def export(
 
     path = strip_at(run_file) if run_file else run_file_of(checkpoint)
     typer.echo(write(checkpoint, runfile.model_folder(path), folder, dtype=dtype))
+
+
+@app.command("import")
+def import_(
+    model: Annotated[
+        Path, typer.Argument(help="Folder of a model, as Hugging Face has it: safetensors and tokenizer.json.")
+    ],
+    folder: Annotated[Path, typer.Argument(help="Where the policy goes; must not be there yet.")] = Path("policy"),
+    as_json: Json = False,
+) -> None:
+    """Make a run's policy of a pretrained model, in bfloat16 and one file, as every version will be."""
+    from trainer.pretrained import make_policy
+
+    made = make_policy(model, folder)
+    emit(asdict(made), as_json, lambda: _show_imported(made))
+
+
+def _show_imported(made: Imported) -> None:
+    ends = ", ".join(str(token) for token in made.end_tokens)
+    typer.echo(f"policy of {made.parameters:,} parameters in {made.folder}; answers end with token {ends}")
+    if made.prompt_template is not None:
+        typer.echo("its chat template, for [spec.sampling]:")
+        typer.echo(f"prompt_template = {json.dumps(made.prompt_template)}")
 
 
 @app.command("filter")

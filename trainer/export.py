@@ -14,7 +14,7 @@ from trainer.checkpoint import STATE, TENSORS, verify
 from trainer.folder import whole
 
 DTYPES = ("bfloat16", "float32")
-_BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # config, tokenizer, chat template: whatever the model came with
+BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # config, tokenizer, chat template: whatever the model came with
 
 
 def export(checkpoint: Path, model: Path, target: Path, *, dtype: str = "bfloat16") -> Path:
@@ -35,7 +35,7 @@ def export(checkpoint: Path, model: Path, target: Path, *, dtype: str = "bfloat1
     verify(checkpoint)
     target.parent.mkdir(parents=True, exist_ok=True)
     with whole(target, f"the model {target}") as partial:
-        for pattern in _BESIDE:
+        for pattern in BESIDE:
             for path in model.glob(pattern):
                 shutil.copyfile(path, partial / path.name)
         stored = tensors.read(checkpoint / TENSORS, MODEL)

@@ -37,24 +37,35 @@ def build_model(folder: Path, dtype: torch.dtype) -> Any:
 
     Raises IntegrityError when transformers cannot make a model of it.
     """
+    return read_model(folder, dtype)[0]
+
+
+def read_model(folder: Path, dtype: torch.dtype) -> tuple[Any, list[str]]:
+    """The same, and what there is to say of its tensors: which are missing, and which unknown."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, told = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation="sdpa",
             trust_remote_code=False,
             local_files_only=True,
             use_safetensors=True,
+            output_loading_info=True,
         )
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (
+        SafetensorError, StrictDataclassError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError,
+    ) as error:  # fmt: skip
         raise IntegrityError(f"no model can be made of {folder}: {str(error)[:300]}") from error
     model.config.use_cache = True  # a model configured without decodes without a cache, silently and slowly
-    return model.eval()
+    odd = [f"tensor {name} is missing" for name in sorted(told["missing_keys"])]
+    odd += [f"tensor {name} is unknown" for name in sorted(told["unexpected_keys"])]
+    return model.eval(), odd
 
 
 def load_weights(model: Any, folder: Path) -> None:

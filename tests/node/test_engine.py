@@ -183,6 +183,19 @@ def test_corrupt_weights_are_an_integrity_error_from_the_first_load_on(
         load_weights(tiny_run.engine._model, tmp_path / "odd")
 
 
+@pytest.mark.parametrize(
+    "change", [{"eos_token_id": "end"}, {"hidden_size": None}, {"model_type": "nobody-knows"}, {"hidden_size": 33}]
+)
+def test_a_config_that_no_model_can_be_made_of_is_an_integrity_error(
+    tiny_run: TinyRun, tmp_path: Path, change: dict[str, object]
+) -> None:
+    shutil.copytree(tiny_run.model, tmp_path / "odd")
+    config = json.loads((tmp_path / "odd" / CONFIG).read_text()) | change
+    (tmp_path / "odd" / CONFIG).write_text(json.dumps(config))
+    with pytest.raises(IntegrityError):
+        TorchEngine("float32").load(tmp_path / "odd")
+
+
 def test_an_engine_that_refused_its_first_version_holds_none(tiny_run: TinyRun, tmp_path: Path) -> None:
     engine = TorchEngine("float32")
     with pytest.raises(IntegrityError):
