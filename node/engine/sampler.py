@@ -112,7 +112,8 @@ def _slabs(logits_BV: Tensor) -> Iterator[tuple[int, Tensor]]:
     step = max(1, _CACHED // logits_BV.shape[1]) if logits_BV.device.type == "cpu" else len(logits_BV)
     slab = torch.empty_like(logits_BV[:step], dtype=torch.float32)
     for start in range(0, len(logits_BV), step):
-        yield start, slab.copy_(logits_BV[start : start + step])
+        rows = logits_BV[start : start + step]
+        yield start, slab[: len(rows)].copy_(rows)
 
 
 def _survey(logits_BV: Tensor) -> tuple[Tensor, Tensor, Tensor]:

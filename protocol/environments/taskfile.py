@@ -182,8 +182,11 @@ def keep(data: bytes, kind: type[F], rows: int) -> F:
     """Takes bytes that were checked into the folder, under their digest."""
     found = kind(sha256=hashlib.sha256(data).hexdigest(), rows=rows, size=len(data))
     partial = partial_of(f"{found.sha256}{found.suffix}")
-    partial.write_bytes(data)
-    os.replace(partial, path_of(found))
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path_of(found))
+    finally:
+        partial.unlink(missing_ok=True)
     return found
 
 

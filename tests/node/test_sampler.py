@@ -96,17 +96,25 @@ def test_so_they_are_for_a_whole_vocabulary(kind: Callable[[int, int], Tensor]) 
     require_same(logits[:1], 1.0, top_k=40, top_p=0.95)
 
 
-def test_a_row_is_drawn_alike_in_any_batch() -> None:
-    logits = normal(24, 5000).bfloat16()
-    _, keys = keys_of(24)
-    positions = torch.arange(24) * 17
-    together = sampler.draw(logits, keys, positions, temperature=1.0)
-    order = torch.randperm(24)
-    turned = sampler.draw(logits[order], keys[order], positions[order], temperature=1.0)
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("vocabulary", [95, 96, 5000, sampler._CACHED, 40_000])
+@pytest.mark.parametrize("cut", [{}, {"top_k": 9, "top_p": 0.9}], ids=str)
+def test_a_row_is_drawn_alike_in_any_batch(vocabulary: int, more: int, cut: dict[str, float]) -> None:
+    """However many rows are looked at together, and however many are left over."""
+    rows = 3 * max(1, sampler._CACHED // vocabulary) + more
+    logits = normal(rows, vocabulary).bfloat16()
+    _, keys = keys_of(rows)
+    positions = torch.arange(rows) * 17
+    together = sampler.draw(logits, keys, positions, temperature=1.0, **cut)
+    order = torch.randperm(rows)
+    turned = sampler.draw(logits[order], keys[order], positions[order], temperature=1.0, **cut)
     assert torch.equal(turned.tokens, together.tokens[order])
-    for row in range(24):
-        alone = sampler.draw(logits[row : row + 1], keys[row : row + 1], positions[row : row + 1], temperature=1.0)
+    assert torch.equal(turned.scores, together.scores[order])
+    for row in {0, rows // 2, rows - 1}:
+        one = slice(row, row + 1)
+        alone = sampler.draw(logits[one], keys[one], positions[one], temperature=1.0, **cut)
         assert int(alone.tokens) == int(together.tokens[row])
+        assert float(alone.normalisers) == pytest.approx(float(together.normalisers[row]), abs=1e-5)
 
 
 @pytest.mark.parametrize("cut", [{}, {"top_k": 9, "top_p": 0.9}], ids=str)
