@@ -205,3 +205,8 @@ def run_settings(world: World, file: Path) -> tuple[RunSettings, Layout]:
 
 def some_file(size: int = 1000) -> bytes:
     return secrets.token_bytes(size)
+
+
+def damaged(data: bytes) -> bytes:
+    """As long, and other bytes for certain."""
+    return data[:-1] + bytes([data[-1] ^ 1])

@@ -26,7 +26,7 @@ from protocol.hub import HubClient
 from protocol.identity import Key
 from protocol.role import is_fatal
 from tests.hub.cloud import SECRET, Cloud, archived, bucket, point_at
-from tests.hub.desk import Desk, open_desk, run_settings, small_spec, some_file
+from tests.hub.desk import Desk, damaged, open_desk, run_settings, small_spec, some_file
 from tests.hub.test_service import put, running
 from tests.world import World
 from trainer.config import HubSettings, Layout, RunSettings
@@ -400,7 +400,7 @@ def test_a_damaged_object_is_never_served(shop: Shop, caplog: pytest.LogCaptureF
     root, data = shop.deliver()
     shop.store.turn()
     shop.lose_locally(root)
-    shop.cloud.write(f"files/{root.hex()}", data[:-1] + b"?")
+    shop.cloud.write(f"files/{root.hex()}", damaged(data))
     with caplog.at_level(logging.ERROR):
         assert shop.serve(root).status_code == 404
     assert "lost or damaged" in caplog.text

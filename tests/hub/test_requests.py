@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from swarm.processes import wait_until
 
 from protocol.errors import PreflightError
-from tests.hub.desk import Desk, some_file
+from tests.hub.desk import Desk, damaged, some_file
 from trainer.hub import app as app_module
 from trainer.hub.server import Server
 
@@ -246,7 +246,7 @@ def test_a_lie_at_the_hub_is_found_by_whoever_downloads(desk: Desk, tmp_path: Pa
     desk.upload(node, ref, data)
     with pytest.raises(Oversized):
         desk.client().download(ref.root, tmp_path / "x", cap=4999)
-    desk.store.file(ref.root).write_bytes(data[:-1] + b"?")
+    desk.store.file(ref.root).write_bytes(damaged(data))
     with pytest.raises(HashMismatch):
         desk.client().download(ref.root, tmp_path / "x", cap=5000)
     assert not (tmp_path / "x").exists()
