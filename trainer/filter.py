@@ -88,7 +88,8 @@ class OfflineFilter:
         """
         if file.exists():
             raise UsageError(f"{file} exists already", hint="name a file that does not, or remove it")
-        journal = _Journal(file.with_name(file.name + ".partial"), self._header())
+        header = self._header()
+        journal = _Journal(file.with_name(file.name + ".partial"), header)
         rates = journal.rates
         progress(len(rates))
         left = [number for number in self._numbers if number not in rates]
@@ -98,8 +99,8 @@ class OfflineFilter:
                 progress(len(rates))
         listed = [self._kept(number, rates, band) for number in range(len(self._environments))]
         made = SelectionFile(
-            model=self._model_digests(),
-            sampling=self._sampling(),
+            model=header["model"],
+            sampling=header["sampling"],
             band={"low": _decimal(band.low), "high": _decimal(band.high)},
             environments=listed,
         ).encode()
@@ -120,17 +121,15 @@ class OfflineFilter:
         return Kept(environment=self._environments[environment], tried=len(tried), indices=list(kept), rates=rates_)
 
     def _header(self) -> dict[str, Any]:
-        environments = [environment.model_dump(mode="json") for environment in self._environments]
-        return {"environments": environments, "model": self._model_digests(), "sampling": self._sampling()}
-
-    def _model_digests(self) -> dict[str, str]:
-        return {name: _digest_of(self._model / name) for name in FILES}
-
-    def _sampling(self) -> dict[str, int | str]:
+        """What the rates depend on."""
         s = self._spec.sampling
         return {
-            "samples": self._samples, "temperature": s.temperature, "max_new_tokens": s.max_new_tokens,
-            "prompt_template": s.prompt_template,
+            "environments": [environment.model_dump(mode="json") for environment in self._environments],
+            "model": {name: _digest_of(self._model / name) for name in FILES},
+            "sampling": {
+                "samples": self._samples, "temperature": s.temperature, "max_new_tokens": s.max_new_tokens,
+                "prompt_template": s.prompt_template,
+            },
         }  # fmt: skip
 
     def _try(self, numbers: list[int], sandbox: Sandbox) -> Iterator[tuple[int, float | None]]:
@@ -208,4 +207,6 @@ def _digest_of(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="--model must name a model's folder") from error
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}", hint="--model names a folder as `murmur trainer import` makes it"
+        ) from error

@@ -101,20 +101,17 @@ def _means(spec: EnvironmentSpec) -> dict[str, Any]:
 class Selected:
     """The kept problems of one environment. Nothing is opened before it is asked for."""
 
-    def __init__(self, source: Source, spec: EnvironmentSpec, kept: Selection) -> None:
-        self._source, self._spec, self._kept = source, spec, kept
+    def __init__(self, source: Source, spec: EnvironmentSpec) -> None:
+        self._source, self._spec = source, spec
 
     @cached_property
     def _numbers(self) -> np.ndarray:
-        found = numbers(read(taskfile.path_of(self._kept)), self._spec)
-        if len(found) != self._kept.rows:
-            raise Malformed(f"the selection keeps {len(found)} problems, and the run spec says {self._kept.rows}")
-        return found
+        return _pinned(self._spec)
 
     def entry(self, index: int) -> Any:
         """Raises IndexError beyond the selection, and what `read` and `numbers` raise."""
-        if not 0 <= index < self._kept.rows:
-            raise IndexError(f"problem {index} of {self._kept.rows}")
+        if not 0 <= index < self._spec.problems:
+            raise IndexError(f"problem {index} of {self._spec.problems}")
         return self._source.entry(int(self._numbers[index]))
 
     def prompt(self, entry: Any) -> str:
@@ -138,10 +135,16 @@ def add(source: Path, spec: EnvironmentSpec) -> Selection:
 def require(spec: EnvironmentSpec) -> None:
     """Raises ConfigError, HashMismatch or Malformed unless what `spec` keeps is here, and whole."""
     if spec.kept is not None:
+        _pinned(spec)
         path = taskfile.path_of(spec.kept)
-        if len(numbers(read(path), spec)) != spec.kept.rows:
-            raise Malformed(
-                f"the selection {spec.kept.sha256} does not keep {spec.kept.rows} problems of {spec.dataset}"
-            )
         if taskfile.digest_of(path) != spec.kept.sha256:
             raise HashMismatch(f"{path} was changed")
+
+
+def _pinned(spec: EnvironmentSpec) -> np.ndarray:
+    """The numbers in the file that `spec` names, as many as it says."""
+    assert spec.kept is not None
+    found = numbers(read(taskfile.path_of(spec.kept)), spec)
+    if len(found) != spec.kept.rows:
+        raise Malformed(f"the selection keeps {len(found)} problems, and the run spec says {spec.kept.rows}")
+    return found

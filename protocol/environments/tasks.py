@@ -98,7 +98,7 @@ def _training(spec: EnvironmentSpec) -> Source:
     every: Source = (
         taskfile.Dataset(spec, held_out=False) if spec.files else reasoning.Dataset(spec, spec.seed, spec.size)
     )
-    return every if spec.kept is None else selection.Selected(every, spec, spec.kept)
+    return every if spec.kept is None else selection.Selected(every, spec)
 
 
 def _held_out(spec: EnvironmentSpec) -> Source:
