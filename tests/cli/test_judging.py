@@ -20,8 +20,8 @@ from protocol.calibration import load
 from protocol.verdict import Outcome
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 from tests.node.conftest import panel, shared_machinery, stage  # noqa: F401  fixtures
+from tests.node.judging import inflated
 from tests.node.stage import Panel, Stage, rounds
-from tests.node.test_court import inflated
 from tests.tiny_run import TinyRun
 
 

@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse, Response
 
-from node.generation import Made
 from node.validator import journal as states
 from node.validator.journal import Judgement
 from node.validator.service import ValidatorService
 from protocol.chain.types import Role, State
-from protocol.chain.types import Stage as CaseStage
-from protocol.constants import UPLOAD_SECONDS_MAX
-from protocol.identity import Key
-from protocol.verdict import Details, Outcome
+from protocol.verdict import Outcome
+from tests.node.judging import asked_for, disagrees, in_line, inflated, past_grace, softly_wrong
 from tests.node.stage import Panel, Stage, rounds, until
-from tests.node.test_validator import in_line
 from tests.world import TOKEN
-
-
-def inflated(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, bytes]:
-    """A work whose only fault is a hard one: it claims a token more than it has."""
-    made = stage.make(node, sequence)
-    work = stage.commit(node, made.ref, made.units + 1)
-    stage.upload(node, made.ref, made.path)
-    return made, work
-
-
-def softly_wrong(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, bytes]:
-    """A work whose only fault is a soft one: no file."""
-    made = stage.make(node, sequence)
-    return made, stage.commit(node, made.ref, made.units)
-
-
-def past_grace(stage: Stage) -> None:
-    stage.world.anvil.advance(stage.tiny.spec.upload_grace_seconds + UPLOAD_SECONDS_MAX + 1)
-
-
-def asked_for(stage: Stage) -> list[tuple[str, str]]:
-    return [r for r in stage.hub.requests if r[0] == "POST" and r[1].endswith("/opinions")]
-
-
-def disagrees(service: ValidatorService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on this validator finds nothing wrong with anything."""
-    judge = service._bench.judge
-
-    def accept(*arguments: Any, **options: Any) -> Details:
-        found = judge(*arguments, **options)
-        return replace(found, outcome=1, rule="", measured="", threshold="", detail="", samples="f" * 64)
-
-    monkeypatch.setattr(service._bench, "judge", accept)
-
 
 # ---- two validators ----------------------------------------------------------------------------------------------------
 
@@ -483,102 +444,6 @@ def test_an_open_hard_case_does_not_outlast_the_window_of_others(stage: Stage, p
     window = world.chain.policy(world.run).window
     world.anvil.advance(window - window // 10)
     until(lambda: panel.state(cheat.ref) == State.CHALLENGED, *services, what="the challenge")
-
-
-# ---- juries ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_jury_upholds_what_it_finds_as_well(stage: Stage, panel: Panel) -> None:
-    """An appeal against a true verdict costs its bond, and the seat is convicted all the same."""
-    node, world = stage.seated(), stage.world
-    stage.publish()
-    services = panel.seat(), panel.seat(), panel.seat()
-    made, _ = inflated(stage, node)
-    until(lambda: panel.state(made.ref) == State.CHALLENGED, *services, what="the challenge")
-    world.sender(stage.operators[node.address]).send(world.chain.appeal(world.run, node.address, 1))
-    until(lambda: panel.state(made.ref) == State.REVOKED, *services, what="the vote")
-    assert world.chain.seat(world.run, node.address).role == Role.BANNED
-    policy, account = world.chain.policy(world.run), world.chain.account(stage.operators[node.address].address)
-    assert account.active == policy.node_stake - policy.penalty - policy.bond
-
-
-def test_a_jury_clears_the_innocent_and_the_accuser_pays(stage: Stage, panel: Panel) -> None:
-    node, world, liar = stage.seated(), stage.world, stage.validator()
-    stage.publish()
-    juror = panel.seat(fallback_seconds=0.01)
-    made = stage.make(node)
-    stage.submit(node, made)
-    world.accuse(liar, made.ref)
-    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
-    until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
-    assert world.chain.account(liar.address).active == world.chain.policy(world.run).validator_stake - 10 * TOKEN
-    assert world.chain.seat(world.run, node.address).role == Role.ACTIVE
-
-
-def test_a_juror_that_finds_a_hard_case_merely_soft_does_not_vote(stage: Stage, panel: Panel) -> None:
-    node, world, zealot = stage.seated(), stage.world, stage.validator()
-    stage.publish()
-    juror = panel.seat(fallback_seconds=0.01)
-    made, _ = softly_wrong(stage, node)
-    world.accuse(zealot, made.ref)
-    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
-    past_grace(stage)
-    rounds(juror, count=12)
-    case = panel.case(made.ref)
-    assert (case.uphold, case.reject, case.stage) == (0, 0, CaseStage.APPEALED)
-    world.anvil.advance(world.chain.policy(world.run).vote)
-    world.sender(node).send(world.chain.settle(world.run, node.address, 1))
-    assert panel.state(made.ref) == State.REVOKED
-    assert world.chain.account(stage.operators[node.address].address).active == 100 * TOKEN, "nobody lost stake"
-
-
-def test_a_jury_votes_again_after_a_restart_and_once_only(stage: Stage, panel: Panel) -> None:
-    node, world, liar = stage.seated(), stage.world, stage.validator()
-    stage.publish()
-    key = stage.validator()
-    made = stage.make(node)
-    stage.submit(node, made)
-    world.accuse(liar, made.ref)
-    juror = panel.start(key)
-    rounds(juror)
-    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
-    juror = panel.start(key)
-    until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
-    rounds(panel.start(key))
-    assert panel.case(made.ref).reject == 1
-
-
-def test_a_late_appeal_finds_jurors_that_have_kept_the_weights(stage: Stage, panel: Panel) -> None:
-    """Else whoever waits until the version is retired everywhere would find no quorum, the guilty and the innocent alike."""
-    node, world, liar, key = stage.seated(), stage.world, stage.validator(), stage.validator()
-    stage.publish()
-    juror = panel.start(key)
-    made = stage.make(node)
-    work = stage.submit(node, made)
-    until(lambda: panel.receipts(work), juror, panel.start(liar), what="the verdict that it is honest")
-    panel.start(liar).stop()
-    world.accuse(liar, made.ref)
-    for _ in range(stage.tiny.spec.versions_kept + 1):
-        rounds(juror, count=1)
-        juror._bench._versions.folder(stage.publish())
-        juror = panel.start(key)
-    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
-    until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
-    until(lambda: not juror._bench._versions.store.holds(made.ref.step), juror, what="it keeps the version no longer")
-
-
-def test_a_juror_with_a_queue_of_its_own_votes_all_the_same(
-    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node, world, liar = stage.seated(), stage.world, stage.validator()
-    stage.publish()
-    juror = panel.seat()
-    made = stage.make(node)
-    stage.submit(node, made)
-    world.accuse(liar, made.ref)
-    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
-    monkeypatch.setattr(juror, "_judge_one", lambda: True)
-    until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
 
 
 @pytest.mark.parametrize("stage", [{"co_signers": 1}], indirect=True, ids=["with a co-signer"])

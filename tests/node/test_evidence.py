@@ -15,8 +15,8 @@ from protocol import draw
 from protocol.errors import BadSignature, HashMismatch, Malformed, PreflightError, ProtocolViolation, UsageError
 from protocol.shardcast.store import version_folder
 from protocol.verdict import Outcome
+from tests.node.judging import inflated, past_grace, softly_wrong
 from tests.node.stage import Panel, Stage, rounds, until
-from tests.node.test_court import inflated, past_grace, softly_wrong
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from protocol.chain.events import Impeached
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Stage as CaseStage
 from protocol.verdict import Outcome
+from tests.node.judging import disagrees, in_line, inflated
 from tests.node.stage import Panel, Stage, rounds, until
-from tests.node.test_court import disagrees, inflated
-from tests.node.test_validator import in_line
 
 
 def impeached(stage: Stage) -> list[Impeached]:

@@ -16,34 +16,15 @@ from starlette.responses import PlainTextResponse, Response
 
 from node.generation import Made
 from node.validator import bench
-from node.validator.record import Record
-from node.validator.service import ValidatorService
 from protocol import rollout
-from protocol.chain.events import Submitted
-from protocol.chain.index import EventIndex
 from protocol.chain.types import Ref, State
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import DeadlineExceeded, RpcUnavailable, Unavailable
 from protocol.identity import Key
 from protocol.verdict import Outcome
+from tests.node.judging import line
 from tests.node.stage import Panel, Stage, eventually, rounds, until
 from tests.tiny_run import longest, with_sample
-
-
-def line(stage: Stage, work: bytes) -> list[str]:
-    """Validators in the order in which a work is theirs."""
-    index = EventIndex(stage.world.chain)
-    index.poll()
-    record = Record(index, stage.world.run)
-    event = next(
-        e for e, s in index.events(Submitted) if Ref(s.node, s.step, s.sequence, s.root).work_id(s.run) == work
-    )
-    return list(record.line(event, stage.world.chain.block().time))
-
-
-def in_line(stage: Stage, work: bytes, *services: ValidatorService) -> list[ValidatorService]:
-    """The services in that order."""
-    return sorted(services, key=lambda service: line(stage, work).index(service._address))
 
 
 def tampered(stage: Stage, made: Made, change: Any) -> Made:

@@ -1,0 +1,68 @@
+"""What tests of judging and of the court share: works with one fault, a validator that sees none, and whose turn it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from node.generation import Made
+from node.validator.record import Record
+from node.validator.service import ValidatorService
+from protocol.chain.events import Submitted
+from protocol.chain.index import EventIndex
+from protocol.chain.types import Ref
+from protocol.constants import UPLOAD_SECONDS_MAX
+from protocol.identity import Key
+from protocol.verdict import Details
+from tests.node.stage import Stage
+
+
+def line(stage: Stage, work: bytes) -> list[str]:
+    """Validators in the order in which a work is theirs."""
+    index = EventIndex(stage.world.chain)
+    index.poll()
+    record = Record(index, stage.world.run)
+    event = next(
+        e for e, s in index.events(Submitted) if Ref(s.node, s.step, s.sequence, s.root).work_id(s.run) == work
+    )
+    return list(record.line(event, stage.world.chain.block().time))
+
+
+def in_line(stage: Stage, work: bytes, *services: ValidatorService) -> list[ValidatorService]:
+    """The services in that order."""
+    return sorted(services, key=lambda service: line(stage, work).index(service._address))
+
+
+def inflated(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, bytes]:
+    """A work whose only fault is a hard one: it claims a token more than it has."""
+    made = stage.make(node, sequence)
+    work = stage.commit(node, made.ref, made.units + 1)
+    stage.upload(node, made.ref, made.path)
+    return made, work
+
+
+def softly_wrong(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, bytes]:
+    """A work whose only fault is a soft one: no file."""
+    made = stage.make(node, sequence)
+    return made, stage.commit(node, made.ref, made.units)
+
+
+def past_grace(stage: Stage) -> None:
+    stage.world.anvil.advance(stage.tiny.spec.upload_grace_seconds + UPLOAD_SECONDS_MAX + 1)
+
+
+def asked_for(stage: Stage) -> list[tuple[str, str]]:
+    return [r for r in stage.hub.requests if r[0] == "POST" and r[1].endswith("/opinions")]
+
+
+def disagrees(service: ValidatorService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on this validator finds nothing wrong with anything."""
+    judge = service._bench.judge
+
+    def accept(*arguments: Any, **options: Any) -> Details:
+        found = judge(*arguments, **options)
+        return replace(found, outcome=1, rule="", measured="", threshold="", detail="", samples="f" * 64)
+
+    monkeypatch.setattr(service._bench, "judge", accept)
