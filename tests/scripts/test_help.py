@@ -1,0 +1,41 @@
+"""The help of our scripts: it is there before anything is installed, and says what the programs behind it say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from swarm import demo, devnet
+
+ROOT = Path(__file__).resolve().parents[2]
+MAINS = {"demo": demo.main, "devnet": devnet.main}
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A clone on a machine that nothing was set up on; a set-up would fail."""
+    (tmp_path / "scripts").mkdir()
+    for name in MAINS:
+        (tmp_path / "scripts" / name).write_bytes((ROOT / "scripts" / name).read_bytes())
+    return tmp_path
+
+
+def shown(clone: Path, *command: str) -> str:
+    """What it prints; it must end well without a set-up."""
+    line = ["/bin/bash", f"scripts/{command[0]}", *command[1:]]
+    done = subprocess.run(line, cwd=clone, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=30, check=False)  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--help"], ["demo", "--steps", "6", "-h"], ["devnet", "--help"], ["devnet", "up", "-h"]])  # fmt: skip
+def test_help_needs_no_set_up_and_is_the_programs_own(
+    bare: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [arguments[0], "--help"])
+    monkeypatch.setenv("COLUMNS", "200")  # no line breaks within words
+    with pytest.raises(SystemExit):
+        MAINS[arguments[0]]()
+    assert shown(bare, *arguments).split() == capsys.readouterr().out.split()
