@@ -1,1 +1,1 @@
-"""The contributor's side: the worker that generates and proves rollouts, the validator that judges them, the relay."""
+"""A machine's side of a run: the contributor, the validator, the relay, and the engine and judging that they share."""

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from protocol.chain.types import Publication
 from protocol.errors import Unavailable
-from protocol.role import Connection
+from protocol.model_files import require_model_files
 from protocol.shardcast.client import Client
 from protocol.shardcast.manifest import digest_of
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
+from protocol.shell.connection import Connection
 
 _SOURCES_SECONDS = 60.0  # for how long the peers that were found are asked again without a new look-up
 _FIRST_SECONDS = 60.0  # of a fetch, before it is looked whether the version still counts; doubles each time
@@ -46,7 +47,6 @@ class Versions:
 
         Raises Unavailable, or HashMismatch when it is of another model.
         """
-        from node.engine.weights import require_model_files  # brings torch, which a relay has no use for
 
         if not self.holds(publication):
             self.fetch(publication)

@@ -1,5 +1,5 @@
 """`python -m protocol …` is `murmur …`, for starting our own programs whatever the PATH."""
 
-from protocol.cli import main
+from protocol.shell.cli import main
 
 main()

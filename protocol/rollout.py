@@ -2,7 +2,7 @@
 
 A header (canonical JSON under the key "murmuration" of the Parquet metadata) names run, node, step, sequence, beacon and
 spec, so that a file can be judged alone. Pages are PLAIN, without dictionaries, under any codec: what they expand to is what
-they declare (protocol/sandbox/footer.py). Writing is for one's own work. Reading a stranger's file happens in the bounded
+they declare (protocol/parquet_footer.py). Writing is for one's own work. Reading a stranger's file happens in the bounded
 child of protocol/sandbox only, because a Parquet decoder is a large surface.
 """
 

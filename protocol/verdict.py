@@ -15,11 +15,11 @@ from typing import Any
 from eth_utils import is_checksum_address
 
 from protocol import canonical
-from protocol.chain.types import Ref
 from protocol.constants import PROTOCOL_VERSION, RECEIPT_BYTES_MAX, SAMPLES_MAX
 from protocol.errors import Malformed
 from protocol.identity import Key
 from protocol.signing import Domain, Verdict
+from protocol.submission import SubmissionRef
 
 RULES = (
     "available",
@@ -93,11 +93,11 @@ class Details:
     time: int
     """Of judgement, in block time."""
     draw: str = "0" * 64
-    """SHA-256 of the secret of that time (protocol/draw.py); zeros where no secret was used. 64 hex digits."""
+    """SHA-256 of the secret of that time (protocol/prefill_sampling.py); zeros where no secret was used. 64 hex digits."""
 
     @property
-    def ref(self) -> Ref:
-        return Ref(self.node, self.step, self.sequence, bytes.fromhex(self.root))  # type: ignore[arg-type]
+    def ref(self) -> SubmissionRef:
+        return SubmissionRef(self.node, self.step, self.sequence, bytes.fromhex(self.root))  # type: ignore[arg-type]
 
     def encode(self) -> bytes:
         return canonical.encode(asdict(self))

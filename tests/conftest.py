@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 from swarm.anvil import Anvil
-
-from tests.tiny_run import TinyRun
-from tests.world import World
+from swarm.tiny_run import TinyRun
+from swarm.world import World
 
 # A shell starts background jobs with SIGINT ignored, and whatever the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -53,7 +52,7 @@ def world(anvil: Anvil, tmp_path: Path) -> World:
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyRun]:
     """A spec and a tiny policy, shared by all tests that need a model."""
-    from trainer.tiny import make_policy
+    from trainer.models.tiny import make_policy
 
     mine = tmp_path_factory.getbasetemp()
     shared = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "policy"

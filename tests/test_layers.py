@@ -1,17 +1,60 @@
-"""What import-linter is told about the layers agrees with the modules that are really there."""
+"""The layers that import-linter cannot say: flat modules, scripts, and that its lists name all that is there."""
 
 from __future__ import annotations
 
+import ast
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
+ENTRIES = {"protocol/__main__.py"}
+"""Flat files that start a program: they stand above the rooms."""
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rooms(package: str) -> set[str]:
+    return {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+
+
+def contracts() -> list[dict[str, object]]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 
 
 def test_the_contract_on_what_the_trainer_imports_of_node_names_every_module_but_the_engine() -> None:
     """import-linter has no "all but": a module that is missing from the list could be imported unseen."""
-    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    (contract,) = (each for each in linter["contracts"] if each["source_modules"] == ["trainer"])
+    (contract,) = (each for each in contracts() if each.get("source_modules") == ["trainer"])
     modules = {path.stem for path in (ROOT / "node").glob("*.py")} - {"__init__"}
-    packages = {path.parent.name for path in (ROOT / "node").glob("*/__init__.py")}
-    assert sorted(contract["forbidden_modules"]) == sorted(f"node.{name}" for name in modules | packages - {"engine"})
+    assert sorted(contract["forbidden_modules"]) == sorted(
+        f"node.{name}" for name in modules | rooms("node") - {"engine"}
+    )
+
+
+@pytest.mark.parametrize("package", ["protocol", "node", "trainer"])
+def test_every_room_has_its_place_among_the_layers(package: str) -> None:
+    (contract,) = (each for each in contracts() if each.get("containers") == [package])
+    assert {name for layer in contract["layers"] for name in layer.split(" | ")} == rooms(package)
+
+
+@pytest.mark.parametrize("package", ["protocol", "node", "trainer"])
+def test_what_lies_flat_in_a_package_imports_none_of_its_rooms(package: str) -> None:
+    above = {f"{package}.{room}" for room in rooms(package)}
+    for path in (ROOT / package).glob("*.py"):
+        if str(path.relative_to(ROOT)) not in ENTRIES:
+            found = {name for name in imports(path) if ".".join(name.split(".")[:2]) in above}
+            assert not found, f"{path.name} imports {found}"
+
+
+def test_scripts_import_nothing_of_the_tests() -> None:
+    for path in (ROOT / "scripts").rglob("*"):
+        if path.is_file() and (path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python3")):
+            assert not [name for name in imports(path) if name.split(".")[0] == "tests"], path

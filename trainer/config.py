@@ -14,10 +14,10 @@ from pydantic import Field, field_validator, model_validator
 
 from protocol.chain.settings import ChainSettings
 from protocol.errors import UsageError
-from protocol.money import parse_tokens
-from protocol.role import PeerSettings
 from protocol.settings import Loaded, Settings, load
-from trainer.hub.bucket import Location
+from protocol.shell.connection import PeerSettings
+from protocol.shell.money import parse_tokens
+from trainer.location import Location
 from trainer.recipes import RECIPES, Aggregation, Clip, Correction
 
 
@@ -257,7 +257,7 @@ class RunSettings(Settings):
 
 
 def load_run(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[RunSettings]:
-    """Reads run.toml; [spec] and [policy] belong to protocol/runfile.py. `overrides` by dotted path win."""
+    """Reads run.toml; [spec] and [policy] belong to protocol/shell/runfile.py. `overrides` by dotted path win."""
     return load(RunSettings, file, overrides, tables=("spec", "policy"))
 
 

@@ -7,7 +7,6 @@ or a machine that seems broken. safetensors only.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from protocol.errors import HashMismatch, IntegrityError
-from protocol.runspec import ModelSpec
-
-CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
-FILES = (CONFIG, TOKENIZER, WEIGHTS)
-"""What every version consists of."""
-
-
-def require_model_files(folder: Path, spec: ModelSpec) -> None:
-    """Raises HashMismatch unless config.json and tokenizer.json are the run's."""
-    for name, digest in ((CONFIG, spec.config), (TOKENIZER, spec.tokenizer)):
-        path = folder / name
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            raise HashMismatch(f"{name} of the published weights is not the run spec's")
+from protocol.errors import IntegrityError
+from protocol.model_files import WEIGHTS
 
 
 def build_model(folder: Path, dtype: torch.dtype) -> Any:

@@ -1,4 +1,4 @@
-"""Whether validators looked at the samples they drew: what the hub's receipts and the chain show to anyone (protocol/draw.py).
+"""Whether validators looked at the samples they drew: what the hub's receipts and the chain show to anyone (protocol/prefill_sampling.py).
 
 It does not judge works again, and what it finds has no consequence on chain: a receipt that lacks a drawn sample vouches for
 less than it should, and whoever runs the run decides about its validators. A hub may keep receipts to itself: what is found
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from node.validator.record import Record, work_id
-from protocol import draw
+from protocol import prefill_sampling
 from protocol.chain.events import Event
 from protocol.errors import HashMismatch, Oversized, ProtocolViolation
-from protocol.role import Connection
 from protocol.runspec import RunSpec
+from protocol.shell.connection import Connection
 from protocol.verdict import Details, Outcome, Receipt
 
 log = logging.getLogger("validator")
@@ -82,7 +82,7 @@ def _audit(
     details: list[Details], commitments: Mapping[str, Event], record: Record, spec: RunSpec, window: int
 ) -> Audited:
     found = Audited(receipts=len(details))
-    for chained in _chains([d for d in details if d.draw != draw.NO_DRAW], window, found):
+    for chained in _chains([d for d in details if d.draw != prefill_sampling.NO_DRAW], window, found):
         for d in chained:
             if d.outcome != Outcome.ACCEPT:
                 continue
@@ -92,15 +92,15 @@ def _audit(
                 continue
             is_newcomer = len(record.earlier_roots(event)) < spec.verification.newcomer_submissions
             share = 1.0 if is_newcomer else float(spec.verification.prefill_share)
-            secret = draw.revealed(d, chained[-1], window)
+            secret = prefill_sampling.revealed(d, chained[-1], window)
             try:
                 if share >= 1:
-                    draw.require_vouched(d, range(spec.samples))
+                    prefill_sampling.require_vouched(d, range(spec.samples))
                 elif secret is None:
                     found.waiting += 1
                     continue
                 else:
-                    draw.require_drawn(d, secret, event.block_hash, spec.samples, share)
+                    prefill_sampling.require_drawn(d, secret, event.block_hash, spec.samples, share)
             except ProtocolViolation as error:
                 found.broken.append(Broken(d.work, d.time, str(error)))
             else:
@@ -114,7 +114,7 @@ def _chains(details: list[Details], window: int, found: Audited) -> Iterator[lis
     for d in details:
         if chained:
             try:
-                draw.require_chained(chained[-1], d, window)
+                prefill_sampling.require_chained(chained[-1], d, window)
             except HashMismatch as error:
                 found.broken.append(Broken(d.work, d.time, str(error)))
             except ProtocolViolation:  # the next chain of its master secret, which begins every PERIODS

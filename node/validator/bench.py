@@ -9,21 +9,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from node.engine import TorchEngine
-from node.validator.candidate import Candidate, Commitment, PrefillPlan, RunContext
-from node.validator.journal import Journal
-from node.validator.judge import details, judge
+from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
+from node.judging.judge import details, judge
+from node.judging.rules import CHEAP
+from node.rests import Rests
+from node.validator.judgement_log import JudgementLog
 from node.validator.record import Record, ref_of
-from node.validator.rests import Rests
-from node.validator.rules import CHEAP
 from node.versions import Versions
-from protocol import draw
+from protocol import prefill_sampling
 from protocol.chain.events import Event
-from protocol.chain.types import Ref
 from protocol.environments import TaskSet
 from protocol.errors import IntegrityError, ProtocolViolation, Unavailable
-from protocol.role import Connection
 from protocol.sandbox import Sandbox
-from protocol.tokens import Tokens
+from protocol.shell.connection import Connection
+from protocol.submission import SubmissionRef
+from protocol.tokenizer import Tokenizer
 from protocol.verdict import Details, Finding
 
 log = logging.getLogger("validator")
@@ -32,7 +32,7 @@ _UNHELD_SECONDS = 60.0  # until a version that could not be had is asked for aga
 
 
 class Bench:
-    def __init__(self, connection: Connection, folder: Path, journal: Journal, *, threads: int) -> None:
+    def __init__(self, connection: Connection, folder: Path, journal: JudgementLog, *, threads: int) -> None:
         spec = connection.spec
         self._versions = Versions(connection, folder / "weights")
         sandbox = Sandbox(spec)
@@ -46,8 +46,8 @@ class Bench:
         self._files.mkdir(parents=True, exist_ok=True)
         self._engine = TorchEngine(spec.model.compute_dtype, threads=threads)
         self._loaded: bytes | None = None
-        self._tokens: Tokens | None = None
-        self._passed: set[Ref] = set()
+        self._tokenizer: Tokenizer | None = None
+        self._passed: set[SubmissionRef] = set()
         self._unheld = Rests(_UNHELD_SECONDS)
         self._master = journal.secret("prefill", secrets.token_bytes(32))
 
@@ -117,9 +117,9 @@ class Bench:
         return finding
 
     def _candidate(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Candidate:
-        if self._tokens is None:
-            self._tokens = Tokens(self._versions.newest())
-        return Candidate(self.context, commitment, path, self._engine, self._tokens, plan)
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer(self._versions.newest())
+        return Candidate(self.context, commitment, path, self._engine, self._tokenizer, plan)
 
     def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
         """Which samples a judgement at this block time gives the prefill."""
@@ -132,7 +132,7 @@ class Bench:
 
     def secret(self, time: int) -> bytes:
         """What samples are drawn with by a judgement at this block time."""
-        return draw.secret(self._master, draw.period(time, self._connection.policy.window))
+        return prefill_sampling.secret(self._master, prefill_sampling.period(time, self._connection.policy.window))
 
     def judged(self, root: bytes) -> Path | None:
         """The file as it was judged, until it is discarded; None where there was none."""
@@ -150,7 +150,7 @@ class Bench:
         folder = self._versions.folder(publication)
         with self._versions.store.lease(step):
             self._engine.load(folder)
-            self._tokens = self._tokens or Tokens(folder)
+            self._tokenizer = self._tokenizer or Tokenizer(folder)
         self._loaded = publication.manifest
 
 

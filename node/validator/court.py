@@ -17,15 +17,15 @@ from dataclasses import replace
 
 from eth_utils import keccak
 
-from node.validator import journal as states
-from node.validator.journal import Journal, Judgement
-from node.validator.rests import Rests
+from node.rests import Rests
+from node.validator import judgement_log as states
+from node.validator.judgement_log import Judgement, JudgementLog
 from node.validator.settings import JudgeSettings
 from protocol.chain import Sender
 from protocol.chain.events import Challenged
 from protocol.errors import InsufficientFunds, TransactionReverted
-from protocol.hub import Refused
-from protocol.role import Connection
+from protocol.hub.wire import Refused
+from protocol.shell.connection import Connection
 from protocol.signing import Domain
 from protocol.verdict import Details, Outcome, Receipt
 
@@ -45,7 +45,7 @@ Told = Callable[[bytes], Mapping[str, Receipt]]
 
 
 class Court:
-    def __init__(self, connection: Connection, journal: Journal, settings: JudgeSettings, sender: Sender) -> None:
+    def __init__(self, connection: Connection, journal: JudgementLog, settings: JudgeSettings, sender: Sender) -> None:
         self._c = connection
         self._journal = journal
         self._settings = settings

@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from node.rests import Rests
 from node.validator.record import CaseName, Record
-from node.validator.rests import Rests
 from protocol.chain import Sender
 from protocol.chain.events import Impeached
-from protocol.chain.types import Ref, Stage
+from protocol.chain.types import Stage
 from protocol.errors import MurmurationError, TransactionReverted, Unavailable
-from protocol.money import tokens
-from protocol.role import Connection, is_fatal
+from protocol.shell.connection import Connection, is_fatal
+from protocol.shell.money import tokens
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
 
 log = logging.getLogger("validator")
@@ -51,7 +52,7 @@ class Impeachment:
                 log.warning("who accepted %s cannot be impeached yet: %s", ref.root.hex()[:12], error)
                 self._rests.add(name)
 
-    def _look(self, name: CaseName, ref: Ref) -> None:
+    def _look(self, name: CaseName, ref: SubmissionRef) -> None:
         work = ref.work_id(self._c.run)
         for validator, receipt in self._receipts(work).items():
             if validator == self._c.key.address or (work, validator) in self._done:
@@ -69,7 +70,7 @@ class Impeachment:
             self._false[name] = case.samples
         return self._false[name]
 
-    def _impeach(self, number: int, ref: Ref, accepted: Receipt) -> None:
+    def _impeach(self, number: int, ref: SubmissionRef, accepted: Receipt) -> None:
         work = ref.work_id(self._c.run).hex()
         try:
             call = self._c.chain.impeach(self._c.run, ref, number, accepted.on_chain())

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from node.rests import Rests
 from node.validator.record import CaseName, Record
-from node.validator.rests import Rests
 from protocol.chain import Sender
-from protocol.chain.types import Case, Ref, Stage
+from protocol.chain.types import Case, Stage
 from protocol.errors import TransactionReverted
-from protocol.role import Connection
+from protocol.shell.connection import Connection
+from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome
 
 log = logging.getLogger("validator")
@@ -26,7 +27,7 @@ class Jury:
         self,
         connection: Connection,
         sender: Sender,
-        judge: Callable[[Record, Ref], Details | None],
+        judge: Callable[[Record, SubmissionRef], Details | None],
         retry_seconds: float,
     ) -> None:
         """`judge` judges a work in full: None while that cannot be done, and it is asked again after `retry_seconds`."""
@@ -34,7 +35,7 @@ class Jury:
         self._sender = sender
         self._judge = judge
         self._address = connection.key.address
-        self._found: dict[CaseName, dict[Ref, Details]] = {}
+        self._found: dict[CaseName, dict[SubmissionRef, Details]] = {}
         self._rests = Rests(retry_seconds)
 
     def serve(self, record: Record, now: int) -> bool:

@@ -13,7 +13,8 @@ from functools import lru_cache
 from protocol import rendezvous
 from protocol.chain.events import Appealed, Challenged, Event, Joined, Rotated, Settled, Submitted, ValidatorSeated
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref, Stage
+from protocol.chain.types import Stage
+from protocol.submission import SubmissionRef
 
 CaseName = tuple[str, int]
 """Seat and number of a case."""
@@ -33,9 +34,9 @@ class Record:
         self._hardware: dict[str, list[tuple[Place, int]]] = {}
         self._roots: dict[str, list[tuple[Place, bytes]]] = {}
         self._seats: dict[str, str] = {}  # key of a node → name of its seat, where they differ
-        self.cases: dict[CaseName, list[Ref]] = {}
+        self.cases: dict[CaseName, list[SubmissionRef]] = {}
         self.appeals: set[CaseName] = set()
-        self.convictions: dict[CaseName, Ref] = {}
+        self.convictions: dict[CaseName, SubmissionRef] = {}
         """Works that hard cases found false in the end."""
         kinds = (Joined, Rotated, Submitted, ValidatorSeated, Challenged, Appealed, Settled)
         for event in sorted((event for kind in kinds for event, _ in self._index.events(kind)), key=_place):
@@ -54,7 +55,7 @@ class Record:
                 self._seats[rotated.node] = rotated.seat
                 self._hardware[rotated.node] = list(self._hardware.get(rotated.seat, []))
             case Challenged() as c:
-                ref = Ref(c.node, c.step, c.sequence, c.root)
+                ref = SubmissionRef(c.node, c.step, c.sequence, c.root)
                 self.cases.setdefault((c.seat, c.number), []).append(ref)
             case Appealed() as appealed:
                 self.appeals.add((appealed.seat, appealed.number))
@@ -79,7 +80,7 @@ class Record:
         """Name of a node's seat: the first key it had."""
         return self._seats.get(node, node)
 
-    def submission(self, ref: Ref) -> Event | None:
+    def submission(self, ref: SubmissionRef) -> Event | None:
         """The event that committed to a work."""
         work = ref.work_id(self._run)
         found = self._index.find(Submitted, lambda s: s.node == ref.node and work_id(s) == work)
@@ -107,8 +108,8 @@ def work_id(submitted: Submitted) -> bytes:
     return ref_of(submitted).work_id(submitted.run)
 
 
-def ref_of(submitted: Submitted) -> Ref:
-    return Ref(submitted.node, submitted.step, submitted.sequence, submitted.root)
+def ref_of(submitted: Submitted) -> SubmissionRef:
+    return SubmissionRef(submitted.node, submitted.step, submitted.sequence, submitted.root)
 
 
 def _place(event: Event) -> Place:

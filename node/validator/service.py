@@ -13,26 +13,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.validator import journal as states
+from node.judging.candidate import Commitment
+from node.judging.evidence import EvidenceStore
+from node.judging.judge import details
+from node.judging.rules import available
+from node.validator import judgement_log as states
 from node.validator.bench import Bench
-from node.validator.candidate import Commitment
 from node.validator.court import Court
-from node.validator.evidence import EvidenceStore
 from node.validator.impeachment import Impeachment
-from node.validator.journal import Journal
-from node.validator.judge import details
+from node.validator.judgement_log import JudgementLog
 from node.validator.jury import Jury
 from node.validator.record import Record, work_id
-from node.validator.rules import available
 from node.validator.settings import JudgeSettings
-from protocol import machine
 from protocol.chain.events import Event, Submitted
-from protocol.chain.journal import Journal as Transactions
-from protocol.chain.types import Ref
+from protocol.chain.transaction_log import TransactionLog
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import MurmurationError, PreflightError, ProtocolViolation
-from protocol.home import Home
-from protocol.role import Connection, is_fatal
+from protocol.shell import machine
+from protocol.shell.connection import Connection, is_fatal
+from protocol.shell.home import Home
+from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome, Receipt
 
 log = logging.getLogger("validator")
@@ -67,10 +67,10 @@ class ValidatorService:
         self._settings = settings
         self._address = connection.key.address
         self._stop = stop or threading.Event()
-        self._journal = Journal(home.data / "journal.sqlite")
+        self._journal = JudgementLog(home.data / "journal.sqlite")
         self._bench = Bench(connection, home.data, self._journal, threads=settings.threads)
         self._evidence = EvidenceStore(home.data / "evidence", settings.evidence_most, settings.evidence_days)
-        self._transactions = Transactions(home.data / "transactions.sqlite")
+        self._transactions = TransactionLog(home.data / "transactions.sqlite")
         sender = connection.sender(self._transactions)
         self._court = Court(connection, self._journal, settings, sender)
         self._jury = Jury(connection, sender, self._judge_for_jury, settings.retry_seconds)
@@ -337,7 +337,7 @@ class ValidatorService:
             secret=self._bench.secret(self._now()),
         )
 
-    def _judge_for_jury(self, record: Record, ref: Ref) -> Details | None:
+    def _judge_for_jury(self, record: Record, ref: SubmissionRef) -> Details | None:
         """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""
         event = record.submission(ref)
         if event is None:

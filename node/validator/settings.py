@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from protocol.chain.settings import ChainSettings
-from protocol.role import PeerSettings
 from protocol.settings import Settings
+from protocol.shell.connection import PeerSettings
 
 
 class JudgeSettings(Settings):

@@ -4,8 +4,8 @@ artifacts.py  ABI and bytecode shipped with the package       types.py   what th
 client.py     reading, and calls to be sent                   events.py  what they emit
 sender.py     sends transactions of one key, in order         index.py   follows events, survives reorgs
 reverts.py    contract errors → our error tree                deploy.py  deployment without a compiler
-networks.py   names, chain ids, public endpoints              doctor.py  what is wrong, checked one by one
-cases.py      what is open against a seat                     endpoints.py  several RPC endpoints as one
+networks.py   names, chain ids, public endpoints              endpoints.py  several RPC endpoints as one
+cases.py      what is open against a seat                     transaction_log.py  what was sent, on disk
 settings.py   where it is, what a transaction may cost        command.py   ends what a killed command began
 """
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from protocol.chain.client import Chain
 from protocol.chain.events import Challenged
-from protocol.chain.types import Case, Ref, Seat, Stage
+from protocol.chain.types import Case, Seat, Stage
 from protocol.errors import RpcUnavailable
+from protocol.submission import SubmissionRef
 
 _SAME_SECOND = 64  # blocks, more than any chain makes in a second
 
@@ -30,7 +31,7 @@ def unanswered(chain: Chain, run: int, name: str, seat: Seat) -> Iterator[tuple[
             yield number, case
 
 
-def works(chain: Chain, run: int, name: str, number: int, case: Case) -> list[Ref]:
+def works(chain: Chain, run: int, name: str, number: int, case: Case) -> list[SubmissionRef]:
     """What a case that nobody has appealed was brought about, never empty.
 
     Raises RpcUnavailable from an endpoint that knows the case but not its events.
@@ -38,7 +39,7 @@ def works(chain: Chain, run: int, name: str, number: int, case: Case) -> list[Re
     first, head = _first_since(chain, case.deadline - chain.policy(run).appeal), chain.block_number()
     events = [event.data for event in chain.logs(first, min(first + _SAME_SECOND, head))] if first <= head else []
     found = [
-        Ref(c.node, c.step, c.sequence, c.root)
+        SubmissionRef(c.node, c.step, c.sequence, c.root)
         for c in events
         if isinstance(c, Challenged) and (c.run, c.seat, c.number) == (run, name, number)
     ]

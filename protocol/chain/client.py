@@ -29,7 +29,6 @@ from protocol.chain.types import (
     Funds,
     Policy,
     Publication,
-    Ref,
     Role,
     Seat,
     Stage,
@@ -40,6 +39,7 @@ from protocol.chain.types import (
 )
 from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, TransactionReverted, WrongChain
 from protocol.signing import Domain
+from protocol.submission import SubmissionRef
 
 T = TypeVar("T")
 
@@ -280,10 +280,10 @@ class Chain:
         """How many validators have a seat and no end of service in sight."""
         return self._call("counting validators", self.court.functions.seated(run))
 
-    def work(self, run: int, ref: Ref) -> Work:
+    def work(self, run: int, ref: SubmissionRef) -> Work:
         return Work(*self._call("reading a work", self.runs.functions.works(ref.work_id(run))))
 
-    def state(self, run: int, ref: Ref) -> State:
+    def state(self, run: int, ref: SubmissionRef) -> State:
         return State(self._call("reading a work", self.court.functions.stateOf(run, ref.as_tuple())))
 
     def case(self, run: int, seat: str, number: int) -> Case:
@@ -296,12 +296,12 @@ class Chain:
     def voted(self, run: int, seat: str, number: int, validator: str) -> bool:
         return self._call("reading a vote", self.court.functions.voted(run, seat, number, validator))
 
-    def charge(self, run: int, ref: Ref, signer: str) -> int:
+    def charge(self, run: int, ref: SubmissionRef, signer: str) -> int:
         """Number of the hard case on a work in which this validator's verdict served: as second, or alone where none is
         needed. 0: none."""
         return self._call("reading a charge", self.court.functions.charges(ref.work_id(run), signer))
 
-    def case_of(self, run: int, ref: Ref) -> tuple[ChecksumAddress, int, Case] | None:
+    def case_of(self, run: int, ref: SubmissionRef) -> tuple[ChecksumAddress, int, Case] | None:
         """(seat, number, case) of the case that last took a work's units; None when none did. There may be others about it."""
         number = self.work(run, ref).number
         if not number:
@@ -394,16 +394,16 @@ class Chain:
     def publish(self, run: int, step: int, manifest: bytes) -> Call:
         return Call("publishing weights", self.runs.functions.publish(run, step, manifest))
 
-    def submit(self, run: int, ref: Ref, units: int, beacon: bytes) -> Call:
+    def submit(self, run: int, ref: SubmissionRef, units: int, beacon: bytes) -> Call:
         function = self.runs.functions.submit(run, ref.root, ref.step, ref.sequence, units, beacon)
         return Call("submitting work", function)
 
-    def challenge(self, run: int, refs: Sequence[Ref], evidence: bytes) -> Call:
+    def challenge(self, run: int, refs: Sequence[SubmissionRef], evidence: bytes) -> Call:
         """A soft case on works of one seat; those past their window or in a case already are left out."""
         function = self.court.functions.challenge(run, [ref.as_tuple() for ref in refs], evidence)
         return Call("challenging works", function)
 
-    def accuse(self, run: int, ref: Ref, samples: int, evidence: bytes, second: tuple[object, ...]) -> Call:
+    def accuse(self, run: int, ref: SubmissionRef, samples: int, evidence: bytes, second: tuple[object, ...]) -> Call:
         """A hard case; bit i of `samples`: sample i is false. `second`: another validator's receipt, as Receipt.on_chain."""
         return Call("accusing a node", self.court.functions.accuse(run, ref.as_tuple(), samples, evidence, second))
 
@@ -416,7 +416,7 @@ class Chain:
     def settle(self, run: int, seat: str, number: int) -> Call:
         return Call("settling a case", self.court.functions.settle(run, seat, number))
 
-    def impeach(self, run: int, ref: Ref, number: int, accepted: tuple[object, ...]) -> Call:
+    def impeach(self, run: int, ref: SubmissionRef, number: int, accepted: tuple[object, ...]) -> Call:
         """Slashes a validator whose accept receipt covers a sample that case `number` convicted."""
         return Call("impeaching a validator", self.court.functions.impeach(run, ref.as_tuple(), number, accepted))
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from eth_utils import keccak
 
 from protocol.chain.client import Call, Chain
-from protocol.chain.journal import Journal
 from protocol.chain.sender import Sender, SendLimits, Sent
+from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import LockHeld, PreflightError
 from protocol.identity import Key
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class CommandSender(Sender):
     """Opened with `open_sender`."""
 
-    def __init__(self, chain: Chain, key: Key, journal: Journal, limits: SendLimits) -> None:
+    def __init__(self, chain: Chain, key: Key, journal: TransactionLog, limits: SendLimits) -> None:
         super().__init__(chain, key, journal, limits)
         self._ended: dict[tuple[str | None, bytes], Sent] = {}
 
@@ -61,7 +61,7 @@ def open_sender(chain: Chain, key: Key, keystore: Path, limits: SendLimits) -> C
     """
     path = journal_path(chain, key, keystore)
     try:
-        journal = Journal(path)
+        journal = TransactionLog(path)
     except LockHeld:
         raise LockHeld(
             f"another command sends with the key {key.address}", hint="let it end, or stop it, and try again"

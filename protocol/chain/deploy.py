@@ -16,8 +16,8 @@ from eth_utils import keccak, to_canonical_address, to_checksum_address
 
 from protocol.chain import artifacts
 from protocol.chain.client import Call, Chain, Code
-from protocol.chain.journal import Journal
 from protocol.chain.sender import Sender, Sent
+from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import ChainError, ConfigError, TransactionReverted
 from protocol.identity import Key
 
@@ -79,7 +79,7 @@ def deploy_to(
     path = out.with_name(f"{out.stem}.{name}.journal")
     if path.exists():
         log.info("going on with the deployment that %s tells of", path)
-    sender = Sender(chain, key, Journal(path))
+    sender = Sender(chain, key, TransactionLog(path))
     try:
         deployment = deploy(sender, withdrawal_delay=withdrawal_delay, sink=sink, token=token)
     finally:

@@ -20,7 +20,7 @@ from web3.exceptions import TransactionNotFound, Web3RPCError
 
 from protocol.chain.client import Call, Chain
 from protocol.chain.endpoints import SETTLED_BLOCKS
-from protocol.chain.journal import DROPPED, FAILED, MINED, PENDING, Attempt, Journal, Transaction
+from protocol.chain.transaction_log import DROPPED, FAILED, MINED, PENDING, Attempt, Transaction, TransactionLog
 from protocol.errors import (
     ChainError,
     DeadlineExceeded,
@@ -77,11 +77,11 @@ class Sender:
     """May be shared by threads; transactions go out one after the other."""
 
     def __init__(
-        self, chain: Chain, key: Key, journal: Journal | None = None, limits: SendLimits | None = None
+        self, chain: Chain, key: Key, journal: TransactionLog | None = None, limits: SendLimits | None = None
     ) -> None:
         self.chain = chain
         self.key = key
-        self._journal = journal or Journal()
+        self._journal = journal or TransactionLog()
         self._limits = limits or SendLimits()
         self._lock = threading.Lock()
 

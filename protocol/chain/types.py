@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 
-from eth_abi import encode as abi_encode
 from eth_typing import ChecksumAddress
-from eth_utils import keccak
 
 
 class Role(IntEnum):
@@ -205,24 +203,6 @@ class Case:
     @property
     def hard(self) -> bool:
         return self.samples != 0
-
-
-@dataclass(frozen=True)
-class Ref:
-    """Names a work within a run."""
-
-    node: ChecksumAddress
-    step: int
-    sequence: int
-    root: bytes
-
-    def as_tuple(self) -> tuple[object, ...]:
-        return astuple(self)
-
-    def work_id(self, run: int) -> bytes:
-        """keccak256(abi.encode(run, node, step, sequence, root)), as Runs.workId."""
-        kinds = ["uint256", "address", "uint32", "uint32", "bytes32"]
-        return keccak(abi_encode(kinds, [run, self.node, self.step, self.sequence, self.root]))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 measured with. A run spec that names it (`kept`) pins it by SHA-256; it lies in the machine's task folder under that name, as
 task files do. Problem i of the run is then the i-th number of the file; held-out problems stay what they were.
 
-It does not say which problems are worth keeping: trainer/filter.py does.
+It does not say which problems are worth keeping: trainer/evaluation/filter.py does.
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from protocol import parquet_footer
 from protocol.environments import answer
 from protocol.errors import ConfigError, HashMismatch, Malformed, MurmurationError, UsageError
 from protocol.folders import tasks_folder
 from protocol.runspec import EnvironmentSpec, TaskFile
-from protocol.sandbox import footer
 
 GROUP_BYTES_MAX = 16 << 20
 """Bytes that one row group may decode to; `write` stays well below."""
@@ -105,7 +105,7 @@ class Groups:
         import pyarrow.parquet as pq
 
         try:
-            rows = footer.require_small_groups(path, groups=GROUPS_MAX, most=GROUP_BYTES_MAX)
+            rows = parquet_footer.require_small_groups(path, groups=GROUPS_MAX, most=GROUP_BYTES_MAX)
             self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False)
         except FileNotFoundError:
             raise ConfigError(

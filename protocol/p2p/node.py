@@ -20,15 +20,7 @@ from protocol.p2p import negotiation
 from protocol.p2p.address import Address, network_of, peer_text
 from protocol.p2p.settings import Limits, Timing
 from protocol.p2p.stream import Stream
-from protocol.p2p.transport import (
-    CONNECTION_ERRORS,
-    BoundedYamux,
-    Budget,
-    Identity,
-    Upgraded,
-    foreign_errors,
-    upgrade,
-)
+from protocol.p2p.transport import CONNECTION_ERRORS, BoundedYamux, Budget, Identity, Upgraded, foreign_errors, upgrade
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from protocol import toploc
+from protocol import parquet_footer, toploc
 from protocol.errors import Malformed, MurmurationError
-from protocol.sandbox import footer, wire
+from protocol.sandbox import wire
 
 _EXPANSION = 4  # times the largest file: what a file may decode to
 _GROUPS_AT_ONCE = 16
@@ -83,12 +83,12 @@ def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict
 
     if os.path.getsize(path) > size:
         raise Malformed(f"file has more than {size} bytes")
-    footer.require_bounded(Path(path), rows=rows, most=_EXPANSION * size)
+    parquet_footer.require_bounded(Path(path), rows=rows, most=_EXPANSION * size)
     arrays: wire.Arrays = {}
     try:
         file = pq.ParquetFile(
             path,
-            thrift_string_size_limit=footer.FOOTER_BYTES_MAX,
+            thrift_string_size_limit=parquet_footer.FOOTER_BYTES_MAX,
             thrift_container_size_limit=1 << 16,
             pre_buffer=False,
         )

@@ -27,7 +27,7 @@ import numpy as np
 
 from benches import Bench, Cost, Row, solo, waiting
 from benches.curves import Line, Panel, draw, smooth
-from trainer.evaluate import Evaluator
+from trainer.evaluation.evaluate import Evaluator
 from trainer.presets import demo
 
 _LAGS = (0, 1, 2, 4)

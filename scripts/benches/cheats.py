@@ -1,4 +1,4 @@
-"""Cheats: how often each one of the catalogue (tests/cheats) is found in a submission, by which rule, and whether honest
+"""Cheats: how often each one of the catalogue (scripts/cheats) is found in a submission, by which rule, and whether honest
 work ever is.
 
 On tiny policies made on the spot, through the real judge with the prefill of all rows. *Short*: the demo's policy and shape,
@@ -24,23 +24,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from cheats.catalogue import Cheat, catalogue
+from cheats.scene import Scene
 from numpy.typing import NDArray
 from swarm.settings import SwarmSettings, run_file
+from swarm.tiny_run import TinyRun
 
 from benches import Bench, Cost, Row
 from node.engine import TorchEngine, torch_engine
 from node.engine.proofs import bits
-from node.validator.calibration.measure import PER_CHUNK, PER_SEQUENCE
-from node.validator.candidate import Candidate
-from node.validator.judge import judge
-from node.validator.rules import sampling
+from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE
+from node.judging.candidate import Candidate
+from node.judging.judge import judge
+from node.judging.rules import sampling
 from protocol import toploc
 from protocol.runspec import Limit, VerificationSpec
 from protocol.sandbox import Sandbox
-from tests.cheats.catalogue import Cheat, catalogue
-from tests.cheats.scene import Scene
-from tests.tiny_run import TinyRun
-from trainer.tiny import make_policy
+from trainer.models.tiny import make_policy
 
 HONEST_PROOFS = 20_000  # different ones: what is judged twice says little more than what is judged once
 _SHORT, _LONG, _CERTAIN = 16, 6, 4  # submissions of each cheat; the last for those that leave nothing to chance

@@ -13,7 +13,8 @@ import torch
 
 from benches import Bench, Row, in_turns
 from node.engine import Prompt, TorchEngine
-from node.engine.weights import WEIGHTS, save_weights
+from node.engine.weights import save_weights
+from protocol.model_files import WEIGHTS
 
 _VOCABULARY, _PROMPT, _NEW = 96, 12, 32
 
@@ -49,7 +50,7 @@ def run() -> Bench:
 
 
 def _make_model(folder: Path) -> None:
-    from trainer.tiny import _model
+    from trainer.models.tiny import _model
 
     torch.manual_seed(0)
     model = _model(_VOCABULARY)

@@ -13,16 +13,16 @@ from pathlib import Path
 
 from eth_utils import keccak
 from swarm.anvil import Anvil
+from swarm.world import DAY, TOKEN, World
 
 from benches import Bench, Cost
 from protocol.chain.client import Call
 from protocol.chain.sender import Sent
-from protocol.chain.types import Ref
 from protocol.chain.wages import Wages
 from protocol.identity import Key
 from protocol.signing import Join, Verdict, Voucher
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
-from tests.world import DAY, TOKEN, World
 
 SUBMIT, SOFT, HARD, CLAIM, JOIN = 239_000, 191_000, 411_000, 77_000, 255_000 + 311_000
 """The peer's gas."""
@@ -61,20 +61,20 @@ class _Field:
         """One that has not worked yet."""
         return self._fresh.pop()
 
-    def ref(self, node: Key) -> Ref:
+    def ref(self, node: Key) -> SubmissionRef:
         sequence = self._next.get(node.address, 0)
         self._next[node.address] = sequence + 1
-        return Ref(node.address, 0, sequence, keccak(text=f"{node.address} {sequence}"))
+        return SubmissionRef(node.address, 0, sequence, keccak(text=f"{node.address} {sequence}"))
 
     def send(self, key: Key, call: Call) -> Sent:
         return self.world.sender(key).send(call)
 
-    def submit(self, node: Key) -> tuple[Ref, int]:
+    def submit(self, node: Key) -> tuple[SubmissionRef, int]:
         """(the work, its gas)."""
         ref = self.ref(node)
         return ref, self.send(node, self.world.chain.submit(self.world.run, ref, _UNITS, self.beacon)).gas_used
 
-    def accuse(self, ref: Ref) -> int:
+    def accuse(self, ref: SubmissionRef) -> int:
         """A hard case with a second validator's signature."""
         details = bytes(range(32))
         verdict = Verdict(self.world.run, ref.work_id(self.world.run), Outcome.HARD, _ALL, details)

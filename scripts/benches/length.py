@@ -3,7 +3,7 @@
 The task is `spiral_matrix` of reasoning-gym, whose own verifier strips what surrounds an answer: spaces after it are neither
 right nor wrong, so that a policy can be of any length. The warm-up ends with right answers followed by any number of spaces,
 whatever the prompt announces: lengths vary, and the policy has yet to find out what the announcement means. Prompts and penalties
-are those of every run with budgets (protocol/tokens.py, `length_penalty` in protocol/assignment.py); the loop is solo.py's.
+are those of every run with budgets (protocol/tokenizer.py, `length_penalty` in protocol/environments/assignment.py); the loop is solo.py's.
 
 Measured before and after on held-out problems, every one with every budget; a length counts its end token.
 """
@@ -30,13 +30,15 @@ import torch
 from benches import Bench, Cost, Row, solo
 from benches.curves import Line, Panel, draw, smooth
 from node.engine import Prompt
-from node.engine.weights import WEIGHTS, build_model, load_weights, save_weights
-from protocol import runfile, seeds
+from node.engine.weights import build_model, load_weights, save_weights
+from protocol import seeds
 from protocol.environments import Problem, TaskSet
-from protocol.tokens import BUDGET_SENTENCE, Tokens
-from trainer.packing import TrainingSample
+from protocol.model_files import WEIGHTS
+from protocol.shell import runfile
+from protocol.tokenizer import BUDGET_SENTENCE, Tokenizer
+from trainer.learning.packing import TrainingSample
+from trainer.models.tiny import END, _draw, _supervised_step
 from trainer.presets import demo
-from trainer.tiny import END, _draw, _supervised_step
 
 BUDGETS = (10, 14, 18)
 _ALPHA = "0.05"
@@ -164,7 +166,7 @@ def learn(folder: Path, seed: int, steps: int) -> Learned:
 def vary_lengths(file: Path, seed: int, steps: int) -> None:
     """Supervised steps on right answers with any number of spaces after them, on the policy beside `file`."""
     folder = runfile.model_folder(file)
-    spec, tokens, rng = runfile.complete(file, folder), Tokens(folder), random.Random(seed)
+    spec, tokenizer, rng = runfile.complete(file, folder), Tokenizer(folder), random.Random(seed)
     tasks = TaskSet(spec.environments)
     model = build_model(folder, torch.float32)
     load_weights(model, folder)
@@ -172,8 +174,8 @@ def vary_lengths(file: Path, seed: int, steps: int) -> None:
 
     def example(problem: Problem) -> TrainingSample:
         answer = str(problem.entry["answer"]) + " " * rng.randint(0, _SPACES_MAX)
-        prompt = tokens.prompt(spec, problem.prompt, rng.choice(BUDGETS))
-        return TrainingSample(np.array(prompt, np.int32), np.array([*tokens.encode(answer), END], np.int32), 0.0)
+        prompt = tokenizer.prompt(spec, problem.prompt, rng.choice(BUDGETS))
+        return TrainingSample(np.array(prompt, np.int32), np.array([*tokenizer.encode(answer), END], np.int32), 0.0)
 
     for _ in range(steps):
         _supervised_step(model, optimizer, [example(_draw(tasks, rng, [1.0])) for _ in range(_VARIED_BATCH)])
@@ -185,15 +187,15 @@ def measure(run: solo.Solo) -> Measured:
     run.engine.load(run.newest)
     asked = [(i, budget) for i in range(len(run.tasks.held_out)) for budget in BUDGETS]
     prompts = [
-        Prompt(run.tokens.prompt(run.spec, run.tasks.held_out[i].prompt, budget), (_key(i, budget),))
+        Prompt(run.tokenizer.prompt(run.spec, run.tasks.held_out[i].prompt, budget), (_key(i, budget),))
         for i, budget in asked
     ]
     generated = run.engine.generate(
         prompts, **run.spec.sampling.distribution, max_new_tokens=run.spec.sampling.max_new_tokens,
-        end_tokens=run.tokens.end_tokens, prove=False,
+        end_tokens=run.tokenizer.end_tokens, prove=False,
     )  # fmt: skip
     completions = [of[0].tokens for of in generated]
-    answers = [(i, run.tokens.answer(tokens)) for (i, _), tokens in zip(asked, completions, strict=True)]
+    answers = [(i, run.tokenizer.answer(tokens)) for (i, _), tokens in zip(asked, completions, strict=True)]
     return Measured(
         error=statistics.fmean(abs(budget - len(of)) for (_, budget), of in zip(asked, completions, strict=True)),
         task_reward=statistics.fmean(run.sandbox.score(answers, held_out=True)),

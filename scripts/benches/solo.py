@@ -1,6 +1,6 @@
 """A swarm's learning without the swarm, in one process: for benches that ask what is learned and not who waits for whom.
 
-The parts are those of every run: submissions as nodes make them (node/generation.py: the engine, the assignment, proofs, the
+The parts are those of every run: submissions as nodes make them (node/contributor/generation.py: the engine, the assignment, proofs, the
 verifiers in their sandbox, penalties for length), read back as the trainer reads them, `Learner`, and weights handed over as
 the bf16 files that are published. Chain, network and validators are missing, and nobody waits: rollouts are exactly `lag`
 versions old, and times are CPU times of this process.
@@ -17,22 +17,23 @@ from typing import Any
 
 import numpy as np
 
+from node.contributor.generation import Place, make
 from node.engine import TorchEngine
-from node.generation import Place, make
-from node.validator.candidate import RunContext
-from protocol import runfile
+from node.judging.candidate import RunContext
 from protocol.environments import TaskSet
 from protocol.rollout import Sample
 from protocol.sandbox import Sandbox
 from protocol.settings import read_toml, write_toml
+from protocol.shell import runfile
 from protocol.signing import Domain
-from protocol.tokens import Tokens
-from trainer import advantage
-from trainer.broadcast import Outbox
+from protocol.tokenizer import Tokenizer
 from trainer.config import TrainSettings
-from trainer.learner import Learner, StepMetrics
-from trainer.packing import TrainingSample
-from trainer.tiny import make_policy
+from trainer.hub.outbox import Outbox
+from trainer.learning import advantage
+from trainer.learning.learner import Learner, StepMetrics
+from trainer.learning.packing import TrainingSample
+from trainer.learning.snapshot import snapshot
+from trainer.models.tiny import make_policy
 
 NOBODY = "0x" + "11" * 20
 _DOMAIN = Domain(31337, NOBODY)  # type: ignore[arg-type]
@@ -40,7 +41,7 @@ _TRIES = 16  # times as many submissions as a batch has at least, before a polic
 
 
 def create(folder: Path, tables: dict[str, Any], *, target: float, seed: int, phrases: Sequence[str] = ()) -> Path:
-    """Writes run.toml and a policy of its own into `folder`; returns run.toml. See trainer/tiny.py for the rest."""
+    """Writes run.toml and a policy of its own into `folder`; returns run.toml. See trainer/models/tiny.py for the rest."""
     folder.mkdir(parents=True)
     file = folder / "run.toml"
     write_toml(file, tables, "A run of one process.")
@@ -69,7 +70,7 @@ class Solo:
         self.spec = runfile.complete(file, model)
         self.tasks = TaskSet(self.spec.environments)
         self.sandbox = Sandbox(self.spec)
-        self.tokens = Tokens(model)
+        self.tokenizer = Tokenizer(model)
         self.engine = TorchEngine(self.spec.model.compute_dtype)
         self._settings = TrainSettings.model_validate(read_toml(file)["trainer"] | {"seed": seed})
         self._context = RunContext(self.spec, _DOMAIN, 1, self.tasks, self.sandbox)
@@ -78,7 +79,7 @@ class Solo:
         self._lag = lag
         self._step = 0
         self._outbox = Outbox(folder / "versions", model)
-        self.newest = self._outbox.put(self._learner.model, 0)
+        self.newest = self._outbox.write(snapshot(self._learner.model), 0)
         """Folder of the weights after the last step."""
 
     def __enter__(self) -> Solo:
@@ -95,7 +96,7 @@ class Solo:
         generated = time.process_time()
         metrics = self._learner.learn(groups, self._step)
         self._step += 1
-        self.newest = self._outbox.put(self._learner.model, self._step)
+        self.newest = self._outbox.write(snapshot(self._learner.model), self._step)
         trained = time.process_time()
         self._outbox.remove_before(self._step - self._lag)
         return Step(version, tuple(rollouts), metrics, generated - started, trained - generated)
@@ -118,7 +119,7 @@ class Solo:
         # Named by the step that learns from it, not by the version that makes it: every lag is asked the same.
         beacon = hashlib.sha256(f"{self._settings.seed}/{self._step}".encode()).digest()
         place = Place(NOBODY, self._step, sequence, beacon, hardware=0)
-        made = make(self._context, self.engine, self.tokens, place, self._folder / "rollouts")
+        made = make(self._context, self.engine, self.tokenizer, place, self._folder / "rollouts")
         try:
             return self.sandbox.read(made.path).file.samples
         finally:

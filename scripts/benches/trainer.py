@@ -24,8 +24,9 @@ import torch
 
 from benches import Bench, Cost, Row, in_turns, peers
 from benches.memory import peak_bytes
-from node.engine.weights import WEIGHTS, save_weights
-from trainer.logprobs import token_logprobs
+from node.engine.weights import save_weights
+from protocol.model_files import WEIGHTS
+from trainer.learning.logprobs import token_logprobs
 
 _VOCABULARY, _GROUPS, _SIZE = 64, 16, 16
 _ROUND_SECONDS_MAX = 900
@@ -85,7 +86,7 @@ def _compare(
 
 def _write_work(folder: Path, length: Callable[[random.Random], int], longest: int, rounds: int) -> None:
     """The model's folder, and work.json: per round prompts (token ids) and the length of every sample's completion."""
-    from trainer.tiny import _model
+    from trainer.models.tiny import _model
 
     torch.manual_seed(0)
     model = _model(_VOCABULARY)

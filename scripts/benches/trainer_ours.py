@@ -14,11 +14,12 @@ import torch
 
 from benches.watermark import Watermark
 from node.engine import Prompt, TorchEngine
-from node.engine.weights import WEIGHTS, save_weights
-from trainer import advantage
+from node.engine.weights import save_weights
+from protocol.model_files import WEIGHTS
 from trainer.config import KlSettings, LossSettings, OptimizerSettings, TrainSettings
-from trainer.learner import Learner
-from trainer.packing import TrainingSample
+from trainer.learning import advantage
+from trainer.learning.learner import Learner
+from trainer.learning.packing import TrainingSample
 
 _END, _FORCED = 1, 1e4
 

@@ -106,7 +106,7 @@ def main(folder: Path, dtype: str) -> None:
 
     model.generate = forced
     turns.memory = Watermark()
-    trainer.train()
+    trainer.loop.train()
 
 
 answers = sys.stdout

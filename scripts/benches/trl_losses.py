@@ -1,4 +1,4 @@
-"""TRL's own losses and gradients on random inputs, as JSON: the oracle for trainer/loss.py. Runs where TRL is installed.
+"""TRL's own losses and gradients on random inputs, as JSON: the oracle for trainer/learning/loss.py. Runs where TRL is installed.
 
     python scripts/benches/trl_losses.py [SEED] > tests/vectors/losses.json        (`scripts/make-vectors --losses` does this)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import LockHeld, MurmurationError
-from protocol.home import locked
+from protocol.shell.home import locked
 from swarm import ending, postmortem, promises, summary
 from swarm.accident import Accident
 from swarm.display import Display

@@ -9,7 +9,7 @@ from dataclasses import replace
 from protocol.chain import Chain
 from protocol.chain.deploy import Deployment
 from protocol.errors import MurmurationError
-from protocol.home import read_json
+from protocol.shell.home import read_json
 from swarm.processes import ROOT
 from swarm.settings import SwarmSettings
 from swarm.swarm import MARK, PROCESSES, CommandFailed, Swarm, how_to_look_around, remembered, stop_remembered

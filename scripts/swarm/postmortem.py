@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from protocol.home import read_json
+from protocol.shell.home import read_json
 from swarm.swarm import Swarm
 
 _STATUS_PLACES = {"trainer": "output/status.json"}

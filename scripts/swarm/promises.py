@@ -6,15 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from node.validator.rules import available
+from cheats.play import PLAYS
+
+from node.judging.rules import available
 from protocol.chain.types import Stage
-from protocol.money import tokens
+from protocol.shell.money import tokens
 from protocol.verdict import Outcome, Receipt
 from swarm.accident import Interrupted
 from swarm.ending import Payout
 from swarm.swarm import Member, Swarm
 from swarm.watch import Watch, work_of
-from tests.cheats.play import PLAYS
 
 GAIN_REQUIRED = 0.3
 MEMORY_MOST = 8 << 30

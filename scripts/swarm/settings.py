@@ -19,7 +19,7 @@ class SwarmSettings:
     seed: int = 0
     honest: int = 3
     cheats: tuple[str, ...] = ("smaller-model", "forced-token", "forged-reward")
-    """What each seat of the one cheating process does (tests/cheats/play.py)."""
+    """What each seat of the one cheating process does (scripts/cheats/play.py)."""
     validators: int = 3
     """Where verdicts can be appealed, no weights are published without a jury: challenger, co-signer and a juror."""
     evaluate_every: int = 5

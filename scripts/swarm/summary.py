@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from cheats.play import PLAYS
 from rich.table import Table
 
-from protocol.money import tokens
+from protocol.shell.money import tokens
 from protocol.verdict import Outcome
 from swarm import promises
 from swarm.ending import Payout
 from swarm.swarm import Swarm
 from swarm.watch import Watch
-from tests.cheats.play import PLAYS
 
 
 def render(swarm: Swarm, watch: Watch, payouts: list[Payout], seconds: dict[str, float], peak: int | None) -> list[Any]:
@@ -62,7 +62,7 @@ def _learning(watch: Watch) -> Table:
     shown = ", ".join(f"{count} at lag {lag}" for lag, count in sorted(staleness.items()))
     table.add_row(
         "groups",
-        f"{sum(staleness.values())} trained on ({shown}), {data['equal_groups']} without signal, {data['stale_groups']} too old",
+        f"{sum(staleness.values())} trained on ({shown}), {data['zero_advantage_groups']} without signal, {data['stale_groups']} too old",
     )
     return table
 

@@ -22,9 +22,9 @@ from typing import Any
 
 from protocol.chain import Chain, Sender, networks
 from protocol.chain.deploy import Deployment
-from protocol.home import read_json, write_json
 from protocol.identity import Key, save_keystore
 from protocol.settings import write_toml
+from protocol.shell.home import read_json, write_json
 from swarm.anvil import Anvil
 from swarm.processes import ROOT, Process, command_line, die_with_parent, stop_all, wait_until
 from swarm.settings import SwarmSettings, run_file
@@ -51,7 +51,7 @@ class Member:
     address: str
     operator: str = ""
     cheat: str = ""
-    """What it does (tests/cheats/play.py); empty for the honest."""
+    """What it does (scripts/cheats/play.py); empty for the honest."""
 
     @property
     def is_cheat(self) -> bool:
@@ -303,7 +303,7 @@ class Swarm:
             if not node.is_cheat:
                 self.start(node.name, "node", "start", "--home", node.home)
         if cheats := [f"{node.cheat}={node.home}" for node in self.nodes if node.is_cheat]:
-            self.start(CHEATS, *cheats, module="tests.cheats.play")
+            self.start(CHEATS, *cheats, module="cheats.play")
 
     def start_validator(self, validator: Member) -> None:
         self.start(validator.name, "validator", "start", "--home", validator.home)

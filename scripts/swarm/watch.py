@@ -24,11 +24,12 @@ from protocol.chain.events import (
     Voted,
 )
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref, Stage
+from protocol.chain.types import Stage
 from protocol.errors import MurmurationError
-from protocol.home import read_json
-from protocol.hub import HubClient
-from protocol.money import tokens
+from protocol.hub.client import HubClient
+from protocol.shell.home import read_json
+from protocol.shell.money import tokens
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
 from swarm.swarm import Member, Swarm
 
@@ -178,4 +179,4 @@ class Watch:
 
 def work_of(event: Submitted | Challenged) -> bytes:
     """The id of the work that an event is about."""
-    return Ref(event.node, event.step, event.sequence, event.root).work_id(event.run)
+    return SubmissionRef(event.node, event.step, event.sequence, event.root).work_id(event.run)

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from swarm.tiny_run import TinyRun, run_tables
 
 from protocol.settings import write_toml
-from tests.tiny_run import TinyRun, run_tables
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from benches.length import Learned, Measured
 from benches.solo import Solo
 from swarm.processes import ROOT
 
-from protocol import runfile
 from protocol.environments import TaskSet
 from protocol.settings import write_toml
+from protocol.shell import runfile
 
 
 def test_spaces_after_an_answer_are_neither_right_nor_wrong(tmp_path: Path) -> None:

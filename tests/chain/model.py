@@ -16,7 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from protocol.chain.types import Policy, Ref, Role, Stage, State
+from protocol.chain.types import Policy, Role, Stage, State
+from protocol.submission import SubmissionRef
 
 EPOCHS_TO_MATURE = 6
 WINNER_BPS = 5_000
@@ -56,7 +57,7 @@ class Place(Enum):
 
 @dataclass
 class Work:
-    ref: Ref
+    ref: SubmissionRef
     time: int
     units: int
     place: Place = Place.SEAT
@@ -172,9 +173,9 @@ class Run:
     validators: dict[str, Validator] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     """Keys rotated in, and the seats they are of."""
-    charges: dict[tuple[Ref, str], int] = field(default_factory=dict)
+    charges: dict[tuple[SubmissionRef, str], int] = field(default_factory=dict)
     """(work, whose signature served to accuse its author) and the case: a signature serves once."""
-    impeached: set[tuple[Ref, str]] = field(default_factory=set)
+    impeached: set[tuple[SubmissionRef, str]] = field(default_factory=set)
 
     def seat(self, node: str) -> Seat:
         """The seat that a key has or had; an empty one where it has none."""
@@ -411,7 +412,7 @@ class Model:
         self._take_turn(r, seat, by, at, step, sequence, beacon, len(items), units)
         require(all(0 < units <= r.policy.max_units for _, units in items), "InvalidUnits")
         for i, (root, units) in enumerate(items):
-            seat.works.append(Work(Ref(by, step, sequence + i, root), at, units))  # type: ignore[arg-type]
+            seat.works.append(Work(SubmissionRef(by, step, sequence + i, root), at, units))  # type: ignore[arg-type]
 
     def skip(self, by: str, at: int, run: int, step: int, sequence: int, beacon: bytes) -> None:
         r, seat = self.runs[run], self.runs[run].seat(by)
@@ -521,7 +522,7 @@ class Model:
 
     # ---- cases -----------------------------------------------------------------------------------------------------
 
-    def challenge(self, by: str, at: int, run: int, refs: list[Ref]) -> None:
+    def challenge(self, by: str, at: int, run: int, refs: list[SubmissionRef]) -> None:
         r = self.runs[run]
         require(len(refs) > 0, "ZeroAmount")
         seat = r.seat(refs[0].node)
@@ -533,7 +534,9 @@ class Model:
         self._require_party(r, by, earliest, at)
         self._open(r, seat, at, Case(by, earliest, at + r.policy.appeal, len(taken)), taken)
 
-    def accuse(self, by: str, at: int, run: int, ref: Ref, samples: int, second: tuple[str, int] | None) -> None:
+    def accuse(
+        self, by: str, at: int, run: int, ref: SubmissionRef, samples: int, second: tuple[str, int] | None
+    ) -> None:
         """`second`: who signed another hard verdict on this work, and the samples it names; None: it is forged."""
         r = self.runs[run]
         seat = r.seat(ref.node)
@@ -594,7 +597,9 @@ class Model:
         require(at >= case.deadline, "TooEarly")
         self._close(r, seat, number, Stage.UPHELD if case.stage == Stage.OPEN else Stage.UNDECIDED, at)
 
-    def impeach(self, by: str, run: int, ref: Ref, number: int, validator: str, samples: int, accepted: bool) -> None:
+    def impeach(
+        self, by: str, run: int, ref: SubmissionRef, number: int, validator: str, samples: int, accepted: bool
+    ) -> None:
         """`samples`: those that the validator's receipt vouches for; `accepted`: it has signed exactly that."""
         r, _, case = self._case(run, ref.node, number)
         require(case.stage == Stage.UPHELD and (ref, validator) not in r.impeached, "WrongState")

@@ -11,16 +11,16 @@ from dataclasses import replace
 import pytest
 from eth_utils import keccak
 from swarm.anvil import Anvil
+from swarm.world import TOKEN, World, policy_for
 from web3.exceptions import Web3RPCError
 
 from protocol.chain import Chain, Sender
 from protocol.chain.client import Call
 from protocol.chain.reverts import HINTS
-from protocol.chain.types import Ref
 from protocol.errors import TransactionReverted, WrongChain
 from protocol.identity import Key
 from protocol.signing import Domain, Join, Verdict
-from tests.world import TOKEN, World, policy_for
+from protocol.submission import SubmissionRef
 
 FOREVER = 2**40
 
@@ -96,7 +96,7 @@ def test_a_verdict_serves_for_what_it_says_only(anvil: Anvil, fault: str) -> Non
     world.seat_validator(second)
     world.seat_node(Key.generate(), node)
     world.publish(0)
-    ref: Ref = world.submit(node, 0, 0, b"\x01" * 32)
+    ref: SubmissionRef = world.submit(node, 0, 0, b"\x01" * 32)
     details = b"\x0d" * 32
     right = Verdict(world.run, ref.work_id(world.run), 3, 1, details)
     signed, domain = right, world.chain.domain

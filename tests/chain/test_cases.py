@@ -6,19 +6,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from swarm.world import World
 
 from protocol.chain import cases
-from protocol.chain.types import Ref, Stage
+from protocol.chain.types import Stage
 from protocol.errors import RpcUnavailable
 from protocol.identity import Key
-from tests.world import World
+from protocol.submission import SubmissionRef
 
 
-def challenged(world: World, node: Key, validator: Key, *refs: Ref) -> None:
+def challenged(world: World, node: Key, validator: Key, *refs: SubmissionRef) -> None:
     world.sender(validator).send(world.chain.challenge(world.run, refs, b"\x0e" * 32))
 
 
-def open_works(world: World, node: Key) -> dict[int, list[Ref]]:
+def open_works(world: World, node: Key) -> dict[int, list[SubmissionRef]]:
     chain, run = world.chain, world.run
     found = cases.unanswered(chain, run, node.address, chain.seat(run, node.address))
     return {number: cases.works(chain, run, node.address, number, case) for number, case in found}

@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 from swarm.anvil import Anvil
 from swarm.processes import free_port
+from swarm.world import DAY, TOKEN, World
 
 from protocol.chain import Chain, Sender, events
 from protocol.chain.client import Call
 from protocol.chain.events import Challenged, Claimed, Event, Published, Submitted
 from protocol.chain.index import EventIndex
-from protocol.chain.journal import Journal
 from protocol.chain.sender import SendLimits, Sent
+from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import DeadlineExceeded, MurmurationError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
-from tests.world import DAY, TOKEN, World
 
 ROOT = Path(__file__).parent.parent.parent
 DEPTH_MAX = 5
@@ -182,7 +182,7 @@ def test_a_deed_that_a_reorg_took_back_is_done_again_once(
     world.sender(todo.key)
     world.anvil.request("anvil_mine", hex(DEPTH_MAX))
     before = world.chain.web3.eth.get_transaction_count(todo.key.address)
-    one, follower = Sender(world.chain, todo.key, Journal(tmp_path / "j.sqlite")), Follower(world.chain)
+    one, follower = Sender(world.chain, todo.key, TransactionLog(tmp_path / "j.sqlite")), Follower(world.chain)
     one.send(todo.call(world.chain), name="deed")
     world.anvil.request("anvil_mine", hex(depth - 1)) if depth > 1 else None
     follower.poll()
@@ -205,8 +205,8 @@ def test_work_on_weights_that_a_reorg_took_back_fails_and_costs_no_sequence(worl
     node = Key.generate()
     world.seat_node(Key.generate(), node)
     follower = Follower(world.chain)
-    trainer = Sender(world.chain, world.trainer.key, Journal(tmp_path / "trainer.sqlite"))
-    worker = Sender(world.chain, node, Journal(tmp_path / "node.sqlite"))
+    trainer = Sender(world.chain, world.trainer.key, TransactionLog(tmp_path / "trainer.sqlite"))
+    worker = Sender(world.chain, node, TransactionLog(tmp_path / "node.sqlite"))
     trainer.send(world.chain.publish(world.run, 0, b"\x0a" * 32), name="publish/0")
     old = world.chain.publication(world.run, 0).beacon
     submission = Deed(node, "runs", "submit", (world.run, b"\x01" * 32, 0, 0, 10, old), Submitted)
@@ -232,7 +232,7 @@ def test_many_deeds_through_many_reorgs_land_once_each(world: World, tmp_path: P
     """Reorgs at random, some while a transaction is on its way, over deeds that nothing but the journal keeps from doubling."""
     chance, key = random.Random(seed), rich(world)
     world.anvil.request("anvil_mine", hex(2 * DEPTH_MAX))
-    one, follower = Sender(world.chain, key, Journal(tmp_path / "j.sqlite")), Follower(world.chain)
+    one, follower = Sender(world.chain, key, TransactionLog(tmp_path / "j.sqlite")), Follower(world.chain)
     for number in range(12):
         one.send(world.chain.deposit(key.address, number + 1), name=f"deposit/{number}")
         if chance.random() < 0.5:
@@ -280,7 +280,7 @@ def test_a_deed_gets_through_an_endpoint_with_every_fault(
     todo = deed(world)
     world.sender(todo.key)
     chain = Chain(faulty.url, world.chain.runs.address, timeout=TIMEOUT)
-    one, follower = Sender(chain, todo.key, Journal(tmp_path / "j.sqlite"), LIMITS), Follower(chain)
+    one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(chain)
     assert chain.chain_id and chain.court and chain.bonds  # read once, before the faults begin
     before = world.chain.web3.eth.get_transaction_count(todo.key.address)
     chance, hangs = random.Random(todo.function), iter(range(3))
@@ -317,7 +317,7 @@ def test_a_deed_needs_one_endpoint_that_works(world: World, tmp_path: Path, deed
     try:
         rpc = [refusing, hanging.url, garbling.url, world.anvil.rpc]
         chain = Chain(rpc, world.chain.runs.address, timeout=TIMEOUT)
-        one, follower = Sender(chain, todo.key, Journal(tmp_path / "j.sqlite"), LIMITS), Follower(chain)
+        one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(chain)
         one.send(todo.call(chain), name="deed")
         assert times_done(world, todo) == 1
         follower.poll()
@@ -365,7 +365,7 @@ def test_a_head_that_goes_back_and_returns_loses_and_doubles_nothing(
     world.anvil.request("anvil_mine", "0x1")
     chain = Chain(faulty.url, world.chain.runs.address, timeout=5)
     limits = SendLimits(deadline=0.5, stuck=60)
-    one, follower = Sender(chain, todo.key, Journal(tmp_path / "j.sqlite"), limits), Follower(chain)
+    one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), limits), Follower(chain)
     before = world.chain.web3.eth.get_transaction_count(todo.key.address)
     sent = one.send(todo.call(chain), name="deed")
     follower.poll()
@@ -390,7 +390,7 @@ def test_a_receipt_that_comes_late_doubles_nothing(
     """The endpoint knows that the nonce is used up, but for a while not the receipt, or does not say."""
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
     key = rich(world)
-    one = Sender(Chain(faulty.url, world.chain.runs.address), key, Journal(tmp_path / "j.sqlite"), LIMITS)
+    one = Sender(Chain(faulty.url, world.chain.runs.address), key, TransactionLog(tmp_path / "j.sqlite"), LIMITS)
     late = iter(range(8))
 
     def withhold(method: str, params: Any) -> bytes | None:
@@ -404,7 +404,7 @@ def test_a_receipt_that_comes_late_doubles_nothing(
 
 def test_a_receipt_that_got_lost_is_an_error_of_our_own(world: World, faulty: FaultyEndpoint, tmp_path: Path) -> None:
     key = rich(world)
-    one = Sender(Chain(faulty.url, world.chain.runs.address), key, Journal(tmp_path / "j.sqlite"), LIMITS)
+    one = Sender(Chain(faulty.url, world.chain.runs.address), key, TransactionLog(tmp_path / "j.sqlite"), LIMITS)
     one.send(one.chain.deposit(key.address, TOKEN), name="deposit")
     faulty.fault = lambda method, _: result(None) if method == "eth_getTransactionReceipt" else None
     with pytest.raises(MurmurationError):
@@ -424,12 +424,12 @@ import ast, sys
 from pathlib import Path
 from protocol.chain import Chain, Sender
 from protocol.chain.client import Call
-from protocol.chain.journal import Journal
+from protocol.chain.transaction_log import TransactionLog
 from protocol.identity import Key
 rpc, runs, secret, journal, contract, function, arguments = sys.argv[1:]
 chain = Chain(rpc, runs)
 call = Call(function, getattr(chain, contract).functions[function](*ast.literal_eval(arguments)))
-Sender(chain, Key.from_secret(secret), Journal(Path(journal))).send(call, name="deed")
+Sender(chain, Key.from_secret(secret), TransactionLog(Path(journal))).send(call, name="deed")
 """
 MOMENTS = ["between sign and send", "between send and receipt"]
 
@@ -463,7 +463,7 @@ def test_a_process_killed_half_way_and_started_again_does_its_deed_once(
     faulty.fault = kill
     assert child.wait(60) == -signal.SIGKILL
     assert times_done(world, todo) == (moment == "between send and receipt")
-    again = Sender(world.chain, todo.key, Journal(journal))
+    again = Sender(world.chain, todo.key, TransactionLog(journal))
     sent = again.send(todo.call(world.chain), name="deed")
     assert isinstance(sent.event(todo.event), todo.event)
     assert times_done(world, todo) == 1

@@ -6,21 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from swarm.world import DAY, TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain import index as chain_index
 from protocol.chain.events import Challenged, Event, Settled, Submitted
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref, Role, Stage, State
-from protocol.errors import (
-    ConfigError,
-    InsufficientFunds,
-    RpcUnavailable,
-    TransactionReverted,
-    WrongChain,
-)
+from protocol.chain.types import Role, Stage, State
+from protocol.errors import ConfigError, InsufficientFunds, RpcUnavailable, TransactionReverted, WrongChain
 from protocol.identity import Key
-from tests.world import DAY, TOKEN, World
+from protocol.submission import SubmissionRef
 
 
 def test_a_submission_is_read_back_as_it_was_sent(world: World) -> None:
@@ -37,7 +32,7 @@ def test_a_submission_is_read_back_as_it_was_sent(world: World) -> None:
 
 
 def test_the_work_id_is_the_contracts(world: World) -> None:
-    ref = Ref(world.owner.key.address, 3, 9, b"\x05" * 32)
+    ref = SubmissionRef(world.owner.key.address, 3, 9, b"\x05" * 32)
     assert world.chain.runs.functions.workId(7, ref.as_tuple()).call() == ref.work_id(7)
 
 
@@ -46,7 +41,9 @@ def test_a_refusal_names_the_contracts_reason_and_values(world: World) -> None:
     world.seat_node(Key.generate(), node)
     beacon = world.publish(0)
     with pytest.raises(TransactionReverted, match=r"WrongSequence \(sequence 5, expected 0\)") as caught:
-        world.sender(node).send(world.chain.submit(world.run, Ref(node.address, 0, 5, b"\x01" * 32), 1, beacon))
+        world.sender(node).send(
+            world.chain.submit(world.run, SubmissionRef(node.address, 0, 5, b"\x01" * 32), 1, beacon)
+        )
     assert caught.value.reason == "WrongSequence"
     assert caught.value.hint
 

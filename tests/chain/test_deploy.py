@@ -13,13 +13,13 @@ from threading import Event
 import pytest
 from swarm.anvil import Anvil
 from swarm.processes import ROOT
+from swarm.world import DAY, TOKEN
 
 from protocol.chain import Chain, Sender
 from protocol.chain.deploy import Deployment, deploy_to
 from protocol.errors import ChainError, ConfigError
 from protocol.identity import Key, save_keystore
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, result
-from tests.world import DAY, TOKEN
 
 PASSWORD = "canary-2b81"
 SINK = "0x" + "51" * 20

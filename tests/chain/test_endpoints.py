@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.endpoints import EndpointsDisagree
@@ -14,7 +15,6 @@ from protocol.chain.settings import ChainSettings
 from protocol.errors import RpcUnavailable, StaleHead
 from protocol.identity import Key
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
-from tests.world import TOKEN, World
 
 
 @pytest.fixture

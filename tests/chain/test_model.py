@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from swarm.anvil import Anvil
 
-from protocol.chain.types import Ref, Stage
+from protocol.chain.types import Stage
+from protocol.submission import SubmissionRef
 from tests.chain.model import Place, Run, Seat
 from tests.chain.twins import NODES, OPERATORS, OWNERS, PEOPLE, POLICIES, TRAINER, VALIDATORS, Disagreement, Twins
 
@@ -76,7 +77,7 @@ class Machine(RuleBasedStateMachine):
     def _seats(self) -> list[tuple[int, Seat]]:
         return [(n, seat) for n, run in self.twins.model.runs.items() for seat in run.seats.values()]
 
-    def _works(self, place: Place | None = None) -> list[tuple[int, Ref]]:
+    def _works(self, place: Place | None = None) -> list[tuple[int, SubmissionRef]]:
         everywhere = [(n, work) for n, seat in self._seats() for work in seat.works]
         return [(n, work.ref) for n, work in everywhere if place is None or work.place == place]
 
@@ -488,7 +489,7 @@ def test_the_twins_notice_an_impeachment_that_costs_nothing(twins: Twins, monkey
     twins.start_over()
     beacon = twins.model.runs[2].publications[0].beacon
     twins.submit(NODES[0], 2, 0, 0, beacon, [(b"\x01" * 32, 5)])
-    ref = Ref(NODES[0].address, 0, 0, b"\x01" * 32)
+    ref = SubmissionRef(NODES[0].address, 0, 0, b"\x01" * 32)
     twins.accuse(VALIDATORS[0], 2, ref, 3, VALIDATORS[1], 3)
     twins.wait_until(twins.now + POLICIES[1].appeal + 1)
     twins.settle(OPERATORS[0], 2, NODES[0].address, 1)

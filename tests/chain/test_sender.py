@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from hexbytes import HexBytes
 from swarm.anvil import Anvil
+from swarm.world import TOKEN, World
 
 from protocol.chain import Chain, Sender
 from protocol.chain.events import Deposited
-from protocol.chain.journal import Journal
 from protocol.chain.sender import SendLimits
 from protocol.chain.settings import ChainSettings
+from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import (
     DeadlineExceeded,
     FeeTooHigh,
@@ -29,9 +30,8 @@ from protocol.errors import (
     TransactionReverted,
 )
 from protocol.identity import Key
-from protocol.role import Connection, PeerSettings, is_fatal
+from protocol.shell.connection import Connection, PeerSettings, is_fatal
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, error, result
-from tests.world import TOKEN, World
 
 QUICK = SendLimits(deadline=20, stuck=0.2)
 
@@ -61,11 +61,11 @@ def sender(world: World, key: Key, rpc: str | None = None, **options: object) ->
 
 def test_a_named_transaction_is_done_once_however_often_it_is_asked_for(world: World, tmp_path: Path) -> None:
     key = Key.generate()
-    first = sender(world, key, journal=Journal(tmp_path / "j.sqlite"))
+    first = sender(world, key, journal=TransactionLog(tmp_path / "j.sqlite"))
     sent = first.send(first.chain.deposit(key.address, TOKEN), name="deposit/1")
     assert first.send(first.chain.deposit(key.address, TOKEN), name="deposit/1") == sent
     first.close()
-    later = Sender(world.chain, key, Journal(tmp_path / "j.sqlite"))
+    later = Sender(world.chain, key, TransactionLog(tmp_path / "j.sqlite"))
     assert later.send(world.chain.deposit(key.address, TOKEN), name="deposit/1") == sent
     later.send(world.chain.deposit(key.address, TOKEN), name="deposit/2")
     assert deposits(world, key.address) == 2
@@ -93,11 +93,11 @@ def test_a_call_that_would_revert_is_never_sent(world: World) -> None:
 
 
 def test_only_one_process_may_send_for_a_key(tmp_path: Path) -> None:
-    first = Journal(tmp_path / "j.sqlite")
+    first = TransactionLog(tmp_path / "j.sqlite")
     with pytest.raises(LockHeld):
-        Journal(tmp_path / "j.sqlite")
+        TransactionLog(tmp_path / "j.sqlite")
     first.close()
-    Journal(tmp_path / "j.sqlite").close()
+    TransactionLog(tmp_path / "j.sqlite").close()
 
 
 @pytest.mark.parametrize("answer", ["already known", "transaction already imported"])
@@ -156,7 +156,7 @@ def test_a_swallowed_transaction_is_sent_again(
 def test_a_stuck_transaction_is_replaced_at_a_higher_fee(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.2)
     key = Key.generate()
-    journal = Journal()
+    journal = TransactionLog()
     one = sender(world, key, journal=journal, limits=QUICK)
     world.anvil.request("evm_setAutomine", False)
     done = threading.Thread(target=lambda: one.send(one.chain.deposit(key.address, TOKEN)))
@@ -197,7 +197,7 @@ def test_the_first_attempt_offers_no_more_than_the_cap(world: World) -> None:
 
 
 def test_while_gas_is_dearer_than_the_cap_nothing_is_sent(world: World) -> None:
-    key, journal = Key.generate(), Journal()
+    key, journal = Key.generate(), TransactionLog()
     one = sender(world, key, journal=journal, limits=SendLimits(fee=10**9))
     before = world.chain.web3.eth.get_transaction_count(key.address)
     with base_fee(world, 2 * 10**9):
@@ -247,7 +247,7 @@ def test_a_nonce_that_something_else_took_is_replaced(world: World, faulty: Faul
 
 def test_an_overdue_transaction_stays_in_the_journal(world: World, tmp_path: Path) -> None:
     key = Key.generate()
-    one = sender(world, key, journal=Journal(tmp_path / "j.sqlite"), limits=SendLimits(deadline=0.3))
+    one = sender(world, key, journal=TransactionLog(tmp_path / "j.sqlite"), limits=SendLimits(deadline=0.3))
     world.anvil.request("evm_setAutomine", False)
     try:
         with pytest.raises(DeadlineExceeded):
@@ -322,24 +322,24 @@ sys.path[:0] = [{root!r}, {scripts!r}]
 from pathlib import Path
 from protocol.chain import Chain, Sender
 from protocol.chain import sender as module
-from protocol.chain.journal import Journal
+from protocol.chain.transaction_log import TransactionLog
 from protocol.identity import Key
-from protocol.role import Connection, PeerSettings, is_fatal
+from protocol.shell.connection import Connection, PeerSettings, is_fatal
 
 def die(*args, **kwargs):
     os._exit(9)
 
 place = sys.argv[1]
-one = Sender(Chain({rpc!r}, {contract!r}), Key.from_secret({secret!r}), Journal(Path({journal!r})))
+one = Sender(Chain({rpc!r}, {contract!r}), Key.from_secret({secret!r}), TransactionLog(Path({journal!r})))
 if place == "before writing down":
-    Journal.begin = die
+    TransactionLog.begin = die
 elif place == "before sending":
     Sender._push = die
 elif place == "after sending":
     push = Sender._push
     Sender._push = lambda self, *given: (push(self, *given), die())
 elif place == "before noting the receipt":
-    Journal.finish = die
+    TransactionLog.finish = die
 one.send(one.chain.deposit(one.key.address, 10**18), name="deposit/1")
 """
 
@@ -359,6 +359,6 @@ def test_killed_at_any_point_exactly_one_transaction_lands(world: World, tmp_pat
         [sys.executable, "-c", program, place], env={**os.environ}, timeout=60, check=False
     ).returncode
     assert code == (0 if place == "nowhere" else 9)
-    survivor = Sender(world.chain, key, Journal(tmp_path / "j.sqlite"))
+    survivor = Sender(world.chain, key, TransactionLog(tmp_path / "j.sqlite"))
     survivor.send(world.chain.deposit(key.address, TOKEN), name="deposit/1")
     assert deposits(world, key.address) == 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from swarm.world import TOKEN, World
 
 from protocol.chain.client import Chain
 from protocol.chain.wages import Wages
@@ -14,7 +15,6 @@ from protocol.errors import ConfigError, TransactionReverted, WrongChain
 from protocol.identity import Key
 from protocol.signing import Voucher
 from tests.chain.test_bad_input import another_run
-from tests.world import TOKEN, World
 
 
 def opened(world: World, pot: int = 100) -> Wages:

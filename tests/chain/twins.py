@@ -22,9 +22,10 @@ from swarm.anvil import Anvil
 
 from protocol.chain import Chain, Sender, artifacts
 from protocol.chain.deploy import deploy
-from protocol.chain.types import Policy, Ref, Role, Stage
+from protocol.chain.types import Policy, Role, Stage
 from protocol.identity import Key
 from protocol.signing import Join, Verdict
+from protocol.submission import SubmissionRef
 from tests.chain.model import EPOCHS_TO_MATURE, Case, Model, Place, Publication, Refused, Run, Seat, state_of
 
 NOBODY = "0x" + "0" * 40
@@ -259,11 +260,13 @@ class Twins:
         rule = lambda m, at: m.release_validator(by.address, at, run, validator)  # noqa: E731
         self._act(by, "court", "release", [run, validator], rule)
 
-    def challenge(self, by: Key, run: int, refs: list[Ref]) -> None:
+    def challenge(self, by: Key, run: int, refs: list[SubmissionRef]) -> None:
         arguments = [run, [ref.as_tuple() for ref in refs], b"\x0e" * 32]
         self._act(by, "court", "challenge", arguments, lambda m, at: m.challenge(by.address, at, run, refs))
 
-    def accuse(self, by: Key, run: int, ref: Ref, samples: int, second: Key, named: int, *, for_run: int = 0) -> None:
+    def accuse(
+        self, by: Key, run: int, ref: SubmissionRef, samples: int, second: Key, named: int, *, for_run: int = 0
+    ) -> None:
         """`second` signs that the samples `named` are false, in a verdict for `for_run` where that is given."""
         signed_for = for_run or run
         details = b"\x0d" * 32
@@ -273,7 +276,9 @@ class Twins:
         arguments = [run, ref.as_tuple(), samples, b"\x0e" * 32, receipt]
         self._act(by, "court", "accuse", arguments, lambda m, at: m.accuse(by.address, at, run, ref, samples, signer))
 
-    def impeach(self, by: Key, run: int, ref: Ref, number: int, who: Key, samples: int, *, outcome: int = 1) -> None:
+    def impeach(
+        self, by: Key, run: int, ref: SubmissionRef, number: int, who: Key, samples: int, *, outcome: int = 1
+    ) -> None:
         """`who` has signed `outcome` (1: accepted) for these samples."""
         details = b"\x0c" * 32
         verdict = Verdict(run, ref.work_id(run), outcome, samples, details)

@@ -9,21 +9,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from cheats.catalogue import Cheat, catalogue
+from cheats.play import PLAYS, CreditingSandbox, ForgingWorker
+from cheats.scene import DEMO_LR, Scene
 from eth_utils import keccak
 from swarm.settings import SwarmSettings
+from swarm.tiny_run import TinyRun, run_tables
+from swarm.world import World
 
-from node.validator.judge import judge
-from node.validator.rules import RULES
+from node.judging.judge import judge
+from node.judging.rules import RULES
 from protocol.chain.client import Call
-from protocol.chain.types import Ref
 from protocol.errors import TransactionReverted
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
-from tests.cheats.catalogue import Cheat, catalogue
-from tests.cheats.play import PLAYS, CreditingSandbox, ForgingWorker
-from tests.cheats.scene import DEMO_LR, Scene
-from tests.tiny_run import TinyRun, run_tables
-from tests.world import World
 
 CHEATS = catalogue()
 FOUND, UNSEEN = [c for c in CHEATS if c.is_told_apart], [c for c in CHEATS if not c.is_told_apart]
@@ -44,7 +44,7 @@ def scene(tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Scene:
 @pytest.fixture(scope="module")
 def long_scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Answers of up to 160 tokens by a policy that knows its task a little."""
-    from trainer.tiny import make_policy
+    from trainer.models.tiny import make_policy
 
     folder, tables = tmp_path_factory.mktemp("long"), run_tables()
     tables["spec"]["sampling"]["max_new_tokens"] = 160
@@ -136,6 +136,6 @@ def test_work_for_another_beacon_is_refused(world: World) -> None:
     node = Key.generate()
     world.seat_node(Key.generate(), node)
     world.publish(0)
-    ref = Ref(node.address, 0, 0, b"\x01" * 32)
+    ref = SubmissionRef(node.address, 0, 0, b"\x01" * 32)
     with pytest.raises(TransactionReverted, match="WrongBeacon"):
         world.sender(node).send(world.chain.submit(world.run, ref, 10, keccak(b"another beacon")))

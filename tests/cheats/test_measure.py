@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from benches.cheats import Margins, _judged_falsely, _margins, _measure, _rate, tail_above
+from cheats.catalogue import catalogue
+from cheats.scene import Scene
+from swarm.tiny_run import TinyRun
 
 from protocol.runspec import ComputationLimits, Limit, SamplingLimits
-from tests.cheats.catalogue import catalogue
-from tests.cheats.scene import Scene
-from tests.tiny_run import TinyRun
 
 HONEST = Margins(0.0, 0.001)
 WRONG_SEED, NEAR_TIES = (next(c for c in catalogue() if c.name == name) for name in ("wrong seed", "near ties"))

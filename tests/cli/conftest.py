@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from eth_utils import keccak
 from swarm.anvil import Anvil
+from swarm.world import TOKEN, World
 
-from protocol import cli
-from protocol.home import Home
 from protocol.identity import Key, load_keystore
+from protocol.shell import cli
+from protocol.shell.home import Home
 from protocol.signing import Join
-from tests.world import TOKEN, World
 
 PASSWORD = "canary-7f3a9c"
 
@@ -45,7 +45,7 @@ class Console:
         return self._run(cli.app, "murmur", arguments)
 
     def node(self, *arguments: object) -> Ended:
-        from node.commands import app
+        from node.contributor.commands import app
 
         return self._run(app, "node", arguments)
 

@@ -11,18 +11,18 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from swarm.tiny_run import TinyRun
 
-from node.validator import calibration
-from node.validator import replay as replaying
-from node.validator.calibration.measure import PER_CHUNK, PER_SEQUENCE, VARIANTS, Matrix, Variant
-from node.validator.evidence import COMMITMENT, RECEIPT, ROLLOUT, Evidence
+from node.judging import calibration
+from node.judging import replay as replaying
+from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, VARIANTS, Matrix, Variant
+from node.judging.evidence import COMMITMENT, RECEIPT, ROLLOUT, Evidence
 from protocol.calibration import load
 from protocol.verdict import Outcome
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 from tests.node.conftest import panel, shared_machinery, stage  # noqa: F401  fixtures
 from tests.node.judging import inflated
 from tests.node.stage import Panel, Stage, rounds
-from tests.tiny_run import TinyRun
 
 
 @dataclass
@@ -127,7 +127,9 @@ def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_in
     monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
     console.murmur("validator", "init", *init_options(stage.world), "--home", path)
     monkeypatch.delenv("MURMUR_PASSWORD")  # it signs nothing
-    monkeypatch.setattr("protocol.role.connect", lambda settings, peers, key: nullcontext(stage.connection(key)))
+    monkeypatch.setattr(
+        "protocol.shell.connection.connect", lambda settings, peers, key: nullcontext(stage.connection(key))
+    )
     shown = console.murmur("validator", "audit", "--home", path)
     assert (shown.code, shown.out) == (0, "no validator has signed a receipt yet\n")
     node, service = stage.seated(), panel.seat()
@@ -139,7 +141,7 @@ def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_in
         0,
         True,
     )
-    monkeypatch.setattr("node.validator.candidate.PrefillPlan.choose", lambda *_: [0])
+    monkeypatch.setattr("node.judging.candidate.PrefillPlan.choose", lambda *_: [0])
     work = stage.submit(node, stage.make(node, 1))
     rounds(service)
     shown = console.murmur("validator", "audit", "--home", path)

@@ -8,14 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
+from swarm.world import TOKEN, World
 
-from node import journal as states
-from node.journal import Journal
-from protocol.chain.types import Ref, Role, Stage, State
+from node.contributor import submission_log as states
+from node.contributor.submission_log import SubmissionLog
+from protocol.chain.types import Role, Stage, State
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome, Receipt
 from tests.cli.conftest import PASSWORD, Console, Contributor, init_options
-from tests.world import TOKEN, World
 
 # ---- init --------------------------------------------------------------------------------------------------------------
 
@@ -266,11 +267,11 @@ def test_an_amount_that_is_none_is_refused(contributor: Contributor, amount: str
 # ---- status and submissions ------------------------------------------------------------------------------------------------
 
 
-def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> Ref:
+def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> SubmissionRef:
     """A work on chain that the node's journal knows."""
     world = contributor.world
     ref = world.submit(contributor.key("node"), 0, sequence, os.urandom(32), units)
-    journal = Journal(contributor.home.data / "journal.sqlite")
+    journal = SubmissionLog(contributor.home.data / "journal.sqlite")
     work = ref.work_id(world.run)
     journal.add(ref, work, units, int(time.time()))
     journal.advance(work, states.COMMITTED)
@@ -278,7 +279,7 @@ def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> 
     return ref
 
 
-def told(contributor: Contributor, ref: Ref, outcome: Outcome) -> str:
+def told(contributor: Contributor, ref: SubmissionRef, outcome: Outcome) -> str:
     """Notes a verdict as the running node would; the work id."""
     world, validator = contributor.world, Key.generate()
     domain, work = world.chain.domain, ref.work_id(world.run)
@@ -289,7 +290,7 @@ def told(contributor: Contributor, ref: Ref, outcome: Outcome) -> str:
         measured="0.31" if rule else "", threshold="0.125" if rule else "", detail="row 3, token 5: margin" if rule else "",
         samples="0" * 63 + "8", sequences_checked=8, proofs_checked=9, tokens_checked=70, time=1,
     )  # fmt: skip
-    journal = Journal(contributor.home.data / "journal.sqlite")
+    journal = SubmissionLog(contributor.home.data / "journal.sqlite")
     journal.advance(
         work, {1: states.ACCEPTED, 2: states.SOFT, 3: states.HARD}[int(outcome)],
         receipt=Receipt.issue(details, validator, domain).encode().decode(),
@@ -330,7 +331,7 @@ def test_status_of_a_running_node_shows_what_it_does(contributor: Contributor) -
 def test_a_process_that_is_gone_does_not_run(contributor: Contributor) -> None:
     import subprocess
 
-    from protocol.home import write_json
+    from protocol.shell.home import write_json
 
     contributor.seat()
     gone = subprocess.Popen(["true"])
@@ -383,7 +384,7 @@ def test_every_state_of_a_submission_says_what_comes_next(contributor: Contribut
     contributor.seat()
     contributor.world.publish(0)
     refs = [submitted(contributor, sequence) for sequence in range(4)]
-    journal = Journal(contributor.home.data / "journal.sqlite")
+    journal = SubmissionLog(contributor.home.data / "journal.sqlite")
     for ref, state in zip(refs, (states.COMMITTED, states.STORED, states.LOST, states.ACCEPTED), strict=True):
         journal.advance(ref.work_id(contributor.world.run), state)
     journal.close()
@@ -414,7 +415,7 @@ def test_status_of_a_banned_node_points_to_the_verdict(contributor: Contributor)
 # ---- appeal --------------------------------------------------------------------------------------------------------------
 
 
-def challenged(contributor: Contributor, *, hard: bool) -> tuple[Ref, str]:
+def challenged(contributor: Contributor, *, hard: bool) -> tuple[SubmissionRef, str]:
     world = contributor.world
     contributor.seat()
     world.publish(0)
@@ -443,7 +444,7 @@ def test_an_appeal_shows_what_is_at_stake_and_opens_the_vote(contributor: Contri
     assert (again.code, "appealed already" in again.err) == (2, True)
 
 
-def accused(contributor: Contributor, *validators: Key) -> tuple[Ref, str]:
+def accused(contributor: Contributor, *validators: Key) -> tuple[SubmissionRef, str]:
     """A work that each of these validators has accused, one after the other."""
     world = contributor.world
     contributor.seat()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from node.commands import app
-from node.main import COMMANDS
+from node.contributor.commands import app
+from node.contributor.main import COMMANDS
 
 OURS = Path(sys.executable).parent / "node"
 THEIRS = """#!/bin/sh

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.world import TOKEN
 
 from protocol.identity import load_keystore, save_keystore
 from tests.cli.conftest import PASSWORD, Console, init_options
 from tests.hub.desk import open_desk
 from tests.hub.test_pay import ledger, post, works
-from tests.world import TOKEN
 
 
 def test_pay_goes_from_the_owner_to_the_validator(

@@ -17,17 +17,17 @@ import pytest
 from starlette.responses import PlainTextResponse
 from swarm.anvil import Anvil
 from swarm.processes import Process
+from swarm.tiny_run import TinyRun
+from swarm.world import World
 
-from node import journal as states
-from node.journal import Journal
-from protocol.home import Home
+from node.contributor import submission_log as states
+from node.contributor.submission_log import SubmissionLog
 from protocol.identity import Key, load_keystore, save_keystore
 from protocol.p2p import Directory, Endpoint, Host, Service
 from protocol.settings import write_toml
+from protocol.shell.home import Home
 from tests.cli.conftest import PASSWORD, Contributor
 from tests.node.stage import Stage, eventually
-from tests.tiny_run import TinyRun
-from tests.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_SECONDS = 5.0
@@ -91,7 +91,7 @@ def live(anvil: Anvil, tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFacto
 
 
 def in_state(home: Home, state: str) -> int:
-    journal = Journal(home.data / "journal.sqlite")
+    journal = SubmissionLog(home.data / "journal.sqlite")
     count = len(journal.all(state))
     journal.close()
     return count
@@ -204,7 +204,7 @@ def at_a_terminal(
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     process = subprocess.Popen(
-        [sys.executable, "-c", "from node.main import main; main()", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
+        [sys.executable, "-c", "from node.contributor.main import main; main()", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
         start_new_session=True, preexec_fn=take_terminal, cwd=ROOT, env={**os.environ, **environment},
     )  # fmt: skip
     os.close(theirs)

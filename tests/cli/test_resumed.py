@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from swarm.world import TOKEN, World
 
 from protocol.chain.events import Deposited, Funded, Unbonding
-from protocol.chain.journal import Journal
 from protocol.chain.sender import Sender
+from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Role
 from protocol.identity import Key, save_keystore
 from tests.cli.conftest import PASSWORD, Console, Contributor, Ended
-from tests.world import TOKEN, World
 
 PLACES = ("before sending", "after sending", "before noting the receipt")
 
@@ -35,7 +35,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, place: str, doing: str, command: Cal
 
     with monkeypatch.context() as broken:
         if place == "before noting the receipt":
-            dies_at(Journal, "finish", after=False)
+            dies_at(TransactionLog, "finish", after=False)
         else:
             dies_at(Sender, "_push", after=place == "after sending")
         assert command().code == 130
@@ -104,13 +104,13 @@ def test_two_commands_of_one_key_do_not_send_at_once(contributor: Contributor) -
     assert contributor.run("stake", "--yes").code == 0
     (path,) = contributor.home.keystore("operator").parent.glob("transactions-*.sqlite")
     assert contributor.operator in path.name
-    other = Journal(path)
+    other = TransactionLog(path)
     done = contributor.run("leave", "--yes")
     assert (done.code, "another command" in done.err) == (7, True)
     other.close()
     assert contributor.run("leave", "--yes").code == 0, "each command lets go of its journal"
     (contributor.home.data / "transactions.sqlite").touch()  # a service's; nothing to do with it
-    running = Journal(contributor.home.data / "transactions.sqlite")
+    running = TransactionLog(contributor.home.data / "transactions.sqlite")
     assert contributor.run("withdraw").code != 7
     running.close()
 
@@ -123,7 +123,7 @@ def test_a_keystore_that_cannot_be_written_beside_is_one_clear_error(
     def refused(*_: object) -> None:
         raise PermissionError(30, "Read-only file system")
 
-    monkeypatch.setattr("protocol.chain.command.Journal", refused)
+    monkeypatch.setattr("protocol.chain.command.TransactionLog", refused)
     done = contributor.run("stake", "--yes")
     assert done.code == 5
     assert "Read-only file system" in done.err
@@ -175,9 +175,9 @@ def test_a_run_is_created_once_and_its_number_told(
         def policy(self, address: str) -> object:
             return world.chain.policy(world.run)
 
-    monkeypatch.setattr("protocol.commands.run.runfile.complete", lambda *_: Spec)
-    monkeypatch.setattr("protocol.commands.run.runfile.read_policy", lambda *_: Table())
-    monkeypatch.setattr("protocol.commands.run.runfile.write_spec", lambda *_: None)
+    monkeypatch.setattr("protocol.shell.commands.run.runfile.complete", lambda *_: Spec)
+    monkeypatch.setattr("protocol.shell.commands.run.runfile.read_policy", lambda *_: Table())
+    monkeypatch.setattr("protocol.shell.commands.run.runfile.write_spec", lambda *_: None)
     runs = world.chain.run_count()
     killed(monkeypatch, "after sending", "creating the run", lambda: owner("create"))
     told = owner("create", "--json")

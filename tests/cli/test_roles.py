@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.world import TOKEN, World
 
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
-from tests.world import TOKEN, World
 
 Run = Callable[..., Ended]
 

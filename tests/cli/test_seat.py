@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from swarm.world import TOKEN
 
-from node import journal as states
-from node.journal import Journal
-from protocol.chain.types import Ref
+from node.contributor import submission_log as states
+from node.contributor.submission_log import SubmissionLog
 from protocol.errors import TransactionReverted
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from tests.cli.conftest import PASSWORD, Contributor
-from tests.world import TOKEN
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_an_interrupted_rotation_goes_on_with_the_same_key(
 ) -> None:
     world, old = seated.world, seated.node
     with monkeypatch.context() as broken:
-        broken.setattr("node.commands.seat._take_over", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        broken.setattr("node.contributor.commands.seat._take_over", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert seated.run("rotate", "--yes").code == 130
     assert seated.home.address("node") == old
     planned = seated.home.address("node-next")
@@ -81,8 +81,8 @@ def test_a_rotation_killed_while_keys_change_places_goes_on(
 def test_a_key_is_not_rotated_under_a_running_node_or_unfinished_work(seated: Contributor) -> None:
     with seated.home.lock():
         assert seated.run("rotate", "--yes").code == 7
-    kept = Journal(seated.home.data / "journal.sqlite")
-    ref = Ref(seated.node, 0, 0, b"\x01" * 32)  # type: ignore[arg-type]
+    kept = SubmissionLog(seated.home.data / "journal.sqlite")
+    ref = SubmissionRef(seated.node, 0, 0, b"\x01" * 32)  # type: ignore[arg-type]
     kept.add(ref, ref.work_id(seated.world.run), 5, 0)
     done = seated.run("rotate", "--yes")
     assert (done.code, "not uploaded yet" in done.err) == (2, True)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from swarm.tiny_run import TinyRun
 
 from protocol.identity import Key
 from protocol.sandbox import Sandbox
-from tests.tiny_run import TinyRun
 
 NODE = Key.from_secret(b"\x11" * 32)
 

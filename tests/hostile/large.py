@@ -19,19 +19,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from swarm.tiny_run import BEACON, CONTRACT
 
 from node.engine import Prompt, TorchEngine
-from node.engine.weights import FILES, WEIGHTS, save_weights
-from node.validator.candidate import Candidate, Commitment, PrefillPlan, RunContext
-from node.validator.judge import judge
+from node.engine.weights import save_weights
+from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
+from node.judging.judge import judge
 from protocol import rollout
-from protocol.chain.types import Ref
 from protocol.environments import TaskSet
+from protocol.model_files import FILES, WEIGHTS
 from protocol.runspec import RunSpec, from_table
 from protocol.sandbox import Sandbox
 from protocol.signing import Domain
-from protocol.tokens import Tokens
-from tests.tiny_run import BEACON, CONTRACT
+from protocol.submission import SubmissionRef
+from protocol.tokenizer import Tokenizer
 
 NODE = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
 END = 1
@@ -74,10 +75,10 @@ def make(folder: Path, like: RunSpec, model: Path, *, samples: int, tokens: int)
 
 def _write(candidate: Candidate, folder: Path) -> Path:
     spec, (group,) = candidate.spec, candidate.assigned
-    prompt = candidate.tokens.prompt(spec, group.problem.prompt, group.budget)
+    prompt = candidate.tokenizer.prompt(spec, group.problem.prompt, group.budget)
     ((made,),) = candidate.engine.generate(
         [Prompt(prompt, group.keys[:1])], temperature=0.0, max_new_tokens=spec.sampling.max_new_tokens,
-        end_tokens=candidate.tokens.end_tokens,
+        end_tokens=candidate.tokenizer.end_tokens,
     )  # fmt: skip
     layout = rollout.schema().with_metadata({rollout.METADATA_KEY: candidate.expected_header.encode()})
     row: dict[str, Any] = {
@@ -97,9 +98,9 @@ def _candidate(folder: Path, *, root: bytes, units: int, share: float = 1.0) -> 
     context = RunContext(spec, Domain(31337, CONTRACT), 1, TaskSet(spec.environments), Sandbox(spec))  # type: ignore[arg-type]
     engine = TorchEngine("float32")
     engine.load(folder)
-    commitment = Commitment(Ref(NODE, 0, 0, root), units, BEACON, 0, bytes(32))  # type: ignore[arg-type]
+    commitment = Commitment(SubmissionRef(NODE, 0, 0, root), units, BEACON, 0, bytes(32))  # type: ignore[arg-type]
     plan = PrefillPlan(share, b"secret")
-    return Candidate(context, commitment, folder / "large.parquet", engine, Tokens(folder), plan)
+    return Candidate(context, commitment, folder / "large.parquet", engine, Tokenizer(folder), plan)
 
 
 def memory(pid: int | str = "self") -> dict[str, int]:

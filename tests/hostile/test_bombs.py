@@ -18,16 +18,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from swarm.tiny_run import TinyRun
 
-from node.validator.judge import judge
+from node.judging.judge import judge
+from protocol import parquet_footer
 from protocol.errors import Malformed
 from protocol.rollout import METADATA_KEY
-from protocol.sandbox import Sandbox, footer
+from protocol.sandbox import Sandbox
 from protocol.verdict import Outcome
 from tests.hostile import thrift
 from tests.hostile.large import memory
 from tests.hostile.mutation import chunks_of, footer_of, moved, parquet, with_footer
-from tests.tiny_run import TinyRun
 
 Bomb = Callable[[pa.Table], bytes]
 
@@ -267,7 +268,7 @@ def test_a_bomb_that_nobody_foresaw_costs_two_readers_and_nothing_else(
     path = tmp_path / "bomb.parquet"
     path.write_bytes(a_page_of_two_gigabytes(honest))
     (tmp_path / "sitecustomize.py").write_text(
-        "import protocol.sandbox.footer as footer\nfooter.require_bounded = lambda *_, **__: None\n"
+        "import protocol.parquet_footer as footer\nfooter.require_bounded = lambda *_, **__: None\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}:{os.getcwd()}")
     before = memory()["VmRSS"]
@@ -305,5 +306,5 @@ def test_the_footer_check_ends_early_on_any_bytes() -> None:
     began = time.process_time()
     for data in hostile:
         with pytest.raises(Malformed):
-            footer._Reader(data).struct()
+            parquet_footer._Reader(data).struct()
     assert time.process_time() - began < 1

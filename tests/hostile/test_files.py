@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from swarm.tiny_run import TinyRun
 
-from node.generation import Made
-from node.validator.judge import judge
+from node.contributor.generation import Made
+from node.judging.judge import judge
 from protocol.errors import Malformed
 from protocol.rollout import RolloutFile, Sample
 from tests.hostile.large import memory
 from tests.hostile.mutation import Case, Mutator
-from tests.tiny_run import TinyRun
 
 CORPUS = sorted((Path(__file__).parents[1] / "vectors" / "rollouts").glob("*.parquet"))
 READER = 256 << 20  # bytes of memory that a reader of small files may come to hold, its libraries included

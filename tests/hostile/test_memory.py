@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from swarm.tiny_run import TinyRun, with_sample
 
 from node.engine import torch_engine
-from node.validator.judge import judge
-from node.validator.rules import reward
+from node.judging.judge import judge
+from node.judging.rules import reward
 from tests.hostile import large
-from tests.tiny_run import TinyRun, with_sample
 
 MIB = 1 << 20
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from swarm.tiny_run import TinyRun, tokens_of, with_sample
 
 from node.engine import Prompt
-from node.validator.candidate import Candidate
-from node.validator.rules import computation
+from node.judging.candidate import Candidate
+from node.judging.rules import computation
 from protocol import toploc
 from protocol.constants import TOPLOC_FIELD
 from protocol.errors import Malformed
 from protocol.sandbox import Reading
 from protocol.verdict import Finding, Outcome
 from tests.hostile.mutation import bits, rubbish, spliced, truncated
-from tests.tiny_run import TinyRun, tokens_of, with_sample
 
 Proofs = tuple[Any, ...]
 

@@ -14,7 +14,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from trainer.hub.archive import ArchivedStore
-from trainer.hub.bucket import Bucket, Location
+from trainer.hub.bucket import Bucket
+from trainer.location import Location
 
 SECRET = "canary-" + secrets.token_hex(8)
 _SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}  # moto asks no more

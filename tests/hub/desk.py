@@ -12,18 +12,19 @@ from typing import Any
 
 import httpx
 from swarm.anvil import Anvil
+from swarm.tiny_run import run_tables
+from swarm.world import World
 
 from protocol import calibration, runspec
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref
 from protocol.constants import PROTOCOL_VERSION
 from protocol.environments.reasoning import AUDITED_VERSION
-from protocol.hub import HubClient, sign_write
+from protocol.hub.client import HubClient
+from protocol.hub.wire import sign_write
 from protocol.identity import Key
 from protocol.runspec import RunSpec
+from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome, Receipt
-from tests.tiny_run import run_tables
-from tests.world import World
 from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
 from trainer.hub.database import Database
@@ -108,13 +109,13 @@ class Desk:
 
     # ---- works ---------------------------------------------------------------------------------------------------------
 
-    def commit(self, node: Key, data: bytes, *, sequence: int = 0) -> Ref:
+    def commit(self, node: Key, data: bytes, *, sequence: int = 0) -> SubmissionRef:
         return self.world.submit(node, self.step, sequence, hashlib.sha256(data).digest())
 
-    def work(self, ref: Ref) -> bytes:
+    def work(self, ref: SubmissionRef) -> bytes:
         return ref.work_id(self.world.run)
 
-    def upload(self, key: Key, ref: Ref, data: bytes) -> httpx.Response:
+    def upload(self, key: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
         """An honest upload's request, whoever sends whatever."""
         return self.put(f"works/{self.work(ref).hex()}", data, self.headers(key, "PUT", self.work(ref).hex(), ref.root))
 
@@ -135,7 +136,7 @@ class Desk:
 
     # ---- receipts ------------------------------------------------------------------------------------------------------
 
-    def details(self, ref: Ref, outcome: Outcome = Outcome.ACCEPT, **changes: Any) -> Details:
+    def details(self, ref: SubmissionRef, outcome: Outcome = Outcome.ACCEPT, **changes: Any) -> Details:
         domain = self.world.chain.domain
         values = {
             "protocol": PROTOCOL_VERSION, "chain_id": domain.chain_id, "contract": domain.contract, "run": self.world.run,
@@ -147,7 +148,7 @@ class Desk:
         }  # fmt: skip
         return Details(**{**values, **changes})
 
-    def receipt(self, validator: Key, ref: Ref, outcome: Outcome = Outcome.ACCEPT, **changes: Any) -> bytes:
+    def receipt(self, validator: Key, ref: SubmissionRef, outcome: Outcome = Outcome.ACCEPT, **changes: Any) -> bytes:
         return Receipt.issue(self.details(ref, outcome, **changes), validator, self.world.chain.domain).encode()
 
     # ---- what is there ---------------------------------------------------------------------------------------------------

@@ -20,21 +20,21 @@ import pytest
 from pydantic import ValidationError
 from swarm.anvil import Anvil
 from swarm.processes import wait_until
+from swarm.world import World
 
 from protocol.errors import ConfigError, PreflightError, Unavailable
-from protocol.hub import HubClient
+from protocol.hub.client import HubClient
 from protocol.identity import Key
-from protocol.role import is_fatal
+from protocol.shell.connection import is_fatal
 from tests.hub.cloud import SECRET, Cloud, archived, bucket, point_at
 from tests.hub.desk import Desk, damaged, open_desk, run_settings, small_spec, some_file
 from tests.hub.test_service import put, running
-from tests.world import World
 from trainer.config import HubSettings, Layout, RunSettings
 from trainer.hub import archive as archive_module
 from trainer.hub.archive import ArchivedStore
-from trainer.hub.bucket import Location
 from trainer.hub.service import HubService, open_store, rebuild
 from trainer.hub.store import Store
+from trainer.location import Location
 
 LONG_AGO = 1_000_000_000.0
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.world import TOKEN
 
-from protocol.chain.types import Ref
 from protocol.errors import BadSignature, Malformed, RpcUnavailable
 from protocol.identity import Key
-from protocol.pay import SignedVoucher
 from protocol.signing import Domain, Voucher
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
+from protocol.voucher import SignedVoucher
 from tests.hub.desk import Desk, open_desk, run_settings
-from tests.world import TOKEN
 from trainer.config import PaySettings
 from trainer.hub.database import Database
 from trainer.hub.pay import Ledger
@@ -41,12 +41,12 @@ def ledger(desk: Desk, database: Database | None = None, **pay: Any) -> Ledger:
     return made
 
 
-def works(desk: Desk, count: int) -> list[Ref]:
+def works(desk: Desk, count: int) -> list[SubmissionRef]:
     node = desk.node()
     return [desk.commit(node, bytes([sequence]), sequence=sequence) for sequence in range(count)]
 
 
-def post(desk: Desk, validator: Key, ref: Ref, outcome: Outcome = Outcome.ACCEPT, **changes: Any) -> None:
+def post(desk: Desk, validator: Key, ref: SubmissionRef, outcome: Outcome = Outcome.ACCEPT, **changes: Any) -> None:
     desk.client(validator).post_receipt(desk.receipt(validator, ref, outcome, **changes))
 
 
@@ -55,7 +55,7 @@ def served(desk: Desk, validator: Key) -> int:
     return 0 if found is None else found.voucher.total // TOKEN
 
 
-def settled(desk: Desk, ref: Ref) -> None:
+def settled(desk: Desk, ref: SubmissionRef) -> None:
     """Closes the case on a work by silence."""
     world = desk.world
     found = world.chain.case_of(world.run, ref)
@@ -157,7 +157,7 @@ def test_an_endpoint_that_fails_half_way_has_nothing_counted_twice(desk: Desk, m
     desk.pass_span()
     real, asked = desk.world.chain.work, []
 
-    def failing(run: int, ref: Ref) -> Any:
+    def failing(run: int, ref: SubmissionRef) -> Any:
         asked.append(ref)
         if len(asked) == 2:
             raise RpcUnavailable("gone")

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm.world import World
 
-from node.engine.weights import FILES
 from protocol.chain import Sender
 from protocol.chain.client import Call
-from protocol.chain.journal import Journal
 from protocol.chain.sender import Sent
+from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import DeadlineExceeded, IntegrityError, TransactionReverted, Unavailable
+from protocol.model_files import FILES
 from protocol.shardcast.manifest import digest_of
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.store import VersionStore
-from tests.world import World
-from trainer.broadcast import Outbox
+from trainer.hub.outbox import Outbox
 from trainer.hub.publisher import Publisher
 
 KEPT = 2
@@ -145,7 +145,7 @@ def test_a_crash_around_sending_is_made_good_from_the_journal(
         raise Crash
 
     bench.put(0)
-    with closing(Sender(bench.world.chain, bench.world.trainer.key, Journal(journal))) as sender:
+    with closing(Sender(bench.world.chain, bench.world.trainer.key, TransactionLog(journal))) as sender:
         monkeypatch.setattr(Sender, "_finish", crash)
         with pytest.raises(Crash), bench.life(sender) as publisher:
             publisher.turn()
@@ -153,7 +153,7 @@ def test_a_crash_around_sending_is_made_good_from_the_journal(
     digest = bench.served(0)
     assert bench.on_chain == [digest] * sent
     bench.put(1)
-    with closing(Sender(bench.world.chain, bench.world.trainer.key, Journal(journal))) as sender:
+    with closing(Sender(bench.world.chain, bench.world.trainer.key, TransactionLog(journal))) as sender:
         with bench.life(sender) as publisher:
             turn_until_idle(publisher)
             assert publisher.published == 1

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from swarm.anvil import Anvil
 
-from protocol.chain.types import Ref
 from protocol.errors import IntegrityError
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 from tests.hub.desk import Desk, open_desk, run_settings, some_file
 from trainer.hub.database import Database
@@ -31,7 +31,7 @@ def rebuilt(desk: Desk) -> tuple[int, int]:
     return rebuild(settings, layout, desk.spec, desk.key)
 
 
-def filled(desk: Desk) -> tuple[Key, list[Ref], Key]:
+def filled(desk: Desk) -> tuple[Key, list[SubmissionRef], Key]:
     """Three uploads of a node; a validator accepted two of them and changed its mind on one."""
     node, validator = desk.node(), desk.validator()
     refs = []
@@ -83,7 +83,7 @@ def test_what_the_chain_does_not_know_or_the_hub_did_not_sign_is_left_out(anvil:
         (stored / f"{'ef' * 32}.json").write_text(receipt.read_text().replace('"size": 1000', '"size": 999'))
         receipts = folder / "store/receipts"
         (receipts / "garbage.json").write_bytes(b"\xff\x00")
-        uncommitted = Ref(node.address, desk.step, 7, bytes(32))
+        uncommitted = SubmissionRef(node.address, desk.step, 7, bytes(32))
         (receipts / "uncommitted.json").write_bytes(desk.receipt(validator, uncommitted))
         (folder / "store/files" / refs[0].root.hex()).unlink()
         desk.database.close()

@@ -14,11 +14,12 @@ import pytest
 from swarm.processes import wait_until
 
 from protocol import canonical
-from protocol.chain.types import Ref
 from protocol.constants import RECEIPT_BYTES_MAX
 from protocol.errors import Unavailable
-from protocol.hub import PAGE, HubClient, Refused, sign_write
+from protocol.hub.client import HubClient
+from protocol.hub.wire import PAGE, Refused, sign_write
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
 from tests.hub.desk import Desk
 
@@ -29,7 +30,7 @@ def validator(_desk: Desk) -> Key:
 
 
 @pytest.fixture
-def ref(desk: Desk, node: Key) -> Ref:
+def ref(desk: Desk, node: Key) -> SubmissionRef:
     """A work nobody has judged."""
     return desk.commit(node, b"rollouts")
 
@@ -41,21 +42,21 @@ def post(desk: Desk, what: str, data: bytes, key: Key, **changes: Any) -> httpx.
     return httpx.post(desk.url + path, content=data, headers=headers, timeout=10)
 
 
-def of(desk: Desk, ref: Ref) -> list[Receipt]:
+def of(desk: Desk, ref: SubmissionRef) -> list[Receipt]:
     """Receipts of a work that the hub lists."""
     domain, run = desk.world.chain.domain, desk.world.run
     parsed = [Receipt.parse(data, domain, run) for _, data in desk.client().receipts(0)]
     return [receipt for receipt in parsed if receipt.work == desk.work(ref)]
 
 
-def test_a_seated_validators_receipt_is_listed_as_it_was_signed(desk: Desk, validator: Key, ref: Ref) -> None:
+def test_a_seated_validators_receipt_is_listed_as_it_was_signed(desk: Desk, validator: Key, ref: SubmissionRef) -> None:
     receipt = desk.receipt(validator, ref)
     desk.client(validator).post_receipt(receipt)
     assert [found.encode() for found in of(desk, ref)] == [receipt]
     assert (desk.store.root / "receipts" / f"{hashlib.sha256(receipt).hexdigest()}.json").read_bytes() == receipt
 
 
-def test_the_first_word_of_a_validator_stands(desk: Desk, validator: Key, ref: Ref) -> None:
+def test_the_first_word_of_a_validator_stands(desk: Desk, validator: Key, ref: SubmissionRef) -> None:
     desk.client(validator).post_receipt(desk.receipt(validator, ref, Outcome.SOFT))
     desk.mark()
     desk.client(validator).post_receipt(desk.receipt(validator, ref, Outcome.ACCEPT))
@@ -63,7 +64,7 @@ def test_the_first_word_of_a_validator_stands(desk: Desk, validator: Key, ref: R
     assert desk.new_files() == []
 
 
-def test_the_same_receipt_may_be_posted_again(desk: Desk, validator: Key, ref: Ref) -> None:
+def test_the_same_receipt_may_be_posted_again(desk: Desk, validator: Key, ref: SubmissionRef) -> None:
     receipt = desk.receipt(validator, ref)
     for _ in range(2):  # the first answer was lost, say
         desk.client(validator).post_receipt(receipt)
@@ -71,7 +72,7 @@ def test_the_same_receipt_may_be_posted_again(desk: Desk, validator: Key, ref: R
     assert desk.hub.refused.total() == 0
 
 
-def test_each_validator_has_a_word_of_its_own(desk: Desk, validator: Key, ref: Ref) -> None:
+def test_each_validator_has_a_word_of_its_own(desk: Desk, validator: Key, ref: SubmissionRef) -> None:
     other = desk.validator()
     desk.client(validator).post_receipt(desk.receipt(validator, ref, Outcome.ACCEPT))
     desk.client(other).post_receipt(desk.receipt(other, ref, Outcome.HARD))
@@ -102,62 +103,62 @@ def test_a_validator_is_heard_until_its_service_ends_and_not_a_second_longer(
 # ---- refused -----------------------------------------------------------------------------------------------------------
 
 
-def by_a_stranger(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def by_a_stranger(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     stranger = Key.generate()
     return post(desk, "receipts", desk.receipt(stranger, ref), stranger)
 
 
-def by_the_node_itself(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def by_the_node_itself(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     node = desk.node()
     own = desk.commit(node, b"own work")
     return post(desk, "receipts", desk.receipt(node, own), node)
 
 
-def by_a_validator_who_left(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def by_a_validator_who_left(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     gone = desk.validator()
     desk.leave(gone)
     desk.pass_span()
     return post(desk, "receipts", desk.receipt(gone, ref), gone)
 
 
-def by_a_validator_who_was_dismissed(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def by_a_validator_who_was_dismissed(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     gone = desk.validator()
     desk.dismiss(gone)
     desk.pass_span()
     return post(desk, "receipts", desk.receipt(gone, ref), gone)
 
 
-def of_another_validator(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def of_another_validator(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     return post(desk, "receipts", desk.receipt(desk.validator(), ref), validator)
 
 
-def forged(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def forged(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     """Signed by somebody else in the validator's name."""
     false = Receipt.issue(desk.details(ref), Key.generate(), desk.world.chain.domain)
     return post(desk, "receipts", replace(false, validator=validator.address).encode(), validator)
 
 
-def of_another_run(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def of_another_run(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     return post(desk, "receipts", desk.receipt(validator, ref, run=desk.world.run + 1), validator)
 
 
-def of_no_commitment(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def of_no_commitment(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     return post(desk, "receipts", desk.receipt(validator, replace(ref, sequence=9)), validator)
 
 
-def no_receipt_at_all(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def no_receipt_at_all(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     return post(desk, "receipts", b"{}", validator)
 
 
-def deeply_nested(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def deeply_nested(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     return post(desk, "receipts", b"[" * 5_000, validator)
 
 
-def too_large(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def too_large(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     return post(desk, "receipts", bytes(RECEIPT_BYTES_MAX + 1), validator)
 
 
-def signed_for_another_path(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def signed_for_another_path(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     data = desk.receipt(validator, ref)
     headers = sign_write(
         validator, desk.world.chain.domain, run=desk.world.run, method="POST", now=desk.now(),
@@ -166,7 +167,7 @@ def signed_for_another_path(desk: Desk, validator: Key, ref: Ref) -> httpx.Respo
     return httpx.post(f"{desk.url}/v1/runs/{desk.world.run}/receipts", content=data, headers=headers, timeout=10)
 
 
-def signed_for_another_body(desk: Desk, validator: Key, ref: Ref) -> httpx.Response:
+def signed_for_another_body(desk: Desk, validator: Key, ref: SubmissionRef) -> httpx.Response:
     return post(desk, "receipts", desk.receipt(validator, ref), validator, body=bytes(32))
 
 
@@ -188,7 +189,9 @@ REFUSED: list[tuple[Any, int, str]] = [
 
 
 @pytest.mark.parametrize(("attempt", "status", "counted"), REFUSED, ids=[a.__name__ for a, _, _ in REFUSED])
-def test_a_receipt_is_refused(desk: Desk, validator: Key, ref: Ref, attempt: Any, status: int, counted: str) -> None:
+def test_a_receipt_is_refused(
+    desk: Desk, validator: Key, ref: SubmissionRef, attempt: Any, status: int, counted: str
+) -> None:
     listed = list(desk.client().receipts(0))
     answer = attempt(desk, validator, ref)
     assert (answer.status_code, dict(desk.hub.refused)) == (status, {counted: 1}), answer.text
@@ -198,7 +201,7 @@ def test_a_receipt_is_refused(desk: Desk, validator: Key, ref: Ref, attempt: Any
     assert len(of(desk, ref)) == 1
 
 
-def test_a_replayed_receipt_is_refused(desk: Desk, validator: Key, ref: Ref) -> None:
+def test_a_replayed_receipt_is_refused(desk: Desk, validator: Key, ref: SubmissionRef) -> None:
     path = f"/v1/runs/{desk.world.run}/receipts"
     data = desk.receipt(validator, ref)
     headers = sign_write(
@@ -213,7 +216,7 @@ def test_a_replayed_receipt_is_refused(desk: Desk, validator: Key, ref: Ref) -> 
 
 
 def test_a_validator_can_ask_for_an_opinion_and_asking_twice_changes_nothing(
-    desk: Desk, validator: Key, ref: Ref
+    desk: Desk, validator: Key, ref: SubmissionRef
 ) -> None:
     for _ in range(2):
         desk.client(validator).ask_opinion(desk.work(ref))
@@ -234,7 +237,7 @@ def test_an_opinion_on_what_nobody_committed_to_is_refused(desk: Desk, validator
     assert post(desk, "opinions", body, validator).status_code == 404
 
 
-def test_nobody_but_validators_can_ask_for_opinions(desk: Desk, node: Key, ref: Ref) -> None:
+def test_nobody_but_validators_can_ask_for_opinions(desk: Desk, node: Key, ref: SubmissionRef) -> None:
     with pytest.raises(Refused, match="no validator seat"):
         desk.client(node).ask_opinion(desk.work(ref))
 
@@ -271,7 +274,9 @@ def newest(client: HubClient) -> int:
     return max((cursor for cursor, _ in client.receipts(0)), default=0)
 
 
-def test_a_waiting_reader_is_answered_as_soon_as_a_receipt_arrives(desk: Desk, validator: Key, ref: Ref) -> None:
+def test_a_waiting_reader_is_answered_as_soon_as_a_receipt_arrives(
+    desk: Desk, validator: Key, ref: SubmissionRef
+) -> None:
     client = desk.client()
     after = newest(client)
     thread, found = waiting(desk, lambda: list(client.receipts(after, wait=20)))
@@ -299,14 +304,14 @@ def test_a_waiting_reader_is_answered_with_nothing_when_its_time_is_up(desk: Des
     assert 0.9 < time.monotonic() - started < 10
 
 
-def test_who_asks_for_what_is_there_does_not_wait(desk: Desk, validator: Key, ref: Ref) -> None:
+def test_who_asks_for_what_is_there_does_not_wait(desk: Desk, validator: Key, ref: SubmissionRef) -> None:
     desk.client(validator).post_receipt(desk.receipt(validator, ref))
     started = time.monotonic()
     assert list(desk.client().receipts(newest(desk.client()) - 1, wait=20))
     assert time.monotonic() - started < 10
 
 
-def test_many_waiting_readers_keep_nobody_from_writing(desk: Desk, validator: Key, ref: Ref) -> None:
+def test_many_waiting_readers_keep_nobody_from_writing(desk: Desk, validator: Key, ref: SubmissionRef) -> None:
     after = newest(desk.client())
     waiters = [waiting(desk, lambda: list(desk.client().receipts(after, wait=20))) for _ in range(20)]
     desk.client(validator).post_receipt(desk.receipt(validator, ref))

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 from swarm.processes import wait_until
+from swarm.world import World
 
-from node.engine.weights import FILES
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
-from protocol.home import read_json
-from protocol.hub import HubClient
+from protocol.hub.client import HubClient
 from protocol.identity import Key
+from protocol.model_files import FILES
 from protocol.runspec import RunSpec
+from protocol.shell.home import read_json
 from tests.hub.desk import run_settings, small_spec
-from tests.world import World
 from trainer.config import Layout
 from trainer.hub.publisher import Publisher
 from trainer.hub.service import HubService

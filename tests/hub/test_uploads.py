@@ -15,10 +15,10 @@ from swarm.processes import wait_until
 
 from protocol.chain.events import Event
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref
 from protocol.constants import WRITE_LIFETIME_SECONDS
-from protocol.hub import ADDRESS, EXPIRY, NONCE, SIGNATURE, Stored
+from protocol.hub.wire import ADDRESS, EXPIRY, NONCE, SIGNATURE, Stored
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from tests.hub.desk import FILE_BYTES_MAX, GRACE, Desk, some_file
 from trainer.hub import hub as hub_module
 from trainer.hub.hub import Hub, Quota
@@ -60,45 +60,45 @@ def test_a_file_without_its_upload_is_not_found(desk: Desk, node: Key) -> None:
 
 # ---- refused -----------------------------------------------------------------------------------------------------------
 
-Attempt = Callable[[Desk, Key, Ref, bytes], httpx.Response]
+Attempt = Callable[[Desk, Key, SubmissionRef, bytes], httpx.Response]
 
 
-def by_another_seated_node(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def by_another_seated_node(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     other = Key.generate()
     desk.world.seat_node(Key.generate(), other)
     return desk.upload(other, ref, data)
 
 
-def by_a_stranger(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def by_a_stranger(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.upload(Key.generate(), ref, data)
 
 
-def by_the_trainer_itself(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def by_the_trainer_itself(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.upload(desk.key, ref, data)
 
 
-def by_a_stranger_who_says_to_be_the_node(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def by_a_stranger_who_says_to_be_the_node(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     headers = desk.headers(Key.generate(), "PUT", desk.work(ref).hex(), ref.root)
     return desk.put(f"works/{desk.work(ref).hex()}", data, {**headers, ADDRESS: node.address})
 
 
-def of_other_bytes(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def of_other_bytes(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.upload(node, ref, data[:-1] + bytes([data[-1] ^ 1]))
 
 
-def of_fewer_bytes(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def of_fewer_bytes(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.upload(node, ref, data[:-1])
 
 
-def of_nothing(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def of_nothing(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.upload(node, ref, b"")
 
 
-def declared_too_large(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def declared_too_large(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.upload(node, ref, data + bytes(FILE_BYTES_MAX))
 
 
-def too_large_without_declaring_it(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def too_large_without_declaring_it(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     def parts() -> Iterator[bytes]:
         yield data
         yield from (bytes(1024) for _ in range(FILE_BYTES_MAX // 1024))
@@ -107,58 +107,58 @@ def too_large_without_declaring_it(desk: Desk, node: Key, ref: Ref, data: bytes)
     return desk.put(f"works/{desk.work(ref).hex()}", parts(), headers)
 
 
-def without_a_commitment(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def without_a_commitment(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.upload(node, replace(ref, sequence=1), data)
 
 
-def in_a_reorganised_block(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def in_a_reorganised_block(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     desk.hub.learn()
     desk.world.anvil.request("anvil_reorg", 1, [])
     desk.hub.learn()
     return desk.upload(node, ref, data)
 
 
-def too_late(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def too_late(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     committed_at = desk.world.chain.work(desk.world.run, ref).time
     desk.world.anvil.advance_to(committed_at + GRACE + 1)
     desk.hub.learn()
     return desk.upload(node, ref, data)
 
 
-def signed_long_ago(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def signed_long_ago(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root, now=desk.now() - WRITE_LIFETIME_SECONDS)
     return desk.put(f"works/{desk.work(ref).hex()}", data, headers)
 
 
-def signed_far_ahead(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def signed_far_ahead(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root, now=desk.now() + WRITE_LIFETIME_SECONDS)
     return desk.put(f"works/{desk.work(ref).hex()}", data, headers)
 
 
-def signed_for_another_method(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def signed_for_another_method(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.put(f"works/{desk.work(ref).hex()}", data, desk.headers(node, "POST", desk.work(ref).hex(), ref.root))
 
 
-def signed_for_another_path(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def signed_for_another_path(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     other = desk.commit(node, b"another", sequence=1)
     return desk.put(f"works/{desk.work(ref).hex()}", data, desk.headers(node, "PUT", desk.work(other).hex(), ref.root))
 
 
-def signed_for_another_run(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def signed_for_another_run(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root, run=desk.world.run + 1)
     return desk.put(f"works/{desk.work(ref).hex()}", data, headers)
 
 
-def signed_for_another_body(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def signed_for_another_body(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     body = hashlib.sha256(b"other").digest()
     return desk.put(f"works/{desk.work(ref).hex()}", data, desk.headers(node, "PUT", desk.work(ref).hex(), body))
 
 
-def unsigned(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def unsigned(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.put(f"works/{desk.work(ref).hex()}", data, {})
 
 
-def for_no_possible_work(desk: Desk, node: Key, ref: Ref, data: bytes) -> httpx.Response:
+def for_no_possible_work(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.put("works/..%2f..%2fetc", data, desk.headers(node, "PUT", "x", ref.root))
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
+from swarm.tiny_run import TinyRun
+from swarm.world import World
 
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from tests.node.stage import Panel, Stage
-from tests.tiny_run import TinyRun
-from tests.world import World
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def shared_machinery(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None
 
     tasks = tiny_run.context.tasks
     monkeypatch.setattr(tasks, "require_same_problems", lambda: None)
-    for module in ("node.worker", "node.validator.bench"):
+    for module in ("node.contributor.worker", "node.validator.bench"):
         monkeypatch.setattr(f"{module}.Sandbox", shared)
         monkeypatch.setattr(f"{module}.TaskSet", lambda environments: tasks)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from node.generation import Made
+from node.contributor.generation import Made
 from node.validator.record import Record
 from node.validator.service import ValidatorService
 from protocol.chain.events import Submitted
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from protocol.verdict import Details
 from tests.node.stage import Stage
 
@@ -25,7 +25,9 @@ def line(stage: Stage, work: bytes) -> list[str]:
     index.poll()
     record = Record(index, stage.world.run)
     event = next(
-        e for e, s in index.events(Submitted) if Ref(s.node, s.step, s.sequence, s.root).work_id(s.run) == work
+        e
+        for e, s in index.events(Submitted)
+        if SubmissionRef(s.node, s.step, s.sequence, s.root).work_id(s.run) == work
     )
     return list(record.line(event, stage.world.chain.block().time))
 

@@ -16,27 +16,28 @@ from typing import Any
 
 import uvicorn
 from starlette.responses import Response
+from swarm.tiny_run import TinyRun
+from swarm.world import World
 
+from node.contributor.generation import Made, Place, make
 from node.engine.weights import load_weights
-from node.generation import Made, Place, make
-from node.validator.candidate import RunContext
+from node.judging.candidate import RunContext
 from node.validator.service import ValidatorService
 from node.validator.settings import JudgeSettings
 from protocol.chain.index import EventIndex
 from protocol.chain.settings import ChainSettings
-from protocol.chain.types import Case, Publication, Ref, State
-from protocol.home import Home
-from protocol.hub import HubClient
+from protocol.chain.types import Case, Publication, State
+from protocol.hub.client import HubClient
 from protocol.identity import Key
 from protocol.p2p import Endpoint, Provider
-from protocol.role import Connection, PeerSettings
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.server import Server
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
+from protocol.shell.connection import Connection, PeerSettings
+from protocol.shell.home import Home
+from protocol.submission import SubmissionRef
 from protocol.verdict import Receipt
-from tests.tiny_run import TinyRun
-from tests.world import World
 from trainer.hub.app import create_app
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub
@@ -186,16 +187,16 @@ class Stage:
         chain, run = self.world.chain, self.world.run
         step = chain.published(run) - 1 if step is None else step
         place = Place(node.address, step, sequence, chain.publication(run, step).beacon, hardware)
-        return make(self.context, self.tiny.engine, self.tiny.tokens, place, self.folder / "made")
+        return make(self.context, self.tiny.engine, self.tiny.tokenizer, place, self.folder / "made")
 
-    def commit(self, node: Key, ref: Ref, units: int) -> bytes:
+    def commit(self, node: Key, ref: SubmissionRef, units: int) -> bytes:
         """Commits on chain; returns the work id."""
         chain, run = self.world.chain, self.world.run
         beacon = chain.publication(run, ref.step).beacon
         self.world.sender(node).send(chain.submit(run, ref, units, beacon))
         return ref.work_id(run)
 
-    def upload(self, node: Key, ref: Ref, path: Path) -> None:
+    def upload(self, node: Key, ref: SubmissionRef, path: Path) -> None:
         self.client(node).upload(ref.work_id(self.world.run), ref.root, path, self.world.trainer.key.address)
 
     def submit(self, node: Key, made: Made) -> bytes:
@@ -206,7 +207,8 @@ class Stage:
 
     def variant(self, scale: float) -> Path:
         """A model folder with other weights than the run's."""
-        from node.engine.weights import WEIGHTS, build_model, save_weights
+        from node.engine.weights import build_model, save_weights
+        from protocol.model_files import WEIGHTS
 
         folder = self.folder / f"model-{scale:g}"
         shutil.copytree(self.tiny.model, folder)
@@ -294,10 +296,10 @@ class Panel:
         domain, run = self.stage.world.chain.domain, self.stage.world.run
         return [Receipt.parse(data, domain, run) for _, data in HubClient(self.stage.hub.url, run, domain).receipts(0)]
 
-    def state(self, ref: Ref) -> State:
+    def state(self, ref: SubmissionRef) -> State:
         return self.stage.world.chain.state(self.stage.world.run, ref)
 
-    def case(self, ref: Ref) -> Case:
+    def case(self, ref: SubmissionRef) -> Case:
         found = self.stage.world.chain.case_of(self.stage.world.run, ref)
         assert found is not None, "no case"
         return found[2]

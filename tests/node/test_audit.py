@@ -10,8 +10,8 @@ from itertools import count
 import pytest
 from starlette.responses import Response
 
+from node.judging.candidate import PrefillPlan
 from node.validator.audit import Audited, audit, read_receipts
-from node.validator.candidate import PrefillPlan
 from node.validator.record import Record
 from node.validator.service import ValidatorService
 from protocol.chain.index import EventIndex

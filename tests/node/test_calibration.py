@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from swarm.tiny_run import TinyRun
 
-from node.validator.calibration import Matrix, calibration, measure, report, tail
-from node.validator.calibration.fit import FLOORS, HARD_BUDGET, MARGIN, limits
-from node.validator.calibration.measure import PER_CHUNK, PER_SEQUENCE, Checked, Measured, Variant
+from node.judging.calibration import Matrix, calibration, measure, report, tail
+from node.judging.calibration.fit import FLOORS, HARD_BUDGET, MARGIN, limits
+from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, Checked, Measured, Variant
 from protocol import runspec
 from protocol.calibration import load
-from tests.tiny_run import TinyRun
 
 RNG = np.random.default_rng(7)
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse, Response
+from swarm.world import TOKEN
 
-from node.validator import journal as states
-from node.validator.journal import Judgement
+from node.validator import judgement_log as states
+from node.validator.judgement_log import Judgement
 from node.validator.service import ValidatorService
 from protocol.chain.types import Role, State
 from protocol.verdict import Outcome
 from tests.node.judging import asked_for, disagrees, in_line, inflated, past_grace, softly_wrong
 from tests.node.stage import Panel, Stage, rounds, until
-from tests.world import TOKEN
 
 # ---- two validators ----------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from protocol.chain.types import Ref, State
 from protocol.chain.types import Stage as CaseStage
+from protocol.chain.types import State
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from tests.node.stage import Stage, eventually, running
 from tests.node.working import a_worker, ref_of, stored, submitted, waits_because
 
@@ -42,7 +43,7 @@ def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None
         assert world.chain.state(world.run, made.ref) == State.CHALLENGED
 
 
-def worked(stage: Stage, node: Key) -> Ref:
+def worked(stage: Stage, node: Key) -> SubmissionRef:
     """A work of a node that is down now."""
     with running(a_worker(stage, node)):
         eventually(lambda: stored(stage, node) >= 1, what="it works")

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from swarm.tiny_run import TinyRun
 from torch import Tensor, nn
 
 from node.engine import TorchEngine
 from node.engine.degrade import DEGRADATIONS, add_noise, quantise_integer
 from node.engine.weights import stored_tensors
-from tests.tiny_run import TinyRun
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from swarm.tiny_run import TinyRun
 
 from node.engine import Completion, Prompt, TorchEngine
 from node.engine.proofs import bits
-from node.engine.weights import CONFIG, TOKENIZER, WEIGHTS, load_weights, require_model_files
+from node.engine.weights import load_weights
 from protocol import sampling, toploc
 from protocol.errors import HashMismatch, IntegrityError
-from tests.tiny_run import TinyRun
+from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS, require_model_files
 
 NEVER: frozenset[int] = frozenset()
 
@@ -27,7 +28,7 @@ def prompts(run: TinyRun, count: int, samples: int = 3) -> list[Prompt]:
     """Prompts of different lengths."""
     problem = run.context.tasks.problem(0).prompt
     texts = [problem + " 7" * (i * i) for i in range(count)]
-    made = [Prompt(run.tokens.encode(t), tuple(1000 * i + s for s in range(samples))) for i, t in enumerate(texts)]
+    made = [Prompt(run.tokenizer.encode(t), tuple(1000 * i + s for s in range(samples))) for i, t in enumerate(texts)]
     assert len({len(prompt.tokens) for prompt in made}) == count
     return made
 
@@ -35,7 +36,7 @@ def prompts(run: TinyRun, count: int, samples: int = 3) -> list[Prompt]:
 def generate(
     run: TinyRun, asked: Sequence[Prompt], length: int = 40, ends: frozenset[int] | None = None
 ) -> list[list[Completion]]:
-    ends = run.tokens.end_tokens if ends is None else ends
+    ends = run.tokenizer.end_tokens if ends is None else ends
     return run.engine.generate(asked, temperature=1.0, max_new_tokens=length, end_tokens=ends)
 
 

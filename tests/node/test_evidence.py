@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from node.validator import replay as replaying
-from node.validator.evidence import COMMITMENT, MANIFEST, RECEIPT, ROLLOUT, SPEC, Evidence, EvidenceStore
-from node.validator.replay import compare, replay
-from protocol import draw
+from node.judging import replay as replaying
+from node.judging.evidence import COMMITMENT, MANIFEST, RECEIPT, ROLLOUT, SPEC, Evidence, EvidenceStore
+from node.judging.replay import compare, replay
+from protocol import prefill_sampling
 from protocol.errors import BadSignature, HashMismatch, Malformed, PreflightError, ProtocolViolation, UsageError
 from protocol.shardcast.store import version_folder
 from protocol.verdict import Outcome
@@ -109,7 +109,7 @@ def test_what_was_never_served_is_kept_without_a_file(
     monkeypatch.setattr(replaying, "TaskSet", lambda environments: stage.tiny.context.tasks)
     fields = compare(evidence.receipt.details, replay(evidence, None))
     assert all(field["same"] for field in fields)
-    assert evidence.receipt.details.draw != draw.NO_DRAW
+    assert evidence.receipt.details.draw != prefill_sampling.NO_DRAW
 
 
 def test_what_was_judged_without_its_weights_is_replayed_without_them(

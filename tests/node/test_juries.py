@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from swarm.world import TOKEN
 
 from protocol.chain.types import Role, State
 from protocol.chain.types import Stage as CaseStage
 from tests.node.judging import inflated, past_grace, softly_wrong
 from tests.node.stage import Panel, Stage, rounds, until
-from tests.world import TOKEN
 
 
 def test_a_jury_upholds_what_it_finds_as_well(stage: Stage, panel: Panel) -> None:

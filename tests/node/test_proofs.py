@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from swarm.tiny_run import TinyRun
 from torch import Tensor
 
 from node.engine import TorchEngine
 from node.engine.proofs import ProofFolder, bits, largest, largest_on_device
-from node.validator.rules import computation
+from node.judging.rules import computation
 from protocol import toploc
 from protocol.constants import TOPLOC_CHUNK, TOPLOC_K
 from protocol.errors import IntegrityError
-from tests.tiny_run import TinyRun
 
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 HIDDEN = 48

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.relay import RelayService, ServeSettings
+from node.relay.service import RelayService, ServeSettings
 from protocol.errors import ConfigError
 from protocol.identity import Key
 from protocol.shardcast.client import Client

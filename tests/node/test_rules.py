@@ -13,19 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cheats.engines import SmallerModelEngine
+from swarm.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 from node.engine import Prompt, TorchEngine
-from node.validator.candidate import Candidate, PrefillPlan
-from node.validator.judge import details, judge
-from node.validator.rules import RULES
-from protocol.assignment import length_penalty
+from node.judging.candidate import Candidate, PrefillPlan
+from node.judging.judge import details, judge
+from node.judging.rules import RULES
+from protocol.environments.assignment import length_penalty
 from protocol.errors import MurmurationError, Unavailable
 from protocol.rollout import Header, Sample
 from protocol.runspec import RunSpec
 from protocol.sampling import TokenScores
 from protocol.verdict import Outcome
-from tests.cheats.engines import SmallerModelEngine
-from tests.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 Tamper = Callable[[TinyRun], Candidate]
 
@@ -72,14 +72,14 @@ def spared(candidate: Candidate, row: int) -> Candidate:
 
 def rescored(run: TinyRun, sample: Sample) -> Sample:
     """With the rewards that its problem, budget and tokens deserve."""
-    reward = run.context.sandbox.score([(sample.problem, run.tokens.answer(sample.completion.tolist()))])[0]
+    reward = run.context.sandbox.score([(sample.problem, run.tokenizer.answer(sample.completion.tolist()))])[0]
     penalty = length_penalty(run.spec, sample.budget, len(sample.completion))
     return replace(sample, task_reward=reward, length_penalty=penalty, reward=reward - penalty)
 
 
 def at_full_length(run: TinyRun, honest: Candidate, sample: Sample, tail: Sequence[int] = ()) -> Sample:
     """A completion without an end token, as long as may be, then `tail`; its proofs are true, its tokens nobody drew."""
-    filler = next(token for token in range(3, 60) if token not in run.tokens.end_tokens)
+    filler = next(token for token in range(3, 60) if token not in run.tokenizer.end_tokens)
     completion = tokens_of([filler] * run.spec.sampling.max_new_tokens + list(tail))
     return run.consistent(honest, replace(sample, completion=completion))
 
@@ -193,9 +193,9 @@ def an_easier_prompt(run: TinyRun) -> Candidate:
     made = run.honest()
     file, honest = run.read(made), run.candidate(made)
     sample = file.samples[0]
-    prompt = run.tokens.encode("9 9 9 9")
+    prompt = run.tokenizer.encode("9 9 9 9")
     generated = run.engine.generate(
-        [Prompt(prompt, (honest.key(sample),))], temperature=1.0, max_new_tokens=40, end_tokens=run.tokens.end_tokens
+        [Prompt(prompt, (honest.key(sample),))], temperature=1.0, max_new_tokens=40, end_tokens=run.tokenizer.end_tokens
     )[0][0]
     forged = replace(sample, prompt=tokens_of(prompt), completion=tokens_of(generated.tokens))
     return run.rewrite(made, with_sample(file, 0, run.consistent(honest, forged)))
@@ -220,7 +220,7 @@ def a_token_outside_the_vocabulary(token: Callable[[TinyRun], int]) -> Tamper:
 
 
 rejected_only_by("tokens", Outcome.HARD, "an_id_too_high")(
-    a_token_outside_the_vocabulary(lambda run: run.tokens.vocabulary)
+    a_token_outside_the_vocabulary(lambda run: run.tokenizer.vocabulary)
 )
 rejected_only_by("tokens", Outcome.HARD, "an_id_below_zero")(a_token_outside_the_vocabulary(lambda run: -1))
 
@@ -230,7 +230,7 @@ def an_overlong_completion(run: TinyRun) -> Candidate:
     """It ends in an end token, so that nothing is wrong with its end."""
     made = run.honest()
     file, honest = run.read(made), run.candidate(made)
-    sample = at_full_length(run, honest, file.samples[1], tail=[min(run.tokens.end_tokens)])
+    sample = at_full_length(run, honest, file.samples[1], tail=[min(run.tokenizer.end_tokens)])
     return spared(run.rewrite(made, with_sample(file, 1, sample)), 1)
 
 
@@ -343,7 +343,7 @@ def an_end_that_nobody_drew(run: TinyRun) -> Candidate:
     made = run.honest()
     file, honest = run.read(made), run.candidate(made)
     row = longest(file, at_least=4)
-    sample, end = file.samples[row], min(run.tokens.end_tokens)
+    sample, end = file.samples[row], min(run.tokenizer.end_tokens)
 
     def cut(length: int) -> Sample:
         completion = tokens_of([*sample.completion[:length].tolist(), end])

@@ -12,9 +12,11 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse, Response
 from swarm.anvil import Anvil
+from swarm.tiny_run import TinyRun
+from swarm.world import World
 
-from node.validator.candidate import RunContext
-from node.validator.judge import judge
+from node.judging.candidate import RunContext
+from node.judging.judge import judge
 from protocol.environments import TaskSet, selection, taskfile
 from protocol.environments.selection import Kept, SelectionFile
 from protocol.environments.tasks import head_digest
@@ -23,8 +25,6 @@ from protocol.identity import Key
 from protocol.runspec import EnvironmentSpec, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
 from tests.node.stage import Stage
-from tests.tiny_run import TinyRun
-from tests.world import World
 
 
 @dataclass
@@ -81,7 +81,7 @@ def delivery(
 def test_an_empty_machine_gets_the_files_that_the_run_names(
     delivery: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protocol.hub._PIECE_BYTES", delivery.file.size // 3)
+    monkeypatch.setattr("protocol.hub.client._PIECE_BYTES", delivery.file.size // 3)
     tasks = TaskSet(delivery.spec.environments)
     with pytest.raises(ConfigError, match="no task file"):
         tasks.require_same_problems()
@@ -120,7 +120,7 @@ def test_what_the_filter_kept_arrives_like_any_task_file(
 def test_a_hub_that_fails_midway_is_asked_for_the_rest_only(
     delivery: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protocol.hub._PIECE_BYTES", delivery.file.size // 4 + 1)
+    monkeypatch.setattr("protocol.hub.client._PIECE_BYTES", delivery.file.size // 4 + 1)
 
     def fails_once(method: str, path: str) -> Response | None:
         failing = "/tasks/" in path and delivery.pieces() == 3
@@ -176,7 +176,7 @@ def test_a_pinned_file_that_is_none_is_not_kept(
 
 
 def test_a_file_that_does_not_fit_is_not_begun(delivery: Delivery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.role.shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    monkeypatch.setattr("protocol.shell.connection.shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 20))
     with pytest.raises(PreflightError, match="no room") as caught:
         delivery.fetch()
     assert "MURMUR_TASKS" in caught.value.hint

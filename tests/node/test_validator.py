@@ -13,18 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from starlette.responses import PlainTextResponse, Response
+from swarm.tiny_run import longest, with_sample
 
-from node.generation import Made
+from node.contributor.generation import Made
 from node.validator import bench
 from protocol import rollout
-from protocol.chain.types import Ref, State
+from protocol.chain.types import State
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import DeadlineExceeded, RpcUnavailable, Unavailable
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 from tests.node.judging import line
 from tests.node.stage import Panel, Stage, eventually, rounds, until
-from tests.tiny_run import longest, with_sample
 
 
 def tampered(stage: Stage, made: Made, change: Any) -> Made:
@@ -251,7 +252,7 @@ def test_a_work_whose_version_is_gone_is_held_to_the_rules_that_need_no_weights(
     stage.submit(node, honest)
     for _ in range(stage.tiny.spec.versions_kept + 1):
         stage.publish()
-    judged: list[Ref] = []
+    judged: list[SubmissionRef] = []
 
     def judge(candidate: Any, *rules: Any) -> Any:
         judged.append(candidate.commitment.ref)

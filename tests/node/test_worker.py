@@ -8,8 +8,8 @@ from pathlib import Path
 
 from starlette.responses import PlainTextResponse, Response
 
-from node import journal as states
-from node.journal import Journal
+from node.contributor import submission_log as states
+from node.contributor.submission_log import SubmissionLog
 from protocol.identity import Key
 from protocol.verdict import Details, Outcome, Receipt
 from tests.node.stage import Stage, Wired, eventually, running
@@ -113,7 +113,7 @@ def test_garbage_in_the_listing_does_not_keep_it_from_the_verdicts(stage: Stage)
 
 
 def test_a_verdict_heard_before_the_upload_returned_is_not_forgotten(stage: Stage, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.sqlite")
+    journal = SubmissionLog(tmp_path / "journal.sqlite")
     stage.publish()
     ref = stage.make(stage.seated()).ref
     journal.add(ref, b"w", 3, 1)

@@ -8,13 +8,10 @@ import time
 import pytest
 from starlette.responses import PlainTextResponse, Response
 
-from node import journal as states
-from node.generation import Made
+from node.contributor import submission_log as states
+from node.contributor.generation import Made
 from protocol.chain.types import State
-from protocol.errors import (
-    DeadlineExceeded,
-    LockHeld,
-)
+from protocol.errors import DeadlineExceeded, LockHeld
 from tests.node.stage import LiveHub, Stage, eventually, running
 from tests.node.working import a_worker, hooked, ref_of, stored, submitted, told
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from swarm.world import TOKEN
 
-from node import journal as states
+from node.contributor import submission_log as states
 from protocol.chain import Sender
-from protocol.errors import (
-    Banned,
-    InsufficientFunds,
-    PreflightError,
-    RpcUnavailable,
-)
+from protocol.errors import Banned, InsufficientFunds, PreflightError, RpcUnavailable
 from protocol.identity import Key
 from tests.node.stage import Stage, eventually, running
 from tests.node.working import a_worker, hooked, submitted, waits_because
-from tests.world import TOKEN
 
 
 def test_it_goes_on_when_the_head_moved_while_it_generated(stage: Stage) -> None:

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from swarm.world import World
 
 from node.engine import TorchEngine
-from protocol.errors import (
-    IntegrityError,
-)
+from protocol.errors import IntegrityError
 from protocol.identity import Key
 from tests.node.stage import Stage, eventually, running
 from tests.node.working import a_worker, submitted, told, waits_because
-from tests.world import World
 
 
 class FaultyEngine(TorchEngine):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from node.contributor.settings import WorkSettings
+from node.contributor.worker import Worker
 from node.engine import TorchEngine
-from node.settings import WorkSettings
-from node.worker import Worker
 from protocol.chain import Sender
 from protocol.chain.client import Call
 from protocol.chain.events import Submitted
 from protocol.chain.index import EventIndex
 from protocol.identity import Key
+from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome, Receipt
 from tests.node.stage import Stage
 
@@ -38,9 +39,8 @@ def stored(stage: Stage, node: Key) -> int:
 
 
 def ref_of(s: Submitted):
-    from protocol.chain.types import Ref
 
-    return Ref(s.node, s.step, s.sequence, s.root)
+    return SubmissionRef(s.node, s.step, s.sequence, s.root)
 
 
 def told(stage: Stage, name: str = "node") -> dict[str, object]:

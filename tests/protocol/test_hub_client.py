@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from protocol import hub as hub_client
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
-from protocol.hub import PAGE, HubClient, Refused, Stored
+from protocol.hub import client as hub_client
+from protocol.hub.client import HubClient
+from protocol.hub.wire import PAGE, Refused, Stored
 from protocol.identity import Key
 from protocol.signing import Domain, StorageReceipt
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from protocol.machine import trouble
+from protocol.shell.machine import trouble
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.is_char_device(), reason="no /dev/full here")
@@ -74,7 +74,7 @@ def test_our_own_faults_are_not_excused(tmp_path: Path) -> None:
 @needs_full
 def test_a_command_on_a_full_disk_ends_with_one_sentence() -> None:
     program = (
-        "import typer; from protocol import cli\n"
+        "import typer; from protocol.shell import cli\n"
         "app = cli.group('x')\n"
         "@app.command()\n"
         "def write() -> None:\n    with open('/dev/full', 'w') as sink:\n        sink.write('x')\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import UsageError
-from protocol.money import parse_tokens, tokens
+from protocol.shell.money import parse_tokens, tokens
 
 
 @pytest.mark.parametrize(

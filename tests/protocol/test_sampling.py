@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from node.engine import noise as torch_noise
-from node.validator.calibration.fit import FLOORS
+from node.judging.calibration.fit import FLOORS
 from protocol import sampling
 
 FULL = 0xFFFFFFFF

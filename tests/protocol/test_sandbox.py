@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from swarm.tiny_run import TinyRun
 
 from protocol import rollout
 from protocol.errors import Malformed, Unavailable
 from protocol.rollout import Header
 from protocol.sandbox import Sandbox, child, wire
 from protocol.sandbox.client import ChildDied
-from tests.tiny_run import TinyRun
 
 METADATA = rollout.METADATA_KEY
 

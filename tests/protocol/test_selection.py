@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm.tiny_run import TinyRun, run_tables
 
-from protocol import assignment, runfile
-from protocol.environments import TaskSet, selection, taskfile
+from protocol.environments import TaskSet, assignment, selection, taskfile
 from protocol.environments.selection import Kept, SelectionFile
 from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, Oversized
 from protocol.runspec import EnvironmentSpec, Selection
 from protocol.sandbox import Sandbox
 from protocol.settings import write_toml
-from tests.tiny_run import TinyRun, run_tables
+from protocol.shell import runfile
 
 KEPT = [3, 7, 8, 40]
 

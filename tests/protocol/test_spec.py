@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm.tiny_run import TinyRun, run_tables
 
-from protocol import assignment, calibration, runfile, runspec, seeds
-from protocol.environments import TaskSet, reasoning
+from protocol import calibration, runspec, seeds
+from protocol.environments import TaskSet, assignment, reasoning
 from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
 from protocol.settings import write_toml
-from tests.tiny_run import TinyRun, run_tables
+from protocol.shell import runfile
 
 
 def test_the_digest_names_the_spec(tiny_run: TinyRun) -> None:
@@ -309,8 +310,8 @@ def test_length_budgets_are_announced_and_charged_by_hardware_class(tiny_run: Ti
     }
     assert budgets == {10, 20}
     assert {g.budget for g in assignment.assign(tiny_run.spec, tasks, b"\x00" * 32, 0)} == {0}
-    prompt = tiny_run.tokens.prompt(tiny_run.spec, "x", 20)
-    assert prompt != tiny_run.tokens.prompt(tiny_run.spec, "x", 0)
+    prompt = tiny_run.tokenizer.prompt(tiny_run.spec, "x", 20)
+    assert prompt != tiny_run.tokenizer.prompt(tiny_run.spec, "x", 0)
     assert assignment.length_penalty(tiny_run.spec, 20, 15) == pytest.approx(0.005)
     assert assignment.length_penalty(tiny_run.spec, 0, 15) == 0
 

@@ -15,16 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from swarm.tiny_run import TinyRun, run_tables
 from typer.testing import CliRunner
 
-from protocol import assignment, runfile, runspec
-from protocol.environments import TaskSet, answer, taskfile
+from protocol import runspec
+from protocol.environments import TaskSet, answer, assignment, taskfile
 from protocol.environments.taskfile import Groups
 from protocol.errors import ConfigError, HashMismatch, Malformed, UsageError
 from protocol.runspec import EnvironmentSpec, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
 from protocol.settings import write_toml
-from tests.tiny_run import TinyRun, run_tables
+from protocol.shell import runfile
 from trainer.commands import app
 
 HOSTILE = Path(__file__).parent.parent / "vectors/rollouts"

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benches.activations import ranked
 
 from protocol import canonical, sampling, seeds, signing, toploc
-from protocol.chain.types import Ref
 from protocol.errors import Malformed
-from tests.activations import ranked
+from protocol.submission import SubmissionRef
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -102,7 +102,7 @@ def test_the_package_proved_what_is_hard() -> None:
 
 def test_work_ids() -> None:
     case = load("work_id")
-    ref = Ref(case["node"], case["step"], case["sequence"], bytes.fromhex(case["root"]))
+    ref = SubmissionRef(case["node"], case["step"], case["sequence"], bytes.fromhex(case["root"]))
     assert ref.work_id(case["run"]).hex() == case["work"]
 
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from protocol import canonical, rendezvous
-from protocol.chain.types import Ref
 from protocol.errors import BadSignature, Malformed, ProtocolViolation
 from protocol.identity import Key
 from protocol.signing import Domain
+from protocol.submission import SubmissionRef
 from protocol.verdict import RULES, Details, Outcome, Receipt
 
 DOMAIN = Domain(31337, "0x5FbDB2315678afecb367f032d93F642f64180aa3")  # type: ignore[arg-type]
 NODE = Key.from_secret("0x" + "44" * 32)
-REF = Ref(NODE.address, 4, 1, b"\x0a" * 32)
+REF = SubmissionRef(NODE.address, 4, 1, b"\x0a" * 32)
 
 
 def details(**changes: object) -> Details:
@@ -92,7 +92,7 @@ def test_a_signature_of_another_run_does_not_count() -> None:
 
 
 def test_rules_are_named_once() -> None:
-    from node.validator.rules import RULES as CHECKS
+    from node.judging.rules import RULES as CHECKS
 
     assert tuple(CHECKS) == RULES
 

@@ -26,11 +26,12 @@ from swarm.settings import SwarmSettings
 from swarm.swarm import PROCESSES, Member, Swarm, remembered, stop_remembered
 from swarm.watch import Seen
 
-from node.validator.rules import available
-from protocol.chain.types import Ref, Stage
+from node.judging.rules import available
+from protocol.chain.types import Stage
 from protocol.errors import MurmurationError
-from protocol.home import write_json
 from protocol.identity import Key
+from protocol.shell.home import write_json
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 
 pytestmark = pytest.mark.swarm
@@ -149,7 +150,7 @@ def case(watch: Any, verdict: Stage, *works: int, hard: bool = False) -> None:
 
 
 def work(sequence: int) -> bytes:
-    return Ref(NODE, 0, sequence, bytes(32)).work_id(1)
+    return SubmissionRef(NODE, 0, sequence, bytes(32)).work_id(1)
 
 
 def test_a_second_verdict_and_a_lost_one_are_broken_promises(watch: Any) -> None:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm.tiny_run import run_tables
 
-from protocol import runfile
 from protocol.runspec import RunSpec
 from protocol.settings import write_toml
-from tests.tiny_run import run_tables
+from protocol.shell import runfile
 from tests.trainer import small
 from trainer.config import TrainSettings
-from trainer.learner import Learner
-from trainer.tiny import MadePolicy, make_policy
+from trainer.learning.learner import Learner
+from trainer.models.tiny import MadePolicy, make_policy
 
 
 @pytest.fixture(scope="session")

@@ -14,15 +14,15 @@ from swarm.anvil import Anvil
 
 from protocol import rollout
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref
 from protocol.constants import PROTOCOL_VERSION
 from protocol.identity import Key
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 from tests.hub.desk import Desk, open_desk, small_spec
-from trainer.data import Bounds, Group, RolloutSource
+from trainer.rollouts.data import Bounds, Group, RolloutSource
 
 VOCABULARY, CONTEXT = 50, 64
 UNEQUAL, EQUAL = (0.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0)
@@ -73,19 +73,19 @@ class Field:
         rollout.write(RolloutFile(header, tuple(made)), path)
         return path.read_bytes()
 
-    def submit(self, node: Key, data: bytes, *, sequence: int = 0) -> Ref:
+    def submit(self, node: Key, data: bytes, *, sequence: int = 0) -> SubmissionRef:
         """Committed and uploaded."""
         ref = self.desk.commit(node, data, sequence=sequence)
         answer = self.desk.upload(node, ref, data)
         assert answer.status_code == 200, answer.text
         return ref
 
-    def work(self, node: Key, *rewards: Sequence[float], sequence: int = 0) -> Ref:
+    def work(self, node: Key, *rewards: Sequence[float], sequence: int = 0) -> SubmissionRef:
         """A submission of two groups, both unequal where nothing else is said."""
         made = samples(rewards or (UNEQUAL, UNEQUAL))
         return self.submit(node, self.file(node, made, sequence=sequence), sequence=sequence)
 
-    def judge(self, validator: Key, ref: Ref, outcome: Outcome = Outcome.ACCEPT, **changes: Any) -> None:
+    def judge(self, validator: Key, ref: SubmissionRef, outcome: Outcome = Outcome.ACCEPT, **changes: Any) -> None:
         self.desk.client(validator).post_receipt(self.desk.receipt(validator, ref, outcome, **changes))
 
     def list_at_hub(self, receipt: bytes) -> None:
@@ -123,7 +123,7 @@ def works(groups: Sequence[Group] | None) -> set[tuple[bytes, int]]:
     return set(found)
 
 
-def both(field: Field, *refs: Ref) -> set[tuple[bytes, int]]:
+def both(field: Field, *refs: SubmissionRef) -> set[tuple[bytes, int]]:
     """Both groups of each submission."""
     return {(field.desk.work(ref), index) for ref in refs for index in (0, 1)}
 

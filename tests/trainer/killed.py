@@ -26,17 +26,17 @@ from protocol.errors import MurmurationError
 from protocol.settings import write_toml
 from tests.hub.desk import small_spec
 from tests.trainer import small
-from trainer import randomness
-from trainer.broadcast import Outbox
-from trainer.checkpoint import Checkpoints
 from trainer.config import Layout, load_run
-from trainer.counts import DataCounts
-from trainer.data import Group
-from trainer.evaluate import Evaluation
-from trainer.followers import Lead
-from trainer.learner import Learner
-from trainer.ranks import Ranks
-from trainer.train import Trainer
+from trainer.evaluation.evaluate import Evaluation
+from trainer.hub.outbox import Outbox
+from trainer.learning import randomness
+from trainer.learning.checkpoint import Checkpoints
+from trainer.learning.learner import Learner
+from trainer.learning.ranks import Ranks
+from trainer.loop.followers import Lead
+from trainer.loop.train import Trainer
+from trainer.rollouts.counts import DataCounts
+from trainer.rollouts.data import Group
 
 STEPS = 4
 AT = 2

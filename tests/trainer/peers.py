@@ -6,20 +6,21 @@ import logging
 import threading
 from pathlib import Path
 
+from swarm.world import World
+
+from node.contributor.generation import Made, Place, make
 from node.engine import TorchEngine
-from node.generation import Made, Place, make
-from node.validator.candidate import RunContext
+from node.judging.candidate import RunContext
 from protocol.constants import PROTOCOL_VERSION
 from protocol.environments import TaskSet
 from protocol.errors import MurmurationError, Unavailable
-from protocol.home import read_json
-from protocol.hub import HubClient
+from protocol.hub.client import HubClient
 from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
-from protocol.tokens import Tokens
+from protocol.shell.home import read_json
+from protocol.tokenizer import Tokenizer
 from protocol.verdict import Details, Outcome, Receipt
-from tests.world import World
 from trainer.config import Layout
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class Peers:
             return
         self._engine.load(weights)
         place = Place(self.node.address, head.step, sequence, head.beacon, 0)
-        made = make(self._context, self._engine, Tokens(weights), place, self._folder)
+        made = make(self._context, self._engine, Tokenizer(weights), place, self._folder)
         chain = self._world.chain
         self._world.sender(self.node).send(chain.submit(run, made.ref, made.units, head.beacon))
         self._unfinished = made

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 from tests.trainer import small
-from trainer.broadcast import Outbox
-from trainer.checkpoint import Checkpoints
 from trainer.config import DeadlineSettings, KlSettings, LossSettings, TrainSettings
-from trainer.followers import Lead, follow
-from trainer.learner import Learner, StepMetrics
-from trainer.phases import Phases
-from trainer.ranks import Ranks, torchrun
-from trainer.watchdog import Watchdog
+from trainer.hub.outbox import Outbox
+from trainer.learning.checkpoint import Checkpoints
+from trainer.learning.learner import Learner, StepMetrics
+from trainer.learning.ranks import Ranks, torchrun
+from trainer.loop.followers import Lead, follow
+from trainer.telemetry.phases import Phases
+from trainer.telemetry.watchdog import Watchdog
 
 STEPS = 4
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from node.engine.weights import save_weights
 from trainer.config import KlSettings, LossSettings, OptimizerSettings, TrainSettings
-from trainer.learner import Learner
-from trainer.packing import TrainingSample
+from trainer.learning.learner import Learner
+from trainer.learning.packing import TrainingSample
 
 VOCABULARY = 29
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.advantage import has_signal, normalised
+from trainer.learning.advantage import has_signal, normalised
 
 rewards = st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=32).map(np.array)
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.trainer import small
-from trainer import scorer
-from trainer.attention import MASK_ENTRIES_MAX, attend
-from trainer.learner import Learner
-from trainer.packing import PackedRows, TrainingSample, pack
+from trainer.learning import scorer
+from trainer.learning.attention import MASK_ENTRIES_MAX, attend
+from trainer.learning.learner import Learner
+from trainer.learning.packing import PackedRows, TrainingSample, pack
 
 HEADS, KEY_HEADS, DIMENSIONS = 4, 2, 8
 MODULE = SimpleNamespace(num_key_value_groups=HEADS // KEY_HEADS, is_causal=True)

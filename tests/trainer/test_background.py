@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from protocol.errors import DeadlineExceeded, PreflightError
-from trainer.background import Line
-from trainer.phases import Phases
+from trainer.loop.background import Line
+from trainer.telemetry.phases import Phases
 
 
 @pytest.fixture

@@ -17,11 +17,12 @@ import torch
 
 from protocol.errors import IntegrityError, PreflightError
 from tests.trainer import small
-from trainer import randomness
-from trainer.broadcast import Outbox
-from trainer.checkpoint import Checkpoints, verify
-from trainer.followers import Lead
-from trainer.learner import Learner
+from trainer.hub.outbox import Outbox
+from trainer.learning import randomness
+from trainer.learning.checkpoint import Checkpoints, verify
+from trainer.learning.learner import Learner
+from trainer.learning.snapshot import snapshot
+from trainer.loop.followers import Lead
 
 
 def writer(text: str) -> Callable[[Path], None]:
@@ -51,8 +52,8 @@ def test_there_is_none_at_first(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from trainer.broadcast import Outbox
-from trainer.checkpoint import Checkpoints
+from trainer.hub.outbox import Outbox
+from trainer.learning.checkpoint import Checkpoints
 
 point = sys.argv[2]
 
@@ -169,7 +170,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(
     learner = new_learner()
     checkpoints, outbox = Checkpoints(tmp_path / "checkpoints", keep=1), Outbox(tmp_path / "outgoing", model)
     checkpoints.save(0, {}, learner.save)
-    for act in (lambda: checkpoints.save(1, {}, learner.save), lambda: outbox.put(learner.model, 1)):
+    for act in (lambda: checkpoints.save(1, {}, learner.save), lambda: outbox.write(snapshot(learner.model), 1)):
         with files_end_after(size), pytest.raises(PreflightError) as caught:
             act()
         assert caught.value.hint == "free some space"

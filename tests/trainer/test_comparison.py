@@ -13,17 +13,18 @@ import torch
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from node.engine.weights import WEIGHTS, stored_tensors
+from node.engine.weights import stored_tensors
 from protocol.errors import IntegrityError, UsageError
+from protocol.model_files import WEIGHTS
 from tests.trainer import small
 from tests.trainer.conftest import Made
-from trainer.checkpoint import TENSORS, Checkpoints
 from trainer.commands import app
-from trainer.comparison import against, bootstrap, compare, run_file_of, wilson
 from trainer.config import TrainSettings
-from trainer.export import export
-from trainer.followers import Lead
-from trainer.learner import Learner
+from trainer.evaluation.comparison import against, bootstrap, compare, run_file_of, wilson
+from trainer.learning.checkpoint import TENSORS, Checkpoints
+from trainer.learning.learner import Learner
+from trainer.loop.followers import Lead
+from trainer.models.export import export
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 from swarm.anvil import Anvil
+from swarm.world import policy_for
 
 from protocol.chain.client import Call
 from protocol.chain.events import RunCreated
-from protocol.chain.types import Ref
 from protocol.errors import Unavailable
 from protocol.identity import Key
 from protocol.signing import Domain
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
 from tests.hub.desk import Desk
 from tests.trainer.field import CONTEXT, EQUAL, UNEQUAL, VOCABULARY, Field, both, changed, open_field, samples, works
-from tests.world import policy_for
-from trainer.data import RolloutSource
+from trainer.rollouts.data import RolloutSource
 
 
 @pytest.fixture(scope="module")
@@ -98,64 +98,64 @@ def test_as_many_validators_must_accept_as_the_spec_says(field: Field, node: Key
 
 # ---- the hub is believed nothing ---------------------------------------------------------------------------------------
 
-Lie = Callable[[Field, Key, Ref], bytes]
+Lie = Callable[[Field, Key, SubmissionRef], bytes]
 
 
-def by_a_stranger(field: Field, validator: Key, ref: Ref) -> bytes:
+def by_a_stranger(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     return field.desk.receipt(Key.generate(), ref)
 
 
-def by_the_node_itself(field: Field, validator: Key, ref: Ref) -> bytes:
+def by_the_node_itself(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     node = next(key for key in field.desk.world.senders.values() if key.key.address == ref.node).key
     return field.desk.receipt(node, ref)
 
 
-def by_the_hub(field: Field, validator: Key, ref: Ref) -> bytes:
+def by_the_hub(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     return field.desk.receipt(field.desk.key, ref)
 
 
-def by_a_validator_who_left(field: Field, validator: Key, ref: Ref) -> bytes:
+def by_a_validator_who_left(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     gone = field.desk.validator()
     field.desk.leave(gone)
     field.desk.pass_span()
     return field.desk.receipt(gone, ref)
 
 
-def by_a_validator_who_was_dismissed(field: Field, validator: Key, ref: Ref) -> bytes:
+def by_a_validator_who_was_dismissed(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     gone = field.desk.validator()
     field.desk.dismiss(gone)
     field.desk.pass_span()
     return field.desk.receipt(gone, ref)
 
 
-def forged(field: Field, validator: Key, ref: Ref) -> bytes:
+def forged(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     false = Receipt.issue(field.desk.details(ref), Key.generate(), field.desk.world.chain.domain)
     return replace(false, validator=validator.address).encode()
 
 
-def with_another_outcome_than_signed(field: Field, validator: Key, ref: Ref) -> bytes:
+def with_another_outcome_than_signed(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     rejected = field.desk.receipt(validator, ref, Outcome.SOFT)
     return rejected.replace(b'"outcome":2', b'"outcome":1').replace(b'"rule":"reward"', b'"rule":""')
 
 
-def of_another_run(field: Field, validator: Key, ref: Ref) -> bytes:
+def of_another_run(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     return field.desk.receipt(validator, ref, run=field.desk.world.run + 1)
 
 
-def of_another_chain(field: Field, validator: Key, ref: Ref) -> bytes:
+def of_another_chain(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     domain = Domain(8453, field.desk.world.chain.runs.address)
     return Receipt.issue(field.desk.details(ref, chain_id=8453), validator, domain).encode()
 
 
-def by_the_rules_of_another_spec(field: Field, validator: Key, ref: Ref) -> bytes:
+def by_the_rules_of_another_spec(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     return field.desk.receipt(validator, ref, spec="ab" * 32)
 
 
-def for_another_work(field: Field, validator: Key, ref: Ref) -> bytes:
+def for_another_work(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     return field.desk.receipt(validator, ref, work="ab" * 32)
 
 
-def no_receipt(field: Field, validator: Key, ref: Ref) -> bytes:
+def no_receipt(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
     return b'{"details":null,"signature":"0x","validator":[]}'
 
 
@@ -303,7 +303,7 @@ def test_groups_with_equal_rewards_are_dropped_and_counted(field: Field, node: K
     ref, source = field.work(node, EQUAL, UNEQUAL), field.source()
     field.judge(validator, ref)
     assert usable(source, field.first) == {(field.desk.work(ref), 1)}
-    assert (source.counts.groups, source.counts.equal_groups) == (2, 1)
+    assert (source.counts.groups, source.counts.zero_advantage_groups) == (2, 1)
 
 
 def test_a_batch_waits_until_it_is_full_and_takes_the_newest_weights_first(

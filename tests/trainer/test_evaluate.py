@@ -15,10 +15,10 @@ from node.engine import Prompt, TorchEngine
 from protocol import seeds
 from protocol.environments import TaskSet
 from protocol.sandbox import Sandbox
-from protocol.tokens import Tokens
+from protocol.tokenizer import Tokenizer
 from tests.trainer.conftest import Made
-from trainer import evaluate
-from trainer.evaluate import Evaluation, Evaluator
+from trainer.evaluation import evaluate
+from trainer.evaluation.evaluate import Evaluation, Evaluator
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,14 @@ def test_the_batch_it_is_computed_in_does_not_matter(
 def test_the_score_is_the_verifiers_mean_over_the_held_out_problems(
     made: Made, tasks: TaskSet, first: Evaluation
 ) -> None:
-    engine, tokens = TorchEngine("float32"), Tokens(made.folder)
+    engine, tokenizer = TorchEngine("float32"), Tokenizer(made.folder)
     engine.load(made.folder)
     seed = hashlib.sha256(b"murmuration/evaluation/1").digest()
     total = length = 0.0
     for number, problem in enumerate(tasks.held_out):
-        prompt = Prompt(tokens.encode(problem.prompt), (seeds.sampling_key(seeds.derive(seed, "sample", number)),))
-        done = engine.generate([prompt], temperature=1.0, max_new_tokens=16, end_tokens=tokens.end_tokens)[0][0]
-        total += tasks.score(problem, tokens.answer(done.tokens))
+        prompt = Prompt(tokenizer.encode(problem.prompt), (seeds.sampling_key(seeds.derive(seed, "sample", number)),))
+        done = engine.generate([prompt], temperature=1.0, max_new_tokens=16, end_tokens=tokenizer.end_tokens)[0][0]
+        total += tasks.score(problem, tokenizer.answer(done.tokens))
         length += len(done.tokens)
     assert (first.problems, first.tokens) == (len(tasks.held_out), length)
     assert first.score == pytest.approx(total / len(tasks.held_out))

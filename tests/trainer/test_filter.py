@@ -8,15 +8,16 @@ import json
 from pathlib import Path
 
 import pytest
+from swarm.tiny_run import TinyRun
 
-from protocol import runfile, runspec
+from protocol import runspec
 from protocol.environments import TaskSet, selection
 from protocol.errors import UsageError
 from protocol.runspec import RunSpec
 from protocol.settings import write_toml
-from tests.tiny_run import TinyRun
+from protocol.shell import runfile
 from tests.trainer.conftest import Made
-from trainer.filter import Band, OfflineFilter
+from trainer.evaluation.filter import Band, OfflineFilter
 
 TRIED = 40
 

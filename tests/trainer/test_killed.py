@@ -11,8 +11,8 @@ import pytest
 
 from protocol.errors import PreflightError
 from tests.trainer import killed
-from trainer import tensors
-from trainer.checkpoint import TENSORS, verify
+from trainer.learning import tensors
+from trainer.learning.checkpoint import TENSORS, verify
 
 
 def versions(folder: Path) -> dict[str, str]:

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainer import small
-from trainer import loss, tensors
 from trainer.config import KlSettings, LossSettings
-from trainer.learner import Batch, Learner, StepMetrics, _Sums
-from trainer.packing import PackedRows, TrainingSample, pack
+from trainer.learning import loss, tensors
+from trainer.learning.learner import Batch, Learner, StepMetrics, _Sums
+from trainer.learning.packing import PackedRows, TrainingSample, pack
 from trainer.recipes import RECIPES, Clip
 
 NewLearner = Callable[..., Learner]

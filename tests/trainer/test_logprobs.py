@@ -10,7 +10,7 @@ from benches.memory import peak_bytes
 from torch import Tensor, nn
 
 from protocol.errors import ConfigError
-from trainer.logprobs import require_plain_head, token_logprobs
+from trainer.learning.logprobs import require_plain_head, token_logprobs
 
 N, H, V = 23, 8, 41
 

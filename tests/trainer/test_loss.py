@@ -13,9 +13,9 @@ import torch
 from benches import peers
 from torch import Tensor
 
-from trainer import loss
 from trainer.config import LossSettings
-from trainer.loss import Tokens, Totals
+from trainer.learning import loss
+from trainer.learning.loss import Tokens, Totals
 from trainer.recipes import RECIPES, Clip
 
 VECTORS = Path(__file__).parent.parent / "vectors/losses.json"

@@ -15,14 +15,14 @@ import pytest
 from protocol.errors import ConfigError, PreflightError
 from protocol.rollout import Sample
 from tests.trainer import small
-from trainer.alarms import Alarms
 from trainer.config import AlarmSettings, Layout, MetricSettings, RunSettings, TrainSettings
-from trainer.counts import DataCounts, names_of
-from trainer.data import Group
-from trainer.learner import StepMetrics
-from trainer.metrics import Metrics
-from trainer.phases import Phases
-from trainer.report import Report, read_status, status_lines
+from trainer.learning.learner import StepMetrics
+from trainer.rollouts.counts import DataCounts, names_of
+from trainer.rollouts.data import Group
+from trainer.telemetry.alarms import Alarms
+from trainer.telemetry.metrics import Metrics
+from trainer.telemetry.phases import Phases
+from trainer.telemetry.report import Report, read_status, status_lines
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def records(layout: Layout) -> list[dict[str, object]]:
 
 
 def test_a_record_tells_what_came_in_since_the_step_before(report: Report, layout: Layout) -> None:
-    counts = DataCounts(groups=4, equal_groups=1)
+    counts = DataCounts(groups=4, zero_advantage_groups=1)
     counts.add("rotate", [sample(1.0), sample(0.0)])
     counts.add("spiral", [sample(1.0, budget=6, length=4)])
     report.step(3, [group(3), group(1), group(1, "b")], LEARNT, counts)

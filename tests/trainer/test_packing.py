@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer import small
-from trainer.learner import Learner
-from trainer.packing import PackedRows, TrainingSample, fit, pack
+from trainer.learning.learner import Learner
+from trainer.learning.packing import PackedRows, TrainingSample, fit, pack
 
 lengths = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=30)
 

@@ -8,18 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models
+from tokenizers import models
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from node.engine import TorchEngine
-from node.engine.weights import FILES, build_model
+from node.engine.weights import build_model
 from protocol.errors import ConfigError, IntegrityError, UsageError
-from protocol.tokens import Tokens
+from protocol.model_files import FILES
+from protocol.tokenizer import Tokenizer
 from trainer.commands import app
-from trainer.pretrained import make_policy
+from trainer.models.pretrained import make_policy
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}{% endfor %}{% if add_generation_prompt %}<answer>{% endif %}"
 
@@ -31,7 +33,9 @@ def pretrained(model: Path, tmp_path: Path) -> Path:
     made = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float16)
     made.save_pretrained(folder, max_shard_size="12KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
-    Tokenizer(models.BPE(vocab={"<pad>": 0, "<eos>": 1, "a": 2}, merges=[])).save(str(folder / "tokenizer.json"))
+    tokenizers.Tokenizer(models.BPE(vocab={"<pad>": 0, "<eos>": 1, "a": 2}, merges=[])).save(
+        str(folder / "tokenizer.json")
+    )
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 7]}))
     return folder
 
@@ -47,7 +51,7 @@ def test_what_it_makes_is_what_nodes_load(pretrained: Path, tmp_path: Path) -> N
         assert torch.equal(tensor, expected[name].bfloat16().float()), name
     assert made.parameters == sum(p.numel() for p in engine._model.parameters())
     assert made.end_tokens == [1, 7]
-    assert Tokens(policy).end_tokens == {1, 7}
+    assert Tokenizer(policy).end_tokens == {1, 7}
     assert made.prompt_template is None
 
 

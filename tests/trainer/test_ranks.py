@@ -17,8 +17,8 @@ import torch
 
 from protocol.errors import DeadlineExceeded
 from tests.trainer import ranked, small
-from trainer import followers
-from trainer.ranks import Ranks, deal
+from trainer.learning.ranks import Ranks, deal
+from trainer.loop import followers
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(300)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.share import cap, least_cap, pick
+from trainer.rollouts.share import cap, least_cap, pick
 
 
 @dataclass(frozen=True)

@@ -13,27 +13,28 @@ from typing import Any
 
 import pytest
 from swarm.processes import wait_until
+from swarm.world import World
 
 from node.engine.weights import stored_tensors
 from protocol.chain.index import EventIndex
 from protocol.errors import DeadlineExceeded, IntegrityError, LockHeld, MurmurationError, Unavailable, UsageError
-from protocol.home import Home
-from protocol.hub import HubClient
+from protocol.hub.client import HubClient
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
+from protocol.shell.home import Home
 from tests.hub.desk import run_settings, small_spec
 from tests.trainer import small
-from tests.world import World
-from trainer import tensors
-from trainer.broadcast import Outbox
-from trainer.checkpoint import TENSORS, Checkpoints
 from trainer.config import Layout
-from trainer.data import Bounds, Group, RolloutSource
-from trainer.followers import Lead
+from trainer.hub.outbox import Outbox
 from trainer.hub.process import HubProcess
-from trainer.learner import MODEL, Learner
-from trainer.ranks import Ranks
-from trainer.train import Trainer
+from trainer.learning import tensors
+from trainer.learning.checkpoint import TENSORS, Checkpoints
+from trainer.learning.learner import MODEL, Learner
+from trainer.learning.ranks import Ranks
+from trainer.learning.snapshot import snapshot
+from trainer.loop.followers import Lead
+from trainer.loop.train import Trainer
+from trainer.rollouts.data import Bounds, Group, RolloutSource
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Bench:
     def outbox(self, *steps: int) -> Outbox:
         made = Outbox(self.layout.outgoing, self.layout.model)
         for step in steps:
-            made.put(self.learner.model, step)
+            made.write(snapshot(self.learner.model), step)
         return made
 
     def source(self, url: str = "http://127.0.0.1:9") -> RolloutSource:
@@ -193,7 +194,7 @@ def test_nonsense_from_the_hub_does_not_end_the_wait_but_its_deadline_does(
     trainer._hub, trainer._source = Idle(), bench.source(url)
     monkeypatch.setattr(trainer._stop, "wait", lambda _: None)  # the pause after an error
     clock = SimpleNamespace(monotonic=lambda: 0.0 if left else 1.0, time=time.time)  # stands until all was said
-    monkeypatch.setattr("trainer.train.time", clock)
+    monkeypatch.setattr("trainer.loop.train.time", clock)
     with pytest.raises(DeadlineExceeded, match="only 0 of 3 groups"):
         trainer._wait_for_batch()
     assert left == []
@@ -232,7 +233,7 @@ def test_a_batch_that_does_not_fill_is_taken_once_nothing_more_comes(
     )
     trainer._hub, trainer._source = Idle(), Shelf(*counts, *[8] * (taken == 8))
     clock = iter(range(1000))
-    monkeypatch.setattr("trainer.train.time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
+    monkeypatch.setattr("trainer.loop.train.time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
     monkeypatch.setattr(trainer, "_say", lambda *_, **__: None)
     assert len(trainer._wait_for_batch()) == taken
 
@@ -241,7 +242,7 @@ def test_too_few_groups_end_the_wait_at_its_deadline(bench: Bench, monkeypatch: 
     trainer: Any = bench.trainer(groups_per_step=8, rollout_wait_seconds=20, rollout_quiet_seconds=2, groups_least=6)
     trainer._hub, trainer._source = Idle(), Shelf(5)
     clock = iter(range(1000))
-    monkeypatch.setattr("trainer.train.time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
+    monkeypatch.setattr("trainer.loop.train.time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
     monkeypatch.setattr(trainer, "_say", lambda *_, **__: None)
     with pytest.raises(DeadlineExceeded, match="only 5 of 8 groups"):
         trainer._wait_for_batch()

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from node.engine import TorchEngine
-from node.engine.weights import FILES
 from protocol.environments import Problem, TaskSet
-from protocol.tokens import BUDGET_SENTENCE, Tokens
+from protocol.model_files import FILES
+from protocol.tokenizer import BUDGET_SENTENCE, Tokenizer
 from tests.trainer.conftest import Made
-from trainer.tiny import END, UNKNOWN
+from trainer.models.tiny import END, UNKNOWN
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +27,23 @@ def problems(tasks: TaskSet) -> list[Problem]:
 
 
 def test_answers_survive_the_tokenizer(made: Made, problems: list[Problem]) -> None:
-    tokens = Tokens(made.folder)
+    tokenizer = Tokenizer(made.folder)
     for problem in problems:
         answer = str(problem.entry["answer"])
-        assert tokens.answer([*tokens.encode(answer), END]) == answer
+        assert tokenizer.answer([*tokenizer.encode(answer), END]) == answer
 
 
 def test_prompts_are_short_and_lose_nothing(made: Made, problems: list[Problem]) -> None:
-    tokens = Tokens(made.folder)
+    tokenizer = Tokenizer(made.folder)
     for problem in problems:
-        encoded = tokens.encode(problem.prompt)
+        encoded = tokenizer.encode(problem.prompt)
         assert UNKNOWN not in encoded
-        assert tokens.answer([*encoded, END]) == problem.prompt
+        assert tokenizer.answer([*encoded, END]) == problem.prompt
         assert len(encoded) < len(problem.prompt) / 10
 
 
 def test_the_sentence_of_a_budget_can_be_written(made: Made) -> None:
-    assert UNKNOWN not in Tokens(made.folder).encode(BUDGET_SENTENCE.format(budget=4000))
+    assert UNKNOWN not in Tokenizer(made.folder).encode(BUDGET_SENTENCE.format(budget=4000))
 
 
 def test_the_warm_up_reaches_its_target(made: Made) -> None:
@@ -57,4 +57,4 @@ def test_it_is_a_model_folder_that_nodes_load(made: Made) -> None:
     assert all((made.folder / name).exists() for name in FILES)
     engine = TorchEngine("float32")
     engine.load(made.folder)
-    assert engine.vocabulary == made.policy.vocabulary == Tokens(made.folder).vocabulary
+    assert engine.vocabulary == made.policy.vocabulary == Tokenizer(made.folder).vocabulary

@@ -15,18 +15,18 @@ import pytest
 import torch
 from swarm.anvil import Anvil
 from swarm.processes import ROOT, Process, wait_until
+from swarm.world import World
 
-from protocol.home import read_json
 from protocol.identity import save_keystore
 from protocol.settings import write_toml
+from protocol.shell.home import read_json
 from tests.trainer import small
 from tests.trainer.conftest import Made
 from tests.trainer.peers import Peers
-from tests.world import World
-from trainer import tensors
-from trainer.checkpoint import TENSORS, verify
 from trainer.config import Layout, load_run
-from trainer.learner import MODEL
+from trainer.learning import tensors
+from trainer.learning.checkpoint import TENSORS, verify
+from trainer.learning.learner import MODEL
 
 PASSWORD = "play money only"
 STEPS, CHECKPOINT_EVERY = 6, 4

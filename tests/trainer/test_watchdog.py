@@ -11,8 +11,8 @@ import pytest
 HANGS = """
 import ctypes, sys, threading, time
 from pathlib import Path
-from trainer import watchdog
-from trainer.phases import Phases
+from trainer.telemetry import watchdog
+from trainer.telemetry.phases import Phases
 
 watchdog._LOOK_SECONDS, watchdog._MARGIN_SECONDS = 0.05, 0.5
 folder, how = Path(sys.argv[1]), sys.argv[2]

@@ -1,4 +1,4 @@
-"""The hub's HTTP routes: parse, call hub.py, answer. protocol/hub.py lists them with their meaning."""
+"""The hub's HTTP routes: parse, call hub.py, answer. protocol/hub/client.py lists them with their meaning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from protocol.errors import (
     RpcUnavailable,
     Unavailable,
 )
-from protocol.hub import PAGE, WAIT_MAX, Refused
+from protocol.hub.wire import PAGE, WAIT_MAX, Refused
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Signed, bytes32
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError, MurmurationError, Unavailable
+from trainer.location import Location
 
 _CONNECT_SECONDS = 10
 _RETRIES = 2  # of one call; who calls tries again later
@@ -25,7 +26,6 @@ _PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
 _PARTS_AT_ONCE = 4
 _RANGE_BYTES = 8 << 20
 _PAGE = 1000
-_LOCATION = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9!_.*'()/-]*))?")
 _METADATA_SERVICE = "169.254.169.254"
 
 
@@ -35,26 +35,6 @@ class Object:
     size: int
     modified: float
     """Seconds since the epoch, by the bucket's clock."""
-
-
-@dataclass(frozen=True)
-class Location:
-    bucket: str
-    prefix: str
-
-    @classmethod
-    def parse(cls, text: str) -> Location:
-        """Raises ValueError for what is not s3://bucket/prefix."""
-        match = _LOCATION.fullmatch(text)
-        if match is None:
-            raise ValueError("expected a folder or s3://bucket/prefix")
-        return cls(match[1], (match[2] or "").strip("/"))
-
-    def below(self, *names: str) -> Location:
-        return Location(self.bucket, "/".join(name for name in (self.prefix, *names) if name))
-
-    def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}"
 
 
 class Bucket:

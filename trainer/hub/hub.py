@@ -22,14 +22,14 @@ from protocol import canonical
 from protocol.chain import Chain
 from protocol.chain.events import Event, Submitted
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.environments.taskfile import path_of
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
-from protocol.hub import EXPIRY, WAIT_MAX, Refused, Stored, check_write
+from protocol.hub.wire import EXPIRY, WAIT_MAX, Refused, Stored, check_write
 from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.signing import StorageReceipt
+from protocol.submission import SubmissionRef
 from protocol.verdict import Receipt
 from trainer.hub.database import Database
 from trainer.hub.store import Store
@@ -304,7 +304,7 @@ class Signed:
 
 
 def _work(event: Submitted) -> bytes:
-    return Ref(event.node, event.step, event.sequence, event.root).work_id(event.run)
+    return SubmissionRef(event.node, event.step, event.sequence, event.root).work_id(event.run)
 
 
 def bytes32(text: str) -> bytes:

@@ -19,13 +19,14 @@ from collections import Counter
 from protocol.chain import Chain
 from protocol.chain.events import Challenged, Settled
 from protocol.chain.index import EventIndex
-from protocol.chain.types import Ref, Stage
+from protocol.chain.types import Stage
 from protocol.errors import MurmurationError
-from protocol.hub import PAGE
+from protocol.hub.wire import PAGE
 from protocol.identity import Key
-from protocol.pay import SignedVoucher
 from protocol.signing import Voucher
+from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
+from protocol.voucher import SignedVoucher
 from trainer.config import PaySettings
 from trainer.hub.database import Database
 from trainer.hub.store import Store
@@ -101,7 +102,7 @@ class Ledger:
         found: dict[bytes, list[Settled | None]] = {}
         for _, c in self._index.events(Challenged):
             if c.run == self._run:
-                work = Ref(c.node, c.step, c.sequence, c.root).work_id(c.run)
+                work = SubmissionRef(c.node, c.step, c.sequence, c.root).work_id(c.run)
                 found.setdefault(work, []).append(settled.get((c.seat, c.number)))
         return found
 

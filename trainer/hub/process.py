@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from protocol.errors import DeadlineExceeded, LockHeld, MurmurationError, PreflightError
-from protocol.home import Home, read_json
+from protocol.shell.home import Home, read_json
 from trainer.config import Layout
 
 log = logging.getLogger("trainer")

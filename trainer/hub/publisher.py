@@ -12,7 +12,7 @@ from protocol.chain import Sender
 from protocol.errors import IntegrityError, TransactionReverted, Unavailable
 from protocol.shardcast.manifest import Manifest
 from protocol.shardcast.origin import Origin
-from trainer.broadcast import Outbox
+from trainer.hub.outbox import Outbox
 
 log = logging.getLogger("hub")
 

@@ -14,26 +14,26 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from protocol import machine
 from protocol.chain import Chain
 from protocol.chain.index import EventIndex
-from protocol.chain.journal import Journal as Transactions
+from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
-from protocol.home import write_json
 from protocol.identity import Key
 from protocol.p2p import Host
-from protocol.role import Connection, is_fatal
 from protocol.runspec import RunSpec
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.server import Server
 from protocol.shardcast.store import VersionStore
-from trainer.broadcast import Outbox
+from protocol.shell import machine
+from protocol.shell.connection import Connection, is_fatal
+from protocol.shell.home import write_json
 from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
 from trainer.hub.archive import ArchivedStore
 from trainer.hub.bucket import Bucket
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Quota
+from trainer.hub.outbox import Outbox
 from trainer.hub.pay import Ledger
 from trainer.hub.publisher import Publisher
 from trainer.hub.server import Server as HttpServer
@@ -74,7 +74,7 @@ class HubService:
         kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept)
         peers = self._settings.peers
-        transactions = Transactions(self._layout.hub / "transactions.sqlite")
+        transactions = TransactionLog(self._layout.hub / "transactions.sqlite")
         with (
             store,
             closing(transactions),

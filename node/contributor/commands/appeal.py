@@ -1,0 +1,104 @@
+"""`node appeal`: asks the validators to vote on a verdict, with a bond out of what the seat has locked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from node.contributor.commands.context import (
+    DEFAULT_HOME,
+    HomeOption,
+    OperatorKeystore,
+    open_chain,
+    open_home,
+    operator_sender,
+    settings,
+)
+from node.contributor.submission_log import Submission, SubmissionLog
+from protocol.chain import Chain, cases
+from protocol.chain.types import Case, State
+from protocol.errors import UsageError
+from protocol.shell.cli import PasswordFile, Yes, confirm
+from protocol.shell.home import Home
+from protocol.shell.money import duration, tokens
+
+_SETTLED = {
+    State.NONE: "never reached the chain",
+    State.SUBMITTED: "is not challenged; there is nothing to appeal against",
+    State.CHALLENGED: "was challenged this very moment; try again",
+    State.APPEALED: "is appealed already; the validators vote",
+    State.REVOKED: "is revoked for good, and no other verdict on it can be appealed against",
+    State.CLEARED: "was cleared; it will be paid",
+}
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(appeal)
+
+
+def appeal(
+    work: Annotated[str, typer.Argument(help="A work id, or its beginning, as `node submissions` lists it.")],
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Have the other validators vote on a verdict that is wrong. Costs a bond if they uphold it."""
+    place = open_home(home)
+    node = settings(place).value
+    chain, run = open_chain(node), node.chain.run
+    submission = find(place, work)
+    sender = operator_sender(place, node, chain, password_file, operator_keystore)
+    name, found = _open_cases(chain, run, submission)
+    policy, ref = chain.policy(run), submission.ref
+    calls = [chain.appeal(run, name, number) for number, _ in found]
+    gas = sum(sender.estimate(call)[1] for call in calls)
+    each = " for each" if len(found) > 1 else ""
+    confirm(
+        "Appeal?",
+        [
+            *(f"appeals   against {_verdict(case)} on step {ref.step}, sequence {ref.sequence}" for _, case in found),
+            f"at risk   {tokens(policy.bond)} of what the seat has locked{each}, lost if the verdict is upheld",
+            f"decided   by the votes of {policy.quorum} other validators within {duration(policy.vote)}; "
+            "without them the work earns nothing and nobody loses stake",
+            f"costs     at most {gas / 1e18:.6f} ETH of gas",
+        ],
+        yes,
+    )
+    for call in calls:
+        sender.send(call)
+    typer.echo(f"appealed; the vote ends in {duration(policy.vote)}")
+    typer.echo(f"next: node submissions {submission.work.hex()[:12]}", err=True)
+
+
+def _verdict(case: Case) -> str:
+    return f"the {'hard' if case.hard else 'soft'} verdict of {case.challenger}"
+
+
+def find(place: Home, work: str) -> Submission:
+    """The one submission of this node whose work id begins with `work`. Raises UsageError."""
+    journal = SubmissionLog(place.data / "journal.sqlite")
+    found = [submission for submission in journal.all() if submission.work.hex().startswith(work.removeprefix("0x"))]
+    journal.close()
+    if len(found) != 1:
+        raise UsageError(f"{len(found)} submissions begin with {work!r}", hint="node submissions lists them")
+    return found[0]
+
+
+def _open_cases(chain: Chain, run: int, submission: Submission) -> tuple[str, list[tuple[int, Case]]]:
+    """The seat's name, and (number, case) of all that can be appealed and concern a work. Raises UsageError where none does."""
+    short, ref, now = submission.work.hex()[:12], submission.ref, chain.block().time
+    name = chain.seat_name(run, ref.node)
+    found = [
+        (number, case)
+        for number, case in cases.unanswered(chain, run, name, chain.seat(run, ref.node))
+        if ref in cases.works(chain, run, name, number, case)
+    ]
+    if not found:
+        raise UsageError(f"{short} {_SETTLED[chain.state(run, ref)]}", hint=f"node submissions {short}")
+    in_time = [(number, case) for number, case in found if now < case.deadline]
+    if not in_time:
+        ended = duration(now - max(case.deadline for _, case in found))
+        raise UsageError(f"the time to appeal against the verdict on {short} ended {ended} ago", hint="")
+    return name, in_time

@@ -1,0 +1,67 @@
+"""What the commands of this package share: home, settings, chain and keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.contributor.settings import NodeSettings
+from protocol.chain import Chain, Sender
+from protocol.chain.command import open_sender
+from protocol.settings import Loaded, load
+from protocol.shell.cli import until_end
+from protocol.shell.home import Home, default_home
+
+HomeOption = Annotated[Path, typer.Option("--home", help="Folder of keys, settings and data.", envvar="MURMUR_HOME")]
+OperatorKeystore = Annotated[
+    Path | None, typer.Option(help="Keystore of the operator's cold key, if it lies elsewhere.")
+]
+DEFAULT_HOME = default_home("node")
+CONSENT_SECONDS = 3600
+"""How long a node key's consent to a seat is good for, in block time."""
+
+
+def open_home(path: Path) -> Home:
+    return Home(path, "node")
+
+
+def settings(home: Home) -> Loaded[NodeSettings]:
+    return load(NodeSettings, home.require_config())
+
+
+def open_chain(node: NodeSettings) -> Chain:
+    return node.chain.open()
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a command has at hand that the cold key sends."""
+
+    home: Home
+    chain: Chain
+    run: int
+    sender: Sender
+
+    @property
+    def node(self) -> str:
+        """Address of the node's present key."""
+        return self.home.address("node")
+
+
+def open_operation(home: Path, password_file: Path | None, keystore: Path | None) -> Operation:
+    place = open_home(home)
+    node = settings(place).value
+    chain = open_chain(node)
+    return Operation(place, chain, node.chain.run, operator_sender(place, node, chain, password_file, keystore))
+
+
+def operator_sender(
+    home: Home, node: NodeSettings, chain: Chain, password_file: Path | None, keystore: Path | None
+) -> Sender:
+    """The cold key's sender. What an earlier command began is ended before it is returned: read the chain afterwards."""
+    path = keystore or home.keystore("operator")
+    key = home.open_key("operator", password_file, path)
+    return until_end(open_sender(chain, key, path, node.chain.limits))

@@ -1,0 +1,85 @@
+"""`node init` and `node config show`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_home, settings
+from protocol.chain import Chain
+from protocol.settings import write_toml
+from protocol.shell.cli import Json, PasswordFile, emit
+
+config = typer.Typer(help="The node's settings.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(init)
+    app.add_typer(config, name="config")
+
+
+def init(
+    rpc: Annotated[str, typer.Option(help="JSON-RPC endpoint of the chain.")],
+    contract: Annotated[str, typer.Option(help="Address of the Runs contract.")],
+    run: Annotated[int, typer.Option(help="Number of the run to work for.")],
+    bootnode: Annotated[
+        list[str], typer.Option(help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given twice.")
+    ],
+    home: HomeOption = DEFAULT_HOME,
+    listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
+    first_block: Annotated[int, typer.Option(help="Block of the contracts' deployment.")] = 0,
+    operator: Annotated[bool, typer.Option(help="Also create the operator's cold key here.")] = True,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Create a node's keys and settings.
+
+    The node key signs work and must be online; the operator key holds the stake and receives the rewards. Keep the
+    operator's keystore somewhere safe: the running node never needs it.
+    """
+    place = open_home(home)
+    place.require_new()
+    chain = Chain(rpc, contract)
+    chain.check()
+    chain.policy(run)
+    node_key = place.new_key("node", chain_id=chain.chain_id, password_file=password_file)
+    operator_key = place.new_key("operator", chain_id=chain.chain_id, password_file=password_file) if operator else None
+    tables = {
+        "chain": {
+            "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
+        },
+        "peers": {"listen": listen, "bootnodes": bootnode},
+    }  # fmt: skip
+    write_toml(place.config, tables, "Settings of a Murmuration node; `node config show` lists all of them.")
+    made = {
+        "home": str(home),
+        "node": node_key.address,
+        "peer": node_key.peer_id,
+        "operator": operator_key.address if operator_key else None,
+    }
+
+    def text() -> None:
+        typer.echo(f"node key      {made['node']}  (signs work; PeerID {made['peer']})")
+        if operator_key:
+            typer.echo(f"operator key  {made['operator']}  (holds the stake, receives rewards)")
+        typer.echo(f"settings      {place.config}")
+        typer.echo("\nnext: send some ETH to both and tokens to the operator, then: node stake")
+
+    emit(made, as_json, text)
+
+
+@config.command("show")
+def show(
+    home: HomeOption = DEFAULT_HOME,
+    origin: Annotated[bool, typer.Option("--origin", help="Also say where each value came from.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print every setting and its value."""
+    lines = list(settings(open_home(home)).lines())
+
+    def text() -> None:
+        for path, value, where in lines:
+            typer.echo(f"{path} = {value!r}" + (f"    # {where}" if origin else ""))
+
+    emit({path: {"value": value, "origin": where} for path, value, where in lines}, as_json, text)

@@ -1,0 +1,189 @@
+"""`node status` and `node submissions`: am I earning, and if not, why?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from node.contributor import submission_log
+from node.contributor.commands.appeal import find
+from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
+from node.contributor.submission_log import SubmissionLog
+from protocol.chain import Chain
+from protocol.chain.types import Role, Seat
+from protocol.shell.cli import Json, emit
+from protocol.shell.home import Home
+from protocol.shell.money import duration, tokens
+from protocol.verdict import ALL_SAMPLES, Outcome
+
+_WHAT_NEXT = {
+    submission_log.MADE: "node start, if it does not run: it sends what is still to be sent",
+    submission_log.COMMITTED: "node start, if it does not run: the file has to reach the hub in time",
+    submission_log.LOST: "nothing; it never reached chain or hub in time and earns nothing",
+    submission_log.STORED: "nothing; a validator will judge it",
+    submission_log.ACCEPTED: "node claim, once the verification window has passed",
+    submission_log.SOFT: "node appeal {work}, if the verdict is wrong; it earns nothing otherwise",
+    submission_log.HARD: "node appeal {work}, if the verdict is wrong; the seat is slashed otherwise",
+}
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(status)
+    app.command()(submissions)
+
+
+def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Show seat, stake, work and rewards, and what to do next."""
+    place = open_home(home)
+    node = settings(place).value
+    data = collect(place, open_chain(node), node.chain.run)
+    emit(data, as_json, lambda: _print_status(data))
+
+
+def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
+    """Everything `status` shows. Amounts in wei, times in seconds."""
+    address = place.address("node")
+    seat, policy, head = chain.seat(run, address), chain.policy(run), chain.head(run)
+    ready, pending = chain.claimable(run, address)
+    operator = _operator(place, seat)
+    account = chain.account(operator)
+    told = place.read_status()
+    running = told is not None and told.get("state") != "stopped" and _alive(told.get("pid"))
+    history = SubmissionLog(place.data / "journal.sqlite")
+    counts = history.counts()
+    history.close()
+    gas = chain.balance(address)
+    return {
+        "node": address, "run": run, "role": seat.role.name.lower(), "operator": operator, "hardware": seat.hardware,
+        "open_hard": seat.open_hard, "stake": account.active, "locked": account.locked, "leaving": account.leaving,
+        "head": head.step if head else None, "running": running, "doing": told if running else None,
+        "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
+        "gas": gas, "paused": chain.paused(run), "next": _next_command(address, seat, running, ready, gas, counts),
+    }  # fmt: skip
+
+
+def _operator(place: Home, seat: Seat) -> str:
+    """Who holds the seat; before there is one, the operator whose keystore lies here."""
+    if seat.role == Role.NONE and place.keystore("operator").exists():
+        return place.address("operator")
+    return seat.operator
+
+
+def _next_command(address: str, seat: Seat, running: bool, ready: int, gas: int, counts: Mapping[str, int]) -> str:
+    if seat.role == Role.BANNED or seat.open_hard:
+        return "node submissions"
+    if seat.role != Role.ACTIVE:
+        return "node stake"
+    if not gas:
+        return f"send some ETH to {address}; it pays for every submission"
+    if not running:
+        return "node start"
+    if ready:
+        return "node claim"
+    return "node submissions" if counts.get(submission_log.SOFT) else ""
+
+
+def _print_status(d: dict[str, Any]) -> None:
+    head = "no weights published yet" if d["head"] is None else f"weights at step {d['head']}"
+    typer.echo(f"Run {d['run']}: {head}" + (" (paused by its owner)" if d["paused"] else ""))
+    typer.echo(f"  seat       {d['role']}, node {d['node']}, hardware class {d['hardware']}")
+    if d["open_hard"]:
+        typer.echo(f"             {d['open_hard']} hard case open: no new work is taken until it is settled")
+    typer.echo("\nStake")
+    typer.echo(f"  operator   {d['operator']}")
+    typer.echo(f"  staked     {tokens(d['stake'])}, {tokens(d['locked'])} of it backs seats")
+    if d["leaving"]:
+        typer.echo(f"  leaving    {tokens(d['leaving'])}")
+    typer.echo("\nWork")
+    doing = d["doing"] or {}
+    state = doing.get("state", "not running")
+    more = [f"{k} {v}" for k, v in doing.items() if k in ("step", "sequence", "reason")]
+    typer.echo(f"  now        {state}" + (f" ({', '.join(more)})" if more else ""))
+    shown = ", ".join(f"{count} {state}" for state, count in sorted(d["submissions"].items())) or "none"
+    typer.echo(f"  submitted  {shown}")
+    typer.echo("\nRewards")
+    typer.echo(f"  ready      {tokens(d['ready_units'] * d['reward'])} ({d['ready_units']} units)")
+    typer.echo(f"  pending    {tokens(d['pending_units'] * d['reward'])} until the verification window has passed")
+    typer.echo(f"  gas money  {d['gas'] / 1e18:.6f} ETH on the node key")
+    if d["next"]:
+        typer.echo(f"\nnext: {d['next']}")
+
+
+def submissions(
+    work: Annotated[str | None, typer.Argument(help="A work id (or its beginning): show its verdict in full.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    most: Annotated[int, typer.Option(help="How many of the newest to list.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List submissions, or explain what a validator found in one."""
+    place = open_home(home)
+    place.require_config()
+    if work is not None:
+        found = [find(place, work)]
+    else:
+        history = SubmissionLog(place.data / "journal.sqlite")
+        found = history.all(most=most)
+        history.close()
+    rows = [
+        {
+            "work": s.work.hex(), "step": s.ref.step, "sequence": s.ref.sequence, "units": s.units, "state": s.state,
+            "made_at": s.made_at, "receipt": json.loads(s.receipt) if s.receipt else None,
+            "storage": json.loads(s.storage) if s.storage else None, "next": _WHAT_NEXT[s.state].format(work=s.work.hex()[:12]),
+        }
+        for s in found
+    ]  # fmt: skip
+    emit({"submissions": rows}, as_json, lambda: _print_one(rows[0]) if work else _print_many(rows))
+
+
+def _print_many(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        typer.echo("nothing submitted yet")
+    for row in rows:
+        details = (row["receipt"] or {}).get("details", {})
+        why = f"{details['rule']}: {details['detail']}" if details.get("rule") else ""
+        age = duration(int(datetime.now(UTC).timestamp()) - row["made_at"])
+        typer.echo(
+            f"{row['work'][:12]}  step {row['step']:>5}.{row['sequence']:<3} {row['units']:>8} units  {row['state']:<9} {age:>10} ago  {why}"
+        )
+
+
+def _print_one(row: dict[str, Any]) -> None:
+    typer.echo(
+        f"work      {row['work']}\nstep      {row['step']}, sequence {row['sequence']}\nunits     {row['units']}\nstate     {row['state']}"
+    )
+    if row["receipt"] is None:
+        typer.echo("verdict   none yet")
+    else:
+        d = row["receipt"]["details"]
+        judged = datetime.fromtimestamp(d["time"], UTC)
+        outcome = Outcome(d["outcome"]).name.lower()
+        typer.echo(f"verdict   {outcome}, {judged:%Y-%m-%d %H:%M} UTC\nvalidator {row['receipt']['validator']}")
+        typer.echo(
+            f"checked   {d['sequences_checked']} samples by prefill, {d['proofs_checked']} proofs, {d['tokens_checked']} tokens"
+        )
+        if d["rule"]:
+            typer.echo(
+                f"rule      {d['rule']}: measured {d['measured']}, threshold {d['threshold']}\ndetail    {d['detail']}"
+            )
+            typer.echo(f"samples   {_samples(int(d['samples'], 16))} of the file, counted from 0")
+    typer.echo(f"\nnext: {row['next']}")
+
+
+def _samples(mask: int) -> str:
+    """The samples a verdict is about, in words."""
+    return (
+        "all" if mask == ALL_SAMPLES else ", ".join(str(i) for i in range(mask.bit_length()) if mask >> i & 1) or "none"
+    )
+
+
+def _alive(pid: object) -> bool:
+    try:
+        os.kill(int(pid), 0)  # type: ignore[call-overload]
+    except (OSError, TypeError, ValueError):
+        return False
+    return True

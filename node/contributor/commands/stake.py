@@ -1,0 +1,214 @@
+"""`node stake`, `leave`, `unstake`, `rebond`, `withdraw` and `claim`: the operator's money, sent with the cold key.
+
+Each shows what it does and what follows before it asks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from eth_utils import keccak
+
+from node.contributor.commands.context import (
+    CONSENT_SECONDS,
+    DEFAULT_HOME,
+    HomeOption,
+    OperatorKeystore,
+    open_chain,
+    open_home,
+    open_operation,
+    operator_sender,
+    settings,
+)
+from protocol.chain import Chain
+from protocol.chain.events import Claimed, Withdrawn
+from protocol.chain.reverts import banned
+from protocol.chain.types import Role, Seat
+from protocol.errors import InsufficientFunds
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit
+from protocol.shell.money import deposit, duration, parse_tokens, tokens
+from protocol.signing import Join
+
+Hardware = Annotated[int, typer.Option(min=0, max=255, help="Hardware class of this machine, as the run numbers them.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (stake, leave, unstake, rebond, withdraw, claim):
+        app.command()(command)
+
+
+def stake(
+    amount: Annotated[str | None, typer.Argument(help="Tokens to stake; what the seat needs, when not given.")] = None,
+    hardware: Hardware = 0,
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Deposit stake and take a seat in the run."""
+    place = open_home(home)
+    node = settings(place).value
+    chain, run = open_chain(node), node.chain.run
+    policy = chain.policy(run)
+    node_key = place.open_key("node", password_file)
+    sender = operator_sender(place, node, chain, password_file, operator_keystore)
+    role = chain.seat(run, node_key.address).role
+    if role == Role.BANNED:
+        raise banned(node_key.address)
+    seated = role == Role.ACTIVE
+    account = chain.account(sender.key.address)
+    missing = 0 if seated else max(0, policy.node_stake - account.free)
+    wei = missing if amount is None else parse_tokens(amount)
+    if wei < missing:
+        raise InsufficientFunds(
+            f"a seat needs {tokens(policy.node_stake)} of free stake; {tokens(missing)} are missing"
+        )
+    if seated and not wei:
+        typer.echo(f"{node_key.address} is seated in run {run} already; next: node start")
+        return
+    confirm(
+        "Stake and take the seat?",
+        [
+            f"deposits  {tokens(wei)} from {sender.key.address} (the operator)",
+            f"seats     {node_key.address} in run {run}, hardware class {hardware}"
+            if not seated
+            else "seat      already taken",
+            f"at risk   {tokens(policy.penalty)} on a hard verdict; a wrong proof or wrong sampling is one",
+            f"comes back {duration(policy.span)} after leaving, and {duration(chain.withdrawal_delay())} after unstaking",
+        ],
+        yes,
+    )
+    if wei:
+        deposit(sender, sender.key.address, wei)
+    if not seated:
+        deadline = chain.block().time + CONSENT_SECONDS
+        join = Join(run, sender.key.address, node_key.address, keccak(node_key.peer), hardware, deadline)
+        consent = join.sign(node_key, chain.domain)
+        sender.send(chain.join(run, node_key.address, node_key.peer, hardware, deadline, consent))
+    typer.echo(f"{node_key.address} is seated in run {run} on {tokens(policy.node_stake)}")
+    typer.echo("next: node start", err=True)
+
+
+def leave(
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Give up the seat; what was earned stays claimable, and the stake stays locked for as long as work can be challenged."""
+    o = open_operation(home, password_file, operator_keystore)
+    locked = duration(o.chain.policy(o.run).span)
+    confirm(
+        "Leave the run?",
+        [f"{o.node} stops working for run {o.run}", f"its stake stays locked for {locked}"],
+        yes,
+    )
+    o.sender.send(o.chain.leave(o.run, o.node))
+    typer.echo(f"left; next, in {locked}: node unstake AMOUNT, then node withdraw")
+
+
+def unstake(
+    amount: Annotated[str, typer.Argument(help="Tokens to take out of stake.")],
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Start the way out for free stake; it can be slashed until it is withdrawn."""
+    o = open_operation(home, password_file, operator_keystore)
+    chain, run, sender, address = o.chain, o.run, o.sender, o.node
+    delay = duration(chain.withdrawal_delay())
+    wei = parse_tokens(amount)
+    free, seat, now = chain.account(sender.key.address).free, chain.seat(run, address), chain.block().time
+    own = seat.locked if seat.operator == sender.key.address else 0
+    call = chain.unbond(wei)
+    lacks = wei > free and not sender.is_done(call)
+    if lacks and own and not seat.serves(now):
+        _require_released(chain, run, seat)
+    if lacks and wei > free + (0 if seat.serves(now) else own):
+        raise InsufficientFunds(
+            f"{tokens(free)} are free to leave; the rest of {sender.key.address}'s stake backs seats",
+            hint="node leave" if seat.serves(now) else "",
+        )
+    confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
+    if lacks:
+        sender.send(chain.release(run, address))
+    sender.send(call)
+    typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: node withdraw")
+
+
+def _require_released(chain: Chain, run: int, seat: Seat) -> None:
+    """Raises InsufficientFunds while something can still be held against a seat that was given up."""
+    until = seat.until + chain.policy(run).span
+    wait = until - chain.block().time
+    if seat.open_cases or wait > 0:
+        why = (
+            f"{seat.open_cases} cases are open"
+            if seat.open_cases
+            else f"work can be challenged for {duration(wait)} more"
+        )
+        raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
+
+
+def rebond(
+    amount: Annotated[str, typer.Argument(help="Tokens to leave in stake after all.")],
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Take unstaked tokens that were not withdrawn back into stake, where they can back a seat again."""
+    o, wei = open_operation(home, password_file, operator_keystore), parse_tokens(amount)
+    operator = o.sender.key.address
+    leaving, call = o.chain.account(operator).leaving, o.chain.rebond(wei)
+    if wei > leaving and not o.sender.is_done(call):
+        raise InsufficientFunds(f"{tokens(leaving)} of {operator} are leaving", hint="node status")
+    confirm("Rebond?", [f"{tokens(wei)} stay staked; the rest can be withdrawn as before"], yes)
+    o.sender.send(call)
+    typer.echo(f"{tokens(o.chain.account(operator).free)} of stake are free to back a seat")
+
+
+def withdraw(
+    home: HomeOption = DEFAULT_HOME, operator_keystore: OperatorKeystore = None, password_file: PasswordFile = None
+) -> None:
+    """Pay out unstaked tokens whose time has come."""
+    o = open_operation(home, password_file, operator_keystore)
+    sent = o.sender.send(o.chain.withdraw())
+    typer.echo(f"withdrew {tokens(sent.event(Withdrawn).amount)}")
+
+
+def claim(
+    home: HomeOption = DEFAULT_HOME,
+    operator_keystore: OperatorKeystore = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Pay the operator what has vested. Claiming nothing is not an error and sends nothing."""
+    place = open_home(home)
+    node = settings(place).value
+    chain, run, address = open_chain(node), node.chain.run, place.address("node")
+    reward = chain.policy(run).reward
+    ready, pending = chain.claimable(run, address)
+    claimed = None
+    if ready:
+        sender = operator_sender(place, node, chain, password_file, operator_keystore)
+        sent = sender.send(chain.claim(run, address))
+        claimed = sent.event(Claimed)
+    data = {
+        "units": claimed.units if claimed else 0,
+        "amount": claimed.amount if claimed else 0,
+        "operator": claimed.operator if claimed else chain.seat(run, address).operator,
+        "pending_units": pending,
+        "transaction": "0x" + sent.hash.hex() if claimed else None,
+    }
+
+    def text() -> None:
+        if claimed:
+            typer.echo(f"claimed {tokens(claimed.amount)} for {claimed.units} units, paid to {claimed.operator}")
+        else:
+            typer.echo("nothing to claim yet")
+        if pending:
+            typer.echo(f"{pending} units ({tokens(pending * reward)}) still wait for the verification window", err=True)
+
+    emit(data, as_json, text)

@@ -1,0 +1,89 @@
+"""Cases against this node: it judges the disputed works once more, and appeals where it still finds nothing wrong.
+
+Every case is answered by itself: several may be open about the same work. The bond of an appeal comes out of what the seat has
+locked, so no money is needed at hand. Silence convicts; what this node itself finds false is left to its operator
+(`node appeal`), and what it cannot look at is tried again for as long as an appeal is possible.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from node.contributor.submission_log import Submission, SubmissionLog
+from node.rests import Rests
+from protocol.chain import Sender, cases
+from protocol.chain.types import Case, Seat
+from protocol.errors import MurmurationError, TransactionReverted, Unavailable
+from protocol.shell.connection import Connection, is_fatal
+from protocol.submission import SubmissionRef
+from protocol.verdict import Finding
+
+log = logging.getLogger("node")
+
+_REFUSED_SECONDS = 60.0  # until an appeal that the contract refused is tried again: perhaps that endpoint lagged
+
+
+class Defence:
+    def __init__(
+        self,
+        connection: Connection,
+        journal: SubmissionLog,
+        sender: Sender,
+        judge: Callable[[Submission], Finding | None],
+        retry_seconds: float,
+    ) -> None:
+        """`judge` judges a submission in full and raises what keeps it from doing so: it is asked again after `retry_seconds`."""
+        self._c = connection
+        self._journal = journal
+        self._sender = sender
+        self._judge = judge
+        self._done: set[int] = set()
+        self._rests = Rests(retry_seconds)
+
+    def turn(self, seat: Seat) -> None:
+        """Answers the seat's open cases, newest first."""
+        name = self._c.chain.seat_name(self._c.run, self._c.key.address)
+        for number, case in cases.unanswered(self._c.chain, self._c.run, name, seat):
+            if number in self._done or number in self._rests or self._c.block_time() >= case.deadline:
+                continue
+            try:
+                self._answer(name, number, case)
+            except MurmurationError as error:
+                if is_fatal(error) and not isinstance(error, TransactionReverted):
+                    raise
+                log.warning("case %d against this seat is not appealed yet: %s", number, error)
+                self._rests.add(number, _REFUSED_SECONDS if isinstance(error, TransactionReverted) else None)
+
+    def _answer(self, name: str, number: int, case: Case) -> None:
+        """Appeals unless every work of the case is found false: jurors throw a case out that has one work which passes."""
+        refs = cases.works(self._c.chain, self._c.run, name, number, case)
+        reason = self._against(refs)
+        if reason:
+            log.error("case %d against this seat is not appealed: %s; see `node submissions`", number, reason)
+        else:
+            self._sender.send(self._c.chain.appeal(self._c.run, name, number), name=f"appeal/{name}/{number}")
+            log.warning("appealed case %d about %d works: judged again, they do not all fail", number, len(refs))
+        self._done.add(number)
+
+    def _against(self, refs: Sequence[SubmissionRef]) -> str:
+        """Why the node stands by none of these works; empty where it stands by one. Raises what keeps it from finding out."""
+        reason, unknown = "", None
+        for ref in refs:
+            try:
+                finding = self._judge_again(ref)
+            except Unavailable as error:
+                unknown = error
+                continue
+            if finding is None:
+                return ""
+            reason = f"the rule {finding.rule} finds {finding.measured} against {finding.threshold} ({finding.detail})"
+        if unknown is not None:
+            raise unknown
+        return reason
+
+    def _judge_again(self, ref: SubmissionRef) -> Finding | None:
+        submission = self._journal.get(ref.work_id(self._c.run))
+        if submission is None:
+            raise Unavailable(f"step {ref.step}, sequence {ref.sequence} is not in this node's journal")
+        return self._judge(submission)

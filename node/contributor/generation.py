@@ -1,0 +1,111 @@
+"""Making one submission: the assigned groups through the engine, scored, with proofs, as a rollout file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from node.engine import Prompt, TorchEngine
+from node.judging.candidate import Commitment, RunContext
+from protocol import rollout, seeds
+from protocol.environments.assignment import Group, assign, length_penalty
+from protocol.errors import Unavailable
+from protocol.rollout import Header, RolloutFile, Sample
+from protocol.submission import SubmissionRef
+from protocol.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a submission stands: the derived seed follows from it."""
+
+    node: str
+    step: int
+    sequence: int
+    beacon: bytes
+    hardware: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """A rollout file on disk and what is to be committed for it."""
+
+    ref: SubmissionRef
+    units: int
+    path: Path
+    place: Place
+
+    def commitment(self) -> Commitment:
+        """As the chain will state it, for checking one's own work before it is sent."""
+        return Commitment(self.ref, self.units, self.place.beacon, self.place.hardware, block_hash=bytes(32))
+
+
+def make(context: RunContext, engine: TorchEngine, tokenizer: Tokenizer, place: Place, folder: Path) -> Made:
+    """Generates the whole submission and writes it into `folder` under its SHA-256.
+
+    Raises Unavailable where the weights make no numbers, or where an answer cannot be scored.
+    """
+    domain = context.domain
+    seed = seeds.submission_seed(
+        chain_id=domain.chain_id, contract=bytes.fromhex(domain.contract[2:]), run=context.run, beacon=place.beacon,
+        node=bytes.fromhex(place.node[2:]), step=place.step, sequence=place.sequence,
+    )  # fmt: skip
+    groups = assign(context.spec, context.tasks, seed, place.hardware)
+    file = RolloutFile(_header(context, place), tuple(_samples(context, engine, tokenizer, groups, place.step)))
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "partial.parquet"
+    rollout.write(file, partial)
+    root = hashlib.sha256(partial.read_bytes()).digest()
+    path = folder / f"{root.hex()}.parquet"
+    os.replace(partial, path)
+    return Made(SubmissionRef(place.node, place.step, place.sequence, root), file.units, path, place)  # type: ignore[arg-type]
+
+
+def _header(context: RunContext, place: Place) -> Header:
+    return Header(
+        protocol=context.spec.protocol, chain_id=context.domain.chain_id, contract=context.domain.contract, run=context.run,
+        node=place.node, step=place.step, sequence=place.sequence, beacon=place.beacon.hex(),
+        spec=context.spec_digest.hex(), hardware=place.hardware,
+    )  # fmt: skip
+
+
+def _samples(
+    context: RunContext, engine: TorchEngine, tokenizer: Tokenizer, groups: list[Group], step: int
+) -> list[Sample]:
+    spec = context.spec
+    prompts = [Prompt(tokenizer.prompt(spec, group.problem.prompt, group.budget), group.keys) for group in groups]
+    try:
+        generated = engine.generate(
+            prompts, **spec.sampling.distribution, max_new_tokens=spec.sampling.max_new_tokens,
+            end_tokens=tokenizer.end_tokens,
+        )  # fmt: skip
+    except ValueError as error:  # finite weights can compute NaN on every machine: that is no fault of this one
+        raise Unavailable(
+            f"version {step} of the weights computes no numbers here ({error}); the next one is waited for",
+            hint="if other nodes work on this version, look for faulty memory or overclocking",
+        ) from error
+    rows = [(g, s, completion) for g, group in enumerate(generated) for s, completion in enumerate(group)]
+    rewards = context.sandbox.score([(groups[g].problem.index, tokenizer.answer(c.tokens)) for g, _, c in rows])
+    samples = []
+    for (g, s, completion), task_reward in zip(rows, rewards, strict=True):
+        penalty = length_penalty(spec, groups[g].budget, len(completion.tokens))
+        samples.append(
+            Sample(
+                group=g,
+                sample=s,
+                problem=groups[g].problem.index,
+                budget=groups[g].budget,
+                prompt=np.array(prompts[g].tokens, np.int32),
+                completion=np.array(completion.tokens, np.int32),
+                logprobs=np.array(completion.logprobs, np.float32),
+                proofs=tuple(completion.proofs),
+                task_reward=task_reward,
+                length_penalty=penalty,
+                reward=task_reward - penalty,
+            )
+        )
+    return samples

@@ -1,0 +1,24 @@
+"""A node's settings (node.toml). Imports nothing heavy: every command reads them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from protocol.chain.settings import ChainSettings
+from protocol.settings import Settings
+from protocol.shell.connection import PeerSettings
+
+
+class WorkSettings(Settings):
+    self_check_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of samples whose proofs and sampling the node re-checks by its own prefill before it commits."""
+    threads: int = Field(default=1, ge=1)
+    """Torch threads on the CPU."""
+    retry_seconds: float = Field(default=5.0, gt=0)
+    """Pause after a peer or endpoint failed."""
+
+
+class NodeSettings(Settings):
+    chain: ChainSettings
+    peers: PeerSettings = PeerSettings()
+    work: WorkSettings = WorkSettings()

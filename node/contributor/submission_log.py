@@ -1,0 +1,94 @@
+"""What a node made, committed, uploaded and was told about it: SQLite (WAL), so that a restart loses nothing.
+
+A submission is written down before its transaction is sent. Its file stays until its reward has vested.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.submission import SubmissionRef
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS submissions (
+    work BLOB PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, sequence INTEGER NOT NULL, root BLOB NOT NULL,
+    units INTEGER NOT NULL, state TEXT NOT NULL, made_at INTEGER NOT NULL, receipt TEXT, storage TEXT
+);
+"""
+
+MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD = "made", "committed", "lost", "stored", "accepted", "soft", "hard"
+"""States of a submission. `lost`: never reached the chain, or its upload came too late."""
+
+_ORDER = (MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD)
+
+
+@dataclass(frozen=True)
+class Submission:
+    ref: SubmissionRef
+    work: bytes
+    units: int
+    state: str
+    made_at: int
+    receipt: str | None
+    """JSON of the verdict receipt that decided."""
+    storage: str | None
+    """JSON of the hub's storage receipt: proof that the file was there in time."""
+
+
+class SubmissionLog:
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def add(self, ref: SubmissionRef, work: bytes, units: int, made_at: int) -> None:
+        """Notes a submission that is about to be sent; one that is known already stays as it is, but for a lost one."""
+        row = (work, ref.node, ref.step, ref.sequence, ref.root, units, MADE, made_at, None, None)
+        with self._lock:
+            self._db.execute("DELETE FROM submissions WHERE work = ? AND state = ?", (work, LOST))
+            self._db.execute("INSERT OR IGNORE INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def advance(self, work: bytes, state: str, *, receipt: str | None = None) -> None:
+        """Moves a submission on to `state`. Nothing goes back: a verdict may be heard before the upload has returned, and
+        of several verdicts the gravest counts."""
+        earlier = _ORDER[: _ORDER.index(state)]
+        with self._lock:
+            query = f"UPDATE submissions SET state = ?, receipt = ? WHERE work = ? AND state IN ({_marks(earlier)})"  # noqa: S608
+            self._db.execute(query, (state, receipt, work, *earlier))
+
+    def keep_storage_receipt(self, work: bytes, receipt: str) -> None:
+        with self._lock:
+            self._db.execute("UPDATE submissions SET storage = ? WHERE work = ?", (receipt, work))
+
+    def get(self, work: bytes) -> Submission | None:
+        return next(self._select("WHERE work = ?", (work,)), None)
+
+    def all(self, *states: str, most: int = 1_000_000) -> list[Submission]:
+        """Newest first, in the given states (all, when none is given)."""
+        where = f"WHERE state IN ({_marks(states)})" if states else ""
+        return list(self._select(f"{where} ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ?", (*states, most)))
+
+    def counts(self) -> Counter[str]:
+        with self._lock:
+            return Counter(dict(self._db.execute("SELECT state, COUNT(*) FROM submissions GROUP BY state").fetchall()))
+
+    def _select(self, clause: str, values: tuple[object, ...]) -> Iterator[Submission]:
+        columns = "work, node, step, sequence, root, units, state, made_at, receipt, storage"
+        with self._lock:
+            rows = self._db.execute(f"SELECT {columns} FROM submissions {clause}", values).fetchall()  # noqa: S608
+        for work, node, step, sequence, root, *rest in rows:
+            yield Submission(SubmissionRef(node, step, sequence, root), work, *rest)
+
+
+def _marks(values: tuple[str, ...]) -> str:
+    return ",".join("?" * len(values))

@@ -1,0 +1,382 @@
+"""The worker: follows the head, generates, checks its own work, commits, uploads, and learns what became of it.
+
+One loop serves demo, tests and production. Peers and endpoints that fail are waited for; what is this node's own trouble
+(no stake, banned, a broken file) ends it with one clear error. It never submits what its own check would reject.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from node.contributor import generation, submission_log
+from node.contributor.defence import Defence
+from node.contributor.generation import Made, Place
+from node.contributor.settings import WorkSettings
+from node.contributor.submission_log import Submission, SubmissionLog
+from node.engine import TorchEngine
+from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
+from node.judging.judge import judge
+from node.judging.rules import CHEAP, RULES, available
+from node.signals import Ending
+from node.versions import Versions
+from protocol.chain.reverts import banned
+from protocol.chain.transaction_log import TransactionLog
+from protocol.chain.types import Publication, Role, Seat, Work
+from protocol.environments import TaskSet
+from protocol.errors import (
+    InsufficientFunds,
+    IntegrityError,
+    Malformed,
+    MurmurationError,
+    PreflightError,
+    ProtocolViolation,
+    TransactionReverted,
+    Unavailable,
+)
+from protocol.hub.wire import Refused
+from protocol.sandbox import Sandbox
+from protocol.shell.connection import Connection, is_fatal
+from protocol.shell.home import Home
+from protocol.shell.money import duration
+from protocol.submission import SubmissionRef
+from protocol.tokenizer import Tokenizer
+from protocol.verdict import Finding, Outcome, Receipt
+
+log = logging.getLogger("node")
+
+_MOVED_ON = (
+    "WrongStep",
+    "WrongBeacon",
+    "WrongSequence",
+    "SeatTooYoung",
+    "CaseOpen",
+    "RunPaused",
+    "Suspended",
+    "Overexposed",
+)
+"""Refusals of a submission that say: look at the chain again. None is a fault."""
+_PASSING = (httpx.codes.UNAUTHORIZED, httpx.codes.NOT_FOUND, httpx.codes.CONFLICT)
+"""Refusals of an upload by a hub whose view of the chain lags behind, or that has another upload of it under way."""
+_VERDICT_STATES = {
+    Outcome.ACCEPT: submission_log.ACCEPTED,
+    Outcome.SOFT: submission_log.SOFT,
+    Outcome.HARD: submission_log.HARD,
+}
+
+
+class Worker:
+    def __init__(
+        self,
+        connection: Connection,
+        home: Home,
+        settings: WorkSettings,
+        engine: Callable[[str], TorchEngine] | None = None,
+        stop: Ending | None = None,
+    ) -> None:
+        """`engine` makes the engine for a compute dtype, by default TorchEngine; `stop` ends the loop when it is set."""
+        self._c = connection
+        self._home = home
+        self._settings = settings
+        self._address = connection.key.address
+        self._stop = stop or Ending()
+        self._transactions = TransactionLog(home.data / "transactions.sqlite")
+        self._sender = connection.sender(self._transactions)
+        self._versions = Versions(connection, home.data / "weights")
+        self._rollouts = home.data / "rollouts"
+        self.journal = SubmissionLog(home.data / "journal.sqlite")
+        spec = connection.spec
+        sandbox = Sandbox(spec)
+        connection.fetch_tasks(sandbox)
+        tasks = TaskSet(spec.environments)
+        tasks.require_same_problems()
+        self._context = RunContext(spec, connection.chain.domain, connection.run, tasks, sandbox)
+        self._context.sandbox.warm_up()
+        make_engine = engine or (lambda dtype: TorchEngine(dtype, threads=settings.threads))
+        self._engine = make_engine(spec.model.compute_dtype)
+        self._tokenizer: Tokenizer | None = None
+        self._loaded: bytes | None = None
+        self._defence = Defence(connection, self.journal, self._sender, self._judge_again, settings.retry_seconds)
+
+    def stop(self) -> None:
+        """Asks the loop to end after what it is doing; safe from other threads."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Works until stopped. Raises Banned, InsufficientFunds and the like when this node cannot go on."""
+        listener = threading.Thread(target=self._follow_verdicts, name="verdicts", daemon=True)
+        listener.start()
+        while not self._stop.is_set():
+            try:
+                self._work()
+            except MurmurationError as error:
+                if is_fatal(error):
+                    raise
+                log.warning("%s; trying again", error)
+                self._say("waiting", reason=str(error))
+                self._c.forget_hub()
+                self._stop.wait(self._settings.retry_seconds)
+
+    def close(self) -> None:
+        self.stop()
+        self._context.sandbox.close()
+        self._versions.close()
+        self._transactions.close()
+
+    # ---- the loop ------------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            seat = self._seat()
+            if seat.open_cases:
+                self._defence.turn(seat)
+            head = self._c.chain.head(self._c.run)
+            sequence = self._next_sequence(seat, head) if self._delivered_all(head) else None
+            if head is None or sequence is None:
+                self._stop.wait(self._c.settings.poll_seconds)
+                continue
+            self._load(head)
+            self._submit(head, seat, sequence)
+
+    def _seat(self) -> Seat:
+        seat = self._c.chain.seat(self._c.run, self._address)
+        now = self._c.block_time()
+        if seat.role == Role.BANNED and not seat.serves(now):
+            raise banned(self._address)
+        if not seat.serves(now):
+            raise PreflightError(
+                f"{self._address} holds no seat in run {self._c.run}", hint="take one with `node stake`"
+            )
+        return seat
+
+    def _next_sequence(self, seat: Seat, head: Publication | None) -> int | None:
+        """The next sequence for the head, or None (said to the status) when there is nothing to do for it."""
+        if head is None:
+            self._say("waiting", reason="no weights are published yet")
+            return None
+        sequence = seat.next_sequence(head.step)
+        reason, now = "", self._c.block_time()
+        suspended = seat.suspended_until(self._c.policy, now)
+        if seat.open_hard:
+            reason = "a hard case is open against this seat"
+        elif suspended is not None:
+            reason = f"suspended for {duration(suspended - now)} more, after {seat.strikes} rejected submissions"
+        elif self._c.chain.paused(self._c.run):
+            reason = "the run is paused by its owner"
+        elif seat.since >= head.block:
+            reason = "the seat works from the next version on"
+        elif sequence is None or sequence >= self._c.policy.max_per_step:
+            reason = "done for this version; waiting for the next one"
+        elif self._at_risk + self._most_units > seat.most:
+            reason = "unclaimed rewards are all that the stake answers for; `node claim`, or wait until they mature"
+        elif not self._can_be_paid(self._most_units):
+            reason = "the run's budget cannot pay another submission; its owner can add to it"
+        if reason:
+            self._say("waiting", reason=reason, step=head.step)
+            return None
+        return sequence
+
+    @property
+    def _most_units(self) -> int:
+        """What one submission may claim at most."""
+        spec = self._c.spec
+        return min(self._c.policy.max_units, spec.samples * spec.sampling.max_new_tokens)
+
+    @property
+    def _at_risk(self) -> int:
+        """Units that wait for the window or for a case."""
+        return self._c.chain.claimable(self._c.run, self._address)[1]
+
+    def _can_be_paid(self, units: int) -> bool:
+        return self._c.chain.available(self._c.run) >= units * self._c.policy.reward
+
+    def _load(self, head: Publication) -> None:
+        if self._loaded == head.manifest:
+            return
+        self._say("fetching weights", step=head.step)
+        folder = self._versions.folder(head)
+        with self._versions.store.lease(head.step):
+            try:
+                self._engine.load(folder)
+            except IntegrityError as error:
+                # The bytes are those of the chain: nobody's fault here, and the next version may be right.
+                raise Unavailable(f"version {head.step} of the weights cannot be used: {error}") from error
+            if self._tokenizer is None:
+                self._tokenizer = Tokenizer(folder)
+        self._loaded = head.manifest
+        self._tidy()
+
+    def _submit(self, head: Publication, seat: Seat, sequence: int) -> None:
+        assert self._tokenizer is not None
+        self._say("generating", step=head.step, sequence=sequence)
+        place = Place(self._address, head.step, sequence, head.beacon, seat.hardware)
+        made = generation.make(self._context, self._engine, self._tokenizer, place, self._rollouts)
+        self._check(made)
+        work = made.ref.work_id(self._c.run)
+        self.journal.add(made.ref, work, made.units, int(time.time()))
+        self._say("submitting", step=head.step, sequence=sequence)
+        with self._stop.finish_first():
+            self._commit(made, work, head)
+            self._delivered_all(head)
+
+    def _commit(self, made: Made, work: bytes, head: Publication) -> None:
+        try:
+            call = self._c.chain.submit(self._c.run, made.ref, made.units, head.beacon)
+            self._sender.send(call, name=f"submit/{work.hex()}")
+        except (TransactionReverted, InsufficientFunds) as error:
+            found = self._c.chain.work(self._c.run, made.ref)
+            if not found.time:  # else an earlier attempt was taken after all
+                self._give_up(work, made.path)
+                self._require_passing(error, made.units)
+                log.info("step %d, sequence %d was not taken: %s", head.step, made.ref.sequence, error)
+            return
+        self.journal.advance(work, submission_log.COMMITTED)
+
+    def _require_passing(self, error: MurmurationError, units: int) -> None:
+        """Raises the refusal of a submission when it is this node's own trouble."""
+        self._seat()  # says better why a seat that is gone was refused
+        moved_on = isinstance(error, TransactionReverted) and error.reason in _MOVED_ON
+        if not moved_on and (isinstance(error, TransactionReverted) or self._can_be_paid(units)):
+            raise error
+
+    def _check(self, made: Made) -> None:
+        """Judges the file as a validator would. A finding is a fault of this machine: better no work than false work."""
+        assert self._tokenizer is not None
+        plan = PrefillPlan(self._settings.self_check_share, made.ref.root)
+        candidate = Candidate(self._context, made.commitment(), made.path, self._engine, self._tokenizer, plan)
+        finding = judge(candidate)
+        if finding is not None:
+            raise IntegrityError(
+                f"this machine's own work fails the rule {finding.rule}: {finding.measured} against {finding.threshold}"
+                f" ({finding.detail}); nothing was submitted",
+                hint="look for faulty memory, overclocking or a modified engine before you start again",
+            )
+
+    def _judge_again(self, submission: Submission) -> Finding | None:
+        """Judges work of an earlier version in full; by the rules that need no model where nobody has those weights any more."""
+        ref = submission.ref
+        path = self._rollouts / f"{ref.root.hex()}.parquet"
+        if not path.exists():
+            return available.missing(self._c.spec.upload_grace_seconds)
+        publication = self._c.chain.publication(self._c.run, ref.step)
+        try:
+            hardware = self._context.sandbox.read(path).file.header.hardware  # the seat's class may have changed since
+        except Malformed as error:
+            return Finding("schema", Outcome.SOFT, "this node's own copy", "a rollout file", str(error))
+        rules: tuple[str, ...] = tuple(RULES)
+        try:
+            self._load(publication)
+        except Unavailable as error:
+            log.info("judging step %d again without its weights: %s", ref.step, error)
+            rules = CHEAP  # the rest passed before it was submitted
+        if (
+            self._tokenizer is None
+        ):  # nothing was loaded in this life; a hard case keeps work, and so the head, from being loaded
+            self._tokenizer = Tokenizer(self._versions.newest())
+        commitment = Commitment(ref, submission.units, publication.beacon, hardware, block_hash=bytes(32))
+        plan = PrefillPlan(1.0, ref.root)
+        return judge(Candidate(self._context, commitment, path, self._engine, self._tokenizer, plan), rules)
+
+    # ---- delivery ------------------------------------------------------------------------------------------------------
+
+    def _delivered_all(self, head: Publication | None) -> bool:
+        """Brings everything on chain to the hub, also what an earlier life of this node committed.
+
+        False while the hub does not take something: no more is committed then, for it could come too late as well.
+        """
+        for submission in reversed(self.journal.all(submission_log.MADE, submission_log.COMMITTED)):
+            found = self._c.chain.work(self._c.run, submission.ref)
+            path = self._rollouts / f"{submission.ref.root.hex()}.parquet"
+            if not found.time:
+                if not self._may_be_taken(submission.ref, head):
+                    self._give_up(submission.work, path)
+            elif not path.exists():
+                log.warning("the file of step %d, sequence %d is gone", submission.ref.step, submission.ref.sequence)
+                self.journal.advance(submission.work, submission_log.LOST)
+            elif not self._upload(submission, found, path):
+                return False
+        return True
+
+    def _may_be_taken(self, ref: SubmissionRef, head: Publication | None) -> bool:
+        """Whether a transaction that is still on its way could commit to this work, as Runs.submit decides."""
+        if head is None or head.step <= ref.step:
+            return head is not None
+        superseded = self._c.chain.publication(self._c.run, ref.step + 1).time
+        return self._c.block_time() < superseded + self._c.policy.grace
+
+    def _give_up(self, work: bytes, path: Path) -> None:
+        self.journal.advance(work, submission_log.LOST)
+        path.unlink(missing_ok=True)
+
+    def _upload(self, submission: Submission, found: Work, path: Path) -> bool:
+        """Uploads a committed file. False when it is to be tried again; raises Unavailable while the hub is."""
+        ref, work = submission.ref, submission.work
+        try:
+            stored = self._c.hub.upload(work, ref.root, path, self._c.policy.trainer)
+        except Refused as error:
+            log.warning("the hub refused step %d, sequence %d: %s", ref.step, ref.sequence, error)
+            if error.status in _PASSING and self._c.block_time() <= found.time + self._c.spec.upload_grace_seconds:
+                self._say("waiting", reason=str(error), step=ref.step, sequence=ref.sequence)
+                return False
+            self.journal.advance(work, submission_log.LOST)
+            return True
+        self.journal.keep_storage_receipt(work, json.dumps(stored.as_json()))
+        self.journal.advance(work, submission_log.STORED)
+        log.info("step %d, sequence %d: %d tokens committed and uploaded", ref.step, ref.sequence, submission.units)
+        return True
+
+    def _tidy(self) -> None:
+        """Removes files whose work can neither be disputed nor claimed for any more."""
+        policy = self._c.policy
+        oldest = time.time() - (2 * policy.window + policy.appeal + policy.vote)
+        for path in self._rollouts.glob("*.parquet"):
+            if path.stat().st_mtime < oldest:
+                path.unlink(missing_ok=True)
+
+    # ---- verdicts ------------------------------------------------------------------------------------------------------
+
+    def _follow_verdicts(self) -> None:
+        cursor = 0
+        while not self._stop.is_set():
+            try:
+                for position, data in self._c.hub.receipts(cursor, wait=10):
+                    self._learn(data)
+                    cursor = position
+                self._stop.wait(self._c.settings.poll_seconds)
+                continue
+            except MurmurationError as error:
+                log.debug("verdicts: %s", error)
+            except Exception:
+                log.exception("cannot follow the verdicts; trying again")
+            cursor = 0  # the hub may have been rebuilt and number its receipts anew
+            self._stop.wait(self._settings.retry_seconds)
+
+    def _learn(self, data: bytes) -> None:
+        if self._address.encode() not in data:
+            return  # another node's; not worth checking its signature
+        try:
+            receipt = Receipt.parse(data, self._c.chain.domain, self._c.run)
+        except ProtocolViolation as error:
+            log.warning("the hub lists a receipt that is none: %s", error)
+            return
+        before = self.journal.get(receipt.work)
+        validator = self._c.chain.validator(self._c.run, receipt.validator)
+        if before is None or not validator.serves(self._c.block_time()):
+            return
+        self.journal.advance(receipt.work, _VERDICT_STATES[receipt.outcome], receipt=data.decode())
+        after = self.journal.get(receipt.work)
+        if receipt.outcome != Outcome.ACCEPT and after != before:
+            d = receipt.details
+            log.warning(
+                "step %d, sequence %d judged %s by %s: rule %s measured %s, threshold %s (%s)",
+                d.step, d.sequence, receipt.outcome.name.lower(), receipt.validator, d.rule, d.measured, d.threshold, d.detail,
+            )  # fmt: skip
+
+    def _say(self, state: str, **more: object) -> None:
+        self._home.write_status(state=state, **more)

@@ -1,0 +1,7 @@
+"""Judging: whether a submission is what its node had to make. A library; worker, validator and benches import it.
+
+candidate.py  one submission and everything its judgement needs   judge.py     the rules in order, the verdict
+rules/        one module per rule                                  evidence.py  what a rejection stands on, kept
+calibration/  limits from honest work                              replay.py    judging again from evidence, offline
+Which samples get the prefill: protocol/prefill_sampling.py.
+"""

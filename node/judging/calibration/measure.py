@@ -1,0 +1,192 @@
+"""What is measured: honest work in every variant this machine offers, and cheats beside it.
+
+Honest: completions decoded with a cache, by several batch sizes, numbers of threads and attention implementations, against
+prefills by several others. Cheats: what a worker may save or gain by computing something else than the run's model, seed and
+temperature; they show what the limits find and enter no limit. Covers the engines and devices of this machine, nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from node.engine import Prompt, TorchEngine
+from node.engine.degrade import DEGRADATIONS
+from node.engine.proofs import bits
+from node.engine.torch_engine import Completion
+from protocol import sampling, toploc
+from protocol.environments import TaskSet
+from protocol.runspec import SamplingSpec
+from protocol.tokenizer import Tokenizer
+
+MISMATCH_ABOVE, MARGIN_CLIP = 0.01, 0.5
+
+PER_CHUNK = ("exponents", "signs", "mantissa_mean", "mantissa_median")
+"""Quantities of the rule `computation`, one value for each proof."""
+PER_SEQUENCE = (
+    "token_margin", "chunk_mismatches", "sequence_mismatches", "chunk_mean_margin", "mean_margin", "logprob_error",
+)  # fmt: skip
+"""Quantities of the rule `sampling`, one value for each completion."""
+
+_CHEAT_BATCH = 4
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One honest way to compute the same."""
+
+    attention: str
+    threads: int
+    batch: int
+
+    def apply(self, engine: TorchEngine) -> None:
+        torch.set_num_threads(self.threads)
+        engine._model.set_attn_implementation(self.attention)
+
+    def __str__(self) -> str:
+        return f"{self.attention}, {self.threads} thread{'s' * (self.threads > 1)}, batch {self.batch}"
+
+
+VARIANTS = tuple(itertools.starmap(Variant, itertools.product(("sdpa", "eager"), (1, 2), (1, 4, 16))))
+"""Each of them generates, and each of them checks what every one has generated."""
+_PLAIN = Variant("sdpa", 1, _CHEAT_BATCH)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What to measure. `problems` per generating variant and per cheat, `samples` of each; `others`: models that are not the
+    run's, to be found out."""
+
+    models: Sequence[Path]
+    dtype: str
+    sampling: SamplingSpec
+    problems: int
+    samples: int
+    others: Sequence[Path] = ()
+    variants: Sequence[Variant] = VARIANTS
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One completion as the checker saw it: all values of each quantity, and its length in tokens."""
+
+    values: dict[str, list[float]]
+    tokens: int
+
+
+@dataclass
+class Measured:
+    """Honest work pooled over all pairs of variants; each cheat apart."""
+
+    honest: list[Checked] = field(default_factory=list)
+    cheats: dict[str, list[Checked]] = field(default_factory=dict)
+
+    def values(self, name: str) -> list[float]:
+        return [value for checked in self.honest for value in checked.values[name]]
+
+
+@dataclass(frozen=True)
+class _Work:
+    prompt: list[int]
+    key: int
+    completion: Completion
+
+
+def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = lambda _: None) -> Measured:
+    """Generates and checks the whole matrix; `progress` is told what comes next."""
+    found = Measured()
+    for model in matrix.models:
+        tokenizer = Tokenizer(model)
+        engine = TorchEngine(matrix.dtype)
+        engine.load(model)
+        for variant in matrix.variants:
+            progress(f"honest work of {model.name}: {variant}")
+            variant.apply(engine)
+            works = list(_generate(engine, matrix, tasks, tokenizer, variant.batch))
+            for checker in matrix.variants:
+                checker.apply(engine)
+                checked = [c for part in _parts(works, checker.batch) for c in check(engine, matrix.sampling, part)]
+                found.honest += checked
+        _PLAIN.apply(engine)
+        for name, works in _cheats(matrix, model, tasks, tokenizer):
+            progress(f"cheat on {model.name}: {name}")
+            checked = [c for part in _parts(works, _CHEAT_BATCH) for c in check(engine, matrix.sampling, part)]
+            found.cheats.setdefault(name, []).extend(checked)
+    torch.set_num_threads(1)
+    return found
+
+
+def check(engine: TorchEngine, spec: SamplingSpec, works: Sequence[_Work]) -> list[Checked]:
+    """Prefills completions together and measures each."""
+    hidden = engine.prefill([(work.prompt, work.completion.tokens) for work in works])
+    scores = toploc.score([bits(h) for h in hidden], [work.completion.proofs for work in works])
+    found = []
+    for work, states, of_row in zip(works, hidden, scores, strict=True):
+        completion = work.completion
+        scores_T = engine.score(states, completion.tokens, key=work.key, **spec.distribution)
+        drawn = sampling.measure(
+            scores_T, np.array(completion.logprobs), mismatch_above=MISMATCH_ABOVE, margin_clip=MARGIN_CLIP
+        )
+        values = {
+            **{name: [score.measured[name] for score in of_row] for name in PER_CHUNK},
+            **{name: [drawn[name].value] for name in PER_SEQUENCE},
+        }
+        found.append(Checked(values, len(completion.tokens)))
+    return found
+
+
+def _cheats(matrix: Matrix, model: Path, tasks: TaskSet, tokenizer: Tokenizer) -> Iterator[tuple[str, list[_Work]]]:
+    """Each cheat's name and work, made by an engine of its own."""
+
+    def work(engine: TorchEngine, **options: Any) -> list[_Work]:
+        _PLAIN.apply(engine)
+        return list(_generate(engine, matrix, tasks, tokenizer, _CHEAT_BATCH, **options))
+
+    engine = TorchEngine(matrix.dtype)
+    engine.load(model)
+    yield "another seed", work(engine, key_offset=1)
+    for factor in (0.9, 1.1):
+        yield f"temperature × {factor:g}", work(engine, temperature_factor=factor)
+    for name, degrade in DEGRADATIONS.items():
+        engine.load(model)
+        degrade(engine._model)
+        yield name, work(engine)
+    dtype = "bfloat16" if matrix.dtype == "float32" else "float32"
+    engine = TorchEngine(dtype)
+    engine.load(model)
+    yield f"computed in {dtype}", work(engine)
+    for other in matrix.others:
+        engine = TorchEngine(matrix.dtype)
+        engine.load(other)
+        yield f"model {other.name}", work(engine)
+
+
+def _generate(
+    engine: TorchEngine, matrix: Matrix, tasks: TaskSet, tokenizer: Tokenizer, batch: int, *,
+    temperature_factor: float = 1.0, key_offset: int = 0,
+) -> Iterator[_Work]:  # fmt: skip
+    """Completions of random problems; their keys are those that were assigned, whatever was used."""
+    spec = matrix.sampling
+    for start in range(0, matrix.problems, batch):
+        picks = [tasks.problem(secrets.randbelow(tasks.size)) for _ in range(min(batch, matrix.problems - start))]
+        prompts = [tokenizer.encode(problem.prompt) for problem in picks]
+        keys = [[secrets.randbits(63) for _ in range(matrix.samples)] for _ in picks]
+        made = engine.generate(
+            [Prompt(p, tuple(key + key_offset for key in of)) for p, of in zip(prompts, keys, strict=True)],
+            **{**spec.distribution, "temperature": spec.distribution["temperature"] * temperature_factor},
+            max_new_tokens=spec.max_new_tokens,
+            end_tokens=tokenizer.end_tokens,
+        )
+        for prompt, of, group in zip(prompts, keys, made, strict=True):
+            yield from (_Work(prompt, key, completion) for key, completion in zip(of, group, strict=True))
+
+
+def _parts(works: Sequence[_Work], size: int) -> Iterator[Sequence[_Work]]:
+    return (works[start : start + size] for start in range(0, len(works), size))

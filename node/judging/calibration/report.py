@@ -1,0 +1,157 @@
+"""What a person reads of a calibration: report.md and a plot per quantity, honest work against every cheat.
+
+Plots need matplotlib (the extra `report`; reasoning-gym brings it too). The report states what was measured and nothing
+about devices, models and cheats that were not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from node.judging.calibration.fit import HARD_BUDGET, MARGIN, SOFT_BUDGET, Limits, limits
+from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, Checked, Matrix, Measured
+from node.judging.calibration.tail import DISTINCT, FEWEST
+from protocol.calibration import Calibration
+from protocol.errors import PreflightError
+
+BOUNDS = {"exponents": 1.0, "signs": 1.0, "mantissa_mean": 128.0, "mantissa_median": 128.0, "chunk_mismatches": 32.0}
+"""The most some quantities can be: a limit above judges nothing."""
+
+
+def write(folder: Path, content: dict[str, Any], matrix: Matrix, measured: Measured) -> Path:
+    """Writes report.md and its plots; returns the report's path. Raises PreflightError without matplotlib."""
+    found = limits(matrix, measured)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, of in found.items():
+        _plot(folder / f"{name}.svg", name, of, measured)
+    path = folder / "report.md"
+    path.write_text("\n".join(_lines(content, found, matrix, measured)) + "\n")
+    return path
+
+
+def _lines(content: dict[str, Any], found: dict[str, Limits], matrix: Matrix, measured: Measured) -> Iterator[str]:
+    work, submission = content["work"], content["submission"]
+    yield "# Calibration"
+    yield ""
+    yield f"Digest `{Calibration(content).digest}`. Models: {', '.join(model.name for model in matrix.models)}, computed in"
+    yield f"{matrix.dtype}. Devices: {', '.join(content['devices'])}, hardware class {_words(content['hardware'])}."
+    yield f"Honest work: {work['sequences']} checks of completions, {work['tokens']} tokens, {work['proofs']} proofs, each of"
+    yield f"{len(matrix.variants)} variants against each. A submission is {submission['samples']} completions of at most"
+    yield f"{submission['max_new_tokens']} tokens at temperature {submission['temperature']}."
+    yield ""
+    yield f"Budget for an honest submission, over all quantities together: {SOFT_BUDGET:g} to be found soft, {HARD_BUDGET:g} hard."
+    yield ""
+    yield from _limit_lines(found, measured)
+    yield from _cheat_lines(found, measured)
+    yield "## Plots"
+    for name in (*PER_CHUNK, *PER_SEQUENCE):
+        yield f"\n![{name}]({name}.svg)"
+
+
+def _limit_lines(found: dict[str, Limits], measured: Measured) -> Iterator[str]:
+    yield "## Limits"
+    yield ""
+    yield "| quantity | values | above 0 | largest | tail for soft | tail for hard | soft | hard | decided by |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name, of in found.items():
+        values = measured.values(name)
+        above = sum(value > 0 for value in values)
+        tails = [_shown(of.soft_quantile), _shown(of.hard_quantile)]
+        yield (
+            f"| {name} | {len(values)} | {above} | {of.largest:.4g} | {tails[0]} | {tails[1]} | {of.soft:.4g} | "
+            f"{of.hard:.4g} | {of.source} |"
+        )
+    yield ""
+    flat = [name for name, of in found.items() if of.tail is None]
+    if flat:
+        yield f"No tail could be fitted to {_words(flat)}: fewer than {FEWEST} values, or fewer than {DISTINCT} different ones, lie"
+        yield "above the rest. How rarely honest work exceeds the floors is then a judgement and no measurement: that none of"
+        yield f"n independent values did shows, with 95 % confidence, a probability below 3/n, here {3 / max(1, len(measured.honest)):.1g} per completion."
+        yield ""
+    beyond = [name for name, most in BOUNDS.items() if found[name].hard >= most]
+    if beyond:
+        yield f"**The hard limit of {_words(beyond)} is beyond what the quantity can be: it convicts nobody.**"
+        yield ""
+    yield f"Checks of the same completion are not independent, and other devices were not measured: hence the factor {MARGIN} above"
+    yield "the largest value, and the floors."
+    yield ""
+
+
+def _cheat_lines(found: dict[str, Limits], measured: Measured) -> Iterator[str]:
+    yield "## Cheats"
+    yield ""
+    yield "None took part in the limits. *Found*: share of completions with a finding of `computation` or `sampling`. *Tokens*: how"
+    yield "many a cheat generates, on average, until one of its completions is found. *Quantity*: the one furthest beyond its hard"
+    yield "limit, in multiples of the limits, at the median completion."
+    yield ""
+    yield "| cheat | completions | tokens each | found soft | tokens | found hard | tokens | quantity | × soft | × hard |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for cheat, checked in measured.cheats.items():
+        yield _cheat_row(cheat, checked, found)
+    yield ""
+    yield "Multiples of the soft limit at the median completion, for every quantity (1 and less: not found by it):"
+    yield ""
+    yield f"| cheat | {' | '.join(found)} |"
+    yield "|---" * (len(found) + 1) + "|"
+    for cheat, checked in measured.cheats.items():
+        cells = [f"{float(np.median(_largest(checked, name))) / of.soft:.3g}" for name, of in found.items()]
+        yield f"| {cheat} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _cheat_row(cheat: str, checked: Sequence[Checked], found: dict[str, Limits]) -> str:
+    tokens = sum(c.tokens for c in checked)
+    excess = {name: float(np.median(_largest(checked, name))) / of.hard for name, of in found.items()}
+    furthest = max(excess, key=lambda name: excess[name])
+    cells = [cheat, str(len(checked)), f"{tokens / len(checked):.1f}"]
+    for limit in ("soft", "hard"):
+        count = sum(any(max(c.values[n]) > getattr(of, limit) for n, of in found.items()) for c in checked)
+        cells += [f"{100 * count / len(checked):.0f} %", f"{tokens / count:.0f}" if count else "never"]
+    of = found[furthest]
+    cells += [furthest, f"{excess[furthest] * of.hard / of.soft:.3g}", f"{excess[furthest]:.3g}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _plot(path: Path, name: str, of: Limits, measured: Measured) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PreflightError("the report needs matplotlib", hint="pip install 'murmuration[report]'") from error
+    rows = {"honest": measured.honest, **measured.cheats}
+    smallest = of.soft / 1e4
+    most = max(of.hard, *(max(_largest(checked, name)) for checked in rows.values()))
+    edges = np.concatenate([[0.0], np.geomspace(smallest, 1.05 * most, 60)])
+    figure = Figure(figsize=(7, 0.5 + 0.42 * len(rows)))
+    axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (label, checked) in zip(axes, rows.items(), strict=True):
+        values = [value for c in checked for value in c.values[name]]
+        axis.hist(
+            values, bins=edges, weights=np.full(len(values), 1 / len(values)), color="C0" if label == "honest" else "C1"
+        )
+        axis.axvline(of.soft, color="0.4", linestyle="--", linewidth=1)
+        axis.axvline(of.hard, color="0.1", linewidth=1)
+        axis.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
+        axis.set_yticks([])
+    axes[-1].set_xscale("symlog", linthresh=smallest)
+    axes[-1].set_xlim(0, 1.1 * most)
+    axes[0].set_title(f"{name}: soft limit {of.soft:.3g} (dashed), hard {of.hard:.3g}", fontsize=9)
+    figure.subplots_adjust(
+        left=0.22, right=0.98, top=1 - 0.3 / figure.get_figheight(), bottom=0.35 / figure.get_figheight()
+    )
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _largest(checked: Sequence[Checked], name: str) -> list[float]:
+    return [max(c.values[name]) for c in checked]
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def _words(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items))

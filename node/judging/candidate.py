@@ -1,0 +1,162 @@
+"""One work under judgement, and everything the rules may look at. What is expensive is computed when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from node.engine import TorchEngine
+from protocol import prefill_sampling, seeds
+from protocol.environments import TaskSet
+from protocol.environments.assignment import Group, assign
+from protocol.rollout import Header, RolloutFile, Sample
+from protocol.runspec import RunSpec
+from protocol.sandbox import Reading, Sandbox
+from protocol.signing import Domain
+from protocol.submission import SubmissionRef
+from protocol.tokenizer import Tokenizer
+from protocol.verdict import Finding
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What is the same for all works of a run."""
+
+    spec: RunSpec
+    domain: Domain
+    run: int
+    tasks: TaskSet
+    sandbox: Sandbox
+
+    @cached_property
+    def spec_digest(self) -> bytes:
+        return self.spec.digest
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What the chain says about a work: who committed to which file, when, for which beacon.
+
+    `earlier_roots` are the roots the same node committed to before, `block_hash` that of the commitment's block.
+    """
+
+    ref: SubmissionRef
+    units: int
+    beacon: bytes
+    hardware: int
+    block_hash: bytes
+    earlier_roots: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True)
+class PrefillPlan:
+    """Which samples get the prefill: a share of them, drawn by the validator's secret so that nobody can foresee it."""
+
+    share: float
+    secret: bytes
+
+    def choose(self, work: bytes, block_hash: bytes, samples: int) -> list[int]:
+        """Chosen rows, at least one."""
+        return prefill_sampling.rows(self.secret, work, block_hash, samples, self.share)
+
+
+@dataclass
+class Checked:
+    """What got the prefill. Bit i of `samples`: sample i."""
+
+    samples: int = 0
+    proofs: int = 0
+    tokens: int = 0
+
+    def see(self, row: int, tokens: int) -> None:
+        """Counts a row once, however often it gets the prefill."""
+        if not self.samples >> row & 1:
+            self.samples |= 1 << row
+            self.tokens += tokens
+
+
+@dataclass
+class Candidate:
+    context: RunContext
+    commitment: Commitment
+    path: Path
+    """The rollout file, as it was downloaded."""
+    engine: TorchEngine
+    """Holds the weights of the commitment's step."""
+    tokenizer: Tokenizer
+    plan: PrefillPlan
+    checked: Checked = field(default_factory=Checked)
+    sampled: dict[int, Finding | None] = field(default_factory=dict)
+    """What `sampling` has found in rows whose hidden states were at hand for `computation`."""
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.context.spec
+
+    @cached_property
+    def work_id(self) -> bytes:
+        return self.commitment.ref.work_id(self.context.run)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The file as the sandbox reads it. Raises Malformed."""
+        return self.context.sandbox.read(self.path)
+
+    @property
+    def file(self) -> RolloutFile:
+        return self.reading.file
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        return self.reading.file.samples
+
+    @cached_property
+    def expected_header(self) -> Header:
+        ref, domain = self.commitment.ref, self.context.domain
+        return Header(
+            protocol=self.spec.protocol, chain_id=domain.chain_id, contract=domain.contract, run=self.context.run,
+            node=ref.node, step=ref.step, sequence=ref.sequence, beacon=self.commitment.beacon.hex(),
+            spec=self.context.spec_digest.hex(), hardware=self.commitment.hardware,
+        )  # fmt: skip
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the limits were measured on devices of the seat's hardware class."""
+        return self.commitment.hardware in self.spec.verification.calibrated
+
+    @cached_property
+    def assigned(self) -> list[Group]:
+        """The groups this submission had to consist of."""
+        return assign(self.spec, self.context.tasks, submission_seed(self), self.commitment.hardware)
+
+    def key(self, sample: Sample) -> int:
+        """The sampling key of a row; rows were found to be in order by then."""
+        return self.assigned[sample.group].keys[sample.sample]
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """Rows that get the prefill."""
+        return self.plan.choose(self.work_id, self.commitment.block_hash, len(self.samples))
+
+    def prefilled(self, rows: Sequence[int]) -> Iterator[dict[int, Tensor]]:
+        """The validator's own hidden states [T, H] of these rows, a batch at a time, of which none is kept.
+
+        A large work's states would not fit into memory: whoever goes through them takes all that anybody needs of them.
+        """
+        pairs = [(self.samples[row].prompt, self.samples[row].completion) for row in rows]
+        for batch in self.engine.prefill_in_batches(pairs):
+            for i in batch:
+                self.checked.see(rows[i], len(pairs[i][1]))
+            yield {rows[i]: hidden for i, hidden in batch.items()}
+
+
+def submission_seed(candidate: Candidate) -> bytes:
+    ref, domain = candidate.commitment.ref, candidate.context.domain
+    return seeds.submission_seed(
+        chain_id=domain.chain_id, contract=bytes.fromhex(domain.contract[2:]), run=candidate.context.run,
+        beacon=candidate.commitment.beacon, node=bytes.fromhex(ref.node[2:]), step=ref.step, sequence=ref.sequence,
+    )  # fmt: skip

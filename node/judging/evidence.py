@@ -1,0 +1,208 @@
+"""Evidence: what a rejection stands on, kept so that it can be judged again without chain, hub or network.
+
+One folder per rejected work under data/evidence, named by its work id:
+
+    rollout.parquet  the file as it was judged (none where it was never served)
+    commitment.json  what the chain said of the work, and which samples were to be drawn
+    spec.json        the run spec, which hashes to the receipt's digest
+    receipt.json     the signed receipt, as it was first found
+    manifest.json    the signed manifest of the weights (none where it was judged without them)
+
+Weights are not kept: `--weights` or the local store provides them, and they must hash to the manifest. A folder may come
+from somebody else, so everything is read within caps and checked against the receipt, whose signature is the anchor.
+Evidence of open cases is kept for as long as they are open, that of closed ones by number and age.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from node.judging.candidate import Commitment, PrefillPlan
+from protocol import canonical, runspec
+from protocol.constants import RECEIPT_BYTES_MAX, SPEC_BYTES_MAX
+from protocol.errors import HashMismatch, IntegrityError, Malformed, ProtocolViolation, UsageError
+from protocol.runspec import RunSpec
+from protocol.shardcast.manifest import MANIFEST_BYTES_MAX, digest_of
+from protocol.signing import Domain
+from protocol.verdict import Receipt
+
+ROLLOUT, COMMITMENT, SPEC, RECEIPT, MANIFEST = (
+    "rollout.parquet", "commitment.json", "spec.json", "receipt.json", "manifest.json",
+)  # fmt: skip
+
+_COMMITMENT_BYTES_MAX = 1 << 14
+_KINDS = {
+    "chain_id": int, "contract": str, "run": int, "units": int, "beacon": str, "hardware": int, "block_hash": str,
+    "repeated": bool, "share": str, "secret": str, "manifest": str,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One folder. Its properties raise Malformed, HashMismatch or BadSignature for what does not belong together."""
+
+    folder: Path
+
+    @cached_property
+    def _told(self) -> dict[str, Any]:
+        value = canonical.decode(
+            self._read(COMMITMENT, _COMMITMENT_BYTES_MAX), cap=_COMMITMENT_BYTES_MAX, what=COMMITMENT
+        )
+        if not isinstance(value, dict) or set(value) != set(_KINDS):
+            raise Malformed(f"{COMMITMENT} has other keys than it should")
+        if any(type(value[name]) is not kind for name, kind in _KINDS.items()):
+            raise Malformed(f"{COMMITMENT} holds values of wrong types")
+        return value
+
+    @property
+    def domain(self) -> Domain:
+        return Domain(self._told["chain_id"], self._told["contract"])
+
+    @property
+    def run(self) -> int:
+        return self._told["run"]
+
+    @cached_property
+    def receipt(self) -> Receipt:
+        return Receipt.parse(self._read(RECEIPT, RECEIPT_BYTES_MAX), self.domain, self.run)
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        return runspec.from_bytes(self._read(SPEC, SPEC_BYTES_MAX), bytes.fromhex(self.receipt.details.spec))
+
+    @cached_property
+    def commitment(self) -> Commitment:
+        told, ref = self._told, self.receipt.details.ref
+        roots = frozenset([ref.root] if told["repeated"] else [])
+        return Commitment(
+            ref, told["units"], _bytes(told["beacon"]), told["hardware"], _bytes(told["block_hash"]), roots
+        )
+
+    @property
+    def plan(self) -> PrefillPlan:
+        try:
+            share = float(self._told["share"])
+        except ValueError as error:
+            raise Malformed(f"{COMMITMENT}: the share of samples is no number") from error
+        return PrefillPlan(share, _bytes(self._told["secret"]))
+
+    @cached_property
+    def rollout(self) -> Path | None:
+        """The rollout file, which hashes to the commitment; None where none was ever served."""
+        path = self.folder / ROLLOUT
+        if not path.exists():
+            return None
+        if path.stat().st_size <= self.spec.file_bytes_max:  # the rule `available` refuses larger ones unread
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").digest()
+            if found != self.receipt.details.ref.root:
+                raise HashMismatch(f"{path} is not the file that was committed to")
+        return path
+
+    @property
+    def judged_without_weights(self) -> bool:
+        """Whether only the rules that need no model were asked."""
+        return not self._told["manifest"]
+
+    def require_weights(self, folder: Path) -> None:
+        """Raises HashMismatch unless `folder` holds exactly the version that the work was judged with."""
+        data = self._read(MANIFEST, MANIFEST_BYTES_MAX)
+        if digest_of(data).hex() != self._told["manifest"]:
+            raise HashMismatch(f"{self.folder / MANIFEST} is not the manifest on chain")
+        for entry in canonical.parse(data, MANIFEST)["manifest"]["files"]:
+            path = folder / Path(str(entry["name"])).name
+            if not path.is_file():
+                raise HashMismatch(f"{path} is missing: these are other weights than the work was judged with")
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != entry["sha256"]:
+                raise HashMismatch(f"{path} is of other weights than the work was judged with")
+
+    def _read(self, name: str, cap: int) -> bytes:
+        try:
+            with (self.folder / name).open("rb") as file:
+                return file.read(cap + 1)
+        except OSError as error:
+            raise Malformed(f"{self.folder} is no evidence: {name}: {error.strerror}") from error
+
+
+class EvidenceStore:
+    def __init__(self, folder: Path, most: int, days: float) -> None:
+        """Of closed cases, the newest `most` are kept, and none for longer than `days`."""
+        self._folder = folder
+        self._most = most
+        self._days = days
+
+    def keep(
+        self, receipt: Receipt, commitment: Commitment, spec: RunSpec, plan: PrefillPlan, domain: Domain, *,
+        rollout: Path | None, manifest: bytes | None,
+    ) -> Evidence:  # fmt: skip
+        """Keeps what a rejection stands on; a crash leaves the whole of it or nothing. Raises OSError."""
+        final = self._folder / receipt.details.work
+        draft = self._folder / f".{receipt.details.work}"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True, mode=0o700)
+        told = {
+            "chain_id": domain.chain_id, "contract": domain.contract, "run": receipt.details.run, "units": commitment.units,
+            "beacon": commitment.beacon.hex(), "hardware": commitment.hardware, "block_hash": commitment.block_hash.hex(),
+            "repeated": commitment.ref.root in commitment.earlier_roots, "share": repr(plan.share), "secret": plan.secret.hex(),
+            "manifest": digest_of(manifest).hex() if manifest else "",
+        }  # fmt: skip
+        (draft / COMMITMENT).write_bytes(canonical.encode(told))
+        (draft / SPEC).write_bytes(spec.canonical())
+        (draft / RECEIPT).write_bytes(receipt.encode())
+        if manifest is not None:
+            (draft / MANIFEST).write_bytes(manifest)
+        if rollout is not None:
+            shutil.copyfile(rollout, draft / ROLLOUT)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(draft, final)
+        return Evidence(final)
+
+    def all(self) -> list[Evidence]:
+        """Newest judgement first."""
+        found = [Evidence(path) for path in self._paths()]
+        return sorted(found, key=lambda evidence: evidence.folder.stat().st_mtime, reverse=True)
+
+    def find(self, work: str) -> Evidence:
+        """By work id or its beginning. Raises UsageError where that names none, or several."""
+        found = [path for path in self._paths() if path.name.startswith(work.removeprefix("0x"))]
+        if len(found) != 1:
+            known = "no" if not found else "more than one"
+            raise UsageError(f"there is evidence of {known} rejected work {work}", hint="murmur validator rejections")
+        return Evidence(found[0])
+
+    def of_file(self, root: bytes) -> Evidence | None:
+        """That of the rejected file with this SHA-256. What cannot be read is passed over."""
+        for evidence in self.all():
+            try:
+                if evidence.receipt.details.ref.root == root:
+                    return evidence
+            except (ProtocolViolation, IntegrityError):
+                continue
+        return None
+
+    def prune(self, is_closed: Callable[[bytes], bool], now: float) -> None:
+        """Drops what has been kept for long enough; `now` in wall-clock seconds."""
+        closed = [e for e in self.all() if is_closed(bytes.fromhex(e.folder.name))]
+        for place, evidence in enumerate(closed):
+            if place >= self._most or now - evidence.folder.stat().st_mtime > self._days * 86_400:
+                shutil.rmtree(evidence.folder, ignore_errors=True)
+
+    def _paths(self) -> Iterator[Path]:
+        if self._folder.is_dir():
+            yield from (path for path in self._folder.iterdir() if len(path.name) == 64 and path.is_dir())
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise Malformed(f"{COMMITMENT} holds {text[:80]!r}, which is not hex") from error

@@ -1,0 +1,63 @@
+"""Judging one work: the rules in order, the first finding decides, and the receipt that says so.
+
+One exception: `sampling` is asked even where `computation` found something soft. Both stand on the same prefill and
+neither needs the other, and an edited token disturbs a proof just enough to be soft: a cheat would hide behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from node.judging.candidate import Candidate, Checked, Commitment, RunContext
+from node.judging.rules import RULES
+from protocol import prefill_sampling
+from protocol.constants import PROTOCOL_VERSION
+from protocol.verdict import Details, Finding, Outcome
+
+_TEXT_MOST = 300  # characters of each text in a receipt
+
+
+def judge(candidate: Candidate, rules: Iterable[str] = tuple(RULES)) -> Finding | None:
+    """The first finding of the named rules, in their order, or a hard one of `sampling` after a soft one of `computation`.
+
+    None accepts. Raises whatever keeps a rule from running: then there is no verdict.
+    """
+    wanted = set(rules)
+    for name, check in RULES.items():
+        if name not in wanted or (finding := check(candidate)) is None:
+            continue
+        if name == "computation" and finding.outcome is Outcome.SOFT and "sampling" in wanted:
+            harder = RULES["sampling"](candidate)
+            return harder if harder is not None and harder.outcome is Outcome.HARD else finding
+        return finding
+    return None
+
+
+def details(
+    context: RunContext,
+    commitment: Commitment,
+    finding: Finding | None,
+    time: int,
+    checked: Checked | None = None,
+    secret: bytes | None = None,
+) -> Details:
+    """What the receipt for a judgement says; `time` in block time, `checked` as Candidate counts it, `secret` that of the
+    period, which the receipt commits to."""
+    checked = checked or Checked()
+    ref, domain = commitment.ref, context.domain
+    return Details(
+        protocol=PROTOCOL_VERSION, chain_id=domain.chain_id, contract=domain.contract, run=context.run,
+        work=ref.work_id(context.run).hex(), node=ref.node, step=ref.step, sequence=ref.sequence, root=ref.root.hex(),
+        units=commitment.units, spec=context.spec_digest.hex(),
+        outcome=int(finding.outcome if finding else Outcome.ACCEPT), rule=finding.rule if finding else "",
+        measured=_readable(finding.measured) if finding else "", threshold=_readable(finding.threshold) if finding else "",
+        detail=_readable(finding.detail) if finding else "", samples=f"{finding.samples if finding else checked.samples:064x}",
+        sequences_checked=checked.samples.bit_count(), proofs_checked=checked.proofs, tokens_checked=checked.tokens, time=time,
+        draw=prefill_sampling.NO_DRAW if secret is None else prefill_sampling.commitment(secret).hex(),
+    )  # fmt: skip
+
+
+def _readable(text: str) -> str:
+    """A finding may quote the file, that is a stranger: printable, and short enough for any receipt."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return shown if len(shown) <= _TEXT_MOST else shown[: _TEXT_MOST - 1] + "…"

@@ -1,0 +1,66 @@
+"""Judging again from evidence: no chain, no hub, no network, and the same rules.
+
+The only parts that a replay cannot repeat are what the chain and the clock said at the time (the commitment, and that a file
+was never served): those it takes from the evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from node.engine import TorchEngine
+from node.judging.candidate import Candidate, PrefillPlan, RunContext
+from node.judging.evidence import Evidence
+from node.judging.judge import details, judge
+from node.judging.rules import CHEAP, RULES, available
+from protocol import prefill_sampling
+from protocol.environments import TaskSet
+from protocol.errors import PreflightError
+from protocol.model_files import require_model_files
+from protocol.sandbox import Sandbox
+from protocol.tokenizer import Tokenizer
+from protocol.verdict import Details
+
+
+def replay(evidence: Evidence, weights: Path | None, *, in_full: bool = False, threads: int = 1) -> Details:
+    """The judgement of the evidence, of the samples that were drawn or of all of them.
+
+    Raises PreflightError where weights are needed and not given, HashMismatch for others than the work was judged with, and
+    whatever keeps a rule from running.
+    """
+    spec, time = evidence.spec, evidence.receipt.details.time
+    tasks = TaskSet(spec.environments)
+    tasks.require_same_problems()
+    plan = evidence.plan
+    drawn_with = None if evidence.receipt.details.draw == prefill_sampling.NO_DRAW else plan.secret
+    with Sandbox(spec) as sandbox:
+        context = RunContext(spec, evidence.domain, evidence.run, tasks, sandbox)
+        path = evidence.rollout
+        if path is None:
+            missing = available.missing(spec.upload_grace_seconds)
+            return details(context, evidence.commitment, missing, time, secret=drawn_with)
+        if weights is None:
+            raise PreflightError("the weights of this work are not here any more", hint="give them with --weights")
+        engine, rules = TorchEngine(spec.model.compute_dtype, threads=threads), tuple(RULES)
+        if evidence.judged_without_weights:
+            rules = CHEAP  # any version will do, for its tokenizer
+            require_model_files(weights, spec.model)
+        else:
+            evidence.require_weights(weights)
+            require_model_files(weights, spec.model)
+            engine.load(weights)
+        plan = PrefillPlan(1.0, plan.secret) if in_full else plan
+        candidate = Candidate(context, evidence.commitment, path, engine, Tokenizer(weights), plan)
+        finding = judge(candidate, rules)
+        return details(context, evidence.commitment, finding, time, candidate.checked, drawn_with)
+
+
+def compare(stored: Details, replayed: Details) -> list[dict[str, Any]]:
+    """Field by field: {field, receipt, replay, same}."""
+    again = asdict(replayed)
+    return [
+        {"field": name, "receipt": value, "replay": again[name], "same": value == again[name]}
+        for name, value in asdict(stored).items()
+    ]

@@ -1,0 +1,47 @@
+"""computation: TOPLOC proofs against the validator's own prefill. Hard.
+
+Exponent and sign mismatches as shares of the k points, mantissa mean and median in units of the 7-bit mantissa, per chunk.
+Soft for hardware classes outside the calibration, but for a proof that is none: no device explains that.
+
+Goes through the prefill for `sampling` too, which works on the same hidden states: they are never held for all rows.
+"""
+
+from __future__ import annotations
+
+from node.engine.proofs import bits
+from node.judging.candidate import Candidate
+from node.judging.rules import sampling
+from node.judging.rules.limits import capped, judge, worst
+from protocol import toploc
+from protocol.errors import IntegrityError, Malformed
+from protocol.toploc import ChunkScore
+from protocol.verdict import Finding, Outcome
+
+
+def check(c: Candidate) -> Finding | None:
+    for row, sample in enumerate(c.samples):  # all of them: a malformed proof is seen without a prefill
+        try:
+            toploc.require_form(sample.proofs, len(sample.completion), c.engine.hidden_size)
+        except Malformed as error:
+            return Finding("computation", Outcome.HARD, "malformed proof", "a proof", f"row {row}: {error}", 1 << row)
+    found: dict[int, Finding | None] = {}
+    c.checked.proofs = 0
+    for batch in c.prefilled(c.rows):
+        try:
+            scores = toploc.score([bits(hidden) for hidden in batch.values()], [c.samples[row].proofs for row in batch])
+        except ValueError as error:
+            raise IntegrityError(f"this validator's own prefill is broken: {error}") from error
+        for (row, hidden), of_row in zip(batch.items(), scores, strict=True):
+            c.checked.proofs += len(of_row)
+            found[row] = worst([_chunk(c, row, i, score) for i, score in enumerate(of_row)])
+            if not any(finding and finding.outcome is Outcome.HARD for finding in found.values()):
+                c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
+    return capped(c, worst([found[row] for row in c.rows]))
+
+
+def _chunk(c: Candidate, row: int, chunk: int, score: ChunkScore) -> Finding | None:
+    limits = c.spec.verification.computation
+    measured = score.measured.items()
+    return worst(
+        [judge("computation", row, v, getattr(limits, name), f"chunk {chunk}: {name}") for name, v in measured]
+    )

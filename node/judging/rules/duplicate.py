@@ -1,0 +1,17 @@
+"""duplicate: the node committed to the very same file before. Soft.
+
+Only the node's own earlier commitments count: whoever sees a root in the mempool and commits to it first must not hurt its
+author. Equal completions in different files are no fault, short answers coincide.
+"""
+
+from __future__ import annotations
+
+from node.judging.candidate import Candidate
+from protocol.verdict import Finding, Outcome
+
+
+def check(c: Candidate) -> Finding | None:
+    root = c.commitment.ref.root
+    if root in c.commitment.earlier_roots:
+        return Finding("duplicate", Outcome.SOFT, "committed twice", "once", f"file {root.hex()}")
+    return None

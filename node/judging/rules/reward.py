@@ -1,0 +1,91 @@
+"""reward: task reward, length penalty and their difference are what the environment and the run spec say.
+
+Hard only for environments the spec declares exact; soft elsewhere, where a deadline or a float could explain it, and soft
+for an answer that no verifier gets to an end with: without a score nobody may earn. The verifiers run in the sandbox, for a
+completion is a stranger's text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from node.judging.candidate import Candidate
+from protocol.environments.assignment import length_penalty
+from protocol.errors import Malformed, Unavailable
+from protocol.verdict import Finding, Outcome
+
+_SCORING_SECONDS = 120.0  # for all answers of a work, one by one
+_TOKENS_AT_ONCE = 1 << 16  # of the answers that are texts at the same time: one token may be a hundred letters
+
+
+def check(c: Candidate) -> Finding | None:
+    scorer = _Scorer(c)
+    for rows in _portions(c):
+        rewards = scorer.score(rows)
+        if isinstance(rewards, Finding):
+            return rewards
+        for row, task_reward in zip(rows, rewards, strict=True):
+            if finding := _compare(c, row, task_reward):
+                return finding
+    return None
+
+
+def _portions(c: Candidate) -> Iterator[list[int]]:
+    """Rows, in order, whose answers are scored by one request."""
+    rows: list[int] = []
+    tokens = 0
+    for row, sample in enumerate(c.samples):
+        if rows and tokens + len(sample.completion) > _TOKENS_AT_ONCE:
+            yield rows
+            rows, tokens = [], 0
+        rows.append(row)
+        tokens += len(sample.completion)
+    yield rows
+
+
+def _compare(c: Candidate, row: int, task_reward: float) -> Finding | None:
+    sample, tolerance = c.samples[row], float(c.spec.verification.reward_tolerance)
+    penalty = length_penalty(c.spec, sample.budget, len(sample.completion))
+    expected = (task_reward, penalty, task_reward - penalty)
+    found = (sample.task_reward, sample.length_penalty, sample.reward)
+    for name, own, claimed in zip(("task_reward", "length_penalty", "reward"), expected, found, strict=True):
+        # written so that NaN fails
+        if not abs(own - claimed) <= tolerance * max(1.0, abs(own)):
+            exact = c.spec.environments[c.assigned[sample.group].problem.environment].exact
+            outcome = Outcome.HARD if exact else Outcome.SOFT
+            return Finding("reward", outcome, f"{claimed:.6g}", f"{own:.6g}", f"row {row}: {name}", 1 << row)
+    return None
+
+
+class _Scorer:
+    """Scores answers of a work.
+
+    An answer that breaks a verifier must not keep its work from being judged: such work would be paid. Raises Unavailable
+    where the verifiers do not work at all, for that is this validator's own trouble.
+    """
+
+    def __init__(self, c: Candidate) -> None:
+        self._c = c
+        self._left = _SCORING_SECONDS
+
+    def score(self, rows: Sequence[int]) -> list[float] | Finding:
+        """Rewards of the answers of these rows, or the finding that one of them cannot be scored."""
+        sandbox, samples = self._c.context.sandbox, self._c.samples
+        answers = [(samples[row].problem, self._c.tokenizer.answer(samples[row].completion.tolist())) for row in rows]
+        try:
+            return sandbox.score(answers)
+        except (Malformed, Unavailable):
+            sandbox.warm_up()
+        rewards: list[float] = []
+        for row, answer in zip(rows, answers, strict=True):
+            began = time.monotonic()
+            try:
+                if self._left <= 0:
+                    raise Unavailable(f"the verifiers took longer than {_SCORING_SECONDS:g} s")
+                rewards += sandbox.score([answer])
+            except (Malformed, Unavailable) as error:
+                sandbox.warm_up()
+                return Finding("reward", Outcome.SOFT, "no score", "a score", f"row {row}: {error}", 1 << row)
+            self._left -= time.monotonic() - began
+        return rewards

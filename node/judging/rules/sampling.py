@@ -1,0 +1,54 @@
+"""sampling: every token is the draw from the validator's own logits and the assigned noise, but for rounding. Hard.
+
+Per token the unclipped margin; per chunk of 32 and per sequence the tokens whose margin counts as a mismatch, and the mean of
+clipped margins; and the claimed logprobs. All tokens of a chosen row are looked at, the last chunk and the last token included.
+What these are, protocol/sampling.py defines.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from node.judging.candidate import Candidate
+from node.judging.rules.limits import capped, judge, worst
+from protocol import sampling
+from protocol.sampling import Measured, TokenScores
+from protocol.verdict import Finding
+
+
+def check(c: Candidate) -> Finding | None:
+    for batch in c.prefilled([row for row in c.rows if row not in c.sampled]):
+        for row, hidden in batch.items():
+            c.sampled[row] = of_row(c, row, hidden)
+    return capped(c, worst([c.sampled[row] for row in c.rows]))
+
+
+def of_row(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:
+    """What there is against one sample, given the validator's own hidden states for it."""
+    limits, found = c.spec.verification.sampling, []
+    for name, worst_one in measured(c, row, hidden_TH).items():
+        limit = getattr(limits, name)
+        if limit is not None:
+            found.append(judge("sampling", row, worst_one.value, limit, f"{worst_one.place}: {_WORDS[name]}"))
+    return worst(found)
+
+
+def measured(c: Candidate, row: int, hidden_TH: Tensor) -> dict[str, Measured]:
+    """The worst of each quantity in one sample, given the validator's own hidden states for it."""
+    sample, limits = c.samples[row], c.spec.verification.sampling
+    return sampling.measure(
+        scores(c, row, hidden_TH), sample.logprobs,
+        mismatch_above=float(limits.mismatch_above), margin_clip=float(limits.margin_clip),
+    )  # fmt: skip
+
+
+def scores(c: Candidate, row: int, hidden_TH: Tensor) -> TokenScores:
+    """Every token of one sample, likewise."""
+    sample = c.samples[row]
+    return c.engine.score(hidden_TH, sample.completion, key=c.key(sample), **c.spec.sampling.distribution)
+
+
+_WORDS = {
+    "token_margin": "margin", "chunk_mismatches": "mismatches", "sequence_mismatches": "mismatches",
+    "chunk_mean_margin": "mean margin", "mean_margin": "mean margin", "logprob_error": "logprob",
+}  # fmt: skip

@@ -1,0 +1,18 @@
+"""schema: a Parquet file of exactly the schema, read within the sandbox's bounds, no NaN. Soft."""
+
+from __future__ import annotations
+
+from node.judging.candidate import Candidate
+from protocol.errors import Malformed
+from protocol.verdict import Finding, Outcome
+
+
+def check(c: Candidate) -> Finding | None:
+    try:
+        problem = c.reading.problem
+    except Malformed as error:
+        c.context.sandbox.require_reader()  # raises where not even our own file can be read: this validator's trouble
+        return Finding("schema", Outcome.SOFT, "unreadable", "a rollout file", str(error)[:300])
+    if problem is not None:
+        return Finding("schema", Outcome.SOFT, "another schema", "the exact schema", problem)
+    return None

@@ -1,0 +1,28 @@
+"""tokens: ids inside the vocabulary, lengths within limits, one logprob per token, units = completion tokens. Hard."""
+
+from __future__ import annotations
+
+from node.judging.candidate import Candidate
+from protocol.verdict import ALL_SAMPLES, Finding, Outcome
+
+
+def check(c: Candidate) -> Finding | None:
+    most = c.spec.sampling.max_new_tokens
+    for row, sample in enumerate(c.samples):
+        length = len(sample.completion)
+        if not 1 <= length <= most:
+            return _finding(length, f"1 … {most}", "completion tokens", row)
+        if len(sample.logprobs) != length:
+            return _finding(len(sample.logprobs), length, "logprobs", row)
+        low, high = int(sample.completion.min()), int(sample.completion.max())
+        if low < 0 or high >= c.tokenizer.vocabulary:
+            return _finding(f"{low} … {high}", f"0 … {c.tokenizer.vocabulary - 1}", "token ids", row)
+    if c.file.units != c.commitment.units:
+        return _finding(c.commitment.units, c.file.units, "claimed units against completion tokens")
+    return None
+
+
+def _finding(measured: object, threshold: object, detail: str, row: int | None = None) -> Finding:
+    """`row` None: it is the file as a whole."""
+    place, samples = ("", ALL_SAMPLES) if row is None else (f"row {row}: ", 1 << row)
+    return Finding("tokens", Outcome.HARD, str(measured), str(threshold), place + detail, samples)

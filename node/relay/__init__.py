@@ -1,0 +1,1 @@
+"""The relay: fetches each version as it is published and serves it (service.py); `murmur relay …` (commands.py)."""

@@ -1,0 +1,81 @@
+"""`murmur relay …`: parse, call, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocol.chain import Chain
+from protocol.settings import load, write_toml
+from protocol.shell.cli import Json, PasswordFile, emit, group, set_up_logging
+from protocol.shell.home import Home, default_home
+
+app = group("Lend bandwidth: fetch new weights first and serve them to nodes.")
+HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
+DEFAULT_HOME = default_home("relay")
+
+
+@app.command()
+def init(
+    rpc: Annotated[str, typer.Option(help="JSON-RPC endpoint of the chain.")],
+    contract: Annotated[str, typer.Option(help="Address of the Runs contract.")],
+    run: Annotated[int, typer.Option(help="Number of the run to serve.")],
+    bootnode: Annotated[
+        list[str], typer.Option(help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given twice.")
+    ],
+    home: HomeOption = DEFAULT_HOME,
+    listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
+    host: Annotated[str, typer.Option(help="Address to serve weights on.")] = "0.0.0.0",  # noqa: S104
+    port: Annotated[int, typer.Option(help="Port to serve weights on; 0 takes a free one.")] = 8460,
+    public_url: Annotated[
+        str | None, typer.Option(help="http://HOST:PORT as others reach it; needed unless --host names one address.")
+    ] = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Create a relay's key and settings. A relay needs no stake."""
+    from node.relay.service import require_reachable
+
+    place = Home(home, "relay")
+    place.require_new()
+    require_reachable(host, public_url)
+    chain = Chain(rpc, contract)
+    chain.check()
+    chain.policy(run)
+    key = place.new_key("relay", chain_id=chain.chain_id, password_file=password_file)
+    tables = {
+        "chain": {"rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run},
+        "peers": {"listen": listen, "bootnodes": bootnode},
+        "serve": {"host": host, "port": port, "public_url": public_url},
+    }
+    write_toml(place.config, tables, "Settings of a Murmuration relay.")
+    emit(
+        {"home": str(home), "relay": key.address, "peer": key.peer_id},
+        as_json,
+        lambda: typer.echo(f"PeerID    {key.peer_id}\nsettings  {place.config}\n\nnext: murmur relay start"),
+    )
+
+
+@app.command()
+def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
+    """Serve weights until stopped (Ctrl-C)."""
+    from node.relay.service import RelayService, RelaySettings
+    from node.signals import until_signalled
+    from protocol.shell.connection import connect
+
+    set_up_logging()
+    place = Home(home, "relay")
+    settings = load(RelaySettings, place.require_config()).value
+    key = place.open_key("relay", password_file)
+    peers_file = place.data / "peers.json"
+    with (
+        until_signalled() as ending,
+        place.lock(),
+        connect(settings.chain, settings.peers, key, peers_file=peers_file) as connection,
+    ):
+        try:
+            RelayService(connection, place, settings.serve, ending).run()
+        finally:
+            place.write_status(state="stopped")

@@ -1,0 +1,98 @@
+"""The relay: fetches each version as it is published and serves it, so that the origin does not have to.
+
+It holds no stake and is trusted by nobody: what it serves is checked against the chain by whoever fetches it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+
+from pydantic import Field
+
+from node.versions import Versions
+from protocol.chain.settings import ChainSettings
+from protocol.errors import ConfigError, MurmurationError
+from protocol.settings import Settings
+from protocol.shardcast.server import Server
+from protocol.shell.connection import Connection, PeerSettings, is_fatal
+from protocol.shell.home import Home
+
+log = logging.getLogger("relay")
+
+
+class ServeSettings(Settings):
+    host: str = "0.0.0.0"  # noqa: S104  a relay is there to be reached
+    """Address to serve HTTP on."""
+    port: int = Field(default=8460, ge=0, le=65535)
+    public_url: str | None = None
+    """How others reach it (http://host:port); needed where it listens on all addresses."""
+    fetch_seconds: float = Field(default=900.0, gt=0)
+    """Longest time one version may take to arrive."""
+
+
+class RelaySettings(Settings):
+    chain: ChainSettings
+    peers: PeerSettings = PeerSettings()
+    serve: ServeSettings = ServeSettings()
+
+
+class RelayService:
+    def __init__(
+        self, connection: Connection, home: Home, settings: ServeSettings, stop: threading.Event | None = None
+    ) -> None:
+        """Raises ConfigError when nobody could be told where to reach it."""
+        require_reachable(settings.host, settings.public_url)
+        self._c = connection
+        self._home = home
+        self._settings = settings
+        self._stop = stop or threading.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        """Follows the head until stopped."""
+        # From the origin only: relays that wait for each other would bring nobody anything.
+        versions = Versions(
+            self._c,
+            self._home.data / "weights",
+            sources=lambda: [self._c.origin()],
+            fetch_seconds=self._settings.fetch_seconds,
+        )
+        store = versions.store
+        with store, Server(store, host=self._settings.host, port=self._settings.port) as server:
+            self._c.announce("relay", self._settings.public_url or server.url)
+            log.info("serving at %s", server.url)
+            while not self._stop.is_set():
+                try:
+                    self._follow(versions)
+                except MurmurationError as error:
+                    if is_fatal(error):
+                        raise
+                    log.warning("%s; trying again", error)
+                served = server.counts.bytes_served
+                self._home.write_status(
+                    state="serving", versions=list(store.steps()), bytes_served=served, url=server.url
+                )
+                self._stop.wait(self._c.settings.poll_seconds)
+
+    def _follow(self, versions: Versions) -> None:
+        head = self._c.chain.head(self._c.run)
+        if head is not None and not versions.holds(head):
+            versions.fetch(head)
+            log.info("version %d is here", head.step)
+
+
+def require_reachable(host: str, public_url: str | None) -> None:
+    """Raises ConfigError where a relay would listen on all addresses and announce none that others can use."""
+    try:
+        everywhere = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        everywhere = not host
+    if everywhere and not public_url:
+        raise ConfigError(
+            f"a relay that listens on all addresses ({host}) must be told how others reach it",
+            hint="give --public-url http://HOST:PORT (serve.public_url), or one address as --host",
+        )

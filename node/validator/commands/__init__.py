@@ -1,0 +1,261 @@
+"""`murmur validator …`: parse, call, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.validator.commands import inspection, pay
+from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, validator_sender
+from node.validator.settings import ValidatorSettings
+from protocol.chain import Chain, Sender
+from protocol.chain.events import Withdrawn
+from protocol.chain.types import Validator
+from protocol.chain.wages import Wages
+from protocol.errors import InsufficientFunds, UsageError
+from protocol.settings import write_toml
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
+from protocol.shell.home import Home
+from protocol.shell.money import deposit, duration, parse_tokens, tokens
+
+app = group("Check rollouts, take what is false to court, never punish the honest.")
+pay.register(app)
+
+
+def _sender(home: Home, settings: ValidatorSettings, password_file: Path | None) -> Sender:
+    chain = settings.chain.open()
+    return validator_sender(home, settings, chain, password_file)
+
+
+@app.command()
+def init(
+    rpc: Annotated[str, typer.Option(help="JSON-RPC endpoint of the chain.")],
+    contract: Annotated[str, typer.Option(help="Address of the Runs contract.")],
+    run: Annotated[int, typer.Option(help="Number of the run to validate.")],
+    bootnode: Annotated[
+        list[str], typer.Option(help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given twice.")
+    ],
+    home: HomeOption = DEFAULT_HOME,
+    listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
+    first_block: Annotated[int, typer.Option(help="Block of the contracts' deployment.")] = 0,
+    wages: Annotated[str | None, typer.Option(help="Address of the Wages contract, to be paid from.")] = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Create a validator's key and settings."""
+    place = Home(home, "validator")
+    place.require_new()
+    chain = Chain(rpc, contract)
+    chain.check()
+    chain.policy(run)
+    if wages is not None:
+        wages = Wages(chain, wages).address
+    key = place.new_key("validator", chain_id=chain.chain_id, password_file=password_file)
+    tables = {
+        "chain": {
+            "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
+        },
+        "peers": {"listen": listen, "bootnodes": bootnode},
+    }  # fmt: skip
+    if wages is not None:
+        tables["chain"]["wages"] = wages
+    write_toml(place.config, tables, "Settings of a Murmuration validator.")
+
+    def text() -> None:
+        typer.echo(f"validator key  {key.address}  (PeerID {key.peer_id})\nsettings       {place.config}")
+        typer.echo(
+            "\nnext: ask the run's owner to approve this address, send it ETH and tokens, then: murmur validator stake"
+        )
+
+    emit({"home": str(home), "validator": key.address, "peer": key.peer_id}, as_json, text)
+
+
+@app.command()
+def stake(
+    amount: Annotated[str | None, typer.Argument(help="Tokens to stake; what the seat needs, when not given.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Deposit the stake that backs the seat and the bonds of cases."""
+    place, settings = open_home(home)
+    sender = _sender(place, settings, password_file)
+    policy = sender.chain.policy(settings.chain.run)
+    account = sender.chain.account(sender.key.address)
+    seat = sender.chain.validator(settings.chain.run, sender.key.address)
+    missing = max(0, policy.validator_stake - seat.locked - account.free)
+    wei = missing if amount is None else parse_tokens(amount)
+    if not wei:
+        typer.echo("enough is staked already")
+        return
+    delay = duration(sender.chain.withdrawal_delay())
+    confirm("Stake?", [f"deposits {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"], yes)
+    deposit(sender, sender.key.address, wei)
+    typer.echo(f"staked {tokens(wei)}; next: murmur validator {'reinforce' if seat.since else 'enlist'}")
+
+
+@app.command()
+def enlist(
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    off: Annotated[bool, typer.Option("--off", help="Give the seat up instead.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Take the validator seat (the run's owner must have approved this address)."""
+    place, settings = open_home(home)
+    sender = _sender(place, settings, password_file)
+    chain, run = sender.chain, settings.chain.run
+    seat, policy = chain.validator(run, sender.key.address), chain.policy(run)
+    now, address = chain.block().time, sender.key.address
+    if not off and not seat.approved:
+        raise UsageError(
+            f"{address} is not approved for run {run}", hint=f"its owner runs: murmur run approve {address}"
+        )
+    if seat.serves(now) and seat.until:
+        raise UsageError(f"the seat was given up and still judges for {duration(seat.until - now)}", hint="")
+    if seat.serves(now) != off:
+        typer.echo("nothing to do")
+        return
+    missing = policy.validator_stake - seat.locked
+    if not off and chain.account(address).free < missing:
+        raise InsufficientFunds(f"a seat needs {tokens(missing)} of free stake", hint="murmur validator stake")
+    consequences = (
+        [
+            f"gives up the seat; it judges for {duration(policy.span)} more, and its stake is free {duration(2 * policy.span)} after that"
+        ]
+        if off
+        else [
+            f"takes the seat; {tokens(policy.validator_stake)} of stake back it",
+            f"at risk   {tokens(policy.bond)} for each case that a jury rejects, and for each accepted work that proves false",
+        ]
+    )
+    confirm("Go on?", consequences, yes)
+    sender.send(chain.enlist(run, not off))
+    typer.echo("seat given up" if off else "seat taken; next: murmur validator start")
+
+
+@app.command()
+def reinforce(
+    amount: Annotated[str, typer.Argument(help="Tokens of free stake to lock in the seat as well.")],
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Lock more stake in the seat: every open case puts one bond of it at risk."""
+    place, settings = open_home(home)
+    sender = _sender(place, settings, password_file)
+    wei, free = parse_tokens(amount), sender.chain.account(sender.key.address).free
+    call = sender.chain.reinforce(settings.chain.run, wei)
+    if free < wei and not sender.is_done(call):
+        raise InsufficientFunds(f"{tokens(free)} of stake are free", hint=f"murmur validator stake {amount}")
+    confirm("Lock?", [f"locks {tokens(wei)} in the seat until it is given up and released"], yes)
+    sender.send(call)
+    locked = sender.chain.validator(settings.chain.run, sender.key.address).locked
+    typer.echo(f"{tokens(locked)} back the seat now")
+
+
+@app.command()
+def unstake(
+    amount: Annotated[str, typer.Argument(help="Tokens to take out of stake.")],
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+) -> None:
+    """Start the way out for free stake; the stake of a seat that was given up is freed first, when its time has come."""
+    place, settings = open_home(home)
+    sender = _sender(place, settings, password_file)
+    chain, run, address = sender.chain, settings.chain.run, sender.key.address
+    wei, free, seat = parse_tokens(amount), chain.account(address).free, chain.validator(run, address)
+    call = chain.unbond(wei)
+    lacks = wei > free and not sender.is_done(call)
+    if lacks and seat.until:
+        wait = seat.until + 2 * chain.policy(run).span - chain.block().time
+        if seat.open_cases or wait > 0:
+            why = (
+                f"{seat.open_cases} cases are open"
+                if seat.open_cases
+                else f"it answers for its receipts {duration(wait)} more"
+            )
+            raise InsufficientFunds(f"the seat's {tokens(seat.locked)} are still locked: {why}", hint="try again then")
+    if lacks and wei > free + (seat.locked if seat.until else 0):
+        raise InsufficientFunds(f"{tokens(free)} are free to leave", hint="murmur validator enlist --off")
+    delay = duration(chain.withdrawal_delay())
+    confirm("Unstake?", [f"{tokens(wei)} can be withdrawn in {delay}; unstaking more restarts that clock"], yes)
+    if lacks:
+        sender.send(chain.release_validator(run, address))
+    sender.send(call)
+    typer.echo(f"unstaked {tokens(wei)}; next, in {delay}: murmur validator withdraw")
+
+
+@app.command()
+def withdraw(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
+    """Pay out unstaked tokens whose time has come."""
+    place, settings = open_home(home)
+    sent = (sender := _sender(place, settings, password_file)).send(sender.chain.withdraw())
+    typer.echo(f"withdrew {tokens(sent.event(Withdrawn).amount)}")
+
+
+@app.command()
+def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
+    """Judge work until stopped (Ctrl-C); restarts lose nothing."""
+    from node.signals import until_signalled
+    from node.validator.service import ValidatorService, require_seat
+    from protocol.shell.connection import connect
+
+    set_up_logging()
+    place, settings = open_home(home)
+    key = place.open_key("validator", password_file)
+    peers_file = place.data / "peers.json"
+    with (
+        until_signalled() as ending,
+        place.lock(),
+        connect(settings.chain, settings.peers, key, peers_file=peers_file) as connection,
+    ):
+        require_seat(connection)
+        service = ValidatorService(connection, place, settings.judge, ending)
+        try:
+            service.run()
+        finally:
+            service.close()
+            place.write_status(state="stopped")
+
+
+@app.command()
+def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Show seat, stake and what the running validator does."""
+    place, settings = open_home(home)
+    chain = settings.chain.open()
+    address = place.address("validator")
+    seat, account = chain.validator(settings.chain.run, address), chain.account(address)
+    role = _role(seat, chain.block().time)
+    told = place.read_status() or {"state": "never started"}
+    data = {
+        "validator": address,
+        "role": role,
+        "open_cases": seat.open_cases,
+        "backing": seat.locked,
+        "stake": account.active,
+        "locked": account.locked,
+        "doing": told,
+    }
+
+    def text() -> None:
+        typer.echo(f"Seat\n  {role} in run {settings.chain.run}, {address}")
+        typer.echo(
+            f"Stake\n  {tokens(account.active)}, {tokens(seat.locked)} of it back the seat, {seat.open_cases} cases open"
+        )
+        counts = ", ".join(f"{told[k]} {k}" for k in ("pending", "accept", "soft", "hard") if k in told)
+        typer.echo(f"Work\n  {told['state']}" + (f": {counts}" if counts else ""))
+
+    emit(data, as_json, text)
+
+
+def _role(seat: Validator, now: int) -> str:
+    if seat.serves(now):
+        return "active" if not seat.until else f"active for {duration(seat.until - now)} more"
+    return "left" if seat.since else "approved" if seat.approved else "none"
+
+
+inspection.register(app)

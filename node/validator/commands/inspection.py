@@ -1,0 +1,311 @@
+"""`murmur validator verify|replay|rejections|secrets|audit|calibrate`: judging by hand, and looking at what was judged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home
+from protocol.chain.events import Submitted
+from protocol.errors import IntegrityError, UsageError
+from protocol.shell.cli import Json, PasswordFile, emit, set_up_logging
+from protocol.shell.home import Home
+from protocol.shell.money import duration
+from protocol.verdict import Details, Outcome
+
+if TYPE_CHECKING:
+    from node.judging.evidence import Evidence, EvidenceStore
+
+
+def register(app: typer.Typer) -> None:
+    for command in (verify, replay, rejections, secrets, audit, calibrate):
+        app.command()(command)
+
+
+Weights = Annotated[
+    Path | None,
+    typer.Option("--weights", help="Folder of the weights' version; this validator's own copy, when not given."),
+]
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(help="A rollout file.")],
+    home: HomeOption = DEFAULT_HOME,
+    evidence: Annotated[
+        Path | None,
+        typer.Option(help="Folder of evidence that the file belongs to; this validator's own, when not given."),
+    ] = None,
+    weights: Weights = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Judge one file as the running validator would, in full, and print the finding. Changes nothing.
+
+    Where there is evidence of the file, nothing but the weights is needed; without it, its commitment must be on chain.
+    """
+    from node.judging.evidence import Evidence
+    from node.judging.replay import replay as judge_again
+
+    set_up_logging("WARNING")
+    root = hashlib.sha256(file.read_bytes()).digest()
+    found = Evidence(evidence) if evidence is not None else _evidence(home).of_file(root)
+    if found is None:
+        details = _verify_on_chain(file, root, home, password_file)
+    elif found.receipt.details.ref.root != root:
+        raise UsageError(
+            f"{found.folder} is evidence of another file than {file}", hint="is it the whole, unchanged file?"
+        )
+    else:
+        details = judge_again(found, weights or _own_weights(home, found), in_full=True)
+    _print_details(vars(details), as_json)
+
+
+def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | None) -> Details:
+    from node.validator.bench import Bench
+    from node.validator.judgement_log import JudgementLog
+    from node.validator.record import Record
+    from protocol.shell.connection import connect
+
+    place, settings = open_home(home)
+    key = place.open_key("validator", password_file)
+    with connect(settings.chain, settings.peers, key) as connection:
+        index = connection.index()
+        index.poll()
+        found = index.find(Submitted, lambda s: s.run == connection.run and s.root == root)
+        if found is None:
+            raise UsageError(
+                f"nobody committed to {file} in run {connection.run}", hint="is it the whole, unchanged file?"
+            )
+        journal = JudgementLog(place.data / "verify.sqlite")
+        bench = Bench(connection, place.data / "verify", journal, threads=settings.judge.threads)
+        try:
+            commitment = bench.commitment(found[0], Record(index, connection.run))
+            return bench.judge(commitment, file, in_full=True, time=connection.block_time())
+        finally:
+            bench.close()
+            journal.close()
+
+
+def replay(
+    work: Annotated[
+        str, typer.Argument(help="Work id of a rejected work (or its beginning), or a folder of evidence.")
+    ],
+    home: HomeOption = DEFAULT_HOME,
+    weights: Weights = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a rejected work again from its evidence, and compare with the signed receipt. Needs no network.
+
+    Exit code 8 where anything differs.
+    """
+    from node.judging.evidence import Evidence
+    from node.judging.replay import compare
+    from node.judging.replay import replay as judge_again
+
+    set_up_logging("WARNING")
+    found = Evidence(Path(work)) if Path(work).is_dir() else _evidence(home).find(work)
+    receipt = found.receipt
+    again = judge_again(found, weights or _own_weights(home, found))
+    fields = compare(receipt.details, again)
+    same = all(field["same"] for field in fields)
+
+    def text() -> None:
+        typer.echo(f"receipt of {receipt.validator} on {receipt.details.work}")
+        for field in fields:
+            told = (
+                f"{field['receipt']}" if field["same"] else f"{field['receipt']} in the receipt, {field['replay']} now"
+            )
+            typer.echo(f"  {'same     ' if field['same'] else 'DIFFERENT'}  {field['field']:<18} {told}")
+        typer.echo("the replay gives the same receipt" if same else "the replay gives another receipt")
+
+    emit({"work": receipt.details.work, "validator": receipt.validator, "same": same, "fields": fields}, as_json, text)
+    if not same:
+        raise typer.Exit(IntegrityError.exit_code)
+
+
+def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """List rejected works whose evidence is kept: what was found, and what became of it."""
+    from node.validator.judgement_log import JudgementLog
+
+    place, _ = open_home(home)
+    journal = JudgementLog(place.data / "journal.sqlite")
+    rows: list[dict[str, Any]] = []
+    try:
+        for evidence in _evidence(home).all():
+            d = evidence.receipt.details
+            judged = journal.get(bytes.fromhex(d.work))
+            rows.append(
+                {
+                    "work": d.work, "node": d.node, "step": d.step, "sequence": d.sequence, "found": Outcome(d.outcome).name.lower(),
+                    "treated_as": Outcome(judged.outcome).name.lower() if judged else None, "rule": d.rule, "measured": d.measured,
+                    "threshold": d.threshold, "detail": d.detail, "time": d.time, "state": judged.state if judged else None,
+                    "case": judged.number if judged else None, "folder": str(evidence.folder),
+                }
+            )  # fmt: skip
+    finally:
+        journal.close()
+
+    def text() -> None:
+        if not rows:
+            typer.echo("nothing rejected, or nothing kept")
+        for row in rows:
+            softened = "" if row["treated_as"] in (row["found"], None) else f", treated as {row['treated_as']}"
+            case = "" if row["case"] is None else f" (case {row['case']})"
+            typer.echo(
+                f"{row['work'][:12]}  step {row['step']:>5}.{row['sequence']:<3} {row['found']}{softened}  {row['rule']}: measured "
+                f"{row['measured']}, threshold {row['threshold']}  {row['state'] or 'unknown'}{case}"
+            )
+
+    emit({"rejections": rows}, as_json, text)
+
+
+def _evidence(home: Path) -> EvidenceStore:
+    from node.judging.evidence import EvidenceStore
+
+    place, settings = open_home(home)
+    return EvidenceStore(place.data / "evidence", settings.judge.evidence_most, settings.judge.evidence_days)
+
+
+def _own_weights(home: Path, evidence: Evidence) -> Path | None:
+    """The version as the running validator fetched it, if it still has it; any that it has, where any will do."""
+    from protocol.shardcast.store import version_folder
+
+    root = Home(home, "validator").path / "data" / "weights"
+    folder = version_folder(root, evidence.receipt.details.step)
+    if evidence.judged_without_weights and not folder.is_dir():
+        return next(folder.parent.glob("*"), None)
+    return folder if folder.is_dir() else None
+
+
+def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Show what this validator's draws are committed to, and with it the newest secret that may be known."""
+    from node.validator.judgement_log import JudgementLog
+    from protocol import prefill_sampling
+
+    place, settings = open_home(home)
+    chain = settings.chain.open()
+    window = chain.policy(settings.chain.run).window
+    journal = JudgementLog(place.data / "journal.sqlite")
+    try:
+        master = journal.secret("prefill", os.urandom(32))
+    finally:
+        journal.close()
+    number = prefill_sampling.period(chain.block().time, window)
+    data = {
+        "period": number,
+        "period_seconds": window,
+        "draw": prefill_sampling.commitment(prefill_sampling.secret(master, number)).hex(),
+    }
+
+    def text() -> None:
+        typer.echo(f"period  {number}, of {duration(window)} each")
+        typer.echo(f"draw    {data['draw']}")
+        typer.echo("commits to the secret of this period, and is the secret of the one before, which may be known now")
+
+    emit(data, as_json, text)
+
+
+def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Check whether all validators looked at the samples they had drawn. Needs no seat and no password.
+
+    Reads the receipts at the hub and the chain, and judges nothing again. Exit code 8 where a receipt breaks its promise.
+    """
+    from node.validator.audit import UNSEEN_MOST, read_receipts
+    from node.validator.audit import audit as audit_all
+    from node.validator.record import Record
+    from protocol.identity import Key
+    from protocol.shell.connection import connect
+
+    set_up_logging("WARNING")
+    _, settings = open_home(home)
+    peers = settings.peers.model_copy(
+        update={"listen": "/ip4/0.0.0.0/tcp/0"}
+    )  # the running validator has the other port
+    with connect(settings.chain, peers, Key.generate()) as connection:
+        index = connection.index()
+        index.poll()
+        record = Record(index, connection.run)
+        most = len(record.works()) * len(record.ever_validated) + UNSEEN_MOST  # the first word of each on each stands
+        found = audit_all(read_receipts(connection, most), record, connection.spec, connection.policy.window)
+    data = {"validators": [{"validator": validator} | asdict(audited) for validator, audited in found.items()]}
+
+    def text() -> None:
+        if not found:
+            typer.echo("no validator has signed a receipt yet")
+        for validator, audited in found.items():
+            counts = f"{audited.kept} kept, {audited.waiting} waiting, {audited.unknown} unknown, {len(audited.broken)} broken"
+            typer.echo(f"{validator}  receipts {audited.receipts}: {counts}")
+            for broken in audited.broken:
+                typer.echo(f"  BROKEN  {broken.work[:12]}  {broken.reason}")
+        if any(audited.waiting for audited in found.values()):
+            typer.echo("waiting: a draw can be checked when its validator has signed a receipt of a later period")
+        if any(audited.unknown for audited in found.values()):
+            typer.echo("unknown: no commitment to this work is confirmed on chain; the newest may be by and by")
+
+    emit(data, as_json, text)
+    if any(audited.broken for audited in found.values()):
+        raise typer.Exit(IntegrityError.exit_code)
+
+
+def _print_details(d: dict[str, Any], as_json: bool) -> None:
+    def text() -> None:
+        outcome = {1: "accept", 2: "soft", 3: "hard"}[d["outcome"]]
+        typer.echo(f"{outcome}: step {d['step']}, sequence {d['sequence']} of {d['node']}")
+        typer.echo(
+            f"checked {d['sequences_checked']} samples, {d['proofs_checked']} proofs, {d['tokens_checked']} tokens"
+        )
+        if d["rule"]:
+            typer.echo(f"rule {d['rule']}: measured {d['measured']}, threshold {d['threshold']} ({d['detail']})")
+
+    emit(d, as_json, text)
+
+
+def calibrate(
+    file: Annotated[str, typer.Argument(help="The run's file, as @run.toml, for its tasks and its sampling.")],
+    model: Annotated[list[Path], typer.Option(help="Folder of a model; several give more variety.")],
+    out: Annotated[Path, typer.Option(help="Calibration file to write.")],
+    report: Annotated[
+        Path | None, typer.Option(help="Folder for report.md and its plots; beside the calibration, when not given.")
+    ] = None,
+    other: Annotated[
+        list[Path] | None, typer.Option(help="Model that is not the run's, as a cheat to measure.")
+    ] = None,
+    hardware: Annotated[
+        list[int] | None,
+        typer.Option(help="Hardware class of the run that this machine stands for; 0, when not given."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Compute dtype of the run.")] = "float32",
+    prompts: Annotated[int, typer.Option(min=1, help="Problems per model and variant, and per cheat.")] = 16,
+    samples: Annotated[int, typer.Option(min=1, help="Samples of each problem.")] = 4,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest completion; the run's, when not given.")
+    ] = None,
+) -> None:
+    """Measure honest work and cheats on this machine; write the limits that follow, and a report with plots."""
+    import json
+
+    from node.judging.calibration import Matrix, calibration, measure
+    from node.judging.calibration import report as reporting
+    from protocol.calibration import Calibration
+    from protocol.environments import TaskSet
+    from protocol.shell import runfile
+    from protocol.shell.cli import strip_at
+
+    set_up_logging("WARNING")
+    run = strip_at(file)
+    spec = runfile.sampling(run)
+    if max_new_tokens is not None:
+        spec = spec.model_copy(update={"max_new_tokens": max_new_tokens})
+    matrix = Matrix(model, dtype, spec, prompts, samples, other or [])
+    measured = measure(matrix, TaskSet(runfile.environments(run)), lambda text: typer.echo(text, err=True))
+    content = calibration(matrix, measured, hardware or [0])
+    out.write_text(json.dumps(content, indent=1) + "\n")
+    work = content["work"]
+    typer.echo(f"{work['proofs']} proofs, {work['tokens']} tokens: {out}, digest {Calibration(content).digest}")
+    written = reporting.write(report or out.with_name(f"{out.stem}-report"), content, matrix, measured)
+    typer.echo(f"report: {written}")

@@ -1,0 +1,149 @@
+"""What a key has signed and what became of it: SQLite (WAL), written before anything is sent.
+
+A *transaction* is an intent with a nonce; its *attempts* are the signed forms it was sent in (a replacement pays more). With
+what is written here, a process that died at any point is continued without losing or doubling a transaction.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.errors import LockHeld
+
+PENDING, MINED, FAILED, DROPPED = "pending", "mined", "failed", "dropped"
+"""States: may still land; landed and did what it should; landed and reverted; will never land."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS transactions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, doing TEXT NOT NULL, nonce INTEGER NOT NULL, target TEXT,
+    data BLOB NOT NULL, gas INTEGER NOT NULL, state TEXT NOT NULL, hash BLOB, block INTEGER, created REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS attempts (
+    tx INTEGER NOT NULL REFERENCES transactions (id), hash BLOB PRIMARY KEY, raw BLOB NOT NULL, fee INTEGER NOT NULL,
+    tip INTEGER NOT NULL, signed REAL NOT NULL
+);
+"""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    hash: bytes
+    raw: bytes
+    fee: int
+    """maxFeePerGas in wei."""
+    tip: int
+    """maxPriorityFeePerGas in wei."""
+    signed: float
+    """Wall-clock seconds."""
+
+
+@dataclass(frozen=True)
+class Transaction:
+    id: int
+    name: str | None
+    """What the caller calls it, so that it is never done twice; None where doing it again is another deed."""
+    doing: str
+    nonce: int
+    target: str | None
+    """Address called; None deploys."""
+    data: bytes
+    gas: int
+    state: str
+    hash: bytes | None
+    """Of the attempt that landed."""
+
+
+class TransactionLog:
+    """The journal of one key. Only one process may have it open. `path` None keeps it in memory."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._mutex = threading.Lock()
+        self._lock_file = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock_file = path.with_suffix(".lock").open("a")
+            try:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._lock_file.close()
+                raise LockHeld(f"another process sends transactions with the key of {path}") from None
+        self._db = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")  # what is sent must be on disk
+        self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        with self._mutex:
+            self._db.close()
+            if self._lock_file is not None:
+                self._lock_file.close()
+
+    def begin(
+        self, name: str | None, doing: str, nonce: int, target: str | None, data: bytes, gas: int, first: Attempt
+    ) -> Transaction:
+        """Writes a transaction and its first attempt down. A finished one of the same name makes room for it."""
+        with self._mutex:
+            self._db.execute("BEGIN")
+            if name is not None:
+                query = "UPDATE transactions SET name = NULL WHERE name = ? AND state IN (?, ?)"
+                self._db.execute(query, (name, FAILED, DROPPED))
+            row = (name, doing, nonce, target, data, gas, PENDING, time.time())
+            query = "INSERT INTO transactions (name, doing, nonce, target, data, gas, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+            number = self._db.execute(query, row).lastrowid
+            self._add_attempt(int(number or 0), first)
+            self._db.execute("COMMIT")
+        return Transaction(int(number or 0), name, doing, nonce, target, data, gas, PENDING, None)
+
+    def add_attempt(self, transaction: Transaction, attempt: Attempt) -> None:
+        with self._mutex:
+            self._add_attempt(transaction.id, attempt)
+
+    def renew(self, transaction: Transaction, nonce: int, attempt: Attempt) -> None:
+        """Gives a transaction another nonce, because something else used its own. Its old attempts stay: should one be there after
+        all, it is found."""
+        with self._mutex:
+            self._db.execute("BEGIN")
+            self._db.execute("UPDATE transactions SET nonce = ? WHERE id = ?", (nonce, transaction.id))
+            self._add_attempt(transaction.id, attempt)
+            self._db.execute("COMMIT")
+
+    def finish(
+        self, transaction: Transaction, state: str, landed: bytes | None = None, block: int | None = None
+    ) -> None:
+        with self._mutex:
+            query = "UPDATE transactions SET state = ?, hash = ?, block = ? WHERE id = ?"
+            self._db.execute(query, (state, landed, block, transaction.id))
+
+    def reopen_from(self, nonce: int) -> int:
+        """Makes everything that landed at this nonce or a later one pending again: a reorg took it. Returns how many."""
+        with self._mutex:
+            query = "UPDATE transactions SET state = ?, hash = NULL, block = NULL WHERE nonce >= ? AND state IN (?, ?)"
+            return self._db.execute(query, (PENDING, nonce, MINED, FAILED)).rowcount
+
+    def attempts(self, transaction: Transaction) -> list[Attempt]:
+        """Oldest first."""
+        with self._mutex:
+            query = "SELECT hash, raw, fee, tip, signed FROM attempts WHERE tx = ? ORDER BY signed"
+            return [Attempt(*row) for row in self._db.execute(query, (transaction.id,)).fetchall()]
+
+    def named(self, name: str) -> Transaction | None:
+        found = self._select("WHERE name = ?", (name,))
+        return found[0] if found else None
+
+    def pending(self) -> list[Transaction]:
+        """In order of nonce."""
+        return self._select("WHERE state = ? ORDER BY nonce", (PENDING,))
+
+    def _add_attempt(self, number: int, a: Attempt) -> None:
+        row = (number, a.hash, a.raw, a.fee, a.tip, a.signed)
+        self._db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def _select(self, clause: str, values: tuple[object, ...]) -> list[Transaction]:
+        query = f"SELECT id, name, doing, nonce, target, data, gas, state, hash FROM transactions {clause}"  # noqa: S608
+        with self._mutex:
+            return [Transaction(*row) for row in self._db.execute(query, values).fetchall()]

@@ -1,0 +1,1 @@
+"""The hub as its users see it: the client (client.py) and the wire format (wire.py). The hub itself: trainer/hub."""

@@ -1,0 +1,243 @@
+"""Client of a run's hub: uploads, receipts, opinions, vouchers, within deadlines. The routes: wire.py."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from protocol import canonical, runspec
+from protocol.constants import SPEC_BYTES_MAX
+from protocol.deadline import Deadline, Transport, within
+from protocol.errors import HashMismatch, Malformed, Oversized, Unavailable
+from protocol.hub.wire import PAGE, WAIT_MAX, Refused, Stored, sign_write
+from protocol.identity import Key
+from protocol.runspec import RunSpec, TaskFile
+from protocol.signing import Domain
+from protocol.voucher import SignedVoucher
+
+_JSON_BYTES_MAX = 32 << 20
+_REASON_BYTES_MAX = 4096
+_PIECE_BYTES = 64 << 20  # of a task file: a hub ends requests that take minutes
+_RATE_MIN = 64 << 10  # bytes per second: a slower transfer gets no more time
+_PAGES_MAX = 64  # per call: whoever reads a listing that never ends would do nothing else
+
+
+class HubClient:
+    """One hub and one run. `now` gives block time, for the expiry of writes; safe to share between threads.
+
+    A call may take `timeout` seconds, besides the wait it asks for and a second for every 64 KiB that it moves; then it
+    raises Unavailable.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        run: int,
+        domain: Domain,
+        *,
+        key: Key | None = None,
+        now: Callable[[], int] | None = None,
+        timeout: float = 20.0,
+    ) -> None:
+        self.run = run
+        self._domain = domain
+        self._key = key
+        self._now = now
+        self._timeout = timeout
+        plain = {"Accept-Encoding": "identity"}  # nothing a hub sends is worth a decompression bomb
+        self._http = httpx.Client(
+            base_url=url, timeout=timeout + WAIT_MAX, follow_redirects=False, headers=plain, transport=Transport()
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def spec(self, digest: bytes) -> RunSpec:
+        """The run spec with this digest. Raises HashMismatch when the hub holds another one."""
+        return runspec.from_bytes(self._get("spec", cap=SPEC_BYTES_MAX), digest)
+
+    def status(self) -> dict[str, Any]:
+        return self._json("status")
+
+    def upload(self, work: bytes, root: bytes, path: Path, hub: str) -> Stored:
+        """Uploads a committed file; `hub` is the address whose storage receipt counts.
+
+        Raises Malformed for a receipt of anything else than this file of this work.
+        """
+        data = path.read_bytes()
+        stored = self._stored(self._write("PUT", f"works/{work.hex()}", data, root), work, hub)
+        if (stored.receipt.root, stored.receipt.size) != (root, len(data)):
+            raise Malformed("the hub's storage receipt is of another file")
+        return stored
+
+    def stored(self, work: bytes, hub: str) -> Stored | None:
+        """The storage receipt of a work, None while its file is not there."""
+        try:
+            return self._stored(self._json(f"works/{work.hex()}"), work, hub)
+        except Refused as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return None
+            raise
+
+    def _stored(self, answer: Any, work: bytes, hub: str) -> Stored:
+        stored = Stored.parse(answer, self._domain, hub)
+        if (stored.receipt.run, stored.receipt.work) != (self.run, work):
+            raise Malformed("the hub's storage receipt is of another work")
+        return stored
+
+    def download(self, root: bytes, target: Path, *, cap: int) -> bool:
+        """Writes the file of a root to `target`; False when the hub has none. Raises HashMismatch for other bytes."""
+        hashed, partial = hashlib.sha256(), target.with_suffix(".part")
+        try:
+            with self._call("GET", f"files/{root.hex()}") as (response, deadline), partial.open("wb") as file:
+                for part in _parts(response, deadline, cap):
+                    hashed.update(part)
+                    file.write(part)
+        except Refused as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return False
+            raise
+        if hashed.digest() != root:
+            partial.unlink()
+            raise HashMismatch(f"the hub's file for {root.hex()} holds other bytes")
+        os.replace(partial, target)
+        return True
+
+    def download_tasks(self, file: TaskFile, target: Path) -> None:
+        """Writes a task file to `target`, in pieces; after Unavailable the same call goes on. Raises HashMismatch."""
+        partial = target.with_suffix(".part")
+        with partial.open("ab") as sink:
+            while (start := sink.tell()) < file.size:
+                end = min(start + _PIECE_BYTES, file.size)
+                piece = {"Range": f"bytes={start}-{end - 1}"}
+                with self._call("GET", f"tasks/{file.sha256}", headers=piece) as (response, deadline):
+                    for part in _parts(response, deadline, end - start):
+                        sink.write(part)
+                if sink.tell() != end:
+                    raise Unavailable("the hub broke a task file off")
+        with partial.open("rb") as whole:
+            found = hashlib.file_digest(whole, "sha256").hexdigest()
+        if found != file.sha256:
+            partial.unlink()
+            raise HashMismatch(f"the hub's task file for {file.sha256} holds other bytes")
+        os.replace(partial, target)
+
+    def post_receipt(self, receipt: bytes) -> None:
+        self._write("POST", "receipts", receipt, hashlib.sha256(receipt).digest())
+
+    def receipts(self, after: int, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(cursor, receipt bytes) of receipts after a cursor, all but for a bound; they still have to be checked."""
+        for cursor, value in self._listing("receipts", after, wait):
+            yield cursor, _reencode(value)
+
+    def ask_opinion(self, work: bytes) -> None:
+        body = canonical.encode({"work": work.hex()})
+        self._write("POST", "opinions", body, hashlib.sha256(body).digest())
+
+    def opinions(self, after: int, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(cursor, work id) of requests for a second opinion."""
+        for cursor, value in self._listing("opinions", after, wait):
+            try:
+                yield cursor, bytes.fromhex(value["work"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise Malformed("the hub lists a request that is none") from error
+
+    def voucher(self, validator: str, trainer: str) -> SignedVoucher | None:
+        """What the run has promised a validator, signed by its trainer; None while nothing is."""
+        try:
+            answer = self._json(f"vouchers/{validator}")
+        except Refused as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return None
+            raise
+        return SignedVoucher.parse(answer, self._domain, self.run, validator, trainer)
+
+    # ---- HTTP ----------------------------------------------------------------------------------------------------------
+
+    def _path(self, path: str) -> str:
+        return f"/v1/runs/{self.run}/{path}"
+
+    def _listing(self, what: str, after: int, wait: int) -> Iterator[tuple[int, Any]]:
+        for _ in range(_PAGES_MAX):
+            page = self._json(f"{what}?after={after}&wait={wait}", wait=wait)
+            try:
+                entries = [(int(entry["id"]), entry["value"]) for entry in page["entries"]]
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                raise Malformed(f"the hub's listing of {what} makes no sense") from error
+            if any(not after < number < 1 << 63 for number, _ in entries):
+                raise Malformed(f"the hub's listing of {what} goes backwards")
+            yield from entries
+            if len(entries) < PAGE:
+                return
+            after, wait = entries[-1][0], 0
+
+    def _json(self, path: str, *, wait: int = 0) -> Any:
+        return canonical.parse(self._get(path, cap=_JSON_BYTES_MAX, wait=wait), f"the hub's answer to {path}")
+
+    def _get(self, path: str, *, cap: int, wait: int = 0) -> bytes:
+        with self._call("GET", path, seconds=wait) as (response, deadline):
+            return b"".join(_parts(response, deadline, cap))
+
+    def _write(self, method: str, path: str, data: bytes, digest: bytes) -> Any:
+        if self._key is None or self._now is None:
+            raise ValueError("this client has no key to write with")
+        headers = sign_write(
+            self._key, self._domain, run=self.run, method=method, path=self._path(path), body=digest, now=self._now()
+        )
+        with self._call(method, path, data, headers, seconds=len(data) / _RATE_MIN) as (response, deadline):
+            answer = b"".join(_parts(response, deadline, _JSON_BYTES_MAX))
+        return canonical.parse(answer, f"the hub's answer to {path}") if answer else None
+
+    @contextmanager
+    def _call(
+        self, method: str, path: str, data: bytes | None = None, headers: Mapping[str, str] | None = None, *,
+        seconds: float = 0.0,
+    ) -> Iterator[tuple[httpx.Response, Deadline]]:  # fmt: skip
+        """An answer that says yes, and the deadline for reading it; `seconds` are granted on top of the timeout."""
+        try:
+            with (
+                within(self._timeout + seconds) as deadline,
+                self._http.stream(method, self._path(path), content=data, headers=headers) as response,
+            ):
+                _require_ok(response, deadline)
+                yield response, deadline
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the hub did not answer {path}: {type(error).__name__}") from error
+        except ValueError as error:
+            raise Malformed(f"the hub's answer to {path} makes no sense") from error
+
+
+def _require_ok(response: httpx.Response, deadline: Deadline) -> None:
+    if response.is_success:
+        return
+    try:
+        reason = str(b"".join(_parts(response, deadline, _REASON_BYTES_MAX)), "utf-8", "replace")
+    except Oversized:
+        reason = "for a reason too long to read"
+    if response.status_code >= 500 or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        raise Unavailable(f"the hub cannot answer now ({response.status_code}): {reason[:300]}")
+    raise Refused(f"the hub refused ({response.status_code}): {reason[:300]}", response.status_code)
+
+
+def _parts(response: httpx.Response, deadline: Deadline, cap: int) -> Iterator[bytes]:
+    """The body as it was sent: raw, for a hub that compresses what nobody asked it to could make one byte a thousand."""
+    size = 0
+    for part in response.iter_raw():
+        size += len(part)
+        if size > cap:
+            raise Oversized(f"the hub's answer has more than {cap} bytes")
+        deadline.extend(len(part) / _RATE_MIN)
+        yield part
+
+
+def _reencode(value: Any) -> bytes:
+    try:
+        return canonical.encode(value)
+    except ValueError as error:
+        raise Malformed("the hub lists a receipt that is none") from error

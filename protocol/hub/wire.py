@@ -1,0 +1,104 @@
+"""The hub's wire format: routes, headers, signed writes and storage receipts. A hub is where rollout files and receipts of a run are left and fetched. (The hub itself: trainer/hub.)
+
+    GET  /v1/runs/R/spec                   canonical JSON of the run spec
+    GET  /v1/runs/R/status                 what the trainer does, as JSON; informative only
+    PUT  /v1/runs/R/works/W                rollout file of a committed work; answers with a storage receipt
+    GET  /v1/runs/R/works/W                the storage receipt, 404 before the upload
+    GET  /v1/runs/R/files/SHA256?wait=S    a rollout file by its root
+    GET  /v1/runs/R/tasks/SHA256           a task file that the run spec names
+    POST /v1/runs/R/receipts               a verdict receipt
+    GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
+    POST /v1/runs/R/opinions               asks the other validators to check a work as well
+    GET  /v1/runs/R/opinions?after=N&wait=S   such requests
+    GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
+
+With `wait` an answer that would be empty is held back up to so many seconds until there is something to say.
+Every write carries an EIP-712 `Write` over (run, method, path, SHA-256 of the body, nonce, expiry) of a seated key, in the
+four headers below. Nothing read from a hub is trusted: files hash to roots on chain, receipts carry signatures.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.constants import WRITE_LIFETIME_SECONDS
+from protocol.errors import BadSignature, Malformed, MurmurationError
+from protocol.identity import Key
+from protocol.signing import Domain, StorageReceipt, Write
+
+ADDRESS, NONCE, EXPIRY, SIGNATURE = "Murmur-Address", "Murmur-Nonce", "Murmur-Expiry", "Murmur-Signature"
+PAGE = 256
+"""Most entries of one answer to a listing."""
+WAIT_MAX = 20
+"""Longest wait a hub grants, in seconds."""
+
+
+class Refused(MurmurationError):
+    """The hub understood and said no; `status` is the HTTP status. Trying the same again will not help."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A hub's signed promise that it holds a work's file."""
+
+    receipt: StorageReceipt
+    signature: bytes
+
+    def as_json(self) -> dict[str, Any]:
+        r = self.receipt
+        return {
+            "run": r.run, "work": r.work.hex(), "root": r.root.hex(), "size": r.size, "time": r.time,
+            "signature": self.signature.hex(),
+        }  # fmt: skip
+
+    @classmethod
+    def parse(cls, value: Any, domain: Domain, hub: str) -> Stored:
+        """Raises Malformed or BadSignature unless `hub` signed exactly this."""
+        try:
+            receipt = StorageReceipt(
+                int(value["run"]),
+                bytes.fromhex(value["work"]),
+                bytes.fromhex(value["root"]),
+                int(value["size"]),
+                int(value["time"]),
+            )
+            signature = bytes.fromhex(value["signature"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise Malformed("no storage receipt") from error
+        if (
+            len(receipt.work) != 32
+            or len(receipt.root) != 32
+            or not all(0 <= number < 1 << 64 for number in (receipt.run, receipt.size, receipt.time))
+        ):
+            raise Malformed("the storage receipt's values are out of range")
+        receipt.require(signature, domain, hub, "storage receipt")  # type: ignore[arg-type]
+        return cls(receipt, signature)
+
+
+def sign_write(key: Key, domain: Domain, *, run: int, method: str, path: str, body: bytes, now: int) -> dict[str, str]:
+    """Headers for one write; `body` is the SHA-256 of what is sent, `now` block time."""
+    nonce, expiry = secrets.token_bytes(32), now + WRITE_LIFETIME_SECONDS // 2
+    signature = Write(run, method, path, body, nonce, expiry).sign(key, domain)
+    return {ADDRESS: key.address, NONCE: nonce.hex(), EXPIRY: str(expiry), SIGNATURE: signature.hex()}
+
+
+def check_write(
+    headers: Mapping[str, str], domain: Domain, *, run: int, method: str, path: str, body: bytes, now: int
+) -> tuple[str, bytes]:
+    """(address, nonce) of a write's signer. Raises BadSignature; whether the nonce is fresh is for the caller."""
+    try:
+        address, expiry = headers[ADDRESS], int(headers[EXPIRY])
+        nonce, signature = bytes.fromhex(headers[NONCE]), bytes.fromhex(headers[SIGNATURE])
+    except (KeyError, ValueError) as error:
+        raise BadSignature("the write carries no signature") from error
+    if len(nonce) != 32 or not now <= expiry <= now + WRITE_LIFETIME_SECONDS:
+        raise BadSignature("the write's nonce or expiry is out of range")
+    Write(run, method, path, body, nonce, expiry).require(signature, domain, address, "write")  # type: ignore[arg-type]
+    return address, nonce

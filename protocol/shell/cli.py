@@ -1,0 +1,171 @@
+"""The command `murmur`, and what all commands share: options, output, confirmation, and errors that end well.
+
+Command groups are found through the entry-point group `murmuration.commands` and imported only when they are used. stdout
+carries data, stderr carries progress and logs; every reading command has --json.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from protocol import __version__
+from protocol.errors import MurmurationError, UsageError
+from protocol.shell import machine
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+PasswordFile = Annotated[
+    Path | None, typer.Option(help="File holding the keystore's password (else MURMUR_PASSWORD, else a prompt).")
+]
+
+INTERRUPTED = 130
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_Held = TypeVar("_Held", bound=_Closable)
+
+
+def group(help_text: str) -> typer.Typer:
+    """A command group with the project's manners: help without arguments, plain tracebacks, no completion machinery."""
+    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+class LazyGroups(TyperGroup):
+    """Command groups of all installed packages, each imported at its first use."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(point.name for point in entry_points(group="murmuration.commands"))
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        found = [point for point in entry_points(group="murmuration.commands") if point.name == name]
+        if not found:
+            return None
+        command = typer.main.get_command(found[0].load())
+        command.name = name
+        return command
+
+
+app = typer.Typer(
+    cls=LazyGroups, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Reinforcement learning of a language model by a swarm of machines nobody controls.",
+)  # fmt: skip
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"murmuration {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of `murmur`."""
+    run(app, "murmur")
+
+
+_held = ExitStack()
+
+
+def until_end(thing: _Held) -> _Held:
+    """Closes `thing` when the command ends, however it does."""
+    _held.callback(thing.close)
+    return thing
+
+
+def run(application: typer.Typer, name: str) -> None:
+    """Runs a command line and ends the process with the exit code of what happened."""
+    try:
+        ended = typer.main.get_command(application)(prog_name=name, standalone_mode=False)
+        code = ended if isinstance(ended, int) else 0  # outside standalone mode typer returns the code of an early exit
+    except typer.Exit as error:
+        code = error.exit_code
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        message = getattr(error, "format_message", error.__str__)()
+        report(UsageError(message, hint=f"{context.command_path if context else name} --help"))
+        code = UsageError.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("interrupted", err=True)
+        code = INTERRUPTED
+    except MurmurationError as error:
+        report(error)
+        code = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 0
+    except Exception as error:
+        if (refused := machine.trouble(error)) is None:
+            raise
+        report(refused)
+        code = refused.exit_code
+    finally:
+        _held.close()
+    sys.exit(code)
+
+
+def report(error: MurmurationError) -> None:
+    """One sentence of what is wrong and one of what to do next, on stderr."""
+    typer.echo(f"error: {error}", err=True)
+    if error.hint:
+        typer.echo(f"  try: {error.hint}", err=True)
+
+
+def emit(data: dict[str, Any], as_json: bool, text: Callable[[], None]) -> None:
+    """Prints `data` as JSON, or calls `text` to print it for a person."""
+    if as_json:
+        typer.echo(json.dumps(data, default=str))
+    else:
+        text()
+
+
+def confirm(question: str, consequences: list[str], yes: bool) -> None:
+    """Shows what follows and asks. Raises UsageError at once when nobody can answer, typer.Abort when the answer is no."""
+    for line in consequences:
+        typer.echo(f"  {line}", err=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} needs a confirmation and there is no terminal", hint="give --yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def set_up_logging(level: str = "INFO") -> None:
+    """Logs of a long-running command: one line per event on stderr."""
+    logging.basicConfig(
+        level=level,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )
+    for noisy in (
+        "web3",
+        "urllib3",
+        "httpx",
+        "httpcore",
+        "asyncio",
+        "uvicorn.access",
+        "libp2p",
+        "multiaddr",
+        "filelock",
+    ):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def strip_at(path: str) -> Path:
+    """`@run.toml` and `run.toml` name the same file."""
+    return Path(path.removeprefix("@"))

@@ -1,0 +1,65 @@
+"""`murmur bootnode …`: parse, call, print."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocol.chain import Chain
+from protocol.settings import Settings, load, write_toml
+from protocol.shell.cli import PasswordFile, group, set_up_logging
+from protocol.shell.home import Home, default_home
+
+app = group("Help others to find each other: the well-known entry to a run's network.")
+HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key and settings.", envvar="MURMUR_HOME")]
+DEFAULT_HOME = default_home("bootnode")
+
+
+class BootnodeSettings(Settings):
+    listen: str = "/ip4/0.0.0.0/tcp/4001"
+    """libp2p listening address (multiaddr)."""
+    bootnodes: tuple[str, ...] = ()
+    """Other bootnodes of the same network."""
+
+
+@app.command()
+def init(
+    home: HomeOption = DEFAULT_HOME,
+    listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/4001",
+    rpc: Annotated[
+        str | None, typer.Option(help="Only to tell a development chain, where keystores may be weak.")
+    ] = None,
+    password_file: PasswordFile = None,
+) -> None:
+    """Create a bootnode's key and settings."""
+    place = Home(home, "bootnode")
+    chain_id = Chain(rpc, None).chain_id if rpc else 1
+    key = place.create_key("bootnode", chain_id=chain_id, password_file=password_file)
+    write_toml(place.config, {"listen": listen}, "Settings of a Murmuration bootnode.")
+    typer.echo(f"PeerID    {key.peer_id}\nsettings  {place.config}\n\nnext: murmur bootnode start")
+
+
+@app.command()
+def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
+    """Serve until stopped (Ctrl-C); prints the addresses that others put into their settings."""
+    from protocol.p2p import Host, run_bootnode
+
+    set_up_logging()
+    place = Home(home, "bootnode")
+    settings = load(BootnodeSettings, place.require_config()).value
+    key = place.open_key("bootnode", password_file)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+
+    def ready(host: Host) -> None:
+        place.write_status(state="serving", addresses=list(host.addresses))
+        for address in host.addresses:
+            typer.echo(address)
+
+    with place.lock():
+        run_bootnode(key, settings.listen, bootnodes=settings.bootnodes, ready=ready, stop=stop)

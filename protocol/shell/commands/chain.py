@@ -1,0 +1,195 @@
+"""`murmur chain …`: the contracts themselves."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from protocol.chain import Chain, networks
+from protocol.chain.client import Code
+from protocol.chain.deploy import GAS, Deployment, deploy_to, refuse_overwriting
+from protocol.errors import UsageError, WrongChain
+from protocol.identity import Key, load_keystore, read_password, save_keystore
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
+from protocol.shell.doctor import Check, Health, Subject, examine
+from protocol.shell.home import PASSWORD_VARIABLE
+from protocol.shell.money import duration, tokens
+
+app = group("Deploy the contracts and look at them.")
+Network = Annotated[
+    networks.Name, typer.Option(help="Which chain it is to be; another one is refused before anything is sent.")
+]
+AnyNetwork = Annotated[
+    networks.Name | None, typer.Option(help="Which chain it is to be; else that of the addresses file, else anvil.")
+]
+Rpc = Annotated[
+    list[str] | None,
+    typer.Option(help="JSON-RPC endpoint, instead of the network's public one; may be given several times."),
+]
+Addresses = Annotated[Path | None, typer.Option(help="Addresses file that `murmur chain deploy` wrote.")]
+Contract = Annotated[str | None, typer.Option(help="Address of the Runs contract, without an addresses file.")]
+_DAY = 86_400
+_MARKS = {Health.OK: "✓", Health.WARNING: "!", Health.FAILED: "✗", Health.SKIPPED: "–"}
+
+
+@app.command("deploy")
+def deploy_contracts(
+    keystore: Annotated[Path, typer.Option(help="Keystore of the key that pays for it; it gets no rights.")],
+    sink: Annotated[str, typer.Option(help="Address that receives what is slashed, less the finder's share.")],
+    out: Annotated[Path, typer.Option(help="Addresses file to write; never overwritten.")] = Path("deployment.json"),
+    network: Network = networks.Name.ANVIL,
+    rpc: Rpc = None,
+    token: Annotated[
+        str | None, typer.Option(help="Token of stakes and rewards; a new development token, when not given.")
+    ] = None,
+    delay: Annotated[int, typer.Option(help="Seconds from unstaking to withdrawal; must outlast any verdict.")] = 7
+    * _DAY,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Deploy Runs, Bonds, Court and Wages (and a development token) from the shipped bytecode; needs no compiler.
+
+    A deployment that was interrupted goes on when the same command is given again: a journal lies beside --out until then.
+    """
+    set_up_logging("WARNING")
+    refuse_overwriting(out)
+    chain = networks.connect(*networks.endpoints(network, rpc or []))
+    password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
+    key = load_keystore(keystore, password)
+    confirm(
+        f"Deploy to {network} (chain {chain.chain_id})?",
+        [
+            f"paid by {key.address}, which has {chain.balance(key.address) / 1e18:.6f} ETH",
+            f"needs up to {GAS / 1e6:.0f} million gas, now about {GAS * chain.gas_price() / 1e18:.6f} ETH",
+            f"stake can leave after {duration(delay)}; nothing of this can be changed later",
+        ],
+        yes,
+    )
+    deployment = deploy_to(out, chain, key, withdrawal_delay=delay, sink=sink, token=token)
+
+    def text() -> None:
+        typer.echo(
+            f"Runs   {deployment.runs}\nBonds  {deployment.bonds}\nCourt  {deployment.court}\nWages  {deployment.wages}\n"
+            f"token  {deployment.token}\nwritten to {out}"
+        )
+
+    emit(asdict(deployment), as_json, text)
+
+
+@app.command()
+def info(
+    deployment: Addresses = None,
+    contract: Contract = None,
+    network: AnyNetwork = None,
+    rpc: Rpc = None,
+    as_json: Json = False,
+) -> None:
+    """Show the contracts, whether their code is what this version ships, and the runs. Exit code 4 when it is not."""
+    known = Deployment.load(deployment) if deployment else None
+    urls, chain_id = networks.endpoints(network, rpc or [], known.chain_id if known else None)
+    chain = networks.connect(urls, chain_id, known.runs if known else contract)
+    contracts = _contracts(chain, known)
+    as_shipped = all(c["code"] == Code.SHIPPED for name, c in contracts.items() if name != "Token")
+    runs = _runs(chain) if as_shipped else []
+    data = {"chain_id": chain.chain_id, "contracts": contracts, "as_shipped": as_shipped, "runs": runs}
+
+    def text() -> None:
+        typer.echo(f"chain {chain.chain_id}")
+        for name, found in contracts.items():
+            typer.echo(f"{name:<6} {found['address']}  {found['code']}")
+        for r in runs:
+            head = "nothing published" if r["head"] is None else f"head step {r['head']}"
+            typer.echo(
+                f"run {r['run']}: {head}, budget {tokens(r['free'])} free and {tokens(r['reserved'])} owed, owner {r['owner']}"
+            )
+
+    emit(data, as_json, text)
+    if not as_shipped:
+        raise typer.Exit(WrongChain.exit_code)
+
+
+def _contracts(chain: Chain, known: Deployment | None) -> dict[str, dict[str, str]]:
+    """Address and code of each contract; those that only Runs could name are left out where it is not ours."""
+    found = {"Runs": {"address": chain.runs.address, "code": chain.code_at(chain.runs.address, "Runs")}}
+    if found["Runs"]["code"] == Code.SHIPPED:
+        where = {"Bonds": chain.bonds.address, "Court": chain.court.address, "Token": chain.token.address}
+    else:
+        where = {"Bonds": known.bonds, "Court": known.court, "Token": known.token} if known else {}
+    if known is not None:
+        where["Wages"] = known.wages
+    for name, address in where.items():
+        found[name] = {"address": address, "code": chain.code_at(address, name)}
+    if found.get("Token", {}).get("code") == Code.OTHER:
+        found["Token"]["code"] = "a token of its own"
+    return found
+
+
+def _runs(chain: Chain) -> list[dict[str, Any]]:
+    runs = []
+    for run in range(1, chain.run_count() + 1):
+        policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
+        runs.append(
+            {
+                "run": run, "owner": policy.owner, "trainer": policy.trainer, "head": head.step if head else None,
+                "free": funds.free, "reserved": funds.reserved, "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
+            }
+        )  # fmt: skip
+    return runs
+
+
+@app.command()
+def doctor(
+    deployment: Addresses = None,
+    contract: Contract = None,
+    run: Annotated[int | None, typer.Option(help="Run to look at as well.")] = None,
+    address: Annotated[str | None, typer.Option(help="Whose gas money to look at.")] = None,
+    network: AnyNetwork = None,
+    rpc: Rpc = None,
+    as_json: Json = False,
+) -> None:
+    """Check endpoints, chain, code, run, jury and gas money, one by one, and say what to do. Exit code 0: nothing failed."""
+    if run is not None and deployment is None and contract is None:
+        raise UsageError("--run needs the contracts", hint="give --deployment or --contract")
+    known = Deployment.load(deployment) if deployment else None
+    urls, chain_id = networks.endpoints(network, rpc or [], known.chain_id if known else None)
+    is_public = chain_id != networks.NETWORKS[networks.Name.ANVIL].chain_id
+    subject = Subject(urls, chain_id, is_public, contract=contract, deployment=known, run=run, address=address)
+    checks = []
+    for check in examine(subject):
+        checks.append(check)
+        if not as_json:
+            _tell(check)
+    failed = [check for check in checks if check.health == Health.FAILED]
+    emit({"chain_id": chain_id, "ok": not failed, "checks": [asdict(check) for check in checks]}, as_json, lambda: None)
+    if failed:
+        raise typer.Exit(failed[0].exit_code)
+
+
+def _tell(check: Check) -> None:
+    typer.echo(f"{_MARKS[check.health]} {check.name}: {check.detail}")
+    if check.hint and check.health in (Health.WARNING, Health.FAILED):
+        typer.echo(f"  try: {check.hint}")
+
+
+@app.command("new-key")
+def new_key(
+    out: Annotated[Path, typer.Argument(help="Keystore file to write.")],
+    network: Network = networks.Name.ANVIL,
+    rpc: Rpc = None,
+    password_file: PasswordFile = None,
+) -> None:
+    """Create a key in a new keystore file and print its address.
+
+    Only where an endpoint says that it is Anvil the keystore is weak, and quick to open; for public networks none is asked.
+    """
+    chain_id = network.network.chain_id
+    if rpc or not network.network.is_public:
+        networks.connect(*networks.endpoints(network, rpc or []))
+    password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(out), confirm=True)
+    key = Key.generate()
+    save_keystore(key, out, password, chain_id=chain_id)
+    typer.echo(key.address)

@@ -1,0 +1,239 @@
+"""`murmur run …`: what a run's owner does on chain."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from eth_typing import ChecksumAddress
+
+from protocol.chain import Chain, Sender
+from protocol.chain.client import Call
+from protocol.chain.command import open_sender
+from protocol.chain.events import Funded, RunCreated
+from protocol.chain.wages import Wages
+from protocol.errors import ConfigError, InsufficientFunds
+from protocol.identity import load_keystore, read_password
+from protocol.settings import read_toml
+from protocol.shell import runfile
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, strip_at, until_end
+from protocol.shell.home import PASSWORD_VARIABLE
+from protocol.shell.money import duration, parse_tokens, tokens
+
+app = group("Create a run, fund it, approve its validators.")
+File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
+Keystore = Annotated[Path, typer.Option(help="Keystore of the run's owner.")]
+
+
+def _sender(file: Path, keystore: Path, password_file: Path | None) -> Sender:
+    """What an earlier command of this key began is ended before it is returned: read the chain afterwards."""
+    chain = _chain(file)
+    password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
+    key = load_keystore(keystore, password)
+    return until_end(open_sender(chain, key, keystore, runfile.client(file)[0].limits))
+
+
+def _chain(file: Path) -> Chain:
+    settings, chain_id = runfile.client(file)
+    return settings.connect(chain_id)
+
+
+def _wages(file: Path, chain: Chain) -> Wages:
+    return Wages(chain, read_toml(file).get("chain", {}).get("wages"))
+
+
+def _run(file: Path) -> int:
+    run = read_toml(file).get("chain", {}).get("run")
+    if not isinstance(run, int):
+        raise ConfigError(
+            f"{file} does not say which run it is", hint="put `run = N` under [chain], as `murmur run create` told"
+        )
+    return run
+
+
+def _require_tokens(sender: Sender, call: Call, wei: int) -> None:
+    """Raises InsufficientFunds where a call that moves the owner's tokens cannot be made."""
+    owner = sender.key.address
+    if not sender.is_done(call) and (has := sender.chain.token_balance(owner)) < wei:
+        raise InsufficientFunds(f"{owner} holds {tokens(has)}, fewer than {tokens(wei)}")
+
+
+def _approve(sender: Sender, call: Call, spender: ChecksumAddress, wei: int) -> None:
+    """Lets `spender` take what the call is about to move."""
+    if not sender.is_done(call) and sender.chain.allowance(sender.key.address, spender) < wei:
+        sender.send(sender.chain.approve_tokens(spender, wei))
+
+
+@app.command()
+def create(
+    file: File, keystore: Keystore, password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False
+) -> None:
+    """Complete the spec, write spec.json beside the file, and create the run on chain."""
+    path = strip_at(file)
+    sender = _sender(path, keystore, password_file)
+    spec = runfile.complete(path, runfile.model_folder(path))
+    policy = runfile.read_policy(path).policy(sender.key.address)
+    confirm(
+        "Create the run?",
+        [
+            f"spec      {spec.digest.hex()} ({spec.name})",
+            f"window    {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}",
+            f"seat      {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit",
+            "none of this can be changed later",
+        ],
+        yes,
+    )
+    runfile.write_spec(path, spec)
+    run = sender.send(sender.chain.create(policy, spec.digest)).event(RunCreated).run
+
+    def text() -> None:
+        typer.echo(f"run {run} created; put `run = {run}` under [chain] of {path}")
+        typer.echo("next: murmur run fund, then murmur run approve VALIDATOR", err=True)
+
+    emit({"run": run, "spec": spec.digest.hex()}, as_json, text)
+
+
+@app.command()
+def fund(
+    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
+    password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Add to the run's budget for rewards."""
+    path = strip_at(file)
+    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount)
+    chain, owner = sender.chain, sender.key.address
+    call = chain.fund(run, wei)
+    _require_tokens(sender, call, wei)
+    confirm(
+        "Fund the run?",
+        [f"{tokens(wei)} from {owner} to run {run}; what is not owed can be taken back with notice"],
+        yes,
+    )
+    _approve(sender, call, chain.runs.address, wei)
+    sender.send(call)
+    typer.echo(f"run {run} has {tokens(chain.funds(run).free)} to spend")
+
+
+@app.command("fund-wages")
+def fund_wages(
+    file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
+    password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Add to the pot out of which the run's validators are paid."""
+    path = strip_at(file)
+    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount)
+    chain, owner = sender.chain, sender.key.address
+    wages = _wages(path, chain)
+    chain.policy(run)
+    call = wages.fund(run, wei)
+    _require_tokens(sender, call, wei)
+    confirm(
+        "Fill the pot?",
+        [
+            f"{tokens(wei)} from {owner} to the pot of run {run}",
+            "validators take it out with vouchers; the owner gets back only what it signs a voucher to itself for",
+        ],
+        yes,
+    )
+    _approve(sender, call, wages.address, wei)
+    sender.send(call)
+    typer.echo(f"the pot of run {run} holds {tokens(wages.pot(run))}")
+
+
+@app.command()
+def approve(
+    file: File, validator: Annotated[str, typer.Argument(help="Address of the validator.")], keystore: Keystore,
+    password_file: PasswordFile = None,
+    off: Annotated[bool, typer.Option("--off", help="Withdraw the approval; it judges earlier work to its end.")] = False,
+    yes: Yes = False,
+) -> None:  # fmt: skip
+    """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
+    path = strip_at(file)
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    confirm("Go on?", [f"{validator} may {'no longer ' if off else ''}judge work of run {run}"], yes)
+    sender.send(sender.chain.approve_validator(run, validator, not off))
+    typer.echo(f"{validator} {'is no longer approved' if off else 'is approved'} for run {run}")
+
+
+@app.command()
+def pause(
+    file: File, keystore: Keystore, password_file: PasswordFile = None,
+    off: Annotated[bool, typer.Option("--off", help="Resume.")] = False, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Stop taking new work once the run's notice has passed. Verdicts, claims and withdrawals go on."""
+    path = strip_at(file)
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    notice = duration(sender.chain.policy(run).notice)
+    confirm("Go on?", [f"run {run} {'takes new work again' if off else f'takes no new work in {notice}'}"], yes)
+    sender.send(sender.chain.pause(run, not off))
+    typer.echo(f"run {run} {'resumed' if off else f'is paused in {notice}'}")
+
+
+@app.command()
+def defund(
+    file: File, amount: Annotated[str, typer.Argument(help="Tokens; 0 calls an earlier announcement off.")],
+    keystore: Keystore, password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Announce that part of the unspent budget is taken out; after the run's notice `murmur run collect` pays it."""
+    path = strip_at(file)
+    sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount, least=0)
+    notice = duration(sender.chain.policy(run).notice)
+    confirm("Announce?", [f"{tokens(wei)} of run {run} back no new work in {notice}"], yes)
+    sender.send(sender.chain.defund(run, wei))
+    typer.echo(f"announced; next, in {notice}: murmur run collect" if wei else "the announcement is called off")
+
+
+@app.command()
+def collect(file: File, keystore: Keystore, password_file: PasswordFile = None) -> None:
+    """Pay the owner what `murmur run defund` announced, once the notice has passed."""
+    path = strip_at(file)
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    sent = sender.send(sender.chain.collect(run))
+    typer.echo(
+        f"collected {tokens(-sent.event(Funded).amount)}; run {run} has {tokens(sender.chain.funds(run).free)} left"
+    )
+
+
+@app.command()
+def ban(
+    file: File, node: Annotated[str, typer.Argument(help="Address of the node.")], keystore: Keystore,
+    password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Bar a node from further work once the run's notice has passed; it keeps its stake and what it earned."""
+    path = strip_at(file)
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    notice = duration(sender.chain.policy(run).notice)
+    confirm("Ban?", [f"{node} works for run {run} no more in {notice}, for good"], yes)
+    sender.send(sender.chain.ban(run, node))
+    typer.echo(f"{node} is banned in {notice}")
+
+
+@app.command()
+def show(file: File, as_json: Json = False) -> None:
+    """Show the run as the chain knows it."""
+    path = strip_at(file)
+    chain, run = _chain(path), _run(path)
+    policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
+    pot = _wages(path, chain).pot(run) if "wages" in read_toml(path).get("chain", {}) else None
+    data = {
+        "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pot,
+        "paused": chain.paused(run), "validators": chain.seated_validators(run), "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
+    }  # fmt: skip
+
+    def text() -> None:
+        typer.echo(f"Run {run}: " + ("nothing published yet" if head is None else f"weights at step {head.step}"))
+        typer.echo(f"  budget  {tokens(funds.free)} free, {tokens(funds.reserved)} owed")
+        if pot is not None:
+            typer.echo(f"  pot     {tokens(pot)} to pay validators")
+        jury = f"; weights are published while there are {policy.jury}" if policy.jury else ""
+        typer.echo(f"  bench   {data['validators']} validators{jury}")
+        typer.echo(
+            f"  window  {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}"
+        )
+        typer.echo(
+            f"  seat    {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit"
+        )
+
+    emit(data, as_json, text)

@@ -1,0 +1,180 @@
+"""What every role of a run has in common: which chain and run, how it finds peers, and the connections that follow.
+
+A role knows an RPC endpoint, a contract, a run and bootnodes. Everything else is found: the policy on chain, the hub and
+relays through the DHT, the run spec at the hub (it must hash to the chain's digest).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field
+
+from protocol.chain import Chain, Sender
+from protocol.chain.index import EventIndex
+from protocol.chain.settings import ChainSettings
+from protocol.chain.transaction_log import TransactionLog
+from protocol.chain.types import Policy
+from protocol.environments.taskfile import partial_of, path_of
+from protocol.errors import (
+    ConfigError,
+    FeeTooHigh,
+    MurmurationError,
+    PreflightError,
+    ProtocolViolation,
+    RpcUnavailable,
+    Unavailable,
+)
+from protocol.folders import TASKS_VARIABLE
+from protocol.hub.client import HubClient
+from protocol.identity import Key
+from protocol.p2p import Directory, Endpoint, Host, Provider, Service
+from protocol.runspec import RunSpec, TaskFile
+from protocol.sandbox import Sandbox
+from protocol.settings import Settings
+from protocol.shardcast.client import Source
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_SPARE_BYTES = 256 << 20  # that stay free on the disk beside a task file
+
+
+class PeerSettings(Settings):
+    listen: str = "/ip4/0.0.0.0/tcp/0"
+    """libp2p listening address (multiaddr)."""
+    bootnodes: tuple[str, ...] = ()
+    """Multiaddrs, each ending in /p2p/PEERID."""
+    find_seconds: float = Field(default=60.0, gt=0)
+    """How long a look-up may take before it is an error."""
+
+
+class Connection:
+    """A role's connection to one run: chain, peers, hub. Opened with `connect`."""
+
+    def __init__(self, chain: Chain, settings: ChainSettings, peers: PeerSettings, key: Key, host: Host) -> None:
+        self.chain = chain
+        self.settings = settings
+        self.peers = peers
+        self.run = settings.run
+        self.key = key
+        self._directory = Directory(host)
+        self._hub: HubClient | None = None
+
+    @cached_property
+    def policy(self) -> Policy:
+        return self.chain.policy(self.run)
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        """The run spec, from the hub; waits for a hub for as long as a look-up may take."""
+        digest = self.chain.spec_digest(self.run)
+        return self.retry(lambda: self.hub.spec(digest), "fetching the run spec")
+
+    def sender(self, journal: TransactionLog | None = None) -> Sender:
+        """A sender for this role's key, within the limits of its settings."""
+        return Sender(self.chain, self.key, journal, self.settings.limits)
+
+    def fetch_tasks(self, sandbox: Sandbox) -> None:
+        """Brings the run's task files onto this machine; each is read in the sandbox before any role here trusts it."""
+        for file in self.spec.task_files:
+            if not path_of(file).exists():
+                self._fetch_tasks(file, sandbox)
+
+    def _fetch_tasks(self, file: TaskFile, sandbox: Sandbox) -> None:
+        arriving = partial_of(f"{file.sha256}{file.suffix}")
+        if shutil.disk_usage(arriving.parent).free < file.size + _SPARE_BYTES:
+            raise PreflightError(
+                f"no room for a task file of {file.size >> 20} MiB in {arriving.parent}",
+                hint=f"free some space, or name another folder with {TASKS_VARIABLE}",
+            )
+        log.info("fetching a task file of %d MiB", file.size >> 20)
+        try:
+            self.retry(lambda: self.hub.download_tasks(file, arriving), "fetching a task file")
+            sandbox.require_task_file(arriving)
+            os.replace(arriving, path_of(file))
+        finally:
+            for left in (arriving, arriving.with_suffix(".part")):
+                left.unlink(missing_ok=True)
+
+    def index(self, path: Path | None = None) -> EventIndex:
+        """An event index of this role's own."""
+        s = self.settings
+        return EventIndex(self.chain, first_block=s.first_block, confirmations=s.confirmations, path=path)
+
+    def service(self, role: str) -> Service:
+        return Service(self.settings.chain_id, self.chain.runs.address, self.run, role)
+
+    def announce(self, role: str, url: str) -> None:
+        self._directory.announce(self.service(role), Endpoint(role=role, run=self.run, http=url))
+
+    @property
+    def hub(self) -> HubClient:
+        """The run's hub: the provider whose PeerID is the run's trainer key."""
+        if self._hub is None:
+            found = self._trusted("hub")
+            self._hub = HubClient(found.endpoint.http, self.run, self.chain.domain, key=self.key, now=self.block_time)
+            log.info("hub found at %s", found.endpoint.http)
+        return self._hub
+
+    def forget_hub(self) -> None:
+        """Looks the hub up again at its next use: it may have moved."""
+        self._hub = None
+
+    def sources(self) -> list[Source]:
+        """Where weights can be fetched: all relays, and the trainer's origin."""
+        relays = self._directory.find(self.service("relay"), self.peers.find_seconds / 4, at_least=0)
+        return [*(Source(p.endpoint.http, name=p.address, is_relay=True) for p in relays), self.origin()]
+
+    def origin(self) -> Source:
+        """The trainer's own end of SHARDCAST."""
+        origin = self._trusted("origin")
+        return Source(origin.endpoint.http, name=origin.address, is_relay=False)
+
+    def _trusted(self, role: str) -> Provider:
+        """The provider of `role` that holds the trainer key; anybody may claim to be one."""
+        trainer = self.policy.trainer
+        return self._directory.find(self.service(role), self.peers.find_seconds, among=[trainer])[0]
+
+    def block_time(self) -> int:
+        return self.chain.block().time
+
+    def retry(self, action: Callable[[], T], doing: str) -> T:
+        """Repeats `action` while peers are unavailable, within the look-up deadline; then raises the last error."""
+        until = time.monotonic() + self.peers.find_seconds
+        while True:
+            try:
+                return action()
+            except Unavailable as error:
+                if time.monotonic() > until:
+                    raise
+                log.info("%s: %s; trying again", doing, error)
+                self.forget_hub()
+                time.sleep(min(1.0, self.settings.poll_seconds))
+
+
+@contextmanager
+def connect(
+    settings: ChainSettings, peers: PeerSettings, key: Key, *, peers_file: Path | None = None
+) -> Iterator[Connection]:
+    """Checks the chain and brings up the libp2p host. Raises WrongChain, RpcUnavailable or ConfigError."""
+    chain = settings.open()
+    if not peers.bootnodes:
+        raise ConfigError(
+            "no bootnode is configured", hint="put peers.bootnodes into the config file, or give --bootnode"
+        )
+    with Host(key, listen=peers.listen, bootnodes=peers.bootnodes, peers_file=peers_file) as host:
+        yield Connection(chain, settings, peers, key, host)
+
+
+def is_fatal(error: MurmurationError) -> bool:
+    """Whether a running role must stop for this error; peers, endpoints that fail and dear gas are waited for."""
+    return not isinstance(error, Unavailable | RpcUnavailable | FeeTooHigh | ProtocolViolation)

@@ -1,0 +1,254 @@
+"""What may be wrong between here and the contracts, checked one by one: endpoints, chain, code, run, jury, gas money.
+
+A check that cannot run, because one before it failed, is skipped and says so: it is never a pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from eth_utils import is_address, to_checksum_address
+
+from protocol.chain.client import Chain
+from protocol.chain.deploy import Deployment
+from protocol.chain.endpoints import HEAD_SECONDS, SETTLED_BLOCKS, EndpointsDisagree
+from protocol.errors import ConfigError, InsufficientFunds, MurmurationError, WrongChain
+from protocol.shell.money import duration
+
+_SUBMISSION_GAS = 80_000
+_SUBMISSIONS_LOW = 100
+"""Gas money for fewer than this many submissions is worth a warning."""
+
+
+class Health(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    health: Health
+    detail: str
+    hint: str = ""
+    """What to do next."""
+    exit_code: int = 0
+
+
+_Answer = str | tuple[str, str]
+"""What is well; or a warning and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is examined. Without a contract or addresses file only the endpoints are."""
+
+    endpoints: Sequence[str]
+    chain_id: int
+    is_public: bool
+    contract: str | None = None
+    deployment: Deployment | None = None
+    run: int | None = None
+    address: str | None = None
+    """Whose gas money is looked at."""
+    timeout: float = 10.0
+
+
+def examine(subject: Subject) -> Iterator[Check]:
+    """Runs the checks, in order, and tells of each as it ends."""
+    alive: list[Chain] = []
+    for url in subject.endpoints:
+        chain = Chain(url, None, timeout=subject.timeout)
+        check = _ran(f"endpoint {url}", _endpoint, chain, subject)
+        yield check
+        if check.health != Health.FAILED:
+            alive.append(chain)
+    rest = _rest(subject)
+    if not alive:
+        yield from _skipped(rest, "no endpoint can be used")
+        return
+    yield _ran("head", _head, alive, subject)
+    if len(subject.endpoints) > 1:
+        check = _ran("endpoints agree", _agree, alive)
+        yield check
+        if check.health == Health.FAILED:
+            yield from _skipped(rest[2:], "nobody knows whom to believe")
+            return
+    chain = Chain([one.rpc for one in alive], _runs(subject), timeout=subject.timeout)
+    yield from _contracts(chain, subject)
+    if subject.address is not None:
+        yield _ran("gas money", _gas_money, chain, subject.address)
+
+
+def _rest(subject: Subject) -> list[str]:
+    """The checks after those of the endpoints."""
+    names = ["head"]
+    names += ["endpoints agree"] * (len(subject.endpoints) > 1)
+    names += _contract_checks(subject)
+    return names + ["gas money"] * (subject.address is not None)
+
+
+def _contract_checks(subject: Subject) -> list[str]:
+    if _runs(subject) is None:
+        return []
+    names = ["code of Runs", "code of Bonds", "code of Court"]
+    names += ["code of Wages", "addresses file"] * (subject.deployment is not None)
+    return names + ["run", "jury"] * (subject.run is not None)
+
+
+def _runs(subject: Subject) -> str | None:
+    return subject.deployment.runs if subject.deployment else subject.contract
+
+
+def _contracts(chain: Chain, subject: Subject) -> Iterator[Check]:
+    """What needs the contracts; the first broken one ends it, for it is the one that names the others."""
+    left = _contract_checks(subject)
+    for name in list(left):
+        check = _ran(name, _CHECKS[name], chain, subject)
+        yield check
+        left.remove(name)
+        if check.health == Health.FAILED and name in ("code of Runs", "code of Bonds", "code of Court", "run"):
+            yield from _skipped(left, f"{name} comes first")
+            return
+
+
+def _skipped(names: Sequence[str], why: str) -> Iterator[Check]:
+    for name in names:
+        yield Check(name, Health.SKIPPED, f"not checked: {why}")
+
+
+def _ran(name: str, check: Callable[..., _Answer], *arguments: object) -> Check:
+    try:
+        answer = check(*arguments)
+    except MurmurationError as error:
+        return Check(name, Health.FAILED, str(error), error.hint, error.exit_code)
+    if isinstance(answer, str):
+        return Check(name, Health.OK, answer)
+    detail, hint = answer
+    return Check(name, Health.WARNING, detail, hint)
+
+
+# ---- the checks: each returns an answer or raises what is wrong --------------------------------------------------------
+
+
+def _endpoint(chain: Chain, subject: Subject) -> _Answer:
+    started = time.monotonic()
+    if chain.chain_id != subject.chain_id:
+        raise WrongChain(
+            f"is of chain {chain.chain_id}, not {subject.chain_id}",
+            hint="give another --rpc, or the --network it belongs to",
+        )
+    return f"answers, chain {chain.chain_id}, {1000 * (time.monotonic() - started):.0f} ms"
+
+
+def _head(chains: Sequence[Chain], subject: Subject) -> _Answer:
+    blocks = {chain.rpc: chain.block() for chain in chains}
+    number, newest = max((block.number, block.time) for block in blocks.values())
+    if not subject.is_public:
+        return f"block {number}; the clock of a development chain may be anywhere"
+    late = {url: time.time() - block.time for url, block in blocks.items() if time.time() - block.time > HEAD_SECONDS}
+    if late:
+        told = ", ".join(f"{url} is {duration(int(age))} behind" for url, age in late.items())
+        return told, "use another endpoint; if all are late, check this machine's clock, or the chain stands still"
+    return f"block {number}, {max(0, int(time.time() - newest))} s old"
+
+
+def _agree(chains: Sequence[Chain]) -> _Answer:
+    if len(chains) < 2:
+        return "only one endpoint can be used: nothing to compare", "repair the others, or add one with --rpc"
+    depth = max(0, min(chain.block_number() for chain in chains) - SETTLED_BLOCKS)
+    hashes = {chain.rpc: chain.block_hash(depth) or b"" for chain in chains}
+    if len(set(hashes.values())) > 1:
+        told = ", ".join(f"{url} says 0x{found.hex()[:12]}…" for url, found in hashes.items())
+        raise EndpointsDisagree(
+            f"they hold different blocks at {depth}: {told}", hint="one of them lies or is on another fork; remove it"
+        )
+    return f"the same block {depth}"
+
+
+def _code_of_runs(chain: Chain, subject: Subject) -> _Answer:
+    chain.check_code("Runs", chain.runs.address)
+    return f"{chain.runs.address} as shipped"
+
+
+def _code_of_bonds(chain: Chain, subject: Subject) -> _Answer:
+    chain.check_code("Bonds", chain.bonds.address)
+    return f"{chain.bonds.address} as shipped"
+
+
+def _code_of_court(chain: Chain, subject: Subject) -> _Answer:
+    chain.check_code("Court", chain.court.address)
+    return f"{chain.court.address} as shipped"
+
+
+def _code_of_wages(chain: Chain, subject: Subject) -> _Answer:
+    assert subject.deployment is not None
+    chain.check_code("Wages", subject.deployment.wages)
+    return f"{subject.deployment.wages} as shipped"
+
+
+def _addresses(chain: Chain, subject: Subject) -> _Answer:
+    """That the file names the contracts Runs knows: the code alone could be another deployment's."""
+    assert subject.deployment is not None
+    on_chain = {
+        "bonds": chain.bonds.address, "court": chain.court.address, "token": chain.token.address,
+        "runs of Wages": chain.runs_of_wages(subject.deployment.wages),
+    }  # fmt: skip
+    told = subject.deployment
+    named = {"bonds": told.bonds, "court": told.court, "token": told.token, "runs of Wages": told.runs}
+    wrong = [f"{name} is {on_chain[name]}, not {named[name]}" for name in named if on_chain[name] != named[name]]
+    if wrong:
+        raise WrongChain("; ".join(wrong), hint="the file was changed, or mixes deployments; get it anew")
+    return "names what belongs together"
+
+
+def _run(chain: Chain, subject: Subject) -> _Answer:
+    assert subject.run is not None
+    policy = chain.policy(subject.run)
+    head = chain.head(subject.run)
+    if chain.paused(subject.run):
+        return "paused", "ask its owner, or wait"
+    if not chain.available(subject.run):
+        return "no budget for submissions is left", "its owner can add to it with `murmur run fund`"
+    published = "nothing published yet" if head is None else f"head step {head.step}"
+    return f"{published}, owner {policy.owner}"
+
+
+def _jury(chain: Chain, subject: Subject) -> _Answer:
+    assert subject.run is not None
+    needed, seated = chain.policy(subject.run).jury, chain.seated_validators(subject.run)
+    if seated < needed:
+        raise ConfigError(
+            f"{seated} validators are seated and {needed} make a jury: nothing can be published",
+            hint="approve more with `murmur run approve`; each then runs `murmur validator enlist`",
+        )
+    return (
+        f"{seated} validators are seated, {needed} make a jury"
+        if needed
+        else "verdicts cannot be appealed: none needed"
+    )
+
+
+def _gas_money(chain: Chain, address: str) -> _Answer:
+    if not is_address(address):
+        raise ConfigError(f"{address!r} is no address", hint="give --address 0x…")
+    has, price = chain.balance(address), chain.gas_price()
+    enough = has // max(1, price * _SUBMISSION_GAS)
+    told = f"{to_checksum_address(address)} has {has / 1e18:.6f} ETH"
+    hint = f"send some ETH to {to_checksum_address(address)} on this chain"
+    if not enough:
+        raise InsufficientFunds(f"{told}, which pays for no submission", hint=hint)
+    if enough < _SUBMISSIONS_LOW:
+        return f"{told}, about {enough} submissions", hint
+    return told
+
+
+_CHECKS = {
+    "code of Runs": _code_of_runs, "code of Bonds": _code_of_bonds, "code of Court": _code_of_court,
+    "code of Wages": _code_of_wages, "addresses file": _addresses, "run": _run, "jury": _jury,
+}  # fmt: skip

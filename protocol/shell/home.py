@@ -1,0 +1,150 @@
+"""A role's home folder: its config file, its keystores, its data, and the lock that keeps a second process out.
+
+<home>/<role>.toml        settings (protocol/settings.py)      <home>/keys/<name>.json   keystores, 0600
+<home>/data/              databases, weights, rollouts          <home>/<role>.lock        held while the role runs
+<home>/status.json        what the running role does, for `status`
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_data_path
+
+from protocol.errors import ConfigError, LockHeld, PreflightError
+from protocol.identity import Key, load_keystore, read_password, save_keystore
+
+PASSWORD_VARIABLE = "MURMUR_PASSWORD"  # noqa: S105  the name of a variable, not a password
+
+
+def default_home(role: str) -> Path:
+    return user_data_path("murmuration") / role
+
+
+class Home:
+    def __init__(self, path: Path, role: str) -> None:
+        self.path = path
+        self.role = role
+
+    @property
+    def config(self) -> Path:
+        return self.path / f"{self.role}.toml"
+
+    @property
+    def data(self) -> Path:
+        folder = self.path / "data"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def keystore(self, name: str) -> Path:
+        return self.path / "keys" / f"{name}.json"
+
+    def require_config(self) -> Path:
+        if not self.config.exists():
+            raise ConfigError(
+                f"{self.config} does not exist", hint=f"create it with `{_init(self.role)} --home {self.path}`"
+            )
+        return self.config
+
+    def require_new(self) -> None:
+        """Raises ConfigError when this home was initialised before."""
+        if self.config.exists():
+            raise ConfigError(f"{self.config} exists; nothing was changed", hint="use it, or give another --home")
+
+    def new_key(self, name: str, *, chain_id: int, password_file: Path | None) -> Key:
+        """A new key; one that an interrupted `init` left behind, before it wrote the settings, is taken up again."""
+        if self.keystore(name).exists():
+            return self.open_key(name, password_file)
+        return self.create_key(name, chain_id=chain_id, password_file=password_file)
+
+    def create_key(self, name: str, *, chain_id: int, password_file: Path | None) -> Key:
+        """A new key in a new keystore; an existing one is never touched."""
+        path = self.keystore(name)
+        if path.exists():
+            raise ConfigError(f"{path} exists; a key is never overwritten", hint="use it, or give another --home")
+        password = read_password(
+            file=password_file, variable=PASSWORD_VARIABLE, what=f"the new {name} key", confirm=True
+        )
+        key = Key.generate()
+        save_keystore(key, path, password, chain_id=chain_id)
+        return key
+
+    def open_key(self, name: str, password_file: Path | None, path: Path | None = None) -> Key:
+        """Opens a keystore; `path` overrides where it lies."""
+        path = path or self.keystore(name)
+        if not path.exists():
+            raise ConfigError(f"there is no {name} key at {path}", hint=f"create it with `{_init(self.role)}`")
+        return load_keystore(
+            path, read_password(file=password_file, variable=PASSWORD_VARIABLE, what=f"the {name} key")
+        )
+
+    def address(self, name: str) -> str:
+        """The address of a keystore, without its password."""
+        from eth_utils import to_checksum_address
+
+        try:
+            return to_checksum_address(json.loads(self.keystore(name).read_text())["address"])
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"cannot read the {name} key's address: {error}", hint=f"create it with `{_init(self.role)}`"
+            ) from error
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Held while the role runs. Raises LockHeld when another process holds it."""
+        with locked(self.path / f"{self.role}.lock", self.path):
+            yield
+
+    def write_status(self, **values: Any) -> None:
+        """Says what the role does; readers see the old or the new status, never half of one."""
+        write_json(self.path / "status.json", {"pid": os.getpid(), "at": time.time(), **values})
+
+    def read_status(self) -> dict[str, Any] | None:
+        return read_json(self.path / "status.json")
+
+
+@contextmanager
+def locked(file: Path, what: Path, hint: str | None = None) -> Iterator[None]:
+    """Holds `file` as the lock of `what`. Raises LockHeld, which names the process that holds it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a+") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            held.seek(0)
+            raise LockHeld(f"{what} is in use by process {held.read().strip() or '?'}", hint=hint) from None
+        held.truncate(0)
+        held.write(str(os.getpid()))
+        held.flush()
+        yield
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replaces a JSON file atomically."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_text(json.dumps(value))
+        os.replace(temporary, path)
+    except OSError as error:
+        raise PreflightError(
+            f"cannot write {path}: {error.strerror}", hint="free some space or check the folder's rights"
+        ) from error
+
+
+def read_json(path: Path) -> Any:
+    """The file's value; None when it is not there or not whole."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _init(role: str) -> str:
+    return "node init" if role == "node" else f"murmur {role} init"

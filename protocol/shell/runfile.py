@@ -1,0 +1,237 @@
+"""run.toml, a researcher's one file for a run, and what is made of it.
+
+    [chain], [peers]  as for every role          [policy]    goes on chain, for good (contracts/src/Runs.sol, Policy)
+    [spec]            what all must agree on      [trainer], [hub]   the researcher's own business (trainer/config.py)
+
+Digests may be left out of [spec]: `complete` computes them from the model folder, the calibration and the environments,
+and the result is kept beside run.toml as spec.json, in the canonical form whose SHA-256 goes on chain.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from protocol import calibration, runspec
+from protocol.calibration import Calibration
+from protocol.canonical import decode
+from protocol.chain.settings import ClientSettings
+from protocol.chain.types import Policy
+from protocol.complaints import complaints
+from protocol.constants import SPEC_BYTES_MAX
+from protocol.environments import selection, taskfile
+from protocol.environments.reasoning import AUDITED_VERSION
+from protocol.environments.tasks import head_digest
+from protocol.errors import ConfigError, MurmurationError
+from protocol.runspec import EnvironmentSpec, RunSpec, SamplingSpec
+from protocol.settings import Settings, read_toml
+from protocol.shell.money import parse_tokens
+
+log = logging.getLogger(__name__)
+
+SPEC_FILE = "spec.json"
+_FILE_DEFAULTS: dict[str, Any] = {
+    "package": "parquet", "version": "1", "head": "0" * 64, "seed": 0, "held_out_seed": 0, "exact": True,
+}  # fmt: skip
+
+
+class PolicyTable(Settings):
+    """[policy] of run.toml. Times in seconds; amounts in tokens, as text."""
+
+    trainer: str
+    gate: str = "0x" + "0" * 40
+    """Key that invites nodes; zero: anyone with stake may join."""
+    window: int = Field(default=86_400, ge=5)
+    appeal: int = Field(default=43_200, ge=0)
+    vote: int = Field(default=43_200, ge=0)
+    grace: int = Field(default=120, ge=1)
+    notice: int = Field(default=600, ge=1)
+    """From the owner's announcement (pause, defund, ban) to its effect; at least grace."""
+    max_units: int = Field(ge=1, lt=2**32)
+    max_per_step: int = Field(ge=1, lt=2**16)
+    finder_bps: int = Field(default=2000, ge=0, le=5000)
+    quorum: int = Field(default=2, ge=0, lt=256)
+    co_signers: int = Field(default=1, ge=0, le=1)
+    leverage: int = Field(default=10, ge=1, lt=2**16)
+    """A seat's reward at risk of a verdict may be this many times its locked stake."""
+    strikes: int = Field(default=10, ge=1, lt=256)
+    """Rejected or skipped submissions within one window that suspend a seat."""
+    node_stake: str
+    validator_stake: str
+    penalty: str
+    bond: str
+    fee: str = "0"
+    """From the seat to the challenger, for each strike."""
+    reward: str
+    """Per unit, that is per completion token."""
+
+    def policy(self, owner: str) -> Policy:
+        amounts = {
+            name: parse_tokens(getattr(self, name), least=0)
+            for name in ("node_stake", "validator_stake", "penalty", "bond", "fee", "reward")
+        }
+        return Policy(owner=owner, **{**self.model_dump(), **amounts})  # type: ignore[arg-type]
+
+
+def client(file: Path) -> tuple[ClientSettings, int | None]:
+    """How the run's chain is reached, and its id where [chain] says it; readable before the run has a number."""
+    table = _table(file, "chain")
+    if "rpc" not in table or "contract" not in table:
+        raise ConfigError(f"{file} needs chain.rpc and chain.contract")
+    try:
+        settings = ClientSettings.model_validate({k: v for k, v in table.items() if k in ClientSettings.model_fields})
+    except ValidationError as error:
+        lines = complaints(error, ClientSettings, within="chain")
+        raise ConfigError(f"{file} has a wrong [chain]:\n{lines}") from None
+    return settings, table.get("chain_id")
+
+
+def read_policy(file: Path) -> PolicyTable:
+    table = _table(file, "policy")
+    try:
+        return PolicyTable.model_validate(table)
+    except ValidationError as error:
+        lines = complaints(error, PolicyTable, within="policy")
+        raise ConfigError(f"{file} has a wrong policy:\n{lines}") from None
+
+
+def complete(file: Path, model: Path) -> RunSpec:
+    """The run spec of `file`, with the digests that it leaves out filled in."""
+    table = copy.deepcopy(_table(file, "spec"))
+    section = _section(table, "model", "spec")
+    for key, name in (("config", "config.json"), ("tokenizer", "tokenizer.json")):
+        section.setdefault(key, _digest_of(model / name))
+    verification = _section(table, "verification", "spec")
+    if len(str(verification.get("calibration", ""))) != 64:
+        if not isinstance(verification.get("calibration"), str):
+            raise ConfigError("spec.verification.calibration is not set", hint="name a shipped calibration or a file")
+        found = calibration.load(verification["calibration"], file.parent)
+        _require_covered(verification["calibration"], found, section)
+        verification["calibration"] = found.digest
+        verification.setdefault("computation", found.computation)
+        verification.setdefault("sampling", found.sampling)
+        verification.setdefault("calibrated", found.hardware)
+    table["environments"] = [e.model_dump() for e in environments(file)]
+    return runspec.from_table(table)
+
+
+def _require_covered(name: str, found: Calibration, model: dict[str, Any]) -> None:
+    """Raises ConfigError where a calibration cannot be the run's: rounding decides what honest work looks like.
+
+    Of a model it did not measure it may still tell something, an earlier size of the same family for one: that is a warning.
+    """
+    dtype = model.get("compute_dtype", found.compute_dtype)
+    if dtype != found.compute_dtype:
+        raise ConfigError(
+            f"the run computes in {dtype}, and the calibration {name!r} was measured in {found.compute_dtype}",
+            hint=f"make one with `murmur validator calibrate --dtype {dtype}`",
+        )
+    if found.models and model["config"] not in [covered.config for covered in found.models]:
+        covered = ", ".join(covered.name for covered in found.models)
+        log.warning(
+            "the calibration %r measured %s, and the run's model is none of them: honest work of it may look different",
+            name,
+            covered,
+        )
+
+
+def environments(file: Path) -> list[EnvironmentSpec]:
+    """The environments of `file`, completed; for whoever needs the tasks before there is a model."""
+    listed = _table(file, "spec").get("environments", [])
+    if not isinstance(listed, list) or not all(isinstance(table, dict) for table in listed):
+        raise ConfigError(
+            f"spec.environments of {file} is no list of tables", hint="write each as [[spec.environments]]"
+        )
+    return [_environment(table, number, file.resolve().parent) for number, table in enumerate(listed)]
+
+
+def _environment(table: dict[str, Any], number: int, beside: Path) -> EnvironmentSpec:
+    defaults = {"package": "reasoning-gym", "version": AUDITED_VERSION, "head": "0" * 64}
+    paths: dict[str, Any] = {}
+    if table.get("package") == "parquet":
+        defaults = _FILE_DEFAULTS
+        paths["files"] = _task_files(table.get("files"), beside)
+    if isinstance(table.get("kept"), str):
+        paths["kept"] = None
+    try:
+        spec = EnvironmentSpec.model_validate({**defaults, **table, **paths})
+    except ValidationError as error:
+        lines = complaints(error, EnvironmentSpec, within=f"spec.environments.{number}")
+        raise ConfigError(f"the run spec is wrong:\n{lines}") from None
+    if "kept" in paths:
+        spec = spec.model_copy(update={"kept": selection.add(beside / table["kept"], spec)})
+    return spec if "head" in table else spec.model_copy(update={"head": head_digest(spec)})
+
+
+def _task_files(listed: Any, beside: Path) -> Any:
+    """Digests and rows of the files that a table names by path; each is taken into the machine's task folder."""
+    if not isinstance(listed, list):
+        return listed
+    return [taskfile.add(beside / one).model_dump() if isinstance(one, str) else one for one in listed]
+
+
+def sampling(file: Path) -> SamplingSpec:
+    """[spec.sampling] of `file`, for whoever needs it before there is a model."""
+    try:
+        return SamplingSpec.model_validate(_table(file, "spec").get("sampling", {}))
+    except ValidationError as error:
+        lines = complaints(error, SamplingSpec, within="spec.sampling")
+        raise ConfigError(f"the run spec is wrong:\n{lines}") from None
+
+
+def write_spec(file: Path, spec: RunSpec) -> Path:
+    """Keeps the canonical spec beside run.toml; one that was created before is never changed under a run."""
+    path = file.parent / SPEC_FILE
+    if path.exists() and path.read_bytes() != spec.canonical():
+        raise ConfigError(
+            f"{path} holds another spec", hint="a run's spec never changes; move the file away for a new run"
+        )
+    path.write_bytes(spec.canonical())
+    return path
+
+
+def read_spec(file: Path) -> RunSpec:
+    """The spec that `murmur run create` left beside run.toml."""
+    path = file.parent / SPEC_FILE
+    try:
+        data = path.read_bytes()
+        return runspec.from_table(decode(data, cap=SPEC_BYTES_MAX, what=str(path)))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="murmur run create writes it") from error
+    except MurmurationError as error:
+        raise ConfigError(str(error)) from error
+
+
+def model_folder(file: Path) -> Path:
+    """Folder of the policy before training, trainer.model; readable before the run has a chain."""
+    return file.resolve().parent / str(_section(read_toml(file), "trainer").get("model", "policy"))
+
+
+def _table(file: Path, name: str) -> dict[str, Any]:
+    table = read_toml(file).get(name)
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file} has no [{name}] table")
+    return table
+
+
+def _section(table: dict[str, Any], name: str, within: str = "") -> dict[str, Any]:
+    """The table called `name` in another one, which may leave it out."""
+    section = table.setdefault(name, {})
+    if not isinstance(section, dict):
+        path = f"{within}.{name}" if within else name
+        raise ConfigError(f"{path} is {section!r} instead of a table", hint=f"write it as [{path}]")
+    return section
+
+
+def _digest_of(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}", hint="trainer.model must name the policy's folder"
+        ) from error

@@ -1,0 +1,46 @@
+"""Text to tokens and back, from a run's tokenizer.json alone (the Rust `tokenizers` package; no torch, no templates in code).
+
+The prompt a problem becomes is fixed by the run spec: its template, the problem's text and, where the hardware class has
+length budgets, the sentence that announces one (arXiv 2505.07291, section 3.1.2).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import tokenizers
+
+from protocol.errors import Malformed
+from protocol.runspec import RunSpec
+
+BUDGET_SENTENCE = " Think for {budget} tokens before giving a response."
+
+
+class Tokenizer:
+    """The tokenizer.json and config.json of one model folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises Malformed when either file is broken. Whoever calls has checked their digests against the run spec."""
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            config = json.loads((folder / "config.json").read_bytes())
+            ends = config["eos_token_id"]
+            self.vocabulary = int(config["vocab_size"])
+            self.end_tokens = frozenset(ends if isinstance(ends, list) else [int(ends)])
+        except Exception as error:
+            raise Malformed(f"model folder {folder} cannot be used: {error}") from error
+
+    def prompt(self, spec: RunSpec, text: str, budget: int) -> list[int]:
+        """Token ids of a problem's prompt; `budget` 0 announces none."""
+        asked = text + BUDGET_SENTENCE.format(budget=budget) if budget else text
+        return self.encode(spec.sampling.prompt_template.replace("{prompt}", asked))
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def answer(self, completion: list[int]) -> str | None:
+        """Text of a completion without its end token; None when it never ended."""
+        if not completion or completion[-1] not in self.end_tokens:
+            return None
+        return self._tokenizer.decode(completion[:-1], skip_special_tokens=True)

@@ -1,0 +1,152 @@
+"""A run small enough for tests: a spec, a tiny policy made on the spot, and honest rollout files with the means to tamper.
+
+Nothing here touches a chain or a network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from node.contributor.generation import Made, Place, make
+from node.engine import TorchEngine
+from node.engine.proofs import bits
+from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
+from protocol import rollout, sampling, toploc
+from protocol.environments import TaskSet
+from protocol.identity import Key
+from protocol.rollout import RolloutFile, Sample
+from protocol.runspec import RunSpec
+from protocol.sandbox import Sandbox
+from protocol.settings import write_toml
+from protocol.shell import runfile
+from protocol.signing import Domain
+from protocol.tokenizer import Tokenizer
+
+BEACON = bytes.fromhex("be" * 32)
+CONTRACT = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
+
+
+def run_tables() -> dict[str, Any]:
+    """[spec] and [trainer] of a run.toml: two tasks, two groups of four samples, completions long enough for two proofs."""
+    environment = {
+        "seed": 1_000_000_000, "size": 1_000_000, "exact": True, "held_out_seed": 77_000_000, "held_out_size": 20,
+    }  # fmt: skip
+    return {
+        "spec": {
+            "name": "test",
+            "max_lag": 2,
+            "upload_grace_seconds": 60,
+            "file_bytes_max": 1 << 20,
+            "sampling": {"group_size": 4, "groups_per_submission": 2, "temperature": "1", "max_new_tokens": 40},
+            "reward": {"alpha": "0.001", "budgets": {"1": [10, 20]}},
+            "verification": {"validators_needed": 1, "calibration": "tiny-qwen3-float32-cpu"},
+            "model": {"compute_dtype": "float32"},
+            "environments": [
+                {"dataset": "rotate_matrix", "config": {"min_n": 2, "max_n": 2}, **environment},
+                {"dataset": "spiral_matrix", "config": {"min_n": 2, "max_n": 2}, **environment},
+            ],
+        },
+        "trainer": {"model": "policy", "steps": 1},
+    }
+
+
+@dataclass
+class TinyRun:
+    """Everything a worker or validator has in hand, without chain and network."""
+
+    folder: Path
+    model: Path
+    spec: RunSpec
+    context: RunContext
+    engine: TorchEngine
+    tokenizer: Tokenizer
+    node: Key
+
+    @classmethod
+    def create(
+        cls, folder: Path, make_policy: Callable[..., Any], tables: dict[str, Any] | None = None, *, target: float = 0.0
+    ) -> TinyRun:
+        """`tables` in place of `run_tables()`; `target` is the score that the policy's warm-up ends at."""
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "run.toml"
+        write_toml(file, tables or run_tables(), "A run for tests.")
+        make_policy(file, folder / "policy", target=target, seed=0)
+        spec = runfile.complete(file, folder / "policy")
+        tasks = TaskSet(spec.environments)
+        context = RunContext(spec, Domain(31337, CONTRACT), 1, tasks, Sandbox(spec))  # type: ignore[arg-type]
+        engine = TorchEngine("float32")
+        engine.load(folder / "policy")
+        return cls(folder, folder / "policy", spec, context, engine, Tokenizer(folder / "policy"), Key.generate())
+
+    def honest(self, step: int = 0, sequence: int = 0, hardware: int = 0) -> Made:
+        """An honest submission on disk."""
+        place = Place(self.node.address, step, sequence, BEACON, hardware)
+        return make(self.context, self.engine, self.tokenizer, place, self.folder / "rollouts")
+
+    def candidate(self, made: Made, path: Path | None = None, share: float = 1.0, **changes: Any) -> Candidate:
+        """A validator's view of a submission; `changes` are to what the chain says of it."""
+        commitment = replace(made.commitment(), **changes)
+        return Candidate(
+            self.context, commitment, path or made.path, self.engine, self.tokenizer, PrefillPlan(share, b"secret")
+        )
+
+    def read(self, made: Made) -> RolloutFile:
+        return self.context.sandbox.read(made.path).file
+
+    def rewrite(self, made: Made, file: RolloutFile, **changes: Any) -> Candidate:
+        """A validator's view of another file of the same place, properly committed to."""
+        path = self.folder / "tampered.parquet"
+        rollout.write(file, path)
+        return self.committed(made, path, units=file.units, **changes)
+
+    def committed(self, made: Made, path: Path, **changes: Any) -> Candidate:
+        """A validator's view of the bytes at `path`, properly committed to."""
+        root = hashlib.sha256(path.read_bytes()).digest()
+        final = path.with_name(f"{root.hex()}.parquet")
+        path.replace(final)
+        changes = {"ref": replace(made.ref, root=root), **changes}
+        return self.candidate(made, final, **changes)
+
+    # ---- tampering: what a careful cheat would make consistent again ---------------------------------------------------
+
+    def consistent(self, candidate_of: Candidate, sample: Sample, *, prove: bool = True) -> Sample:
+        """Recomputes proofs, logprobs and rewards of a sample whose tokens were changed."""
+        hidden = self.engine.prefill([(sample.prompt.tolist(), sample.completion.tolist())])[0]
+        scores = sampling.score(
+            self.engine.logits(hidden), sample.completion, key=candidate_of.key(sample), temperature=1.0
+        )
+        answer = self.tokenizer.answer(sample.completion.tolist())
+        task_reward = self.context.sandbox.score([(sample.problem, answer)])[0]
+        return replace(
+            sample,
+            logprobs=scores.logprobs.astype(np.float32),
+            proofs=tuple(toploc.prove([bits(hidden)])[0]) if prove else sample.proofs,
+            task_reward=task_reward,
+            reward=task_reward - sample.length_penalty,
+        )
+
+
+def with_sample(file: RolloutFile, row: int, sample: Sample) -> RolloutFile:
+    samples = list(file.samples)
+    samples[row] = sample
+    return RolloutFile(file.header, tuple(samples))
+
+
+def longest(file: RolloutFile, at_least: int = 2) -> int:
+    """The row with the longest completion."""
+    row = max(range(len(file.samples)), key=lambda r: len(file.samples[r].completion))
+    assert len(file.samples[row].completion) >= at_least
+    return row
+
+
+def tokens_of(values: Sequence[int]) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+__all__ = ["BEACON", "Commitment", "TinyRun", "longest", "run_tables", "tokens_of", "with_sample"]

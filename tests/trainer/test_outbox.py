@@ -1,0 +1,68 @@
+"""The outbox: versions appear whole, never change, and go when they are told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from node.engine import TorchEngine
+from protocol.model_files import FILES
+from tests.trainer import small
+from trainer.hub.outbox import Outbox
+from trainer.learning.learner import Learner
+from trainer.learning.snapshot import snapshot
+
+
+@pytest.fixture
+def outbox(tmp_path: Path, model: Path) -> Outbox:
+    return Outbox(tmp_path / "outgoing", model)
+
+
+def test_a_version_is_what_nodes_load(outbox: Outbox, new_learner: Callable[..., Learner], model: Path) -> None:
+    learner = new_learner()
+    folder = outbox.write(snapshot(learner.model), 3)
+    assert {path.name for path in folder.iterdir()} == set(FILES)
+    assert (folder / "config.json").read_bytes() == (model / "config.json").read_bytes()
+    TorchEngine("float32").load(folder)
+    for name, tensor in small.stored(folder).items():
+        assert tensor.dtype == torch.bfloat16
+        assert torch.equal(tensor, learner.model.state_dict()[name].to(torch.bfloat16))
+
+
+def test_a_version_never_changes_once_it_is_there(outbox: Outbox, new_learner: Callable[..., Learner]) -> None:
+    learner = new_learner()
+    first = (outbox.write(snapshot(learner.model), 0) / "model.safetensors").read_bytes()
+    learner.learn(small.groups(2), 0)
+    assert (outbox.write(snapshot(learner.model), 0) / "model.safetensors").read_bytes() == first
+    assert (outbox.write(snapshot(learner.model), 1) / "model.safetensors").read_bytes() != first
+
+
+def test_only_whole_versions_wait_and_in_order(outbox: Outbox, new_learner: Callable[..., Learner]) -> None:
+    learner = new_learner()
+    for step in (9, 10, 8):
+        outbox.write(snapshot(learner.model), step)
+    (outbox.folder / ".writing-11").mkdir()
+    (outbox.folder / "notes").mkdir()
+    assert outbox.waiting() == [8, 9, 10]
+
+
+def test_old_versions_are_forgotten(outbox: Outbox, new_learner: Callable[..., Learner]) -> None:
+    learner = new_learner()
+    for step in range(4):
+        outbox.write(snapshot(learner.model), step)
+    outbox.remove_before(2)
+    assert outbox.waiting() == [2, 3]
+
+
+def test_what_a_killed_trainer_half_wrote_is_swept_by_the_next_version(
+    outbox: Outbox, new_learner: Callable[..., Learner]
+) -> None:
+    """Of another step, too: after a crash the step numbers may go on elsewhere."""
+    left = outbox.folder / ".writing-11"
+    left.mkdir()
+    (left / "model.safetensors").write_text("half")
+    outbox.write(snapshot(new_learner().model), 19)
+    assert [path.name for path in outbox.folder.iterdir()] == ["19"]

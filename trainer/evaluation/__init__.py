@@ -1,0 +1,1 @@
+"""How good a policy is: evaluate.py on held-out problems, comparison.py of two policies, filter.py of training problems."""

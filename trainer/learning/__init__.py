@@ -1,0 +1,10 @@
+"""What an optimizer step computes. Knows neither the loop nor the hub.
+
+learner.py     model, optimizer, steps        loss.py        the losses (their names: trainer/recipes.py)
+advantage.py   rewards → advantages           logprobs.py    log-probabilities, in chunks
+packing.py     samples → rows                 attention.py   masks of packed rows
+scorer.py      the model, called in one place kernels.py     quicker layers
+ranks.py       processes that train together  tensors.py     named tensors on disk, by shards
+checkpoint.py  what a resumed run needs       randomness.py  torch's own random numbers
+snapshot.py    a bf16 copy, to be published
+"""

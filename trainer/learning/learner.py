@@ -1,0 +1,333 @@
+"""The learner: fp32 master weights, the optimizer, and one step of GRPO on a batch of rollouts.
+
+Knows nothing of chain, hub or files; train.py feeds it. A step is `optimizer_steps` optimizer steps on shares of the batch.
+Old logprobs are computed at its beginning, and only for shares that later weights will see. An optimizer step whose loss or
+gradient is not finite is left out, and the rollouts to blame are named.
+
+Several ranks (ranks.py) each call every method, in the same order and with the same batch; each computes its own rows, and
+what they sum up to is the same for any number of them but for rounding.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from node.engine.weights import build_model, load_weights, stored_tensors
+from protocol.errors import IntegrityError
+from trainer.config import TrainSettings
+from trainer.learning import loss, tensors
+from trainer.learning.kernels import compile_layers, use_liger
+from trainer.learning.logprobs import require_plain_head
+from trainer.learning.packing import PackedRows, TrainingSample, pack
+from trainer.learning.ranks import Ranks, deal, gathered, is_finite
+from trainer.learning.scorer import Scorer
+from trainer.recipes import RECIPES
+
+log = logging.getLogger("trainer")
+
+MODEL, _OPTIMIZER = "model/", "optimizer/"
+"""What the names of a checkpoint's tensors begin with."""
+_NAMED = 8  # rollouts to blame that a message lists
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """Means over the completion tokens learnt from, but for `gradient_norm` (its largest), `tokens` and `skipped`.
+
+    All are finite: optimizer steps that were left out count in `skipped` and `blamed` only.
+    """
+
+    loss: float
+    """Of the policy alone, without KL and entropy, aggregated as the loss prescribes; mean over optimizer steps."""
+    entropy: float
+    clipped: float
+    """Share of tokens without a gradient because their ratio was clipped."""
+    clipped_positive: float
+    clipped_negative: float
+    """The same by the advantage's sign."""
+    log_ratio: float
+    """Mean absolute log-ratio of new to old logprobs."""
+    behaviour_gap: float
+    """Mean absolute difference of old and claimed logprobs: age of the weights, and engine against trainer. 0 where unknown."""
+    kl: float
+    """Estimated divergence from the reference; 0 where its weight is."""
+    gradient_norm: float
+    tokens: int
+    skipped: int
+    """Optimizer steps left out because their loss or gradient was not finite."""
+    blamed: tuple[str, ...] = ()
+    """Names of the rollouts that have no finite gradient all by themselves."""
+
+
+@dataclass
+class _Sums:
+    """Over tokens, but for `loss`, which is over optimizer steps."""
+
+    loss: float = 0.0
+    entropy: float = 0.0
+    clipped_positive: float = 0.0
+    clipped_negative: float = 0.0
+    log_ratio: float = 0.0
+    behaviour_gap: float = 0.0
+    kl: float = 0.0
+
+    def add(self, other: _Sums) -> None:
+        for name in (field.name for field in fields(self)):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def finite(self) -> bool:
+        return all(math.isfinite(getattr(self, field.name)) for field in fields(self))
+
+
+@dataclass(frozen=True)
+class Share:
+    """Rows that go through the model together, and what was computed of them at the beginning of the step, [N] each.
+
+    `old` is None where the logprobs of the optimizer step itself are the old ones: nothing has been updated before it.
+    """
+
+    rows: PackedRows
+    old: Tensor | None
+    reference: Tensor | None
+    counts: bool = True
+    """False for rows that only keep this rank in step with others that have more to do."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one optimizer step, the rank that computes each of them, and the shares of this one: as many on every rank."""
+
+    rows: Sequence[PackedRows]
+    owners: Sequence[int]
+    shares: Sequence[Share]
+
+    @property
+    def totals(self) -> loss.Totals:
+        return loss.Totals(sum(rows.tokens for rows in self.rows), sum(len(rows.samples) for rows in self.rows))
+
+
+class Learner:
+    def __init__(self, model: Path, settings: TrainSettings, ranks: Ranks | None = None) -> None:
+        torch.set_num_threads(settings.threads)
+        self.ranks = ranks or Ranks.alone()
+        self._settings = settings
+        self._objective = loss.OBJECTIVES[RECIPES[settings.loss.name].objective]
+        self._folder = model
+        self._reference: Scorer | None = None
+        self.policy = self._before_training()
+        self.model: Any = self.policy.model
+        self.model.train()
+        if settings.activation_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.ranks.shard(self.policy)
+        o = settings.optimizer
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=o.lr, betas=(o.beta1, o.beta2), weight_decay=o.weight_decay
+        )
+
+    def learn(self, groups: Sequence[Sequence[TrainingSample]], step: int) -> StepMetrics:
+        """One rollout step: `optimizer_steps` optimizer steps over the groups, which are dealt out at random."""
+        s = self._settings
+        dealt = list(groups)
+        random.Random(f"{s.seed}/{step}").shuffle(dealt)
+        parts = [dealt[i :: s.optimizer_steps] for i in range(s.optimizer_steps)]
+        batches = self._prepare([[sample for group in part for sample in group] for part in parts if part])
+        for group in self.optimizer.param_groups:
+            group["lr"] = s.optimizer.lr * min(1.0, (step + 1) / max(1, s.optimizer.warmup_steps))
+        totals, largest, tokens, blamed, done = _Sums(), 0.0, 0, [], 0
+        for batch in batches:
+            sums, norm = self._update(batch)
+            if not (sums.finite and math.isfinite(norm)):
+                blamed += self._blame(batch, step)
+                continue
+            totals.add(sums)
+            largest, done = max(largest, norm), done + 1
+            tokens += batch.totals.tokens
+        mean = {field.name: getattr(totals, field.name) / max(1, tokens) for field in fields(totals)}
+        mean["loss"] = totals.loss / max(1, done)
+        clipped = mean["clipped_positive"] + mean["clipped_negative"]
+        return StepMetrics(
+            **mean, clipped=clipped, gradient_norm=largest, tokens=tokens, skipped=len(batches) - done, blamed=tuple(blamed)
+        )  # fmt: skip
+
+    def _prepare(self, parts: Sequence[Sequence[TrainingSample]]) -> list[Batch]:
+        """The batch of every optimizer step, with the logprobs that must be known before the first one."""
+        reference = self._load_reference() if self._settings.kl.weight else None
+        made = [self._batch(part, reference, first=i == 0) for i, part in enumerate(parts)]
+        self._reference = reference if self._settings.kl.keep_reference else None
+        return made
+
+    def _batch(self, samples: Sequence[TrainingSample], reference: Scorer | None, *, first: bool) -> Batch:
+        rows = pack(samples, self._settings.pack_tokens, self._settings.rows_per_forward)
+        dealt = deal([part.ids.numel() for part in rows], self.ranks.size)
+        owners = [next(rank for rank, own in enumerate(dealt) if i in own) for i in range(len(rows))]
+        most, own = max(map(len, dealt)), dealt[self.ranks.rank]
+        mine = [rows[i] for i in own] + [_nothing(samples[0])] * (most - len(own))
+        shares = [self._share(part, reference, first=first, counts=i < len(own)) for i, part in enumerate(mine)]
+        return Batch(rows, owners, shares)
+
+    def _share(self, rows: PackedRows, reference: Scorer | None, *, first: bool, counts: bool = True) -> Share:
+        here = rows.to(self.ranks.device)
+        frozen = self._frozen(here, reference) if reference else None
+        return Share(here, self._old(here, first=first), frozen, counts)
+
+    def _old(self, rows: PackedRows, *, first: bool) -> Tensor | None:
+        if self._settings.loss.old == "claimed":
+            if rows.behaviour is None:
+                raise ValueError("samples without claimed logprobs")
+            return rows.behaviour
+        return None if first else self._frozen(rows, self.policy)
+
+    def _load_reference(self) -> Scorer:
+        if self._reference is None:
+            reference = self._before_training()
+            reference.requires_grad_(False)
+            return self.ranks.shard(reference)
+        return self._reference
+
+    def _before_training(self) -> Scorer:
+        """The model as the run begins with it, whole and on the CPU; policy and reference are computed by the same kernels."""
+        model = build_model(self._folder, torch.float32)
+        require_plain_head(model.config)
+        load_weights(model, self._folder)
+        if self._settings.kernels == "liger":
+            use_liger(model)
+        if self._settings.compile_layers:
+            compile_layers(model)
+        return Scorer(model, self._settings.compute_dtype)
+
+    def _update(self, batch: Batch) -> tuple[_Sums, float]:
+        """One optimizer step; returns its sums and the gradient's norm. Unless all are finite, nothing was changed."""
+        sums = self._backward(batch.shares, batch.totals)
+        clip = self._settings.optimizer.gradient_clip
+        norm = float(gathered(torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)))
+        if sums.finite and math.isfinite(norm):
+            self.optimizer.step()
+        return sums, norm
+
+    def _backward(self, shares: Sequence[Share], totals: loss.Totals) -> _Sums:
+        """The gradients and the sums of all ranks' shares."""
+        self.optimizer.zero_grad(set_to_none=True)
+        sums = _Sums()
+        for share in shares:
+            total, of_share = self._loss(share, totals)
+            if share.counts:
+                total.backward()
+                sums.add(of_share)
+            else:
+                (0.0 * total).backward()
+        return _Sums(*self.ranks.sum(astuple(sums)))
+
+    def _loss(self, share: Share, totals: loss.Totals) -> tuple[Tensor, _Sums]:
+        """What is minimised for a share of an optimizer step's batch, and its sums."""
+        s, rows = self._settings.loss, share.rows
+        logprobs, entropy = self._logprobs(rows, self.policy)
+        old = logprobs.detach() if share.old is None else share.old
+        tokens = loss.Tokens(logprobs, old, rows.advantages, rows.sample, rows.lengths)
+        made = self._objective(tokens, s.clip)
+        per_token = made.loss
+        if s.correction != "none" and rows.behaviour is not None:
+            per_token = per_token * loss.importance(
+                old, rows.behaviour, s.correction, s.correction_low, s.correction_high
+            )
+        weights = loss.token_weights(tokens, s.aggregates, totals, s.constant)
+        policy = (per_token * weights).sum()
+        total, divergence = policy, policy.new_zeros(())
+        if share.reference is not None:
+            per_token_kl = loss.kl(logprobs, share.reference)
+            total = total + self._settings.kl.weight * (per_token_kl * weights).sum()
+            divergence = per_token_kl.detach().sum()
+        if s.entropy:
+            total = total - s.entropy * entropy.sum() / totals.tokens
+        with torch.no_grad():
+            gap = loss.bounded(old - rows.behaviour).abs().sum() if rows.behaviour is not None else policy.new_zeros(())
+            sums = (
+                policy.detach(), entropy.sum(), (made.clipped & (rows.advantages > 0)).sum(),
+                (made.clipped & (rows.advantages < 0)).sum(), loss.bounded(logprobs - old).abs().sum(), gap, divergence,
+            )  # fmt: skip
+        return total, _Sums(*(float(value) for value in sums))
+
+    def _blame(self, batch: Batch, step: int) -> list[str]:
+        """Names of the rollouts whose loss or gradient, each by itself, is not finite. All ranks look at each together."""
+        blamed = []
+        for share in self._all(batch):
+            for i, sample in enumerate(share.rows.samples):
+                own = share.rows.sample == i
+                (rows,) = pack([sample], len(sample), 1)
+                old, reference = (None if of is None else of[own] for of in (share.old, share.reference))
+                alone = Share(rows.to(self.ranks.device), old, reference)
+                sums = self._backward([alone], loss.Totals(rows.tokens, 1))
+                broken = not is_finite([p.grad for p in self.model.parameters() if p.grad is not None])
+                if not sums.finite or any(self.ranks.sum([float(broken)])):
+                    blamed.append(sample.name or "unnamed")
+        self.optimizer.zero_grad(set_to_none=True)
+        named = ", ".join(blamed[:_NAMED]) + (f" and {len(blamed) - _NAMED} more" if len(blamed) > _NAMED else "")
+        log.warning(
+            "step %d: an optimizer step is left out, not finite: %s", step, named or "only all rollouts together"
+        )
+        return blamed
+
+    def _all(self, batch: Batch) -> Iterator[Share]:
+        """The shares of every rank, with what their owners had computed of them."""
+        own = iter(batch.shares)
+        for rows, owner in zip(batch.rows, batch.owners, strict=True):
+            share = next(own) if owner == self.ranks.rank else None
+            of = batch.shares[0]  # whether there is something is the same for all
+            old = None if of.old is None else self.ranks.share(share and share.old, rows.tokens, owner)
+            reference = (
+                None if of.reference is None else self.ranks.share(share and share.reference, rows.tokens, owner)
+            )
+            yield Share(rows.to(self.ranks.device), old, reference)
+
+    def _logprobs(self, rows: PackedRows, scorer: Scorer) -> tuple[Tensor, Tensor]:
+        """Logprob of each completion token and entropy of its distribution, both [N]."""
+        made: tuple[Tensor, Tensor] = scorer(rows)
+        return made
+
+    @torch.no_grad()
+    def _frozen(self, rows: PackedRows, scorer: Scorer) -> Tensor:
+        return self._logprobs(rows, scorer)[0]
+
+    # ---- state ---------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Model and optimizer in full precision, each rank its part. Raises OSError, on every rank."""
+        named = {f"{MODEL}{name}": tensor.detach() for name, tensor in stored_tensors(self.model).items()}
+        for name, parameter in stored_tensors(self.model).items():
+            state = self.optimizer.state.get(parameter, {})
+            named |= {f"{_OPTIMIZER}{name}/{key}": value for key, value in state.items()}
+        tensors.write(folder, named)
+
+    def restore(self, folder: Path) -> None:
+        """Exactly what `save` wrote, with any number of ranks. Raises IntegrityError."""
+        held = tensors.shapes(folder)
+        into: dict[str, Tensor] = {}
+        for name, parameter in stored_tensors(self.model).items():
+            into[f"{MODEL}{name}"] = parameter.detach()
+            made = {"step": torch.zeros(()), **{key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}}
+            state = {key: value for key, value in made.items() if f"{_OPTIMIZER}{name}/{key}" in held}
+            into |= {f"{_OPTIMIZER}{name}/{key}": value for key, value in state.items()}
+            if state:
+                self.optimizer.state[parameter] = state
+        for name, tensor in into.items():
+            if held.get(name) != tensor.shape:
+                raise IntegrityError(f"{folder} holds {name} as {held.get(name)}, not {tuple(tensor.shape)}")
+        tensors.read_into(folder, into)
+
+
+def _nothing(like: TrainingSample) -> PackedRows:
+    """Rows that cost next to nothing."""
+    token = like.prompt[:1]
+    (rows,) = pack([TrainingSample(token, token, 0.0, np.zeros(1, np.float32))], 2, 1)
+    return rows

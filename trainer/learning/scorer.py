@@ -1,0 +1,40 @@
+"""A model with nothing of it called but here, so that what is sharded over ranks is gathered just when it is needed."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.learning.attention import MASK_ENTRIES_MAX, PACKED
+from trainer.learning.logprobs import token_logprobs
+from trainer.learning.packing import PackedRows
+
+
+class Scorer(nn.Module):
+    def __init__(self, model: Any, compute_dtype: str) -> None:
+        """`compute_dtype` is what the model's layers compute in; the head and all that follows are in the weights' own."""
+        super().__init__()
+        model.set_attn_implementation(PACKED)
+        self.model = model
+        self._dtype: torch.dtype = getattr(torch, compute_dtype)
+        # A model with attention of its own says no in a warning; it would ignore a layout, so it gets masks of any size.
+        self._mask_entries_max = MASK_ENTRIES_MAX if model.config._attn_implementation == PACKED else sys.maxsize
+
+    def forward(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
+        """Logprob of each completion token and entropy of its distribution, both [N]."""
+        sees: dict[str, Any] = (
+            {"attention_mask": rows.mask} if rows.mask_entries <= self._mask_entries_max else {"layout": rows.layout}
+        )
+        with self._autocast(rows.ids.device.type):
+            hidden = self.model.base_model(
+                input_ids=rows.ids, position_ids=rows.positions, use_cache=False, **sees
+            ).last_hidden_state
+        head = self.model.get_output_embeddings()
+        return token_logprobs(hidden.flatten(0, 1)[rows.source].to(head.weight.dtype), head, rows.targets)
+
+    def _autocast(self, device: str) -> AbstractContextManager[Any]:
+        return nullcontext() if self._dtype == torch.float32 else torch.autocast(device, self._dtype)

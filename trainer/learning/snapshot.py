@@ -1,0 +1,22 @@
+"""A bf16 copy of the learner's weights, as they are published. The learner goes on at once; the copy is written meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from node.engine.weights import stored_tensors
+from trainer.learning.ranks import gathered
+
+
+def snapshot(model: Any) -> dict[str, Tensor]:
+    """The weights as they are published, on the CPU, in memory of their own. All ranks call it: each has a part of them.
+
+    Rounding to bf16 is the copy: it moves less memory than a copy in full precision would.
+    """
+    return {
+        name: gathered(tensor.detach().to(torch.bfloat16, copy=True)).cpu().contiguous()
+        for name, tensor in stored_tensors(model).items()
+    }

@@ -1,0 +1,117 @@
+"""A pretrained model as a run's policy: a Hugging Face folder as people have it, made into the three files of a version.
+
+    murmur trainer import Qwen3-0.6B/ policy/
+
+Such a folder may hold its weights in many files and other dtypes, name a tied tensor twice, and tell the tokens that end an answer in
+generation_config.json only. Nodes load what is exactly right or nothing (node/engine/weights.py), so it is put right once, here.
+Weights are rounded to bfloat16, which is what is published. It downloads nothing and runs no code of the model's.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import ConfigError, IntegrityError, Malformed, UsageError
+from protocol.tokenizer import Tokenizer
+from trainer.folder import whole
+from trainer.models.export import BESIDE
+
+
+@dataclass(frozen=True)
+class Imported:
+    folder: str
+    parameters: int
+    end_tokens: list[int]
+    """Tokens that end an answer."""
+    prompt_template: str | None
+    """The model's chat template around one question of a user, where it has one: for [spec.sampling]."""
+
+
+def make_policy(source: Path, target: Path) -> Imported:
+    """Makes `target`, which must not be there yet, of the model in `source`.
+
+    Raises UsageError, ConfigError for a folder that no policy can be made of, PreflightError where the disk refuses.
+    """
+    if target.exists():
+        raise UsageError(f"{target} exists already", hint="name a folder that does not")
+    config = _config(source)
+    if not (source / "tokenizer.json").is_file():
+        hint = "transformers can make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        raise ConfigError(f"{source} has no tokenizer.json", hint=hint)
+    model = _load(source)
+    from node.engine.weights import load_weights, save_weights
+    from protocol.model_files import CONFIG, WEIGHTS
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with whole(target, f"the policy {target}") as partial:
+        for path in (path for pattern in BESIDE for path in source.glob(pattern)):
+            if not path.name.endswith(".index.json"):  # of the files that become one
+                shutil.copyfile(path, partial / path.name)
+        (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        try:
+            tokenizer = Tokenizer(partial)
+        except Malformed as error:
+            raise ConfigError(f"{source} cannot be a policy: {error}") from error
+        save_weights(model, partial / WEIGHTS, model.dtype)
+        load_weights(model, partial)  # as every node will: raises for NaN and infinity
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Imported(str(target), parameters, sorted(tokenizer.end_tokens), _chat_template(source))
+
+
+def _config(source: Path) -> dict[str, Any]:
+    """config.json with every token that ends an answer, also those that only generation_config.json names."""
+    config = _json(source / "config.json")
+    generation = _json(source / "generation_config.json") if (source / "generation_config.json").exists() else {}
+    if "quantization_config" in config:
+        raise ConfigError(f"{source} is quantized, and cannot be trained", hint="name the model that it was made of")
+    ends: list[int] = []
+    for value in (config.get("eos_token_id"), generation.get("eos_token_id")):
+        ends += [end for end in (value if isinstance(value, list) else [value]) if end is not None and end not in ends]
+    if not ends:
+        raise ConfigError(f"neither config.json nor generation_config.json of {source} has an eos_token_id")
+    return config | {"eos_token_id": ends[0] if len(ends) == 1 else ends}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="name the folder of a model") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return value
+
+
+def _load(source: Path) -> Any:
+    """The model in bfloat16. Raises ConfigError unless the folder holds all tensors of it and no others."""
+    import torch
+
+    from node.engine.weights import read_model
+
+    try:
+        model, odd = read_model(source, torch.bfloat16)
+    except IntegrityError as error:
+        raise ConfigError(str(error)) from error
+    if odd:
+        raise ConfigError(f"no policy can be made of {source}: {odd[0]}")
+    return model
+
+
+def _chat_template(source: Path) -> str | None:
+    """How the model's own template puts one question of a user; None where it has none, or puts it twice."""
+    from jinja2 import TemplateError
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=True)
+        asked = [{"role": "user", "content": "{prompt}"}]
+        text = str(tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, TemplateError):
+        return None  # a base model, or a tokenizer of a kind that only its own code knows: the policy is as good
+    return text if text.count("{prompt}") == 1 else None

@@ -1,0 +1,216 @@
+"""A tiny Qwen3-architecture policy, made on the spot: for development, tests and the demo, where nothing can be downloaded.
+
+Tokens: one token per character, and one per piece of instruction text that the prompts of a task have in common, so that
+a prompt of 500 characters is a dozen tokens. Warm-up: supervised steps on the training split until every task scores a
+little, because reinforcement learning cannot start from nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from node.engine import Prompt, TorchEngine
+from node.engine.weights import save_weights
+from protocol import seeds
+from protocol.environments import Problem, TaskSet
+from protocol.model_files import WEIGHTS
+from protocol.runspec import starts
+from protocol.shell import runfile
+from protocol.tokenizer import Tokenizer
+from trainer.learning.packing import TrainingSample, pack
+
+log = logging.getLogger("trainer")
+
+PAD, END, UNKNOWN = 0, 1, 2
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_SURVEYED = 1000  # problems per environment that the tokenizer is made from
+_STEPS_MAX, _STEPS_MIN, _CHECK_EVERY = 600, 20, 2
+_BATCH, _ROW, _LR = 64, 128, 2e-3
+_HELD_OUT = 128  # held-out problems per environment that a check of the warm-up uses
+
+
+@dataclass(frozen=True)
+class MadePolicy:
+    folder: str
+    parameters: int
+    vocabulary: int
+    steps: int
+    scores: dict[str, float]
+    """Held-out score after the warm-up, by dataset."""
+
+
+def make_policy(file: Path, folder: Path, *, target: float, seed: int, phrases: Sequence[str] = ()) -> MadePolicy:
+    """Writes config.json, tokenizer.json and model.safetensors into `folder` for the environments of run.toml.
+
+    Each of `phrases`, text that prompts will hold beside the problems' own, gets a token.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    tasks = TaskSet(runfile.environments(file))
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = _write_tokenizer(tasks, folder / "tokenizer.json", phrases)
+    model = _model(vocabulary)
+    model.config.save_pretrained(folder)
+    tokenizer = Tokenizer(folder)
+    steps, scores = _warm_up(model, tasks, tokenizer, folder, target, seed)
+    parameters = sum(p.numel() for p in model.parameters())
+    return MadePolicy(str(folder), parameters, vocabulary, steps, scores)
+
+
+# ---- tokenizer ---------------------------------------------------------------------------------------------------------
+
+
+def _write_tokenizer(tasks: TaskSet, path: Path, phrases: Sequence[str]) -> int:
+    """Writes tokenizer.json; returns the vocabulary's size, rounded up to 32."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
+    text, pieces = set(_LETTERS), set(phrases)
+    start = 0
+    for spec in tasks.specs:
+        picks = random.Random(0).sample(range(spec.problems), min(_SURVEYED, spec.problems))
+        problems = [tasks.problem(start + i) for i in picks]
+        start += spec.problems
+        for problem in problems:
+            text |= set(problem.prompt) | set(str(problem.entry["answer"]))
+        pieces |= set(_shared_pieces([problem.prompt for problem in problems]))
+    names = ["<pad>", "<eos>", "<unk>", *sorted(text)]
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[], unk_token="<unk>"))  # noqa: S106
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken("<pad>", special=True), AddedToken("<eos>", special=True)])
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in sorted(pieces, key=lambda p: (-len(p), p))])
+    tokenizer.save(str(path))
+    return (tokenizer.get_vocab_size() + 31) // 32 * 32
+
+
+def _shared_pieces(prompts: Sequence[str]) -> list[str]:
+    """Text that prompts of one task have in common: beginning, end, and frequent runs of words in between.
+
+    Single letters and numbers stay characters: they are the data of the task.
+    """
+    begin = _common_beginning(prompts)
+    end = _common_beginning([prompt[len(begin) :][::-1] for prompt in prompts])[::-1]
+    middles = [re.findall(r"\s+|\S+", prompt[len(begin) : len(prompt) - len(end)]) for prompt in prompts]
+    frequency = Counter(word for middle in middles for word in set(middle))
+    runs: Counter[str] = Counter()
+    for middle in middles:
+        run: list[str] = []
+        for word in [*middle, None]:
+            common = word is not None and (
+                word.isspace()
+                or (frequency[word] >= 0.15 * len(prompts) and not re.fullmatch(r"\W*(\d+|\w)?\W*", word))
+            )
+            if common:
+                run.append(word)
+            else:
+                runs["".join(run)] += 1
+                run = []
+    found = [begin, end, *(piece for piece, count in runs.items() if count >= 0.02 * len(prompts))]
+    return [piece for piece in found if len(piece.strip()) >= 4]
+
+
+def _common_beginning(texts: Sequence[str]) -> str:
+    letters = takewhile(lambda column: len(set(column)) == 1, zip(*texts, strict=False))
+    return "".join(column[0] for column in letters)
+
+
+# ---- model -------------------------------------------------------------------------------------------------------------
+
+
+def _model(vocabulary: int) -> Any:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=vocabulary, hidden_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+        intermediate_size=384, max_position_embeddings=1024, tie_word_embeddings=True, pad_token_id=PAD, eos_token_id=END,
+        bos_token_id=None, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0}, attn_implementation="sdpa",
+    )  # fmt: skip
+    config.architectures = ["Qwen3ForCausalLM"]
+    return Qwen3ForCausalLM(config)
+
+
+# ---- warm-up -----------------------------------------------------------------------------------------------------------
+
+
+def _warm_up(
+    model: Any, tasks: TaskSet, tokenizer: Tokenizer, folder: Path, target: float, seed: int
+) -> tuple[int, dict[str, float]]:
+    """Supervised steps until every environment scores `target` on held-out problems; returns (steps, scores)."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, betas=(0.9, 0.95), weight_decay=0.01)
+    rng = random.Random(seed)
+    engine = TorchEngine("float32")
+    weights = [1.0] * len(tasks.specs)
+    scores: dict[str, float] = {}
+    for step in range(1, _STEPS_MAX + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = _LR * min(1.0, step / 20)
+        _supervised_step(model, optimizer, [_example(_draw(tasks, rng, weights), tokenizer) for _ in range(_BATCH)])
+        if step < _STEPS_MIN or step % _CHECK_EVERY:
+            continue
+        save_weights(model, folder / WEIGHTS, torch.bfloat16)
+        scores = _held_out_scores(engine, tasks, tokenizer, folder)
+        if min(scores.values()) >= target:
+            break
+        # A task that is there already waits for the others.
+        weights = [1.0 if scores[spec.dataset] < target else 0.1 for spec in tasks.specs]
+    return step, scores
+
+
+def _supervised_step(model: Any, optimizer: torch.optim.Optimizer, examples: list[TrainingSample]) -> None:
+    model.train()
+    batches = pack(examples, _ROW, 64)
+    tokens = sum(rows.tokens for rows in batches)
+    optimizer.zero_grad(set_to_none=True)
+    for rows in batches:
+        hidden = model.base_model(
+            input_ids=rows.ids, position_ids=rows.positions, attention_mask=rows.mask, use_cache=False
+        ).last_hidden_state
+        logits = model.lm_head(hidden.flatten(0, 1)[rows.source])
+        loss = torch.nn.functional.cross_entropy(logits.float(), rows.targets, reduction="sum")
+        (loss / tokens).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def _draw(tasks: TaskSet, rng: random.Random, weights: list[float]) -> Problem:
+    while True:
+        environment = rng.choices(range(len(tasks.specs)), weights)[0]
+        start = starts(tasks.specs)[environment]
+        problem = tasks.problem(start + rng.randrange(tasks.specs[environment].problems))
+        if not tasks.is_held_out(problem):
+            return problem
+
+
+def _example(problem: Problem, tokenizer: Tokenizer) -> TrainingSample:
+    answer = [*tokenizer.encode(str(problem.entry["answer"])), END]
+    return TrainingSample(np.array(tokenizer.encode(problem.prompt), np.int32), np.array(answer, np.int32), 0.0)
+
+
+def _held_out_scores(engine: TorchEngine, tasks: TaskSet, tokenizer: Tokenizer, folder: Path) -> dict[str, float]:
+    engine.load(folder)
+    seed = hashlib.sha256(b"murmuration/warm-up/1").digest()
+    scores = {}
+    for environment, spec in enumerate(tasks.specs):
+        problems = [problem for problem in tasks.held_out if problem.environment == environment][:_HELD_OUT]
+        prompts = [
+            Prompt(tokenizer.encode(problem.prompt), (seeds.sampling_key(seeds.derive(seed, "sample", i)),))
+            for i, problem in enumerate(problems)
+        ]
+        longest = max(len(tokenizer.encode(str(problem.entry["answer"]))) for problem in problems) + 2
+        generated = engine.generate(
+            prompts, temperature=1.0, max_new_tokens=longest, end_tokens=tokenizer.end_tokens, prove=False
+        )
+        rewards = [tasks.score(p, tokenizer.answer(g[0].tokens)) for p, g in zip(problems, generated, strict=True)]
+        scores[spec.dataset] = sum(rewards) / len(rewards)
+    return scores

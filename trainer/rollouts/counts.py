@@ -1,0 +1,108 @@
+"""What became of rollouts: sums that the source counts up and metrics take differences of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from protocol.rollout import Sample
+
+
+@dataclass
+class Tally:
+    """Sums over samples."""
+
+    samples: int = 0
+    tokens: int = 0
+    """Completion tokens."""
+    reward: float = 0.0
+    task_reward: float = 0.0
+    length_penalty: float = 0.0
+    budgeted: int = 0
+    """Samples whose prompt announced a length budget."""
+    length_error: int = 0
+    """Σ |budget − completion tokens| over those."""
+
+    def add(self, sample: Sample) -> None:
+        self.samples += 1
+        self.tokens += len(sample.completion)
+        self.reward += sample.reward
+        self.task_reward += sample.task_reward
+        self.length_penalty += sample.length_penalty
+        if sample.budget:
+            self.budgeted += 1
+            self.length_error += abs(sample.budget - len(sample.completion))
+
+    def since(self, earlier: Tally) -> Tally:
+        before = asdict(earlier)
+        return Tally(**{name: value - before[name] for name, value in asdict(self).items()})
+
+    @property
+    def mean_reward(self) -> float | None:
+        return self.reward / self.samples if self.samples else None
+
+    @property
+    def mean_length_error(self) -> float | None:
+        return self.length_error / self.budgeted if self.budgeted else None
+
+
+@dataclass
+class DataCounts:
+    """Counts since the process started."""
+
+    environments: dict[str, Tally] = field(default_factory=dict)
+    """By name of the environment."""
+    groups: int = 0
+    zero_advantage_groups: int = 0
+    """Dropped because all samples got the same reward."""
+    stale_groups: int = 0
+    """Dropped because they were older than the run's max_lag."""
+    duplicate_groups: int = 0
+    """Left out because another work holds the very same samples."""
+    bad_groups: int = 0
+    """Left out because no finite advantages can be computed from their rewards."""
+    bad_receipts: int = 0
+    """Malformed, forged, of another run or spec, or of somebody who held no seat when it came; ignored."""
+    bad_files: int = 0
+    """Accepted by validators and yet not there, not the committed bytes, or nothing the model could be trained on."""
+    staleness: Counter[int] = field(default_factory=Counter)
+    """Groups trained on, by steps of age."""
+
+    def add(self, environment: str, samples: Iterable[Sample]) -> None:
+        tally = self.environments.setdefault(environment, Tally())
+        for sample in samples:
+            tally.add(sample)
+
+    @property
+    def all(self) -> Tally:
+        """Over all environments."""
+        parts = [asdict(tally) for tally in self.environments.values()]
+        return Tally(**{name: sum(part[name] for part in parts) for name in parts[0]}) if parts else Tally()
+
+    @property
+    def samples(self) -> int:
+        return self.all.samples
+
+    @property
+    def tokens(self) -> int:
+        return self.all.tokens
+
+    @property
+    def reward(self) -> float:
+        """Sum over samples."""
+        return self.all.reward
+
+    def as_json(self) -> dict[str, Any]:
+        return {"samples": self.samples, "tokens": self.tokens, **asdict(self), "staleness": dict(self.staleness)}
+
+
+def names_of(datasets: Iterable[str]) -> list[str]:
+    """A name for each environment of a run: its dataset's, numbered from the second of the same."""
+    seen: Counter[str] = Counter()
+    names = []
+    for dataset in datasets:
+        seen[dataset] += 1
+        names.append(dataset if seen[dataset] == 1 else f"{dataset}-{seen[dataset]}")
+    return names

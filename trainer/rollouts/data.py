@@ -1,0 +1,361 @@
+"""Training data: validated rollouts only, and only what this process has verified itself.
+
+The hub is believed nothing: commitments and seats come from the trainer's own index of the chain, receipts must carry the
+signatures of seated validators, files must hash to their commitments and are read in the sandbox. Of a node's work for a
+step only what lies before its first rejected, skipped or missing sequence counts: nobody gains by withholding a submission.
+Whatever is not as it should be is counted and left out; it stops nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from protocol.chain import Chain
+from protocol.chain.events import Event, Submitted, ValidatorSeated
+from protocol.chain.index import EventIndex
+from protocol.errors import Malformed, ProtocolViolation, Unavailable
+from protocol.hub.client import HubClient
+from protocol.rollout import Sample
+from protocol.runspec import RunSpec, starts
+from protocol.sandbox import Reading, Sandbox
+from protocol.submission import SubmissionRef
+from protocol.verdict import Outcome, Receipt
+from trainer.learning import advantage
+from trainer.learning.packing import TrainingSample
+from trainer.rollouts.counts import DataCounts, names_of
+from trainer.rollouts.share import cap, least_cap, pick
+
+log = logging.getLogger("trainer")
+
+_STRANGERS_MAX = 1024  # receipts kept in case their signer's seat is on chain but not read yet
+_ATTEMPTS_MAX = 5  # of fetching one file from a hub that answers otherwise
+_LOGPROB_MIN, _LOGPROB_MAX = -1e3, 1e-2  # what a sampled token's logprob can be, with room for rounding
+
+
+@dataclass(frozen=True)
+class Group:
+    """Samples of one problem that teach something; `work` and `index` name it."""
+
+    work: bytes
+    index: int
+    node: str
+    step: int
+    samples: tuple[TrainingSample, ...]
+    content: str = ""
+    """Digest of prompts and completions, in order: the same samples under another name teach nothing new."""
+
+    def age(self, step: int) -> int:
+        """Staleness in a batch for `step`: versions of the weights between the group's and the trainer's."""
+        return step - self.step
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the model can be trained on."""
+
+    vocabulary: int
+    context: int
+    """Tokens of prompt and completion together."""
+
+
+@dataclass
+class _Work:
+    event: Submitted
+    attempts: int = 0
+    read: bool = False
+    groups: tuple[Group, ...] = ()
+    broken: bool = False
+    """Accepted, but of no use: the line ends here as if it had been rejected."""
+
+
+class RolloutSource:
+    """Follows chain and hub; call `poll`, then `take`. Not thread-safe. `hub` may be replaced when it has moved."""
+
+    def __init__(
+        self, chain: Chain, run: int, spec: RunSpec, index: EventIndex, hub: HubClient, sandbox: Sandbox, folder: Path,
+        bounds: Bounds, *, node_share: float = 1.0,
+    ) -> None:  # fmt: skip
+        """`node_share`: the largest share of a batch that one node may supply, see share.py."""
+        self.hub = hub
+        self.counts = DataCounts()
+        self.trained_nodes: Counter[str] = Counter()
+        self._chain = chain
+        self._run = run
+        self._spec = spec
+        self._digest = spec.digest.hex()
+        self._index = index
+        self._sandbox = sandbox
+        self._folder = folder
+        self._bounds = bounds
+        self._node_share = node_share
+        self._environments = names_of(environment.dataset for environment in spec.environments)
+        self._starts = starts(spec.environments)
+        self._oldest = 0
+        self._service: dict[str, int] = {}  # validator → end of service in block time, 0: none in sight
+        self._works: dict[bytes, _Work] = {}
+        self._lines: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)  # (node, step) → sequence → work
+        self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)  # (step, work) → validator →
+        self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
+        self._cursor = 0
+        self._ready: list[Group] = []
+        self._consumed: dict[tuple[bytes, int], tuple[int, str]] = {}  # (work, index) → (step, content)
+        self._duplicates: set[tuple[bytes, int]] = set()
+        shutil.rmtree(folder, ignore_errors=True)  # downloads of a process that died
+        folder.mkdir(parents=True)
+
+    def poll(self, *, wait: int = 0) -> None:
+        """Learns what is new; with `wait` the hub holds its answer back up to so many seconds until there is something."""
+        self._follow_chain()
+        for cursor, data in self.hub.receipts(self._cursor, wait=wait):
+            self._cursor = cursor
+            self._add_receipt(data)
+        self._collect()
+
+    def ready(self, step: int) -> int:
+        """Groups that a batch for `step` could be made of now."""
+        self._drop_stale(step)
+        return len(self._ready)
+
+    def take(self, step: int, count: int, *, uncapped: bool = False) -> list[Group] | None:
+        """`count` groups for the batch of `step`, of the newest weights first, or None while there are too few.
+
+        One node's part is capped; `uncapped` spreads what the others cannot supply as evenly as it goes.
+        """
+        self._drop_stale(step)
+        least = least_cap(self._ready, count)
+        if least is None:
+            return None
+        most = cap(count, self._node_share, self._suppliers())
+        if least > most and not uncapped:
+            return None
+        self._ready.sort(key=lambda group: group.age(step))
+        batch = pick(self._ready, count, max(least, most))
+        taken = {(group.work, group.index) for group in batch}
+        self._ready = [group for group in self._ready if (group.work, group.index) not in taken]
+        for group in batch:
+            self._consumed[group.work, group.index] = (group.step, group.content)
+            self.counts.staleness[group.age(step)] += 1
+            self.trained_nodes[group.node] += 1
+        return batch
+
+    def forget_before(self, step: int) -> None:
+        """Drops, and from now on ignores, what no batch can use any more when the next one is for `step`."""
+        self._drop_stale(step)
+        oldest = self._oldest = self._oldest_for(step)
+        self._works = {work: state for work, state in self._works.items() if state.event.step >= oldest}
+        self._lines = defaultdict(dict, {key: line for key, line in self._lines.items() if key[1] >= oldest})
+        self._verdicts = defaultdict(dict, {key: of for key, of in self._verdicts.items() if key[0] >= oldest})
+        self._consumed = {key: of for key, of in self._consumed.items() if of[0] >= oldest}
+        self._duplicates = {key for key in self._duplicates if key[0] in self._works}
+
+    @property
+    def cursor(self) -> list[list[object]]:
+        """What was consumed and could be met again, for a checkpoint."""
+        return [[work.hex(), index, *of] for (work, index), of in sorted(self._consumed.items())]
+
+    def restore(self, cursor: list[list[object]]) -> None:
+        self._consumed = {
+            (bytes.fromhex(str(work)), int(str(index))): (int(str(step)), str(content))
+            for work, index, step, content in cursor
+        }
+
+    def _suppliers(self) -> int:
+        """Nodes whose usable work is not too old yet."""
+        return len({state.event.node for state in self._works.values() if state.read and not state.broken})
+
+    # ---- following -----------------------------------------------------------------------------------------------------
+
+    def _follow_chain(self) -> None:
+        changes = self._index.poll()
+        if any(isinstance(event.data, ValidatorSeated) for event in changes.removed + changes.added):
+            self._read_seats()
+        for s in self._submissions(changes.removed):
+            work = _work(s)
+            self._works.pop(work, None)
+            self._lines[s.node, s.step].pop(s.sequence, None)
+        for s in self._submissions(changes.added):
+            if s.step >= self._oldest:
+                work = _work(s)
+                self._works[work] = _Work(s)
+                self._lines[s.node, s.step][s.sequence] = work
+
+    def _submissions(self, events: list[Event]) -> Iterator[Submitted]:
+        return (e.data for e in events if isinstance(e.data, Submitted) and e.data.run == self._run)
+
+    def _read_seats(self) -> None:
+        """Who holds a validator seat, from the beginning: so it is right whatever a reorg took back."""
+        self._service.clear()
+        for _, seated in self._index.events(ValidatorSeated):
+            if seated.run == self._run:
+                self._service[seated.validator] = seated.until
+        waiting = list(self._strangers)
+        self._strangers.clear()
+        for receipt in waiting:
+            self._apply(receipt)
+
+    def _serves(self, validator: str) -> bool:
+        until, now = self._service.get(validator), self._index.head.time if self._index.head else 0
+        return until is not None and (until == 0 or now < until)
+
+    def _add_receipt(self, data: bytes) -> None:
+        try:
+            receipt = Receipt.parse(data, self._chain.domain, self._run)
+            if receipt.details.spec != self._digest:
+                raise Malformed("its validator works with another run spec")
+        except ProtocolViolation as error:
+            self.counts.bad_receipts += 1
+            log.warning("a receipt is ignored: %s", error)
+            return
+        if not self._serves(receipt.validator):
+            self.counts.bad_receipts += 1
+            log.warning("a receipt counts only once its signer's seat is on chain: %s", receipt.validator)
+        self._apply(receipt)
+
+    def _apply(self, receipt: Receipt) -> None:
+        if not self._serves(receipt.validator):
+            self._strangers.append(receipt)
+        elif receipt.details.step >= self._oldest:
+            self._verdicts[receipt.details.step, receipt.work].setdefault(receipt.validator, receipt.outcome)
+
+    def _accepted(self, work: bytes) -> bool:
+        """Whether enough of those who hold a seat now have accepted a work, and none of them has not."""
+        of = self._verdicts.get((self._works[work].event.step, work), {})
+        outcomes = [outcome for validator, outcome in of.items() if self._serves(validator)]
+        return len(outcomes) >= self._spec.verification.validators_needed and set(outcomes) == {Outcome.ACCEPT}
+
+    def _collect(self) -> None:
+        """Takes what has become usable, line by line from sequence 0, and gives back what no longer is."""
+        usable = []
+        for line in self._lines.values():
+            for sequence in range(len(line)):
+                work = line.get(sequence)
+                if work is None or not self._accepted(work):
+                    break
+                if not self._works[work].read:
+                    self._read(work, self._works[work])
+                if self._works[work].broken:
+                    break
+                usable.append(work)
+        self._ready = list(self._fresh(usable))
+
+    def _fresh(self, usable: list[bytes]) -> Iterator[Group]:
+        """The groups of these works that were not consumed, none of them twice under whatever name."""
+        met = {content: name for name, (_, content) in self._consumed.items()}
+        for group in (group for work in usable for group in self._works[work].groups):
+            name = (group.work, group.index)
+            if name in self._consumed:
+                continue
+            if met.setdefault(group.content, name) == name:
+                yield group
+            elif name not in self._duplicates:
+                self._duplicates.add(name)
+                self.counts.duplicate_groups += 1
+
+    def _read(self, work: bytes, state: _Work) -> None:
+        """Takes a file's groups. Raises Unavailable when the hub does not give it; some more polls try again then."""
+        state.attempts += 1
+        try:
+            samples = self._samples(state.event)
+        except (ProtocolViolation, Unavailable) as error:
+            if isinstance(error, Unavailable) and state.attempts < _ATTEMPTS_MAX:
+                raise
+            log.error("validators accepted %s, which cannot be used: %s", state.event.root.hex(), error)
+            self.counts.bad_files += 1
+            state.broken, samples = True, ()
+        state.read = True
+        size = self._spec.sampling.group_size
+        for sample in samples:
+            self.counts.add(self._environment(sample), [sample])
+        found = [
+            self._group(work, index, state.event, samples[index * size : (index + 1) * size])
+            for index in range(len(samples) // size)
+        ]
+        state.groups = tuple(group for group in found if group is not None)
+
+    def _environment(self, sample: Sample) -> str:
+        return self._environments[bisect_right(self._starts, sample.problem) - 1]
+
+    def _samples(self, s: Submitted) -> tuple[Sample, ...]:
+        path = self._folder / f"{s.root.hex()}.parquet"
+        try:
+            if not self.hub.download(s.root, path, cap=self._spec.file_bytes_max):
+                raise Malformed("the hub has no such file")
+            reading = self._sandbox.read(path)
+        finally:
+            path.unlink(missing_ok=True)
+        self._require_trainable(reading)
+        return reading.file.samples
+
+    def _require_trainable(self, reading: Reading) -> None:
+        """Raises Malformed for what the learner could not digest. Whether the work is honest is the validators' to say."""
+        if reading.problem is not None:
+            raise Malformed(reading.problem)
+        for row, sample in enumerate(reading.file.samples):
+            ids = np.concatenate([sample.prompt, sample.completion])
+            if not len(sample.prompt) or not len(sample.completion) or len(ids) > self._bounds.context:
+                raise Malformed(f"sample {row} has {len(sample.prompt)} + {len(sample.completion)} tokens")
+            if ids.min() < 0 or ids.max() >= self._bounds.vocabulary:
+                raise Malformed(f"sample {row} has tokens outside the vocabulary")
+            claimed = sample.logprobs
+            if len(claimed) != len(sample.completion):
+                raise Malformed(f"sample {row} has {len(claimed)} logprobs for {len(sample.completion)} tokens")
+            if not (claimed.min() >= _LOGPROB_MIN and claimed.max() <= _LOGPROB_MAX):  # NaN too
+                raise Malformed(f"sample {row} claims logprobs from {claimed.min():g} to {claimed.max():g}")
+            if not 0 <= sample.problem < self._starts[-1]:
+                raise Malformed(f"sample {row} is of problem {sample.problem}, which the run does not have")
+
+    def _group(self, work: bytes, index: int, s: Submitted, samples: tuple[Sample, ...]) -> Group | None:
+        """A group with its advantages; None where it teaches nothing or was trained on before."""
+        if (work, index) in self._consumed:
+            return None
+        self.counts.groups += 1
+        rewards = np.array([sample.reward for sample in samples])
+        if not advantage.has_signal(rewards):
+            self.counts.zero_advantage_groups += 1
+            return None
+        advantages = advantage.normalised(rewards)
+        if not np.isfinite(advantages).all():
+            self.counts.bad_groups += 1
+            log.error("group %d of %s is left out: its rewards give no finite advantages", index, s.root.hex())
+            return None
+        made = tuple(
+            TrainingSample(
+                sample.prompt, sample.completion, float(a), sample.logprobs, f"{work.hex()}/{index}.{number}"
+            )
+            for number, (sample, a) in enumerate(zip(samples, advantages, strict=True))
+        )
+        return Group(work, index, s.node, s.step, made, _content(samples))
+
+    def _oldest_for(self, step: int) -> int:
+        """The oldest version whose rollouts a batch for `step` may hold."""
+        return step - self._spec.max_lag
+
+    def _drop_stale(self, step: int) -> None:
+        oldest = self._oldest_for(step)
+        fresh = [group for group in self._ready if group.step >= oldest]
+        self.counts.stale_groups += len(self._ready) - len(fresh)
+        self._ready = fresh
+        for state in self._works.values():
+            if state.event.step < oldest:
+                state.groups = ()
+
+
+def _content(samples: tuple[Sample, ...]) -> str:
+    hasher = hashlib.sha256()
+    for sample in samples:
+        for tokens in (sample.prompt, sample.completion):
+            hasher.update(len(tokens).to_bytes(8, "big") + tokens.tobytes())
+    return hasher.hexdigest()
+
+
+def _work(s: Submitted) -> bytes:
+    return SubmissionRef(s.node, s.step, s.sequence, s.root).work_id(s.run)

@@ -1,0 +1,176 @@
+"""What the trainer tells: status.json for whoever asks, metrics for whoever watches, alarms for whoever sleeps."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from protocol.shell.home import read_json, write_json
+from trainer.config import Layout, TrainSettings
+from trainer.evaluation.evaluate import Evaluation
+from trainer.learning.learner import StepMetrics
+from trainer.rollouts.counts import DataCounts
+from trainer.rollouts.data import Group, RolloutSource
+from trainer.telemetry.alarms import Alarms
+from trainer.telemetry.metrics import Metrics
+from trainer.telemetry.phases import Phase, Phases
+
+log = logging.getLogger("trainer")
+
+
+class Report:
+    """Used from the training thread, but for `overrun`, which is the watchdog's last word."""
+
+    def __init__(self, settings: TrainSettings, layout: Layout, phases: Phases) -> None:
+        self._settings = settings
+        self._layout = layout
+        self._phases = phases
+        self._status: dict[str, Any] = {"state": "starting", "evaluations": [], "alarms": []}
+        self._alarms = Alarms(settings.alarms)
+        self._metrics: Metrics | None = None
+        self._counts = DataCounts()  # as they stood at the last step
+        self._seconds: dict[str, float] = {}
+        self.trained_tokens = 0
+        self.parameters = 0
+        """Of the model, for MFU."""
+
+    def open(self, step: int) -> None:
+        """From here on metrics are written, beginning with those of `step`."""
+        self._metrics = Metrics(self._settings.metrics, self._layout, step=step)
+
+    def close(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        return list(self._status["evaluations"])
+
+    def restore(self, evaluations: list[dict[str, Any]], trained_tokens: int) -> None:
+        self._status["evaluations"] = list(evaluations)
+        self.trained_tokens = trained_tokens
+
+    def say(self, state: str, step: int, source: RolloutSource | None = None, **waiting: Any) -> None:
+        self._status |= {
+            "state": state, "waiting": waiting or None, "step": step, "steps": self._settings.steps,
+            "phases": self._phases.as_json(), "seconds": self._phases.seconds, "trained_tokens": self.trained_tokens,
+            "bytes_broadcast": self._bytes_broadcast(), "at": time.time(),
+        }  # fmt: skip
+        if source is not None:
+            self._status["data"] = source.counts.as_json() | {"trained_nodes": dict(source.trained_nodes)}
+        write_json(self._layout.status, self._status)
+
+    def step(self, step: int, batch: list[Group], metrics: StepMetrics, counts: DataCounts) -> None:
+        """The record of one step: data since the last one, losses, times, alarms."""
+        self.trained_tokens += metrics.tokens
+        record = {
+            "time": time.time(), **asdict(metrics), **self._data(counts), **self._batch(step, batch),
+            **self._pace(batch, metrics), "bytes_broadcast": self._bytes_broadcast(),
+        }  # fmt: skip
+        alarms = self._alarms.check(record)
+        for alarm in alarms:
+            log.warning("step %d: %s", step, alarm)
+        record["alarms"] = len(alarms)
+        self._status["alarms"] = [{"step": step, **asdict(alarm)} for alarm in alarms]
+        self._status["metrics"] = {"step": step, **record}
+        self._counts = copy.deepcopy(counts)
+        if self._metrics is not None:
+            self._metrics.write(step, record)
+        if metrics.skipped:
+            log.warning("step %d: %d optimizer steps had no finite gradient and were left out", step, metrics.skipped)
+        log.info(
+            "step %d: reward %s, entropy %.3f, gradient %.3f",
+            step, _shown(record["reward"]), metrics.entropy, metrics.gradient_norm,
+        )  # fmt: skip
+
+    def evaluated(self, step: int, result: Evaluation) -> None:
+        self._status["evaluations"].append({"step": step, **asdict(result)})
+        log.info("step %d: held-out score %.3f on %d problems", step, result.score, result.problems)
+        if self._metrics is not None:
+            self._metrics.write(
+                step, {"held_out_score": result.score, "held_out_by_environment": result.by_environment}
+            )
+
+    def overrun(self, phase: Phase) -> None:
+        self._status |= {"state": f"ended: {phase.name} took longer than its {phase.deadline:g} s", "at": time.time()}
+        write_json(self._layout.status, self._status)
+
+    # ---- parts of a record ---------------------------------------------------------------------------------------------
+
+    def _data(self, counts: DataCounts) -> dict[str, Any]:
+        """What came in since the last step; where nothing did, the mean rewards are unknown."""
+        fresh = counts.all.since(self._counts.all)
+        groups = counts.groups - self._counts.groups
+        equal = counts.zero_advantage_groups - self._counts.zero_advantage_groups
+        by_environment = {
+            name: tally.since(self._counts.environments[name]) if name in self._counts.environments else tally
+            for name, tally in counts.environments.items()
+        }
+        return {
+            "reward": fresh.mean_reward,
+            "task_reward": fresh.task_reward / fresh.samples if fresh.samples else None,
+            "length_penalty": fresh.length_penalty / fresh.samples if fresh.samples else None,
+            "length_error": fresh.mean_length_error,
+            "reward_by_environment": {name: tally.mean_reward for name, tally in by_environment.items()},
+            "zero_advantage_share": equal / groups if groups else None,
+            "samples": counts.samples, "generated_tokens": counts.tokens, "groups": counts.groups,
+            "zero_advantage_groups": counts.zero_advantage_groups, "stale_groups": counts.stale_groups,
+            "duplicate_groups": counts.duplicate_groups, "bad_files": counts.bad_files,
+        }  # fmt: skip
+
+    def _batch(self, step: int, batch: list[Group]) -> dict[str, Any]:
+        ages = Counter(group.age(step) for group in batch)
+        return {
+            "staleness": sum(age * count for age, count in ages.items()) / len(batch),
+            "staleness_groups": {str(age): count for age, count in sorted(ages.items())},
+            "nodes": len({group.node for group in batch}),
+        }
+
+    def _pace(self, batch: list[Group], metrics: StepMetrics) -> dict[str, Any]:
+        """Seconds by phase since the last step; tokens through the model, prompts included, per second of training."""
+        now = self._phases.seconds
+        spent = {name: value - self._seconds.get(name, 0.0) for name, value in now.items()}
+        self._seconds = now
+        training = spent.get("training", 0.0)
+        tokens = sum(len(sample) for group in batch for sample in group.samples)
+        peak = self._settings.metrics.peak_tflops * 1e12
+        return {
+            "seconds": {name: round(value, 4) for name, value in spent.items()},
+            "tokens_per_second": tokens / training if training else None,
+            # 6 operations per parameter and token: forward 2, backward 4 (PaLM, arXiv 2204.02311, appendix B).
+            "mfu": 6 * self.parameters * tokens / (training * peak) if training and peak else None,
+        }
+
+    def _bytes_broadcast(self) -> int | None:
+        return (read_json(self._layout.hub_status) or {}).get("bytes_served")
+
+
+def read_status(layout: Layout) -> dict[str, Any]:
+    """What the trainer last said; empty before its first word."""
+    return read_json(layout.status) or {}
+
+
+def status_lines(told: dict[str, Any]) -> Iterator[str]:
+    """What `read_status` gave, for a person."""
+    waiting = told.get("waiting") or {}
+    more = " " + ", ".join(f"{k} {v}" for k, v in waiting.items()) if waiting else ""
+    yield f"step {told['step']} of {told['steps']}: {told['state']}{more}"
+    for phase in told.get("phases", []):
+        since = time.time() - phase["since"]
+        yield f"  {phase['name']} for {since:.0f} s of at most {phase['deadline']:g} s"
+    for alarm in told.get("alarms", []):
+        yield f"  ALARM at step {alarm['step']}: {alarm['signal']} {alarm['value']:.3f}, limit {alarm['limit']:.3f}"
+    for evaluation in told["evaluations"][-3:]:
+        yield f"  held-out score {evaluation['score']:.3f} at step {evaluation['step']} ({evaluation['problems']} problems)"
+    spent = sorted(told.get("seconds", {}).items(), key=lambda item: -item[1])
+    if spent:
+        yield "  time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
