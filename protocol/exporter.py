@@ -194,6 +194,7 @@ class _Collector:
     def collect(self) -> Iterator[Family]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+        self._registry.look()
         for metric in self._registry:
             if isinstance(metric, Histogram):
                 histogram = HistogramMetricFamily(metric.name, metric.text, labels=metric.labels)

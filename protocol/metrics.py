@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import ClassVar, Generic, TypeVar
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from protocol.errors import MurmurationError
 from protocol.settings import Settings
 
 SERIES_MAX = 200
@@ -145,7 +146,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric[float] | Metric[Distribution]] = {}
-        self._before: list[Callable[[], None]] = []
+        self._looks: list[Callable[[], None]] = []
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         return self._add(Counter(name, text, labels))
@@ -155,6 +156,21 @@ class Registry:
 
     def histogram(self, name: str, text: str, *labels: str, bounds: Sequence[float] = SECONDS) -> Histogram:
         return self._add(Histogram(name, text, labels, bounds))
+
+    @contextmanager
+    def looking(self, look: Callable[[], None]) -> Iterator[None]:
+        """Within the block `look` is called before the metrics are read, to set gauges that are dear to keep up to date."""
+        self._looks.append(look)
+        try:
+            yield
+        finally:
+            self._looks.remove(look)
+
+    def look(self) -> None:
+        """Calls all of them. What one raises is its own trouble: the other metrics are read in any case."""
+        for look in list(self._looks):
+            with suppress(MurmurationError):
+                look()
 
     def __iter__(self) -> Iterator[Metric[float] | Metric[Distribution]]:
         return iter(list(self._metrics.values()))

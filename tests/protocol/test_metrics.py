@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from protocol.errors import PreflightError
+from protocol.errors import PreflightError, Unavailable
 from protocol.exporter import Exporter, Health
 from protocol.metrics import OTHER, SERIES_MAX, MetricsSettings, Registry, host_of
 from tests.clock import VirtualClock
@@ -130,6 +130,18 @@ def test_an_endpoint_is_named_without_its_key() -> None:
     assert host_of("https://base.example.com/v2/secret") == "base.example.com"
     assert host_of("http://[::1") == OTHER
     assert host_of("secret") == OTHER
+
+
+def test_a_gauge_may_be_looked_at_when_somebody_asks(registry: Registry, exporter: Exporter) -> None:
+    peers = registry.gauge("murmur_peers", "Peers.")
+
+    def broken() -> None:
+        raise Unavailable("the host is not running")
+
+    with registry.looking(broken), registry.looking(lambda: peers.set(3)):
+        assert samples(exporter)["murmur_peers", ()] == 3
+    peers.set(4)
+    assert samples(exporter)["murmur_peers", ()] == 4, "nobody looks any more"
 
 
 # ---- serving -----------------------------------------------------------------------------------------------------------
