@@ -19,7 +19,6 @@ from protocol.shardcast.client import Client
 from protocol.shardcast.connection import Timeouts
 from protocol.shardcast.manifest import Expected, Limits, Manifest
 from protocol.shardcast.origin import Origin
-from protocol.shardcast.relay import Relay
 from protocol.shardcast.server import Server
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
@@ -71,12 +70,11 @@ class Cast:
         options = {"timeouts": QUICK, "streams": 3, "rng": random.Random(0), "chunk_bytes": CHUNK} | options
         return Client(store or self.store("client"), self.domain, RUN, self.key.address, **options)
 
-    def relay(self, manifest: Manifest, sources: list[Source], name: str = "relay", **options: Any) -> Relay:
-        """A relay that has fetched the version already."""
+    def relay(self, manifest: Manifest, sources: list[Source], name: str = "relay") -> Server:
+        """What a relay is made of, a client and a server on one store, once it has fetched the version."""
         store = self.store(name)
-        relay = self.stack.enter_context(Relay(store, self.client(store), Server(store, **options)))
-        relay.follow(manifest.step, manifest.digest, sources, DEADLINE)
-        return relay
+        self.client(store).fetch(manifest.step, manifest.digest, sources, DEADLINE)
+        return self.serve(store)
 
     def scripted(self, *arguments: Any, **options: Any) -> Scripted:
         return self.stack.enter_context(Scripted(*arguments, **options))

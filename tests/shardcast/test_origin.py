@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import httpx
 import pytest
 
 from protocol.errors import DeadlineExceeded, IntegrityError, UsageError
 from protocol.shardcast.manifest import describe
-from protocol.shardcast.relay import Relay
-from protocol.shardcast.server import Server
 
 from . import faults
 from .conftest import CHUNK, DEADLINE, RUN, Cast, contents, origin_at, relay_at
@@ -90,18 +89,12 @@ def test_a_relay_serves_a_version_only_once_all_of_it_is_verified(cast: Cast) ->
     manifest, origin = cast.origin(files)
     lying = cast.scripted(origin.store.manifest(1), files, faults.be_busy)
     store = cast.store("relay")
-    with Relay(store, cast.client(store), Server(store)) as relay:
-        for _ in range(2):
-            with pytest.raises(DeadlineExceeded):
-                relay.follow(1, manifest.digest, [relay_at(lying.url)], 0.2)
-            with pytest.raises(DeadlineExceeded, match="404"):
-                cast.client(cast.store(f"early-{_}")).fetch(1, manifest.digest, [relay_at(relay.url)], 0.2)
-        relay.follow(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
-        folder = cast.client(cast.store("late")).fetch(1, manifest.digest, [relay_at(relay.url)], DEADLINE)
+    client, relay = cast.client(store), cast.serve(store)
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded):
+            client.fetch(1, manifest.digest, [relay_at(lying.url)], 0.2)
+        for part in ("manifest", "files/model"):
+            assert httpx.get(f"{relay.url}/v/1/{part}", timeout=DEADLINE).status_code == 404
+    client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
+    folder = cast.client(cast.store("late")).fetch(1, manifest.digest, [relay_at(relay.url)], DEADLINE)
     assert contents(folder) == files
-
-
-def test_a_relay_of_two_stores_is_refused(cast: Cast) -> None:
-    one, other = cast.store("one"), cast.store("other")
-    with pytest.raises(UsageError):
-        Relay(one, cast.client(one), Server(other))

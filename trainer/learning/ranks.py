@@ -112,11 +112,6 @@ def torchrun() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def is_follower() -> bool:
-    """Whether torchrun started this process as another rank than the one that has the run's hub, chain and files."""
-    return int(os.environ.get("RANK", "0")) > 0
-
-
 def gathered(tensor: Tensor) -> Tensor:
     """A tensor whole, wherever its shards are; every rank has to ask."""
     from torch.distributed.tensor import DTensor
