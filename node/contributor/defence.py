@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from node.contributor.submission_log import Submission, SubmissionLog
-from node.rests import Rests
 from protocol.chain import Sender, cases
 from protocol.chain.types import Case, Seat
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, TransactionReverted, Unavailable
+from protocol.retry import Backoff
 from protocol.shell.connection import Connection, is_fatal
 from protocol.submission import SubmissionRef
 from protocol.verdict import Finding
@@ -32,6 +33,7 @@ class Defence:
         sender: Sender,
         judge: Callable[[Submission], Finding | None],
         retry_seconds: float,
+        clock: Clock = SYSTEM,
     ) -> None:
         """`judge` judges a submission in full and raises what keeps it from doing so: it is asked again after `retry_seconds`."""
         self._c = connection
@@ -39,13 +41,13 @@ class Defence:
         self._sender = sender
         self._judge = judge
         self._done: set[int] = set()
-        self._rests = Rests(retry_seconds)
+        self._backoff = Backoff(retry_seconds, clock=clock)
 
     def turn(self, seat: Seat) -> None:
         """Answers the seat's open cases, newest first."""
         name = self._c.chain.seat_name(self._c.run, self._c.key.address)
         for number, case in cases.unanswered(self._c.chain, self._c.run, name, seat):
-            if number in self._done or number in self._rests or self._c.block_time() >= case.deadline:
+            if number in self._done or number in self._backoff or self._c.block_time() >= case.deadline:
                 continue
             try:
                 self._answer(name, number, case)
@@ -53,7 +55,10 @@ class Defence:
                 if is_fatal(error) and not isinstance(error, TransactionReverted):
                     raise
                 log.warning("case %d against this seat is not appealed yet: %s", number, error)
-                self._rests.add(number, _REFUSED_SECONDS if isinstance(error, TransactionReverted) else None)
+                if isinstance(error, TransactionReverted):
+                    self._backoff.hold(number, _REFUSED_SECONDS)
+                else:
+                    self._backoff.failed(number)
 
     def _answer(self, name: str, number: int, case: Case) -> None:
         """Appeals unless every work of the case is found false: jurors throw a case out that has one work which passes."""

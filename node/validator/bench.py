@@ -12,7 +12,6 @@ from node.engine import TorchEngine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from node.judging.judge import details, judge
 from node.judging.rules import CHEAP
-from node.rests import Rests
 from node.validator.judgement_log import JudgementLog
 from node.validator.record import Record, ref_of
 from node.versions import Versions
@@ -20,6 +19,7 @@ from protocol import prefill_sampling
 from protocol.chain.events import Event
 from protocol.environments import TaskSet
 from protocol.errors import IntegrityError, ProtocolViolation, Unavailable
+from protocol.retry import Backoff
 from protocol.sandbox import Sandbox
 from protocol.shell.connection import Connection
 from protocol.submission import SubmissionRef
@@ -48,7 +48,7 @@ class Bench:
         self._loaded: bytes | None = None
         self._tokenizer: Tokenizer | None = None
         self._passed: set[SubmissionRef] = set()
-        self._unheld = Rests(_UNHELD_SECONDS)
+        self._unheld = Backoff(_UNHELD_SECONDS)
         self._master = journal.secret("prefill", secrets.token_bytes(32))
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Bench:
                     self._versions.fetch(self._connection.chain.publication(self._connection.run, step))
                 except (Unavailable, ProtocolViolation) as error:
                     log.debug("version %d cannot be held: %s", step, error)
-                    self._unheld.add(step)
+                    self._unheld.failed(step)
 
     def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Details:
         """Judges a work; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running.

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from eth_utils import keccak
 
-from node.rests import Rests
 from node.validator import judgement_log as states
 from node.validator.judgement_log import Judgement, JudgementLog
 from node.validator.settings import JudgeSettings
 from protocol.chain import Sender
 from protocol.chain.events import Challenged
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import InsufficientFunds, TransactionReverted
 from protocol.hub.wire import Refused
+from protocol.retry import Backoff
 from protocol.shell.connection import Connection
 from protocol.signing import Domain
 from protocol.verdict import Details, Outcome, Receipt
@@ -45,15 +45,24 @@ Told = Callable[[bytes], Mapping[str, Receipt]]
 
 
 class Court:
-    def __init__(self, connection: Connection, journal: JudgementLog, settings: JudgeSettings, sender: Sender) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        journal: JudgementLog,
+        settings: JudgeSettings,
+        sender: Sender,
+        *,
+        clock: Clock = SYSTEM,
+    ) -> None:
         self._c = connection
         self._journal = journal
         self._settings = settings
         self._address = connection.key.address
         self._sender = sender
-        self._rests_at_hub = Rests(settings.retry_seconds)
-        self._rests_on_chain = Rests(settings.retry_seconds)
-        self._poor_until = 0.0
+        self._clock = clock
+        self._refused_at_hub = Backoff(settings.retry_seconds, clock=clock)
+        self._refused_on_chain = Backoff(settings.retry_seconds, clock=clock)
+        self._poor = Backoff(settings.retry_seconds, clock=clock)
 
     def take(self, details: Details, validators: Collection[str], requested: Collection[bytes]) -> None:
         """Takes in this validator's own judgement."""
@@ -94,7 +103,7 @@ class Court:
     def _waited(self, judgement: Judgement, now: int) -> float:
         """Which part of the wait for a second opinion is over. Where the hub takes no request, half of the window is."""
         if judgement.asked_at is not None:
-            return (time.time() - judgement.asked_at) / self._settings.opinion_seconds
+            return (self._clock.wall() - judgement.asked_at) / self._settings.opinion_seconds
         return (now - judgement.judged_at) / (self._c.policy.window / 2)
 
     def ask(self, requested: Collection[bytes]) -> None:
@@ -102,7 +111,7 @@ class Court:
         for judgement in self._journal.in_state(states.WAITING):
             if judgement.asked_at is not None:
                 continue
-            asked = replace(judgement, asked_at=time.time())
+            asked = replace(judgement, asked_at=self._clock.wall())
             if judgement.work in requested:
                 self._journal.put(_shown(asked))
             else:
@@ -123,13 +132,13 @@ class Court:
     def post(self) -> None:
         """Posts receipts. One that the hub refuses is tried again; it keeps no other from being posted."""
         for judgement in self._journal.due():
-            if judgement.work in self._rests_at_hub:
+            if judgement.work in self._refused_at_hub:
                 continue
             try:
                 self._c.hub.post_receipt(judgement.receipt)
             except Refused as error:
                 log.warning("the hub refuses the receipt of %s: %s", judgement.work.hex()[:12], error)
-                self._rests_at_hub.add(judgement.work)
+                self._refused_at_hub.failed(judgement.work)
                 continue
             self._journal.put(replace(judgement, posting=states.POSTED))
 
@@ -139,7 +148,7 @@ class Court:
         """Takes to court what is to be challenged, the gravest first; `now` in block time."""
         soft: dict[str, list[Judgement]] = {}
         for judgement in self._journal.in_state(states.DECIDED):
-            if judgement.work in self._rests_on_chain:
+            if judgement.work in self._refused_on_chain:
                 continue
             if judgement.outcome == Outcome.HARD:
                 self._bring([judgement], now, self._accuse)
@@ -160,11 +169,10 @@ class Court:
             judgements = [judgement for judgement in judgements if not self._took_up(judgement)]
             if not judgements:
                 return
-            poor = time.monotonic() < self._poor_until
-            state, number = (states.DECIDED, None) if poor else to_court(judgements, now)
+            state, number = (states.DECIDED, None) if self._poor.left() else to_court(judgements, now)
         except InsufficientFunds as error:
             log.error("cannot challenge %s now: %s (%s)", name, error, error.hint)
-            self._poor_until = time.monotonic() + self._settings.retry_seconds
+            self._poor.failed()
             return  # cases that are settled free their bonds; the window is long
         except TransactionReverted as error:
             state = self._after_refusal(error, judgements[0])
@@ -174,7 +182,7 @@ class Court:
                 return
         for judgement in judgements:
             if state == states.DECIDED:
-                self._rests_on_chain.add(judgement.work)
+                self._refused_on_chain.failed(judgement.work)
             else:
                 self._journal.put(replace(judgement, state=state, number=number))
 
@@ -249,13 +257,13 @@ class Court:
     def settle(self, now: int) -> None:
         """Closes this validator's cases whose time is up; `now` in block time."""
         for judgement in self._journal.in_state(states.CHALLENGED):
-            if judgement.work in self._rests_on_chain:
+            if judgement.work in self._refused_on_chain:
                 continue
             seat = self._c.chain.seat_name(self._c.run, self._receipt(judgement).details.node)
             number = judgement.number or 0
             case = self._c.chain.case(self._c.run, seat, number)
             if case.challenger != self._address:  # a reorg took ours, or this endpoint lags: it is brought once more
-                self._rests_on_chain.add(judgement.work)
+                self._refused_on_chain.failed(judgement.work)
                 self._journal.put(replace(judgement, state=states.DECIDED))
                 continue
             if not case.stage.closed:
@@ -265,7 +273,7 @@ class Court:
                     self._sender.send(self._c.chain.settle(self._c.run, seat, number), name=f"settle/{seat}/{number}")
                 except (TransactionReverted, InsufficientFunds) as error:
                     log.warning("case %d against %s not settled yet: %s", number, seat, error)
-                    self._rests_on_chain.add(judgement.work)
+                    self._refused_on_chain.failed(judgement.work)
                     continue
             self._journal.put(replace(judgement, state=states.CLOSED))
             log.info("case %s is closed", judgement.work.hex()[:12])

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from node.rests import Rests
 from node.validator.record import CaseName, Record
 from protocol.chain import Sender
 from protocol.chain.events import Impeached
 from protocol.chain.types import Stage
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, TransactionReverted, Unavailable
+from protocol.retry import Backoff
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.money import tokens
 from protocol.submission import SubmissionRef
@@ -30,6 +31,7 @@ class Impeachment:
         sender: Sender,
         receipts: Callable[[bytes], Mapping[str, Receipt]],
         retry_seconds: float,
+        clock: Clock = SYSTEM,
     ) -> None:
         """`receipts`: what validators have said of a work, by validator, also those who have left since."""
         self._c = connection
@@ -37,12 +39,12 @@ class Impeachment:
         self._receipts = receipts
         self._false: dict[CaseName, int] = {}
         self._done: set[tuple[bytes, str]] = set()
-        self._rests = Rests(retry_seconds)
+        self._backoff = Backoff(retry_seconds, clock=clock)
 
     def turn(self, record: Record) -> None:
         """Impeaches whoever vouched for what was convicted, as far as their receipts are known by now."""
         for name, ref in record.convictions.items():
-            if name in self._rests:
+            if name in self._backoff:
                 continue
             try:
                 self._look(name, ref)
@@ -50,7 +52,7 @@ class Impeachment:
                 if is_fatal(error):
                     raise
                 log.warning("who accepted %s cannot be impeached yet: %s", ref.root.hex()[:12], error)
-                self._rests.add(name)
+                self._backoff.failed(name)
 
     def _look(self, name: CaseName, ref: SubmissionRef) -> None:
         work = ref.work_id(self._c.run)

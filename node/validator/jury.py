@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from node.rests import Rests
 from node.validator.record import CaseName, Record
 from protocol.chain import Sender
 from protocol.chain.types import Case, Stage
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import TransactionReverted
+from protocol.retry import Backoff
 from protocol.shell.connection import Connection
 from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome
@@ -29,6 +30,7 @@ class Jury:
         sender: Sender,
         judge: Callable[[Record, SubmissionRef], Details | None],
         retry_seconds: float,
+        clock: Clock = SYSTEM,
     ) -> None:
         """`judge` judges a work in full: None while that cannot be done, and it is asked again after `retry_seconds`."""
         self._c = connection
@@ -36,28 +38,28 @@ class Jury:
         self._judge = judge
         self._address = connection.key.address
         self._found: dict[CaseName, dict[SubmissionRef, Details]] = {}
-        self._rests = Rests(retry_seconds)
+        self._backoff = Backoff(retry_seconds, clock=clock)
 
     def serve(self, record: Record, now: int) -> bool:
         """Judges one work of a case, and votes when that was the last; False when there is none. `now` in block time."""
-        return any(name not in self._rests and self._serve(name, record, now) for name in sorted(record.appeals))
+        return any(name not in self._backoff and self._serve(name, record, now) for name in sorted(record.appeals))
 
     def _serve(self, name: CaseName, record: Record, now: int) -> bool:
         case, refs = self._open_to_me(name, now), record.cases.get(name, [])
         if case is None or not refs:
-            self._rests.add(name, _LOOK_SECONDS)
+            self._backoff.hold(name, _LOOK_SECONDS)
             return False
         found = self._found.setdefault(name, {})
         left = [ref for ref in refs if ref not in found]
         if left:
             judged = self._judge(record, left[0])
             if judged is None:
-                self._rests.add(name)
+                self._backoff.failed(name)
                 return False
             found[left[0]] = judged
         if len(left) <= 1:
             self._vote(name, case, [found[ref] for ref in refs])
-            self._rests.add(name, _LOOK_SECONDS)
+            self._backoff.hold(name, _LOOK_SECONDS)
             del self._found[name]
         return True
 

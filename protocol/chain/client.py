@@ -37,6 +37,7 @@ from protocol.chain.types import (
     Validator,
     Work,
 )
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, TransactionReverted, WrongChain
 from protocol.signing import Domain
 from protocol.submission import SubmissionRef
@@ -63,13 +64,15 @@ class Code(StrEnum):
 class Chain:
     """RPC endpoints and the contracts behind one Runs address. Safe to share between threads."""
 
-    def __init__(self, rpc: str | Sequence[str], contract: str | None, *, timeout: float = 10.0) -> None:
+    def __init__(
+        self, rpc: str | Sequence[str], contract: str | None, *, timeout: float = 10.0, clock: Clock = SYSTEM
+    ) -> None:
         """`rpc`: one endpoint or several, the preferred one first; `timeout` in seconds bounds one request to one of them."""
         endpoints = [rpc] if isinstance(rpc, str) else list(rpc)
         self.endpoints = tuple(endpoints)
         self.rpc = ", ".join(endpoints)
         # Of web3's own middleware only this: the others ask for the chain id anew with every call, or resolve ENS names.
-        self._provider = Endpoints(endpoints, timeout=timeout)
+        self._provider = Endpoints(endpoints, timeout=timeout, clock=clock)
         self.web3 = Web3(self._provider, middleware=[(AttributeDictMiddleware, "attrdict")])
         self._contract = contract
 

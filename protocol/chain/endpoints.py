@@ -22,7 +22,9 @@ from web3.providers import JSONBaseProvider
 from web3.types import RPCEndpoint, RPCResponse
 
 from protocol import canonical
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import ChainError, Malformed, RpcUnavailable, StaleHead
+from protocol.retry import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +49,6 @@ class _Endpoint:
     url: str
     settings: dict[str, Any]
     """What the environment says of proxies and certificates, read once and not for every request."""
-    failures: int = 0
-    rests_until: float = 0.0
     head: int = 0
     """Highest block number it has answered with."""
     is_stale: bool = False
@@ -61,11 +61,13 @@ class _Endpoint:
 class Endpoints(JSONBaseProvider):
     """A web3 provider over one or more HTTP endpoints. Safe to share between threads."""
 
-    def __init__(self, urls: Sequence[str], *, timeout: float) -> None:
+    def __init__(self, urls: Sequence[str], *, timeout: float, clock: Clock = SYSTEM) -> None:
         """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
         super().__init__()
         self._endpoints = [_Endpoint(url, _environment(url)) for url in urls]
         self._timeout = timeout
+        self._clock = clock
+        self._backoff = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
         self._local = threading.local()
         self._checked_at = float("-inf")
         self.head_age = 0.0
@@ -77,8 +79,8 @@ class Endpoints(JSONBaseProvider):
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         """The answer of the best endpoint. Raises RpcUnavailable when none gave one, StaleHead when none gave a newest block
         that is fresh enough, EndpointsDisagree."""
-        if len(self._endpoints) > 1 and time.monotonic() - self._checked_at > _CHECK_SECONDS:
-            self._checked_at = time.monotonic()
+        if len(self._endpoints) > 1 and self._clock.monotonic() - self._checked_at > _CHECK_SECONDS:
+            self._checked_at = self._clock.monotonic()
             self._compare()
         body = self.encode_rpc_request(method, params)
         silence: type[RpcUnavailable] = RpcUnavailable
@@ -88,7 +90,7 @@ class Endpoints(JSONBaseProvider):
             except _Failed as error:
                 self._note_failure(endpoint, str(error))
                 continue
-            endpoint.failures, endpoint.rests_until = 0, 0.0
+            self._backoff.succeeded(endpoint.url)
             self._note_head(endpoint, method, params, answer)
             if endpoint.is_stale and _asks_for_newest(method, params):
                 silence = StaleHead
@@ -100,14 +102,14 @@ class Endpoints(JSONBaseProvider):
 
     def _order(self) -> list[_Endpoint]:
         """Awake and in step first, in configured order; the others after them, for then any answer is better than none."""
-        now, newest = time.monotonic(), max(e.head for e in self._endpoints)
-        return sorted(self._endpoints, key=lambda e: (e.rests_until > now, e.is_stale or e.head < newest - _LAG_BLOCKS))
+        newest = max(e.head for e in self._endpoints)
+        return sorted(
+            self._endpoints, key=lambda e: (e.url in self._backoff, e.is_stale or e.head < newest - _LAG_BLOCKS)
+        )
 
     def _note_failure(self, endpoint: _Endpoint, error: str) -> None:
-        endpoint.failures += 1
         endpoint.last_error = error
-        rest = min(_REST_SECONDS_MAX, _REST_SECONDS * 2 ** (endpoint.failures - 1))
-        endpoint.rests_until = time.monotonic() + rest
+        rest = self._backoff.failed(endpoint.url)
         if len(self._endpoints) > 1:
             log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.url, error, rest)
 
@@ -135,7 +137,7 @@ class Endpoints(JSONBaseProvider):
         if not isinstance(newest, dict):
             return
         try:
-            age = time.time() - int(str(newest.get("timestamp")), 16)
+            age = self._clock.wall() - int(str(newest.get("timestamp")), 16)
         except ValueError:
             return
         endpoint.is_stale = 0 < self.head_age < age
@@ -143,8 +145,8 @@ class Endpoints(JSONBaseProvider):
             endpoint.warned = float("-inf")
             return
         endpoint.last_error = f"its newest block is {age:.0f} s old"
-        if time.monotonic() - endpoint.warned > _WARN_SECONDS:
-            endpoint.warned = time.monotonic()
+        if self._clock.monotonic() - endpoint.warned > _WARN_SECONDS:
+            endpoint.warned = self._clock.monotonic()
             if all(e.is_stale for e in self._endpoints):
                 log.error("the chain stands still: %s says that %s", endpoint.url, endpoint.last_error)
             else:

@@ -11,6 +11,7 @@ from pydantic import Field
 from protocol.chain.client import Chain
 from protocol.chain.endpoints import HEAD_SECONDS
 from protocol.chain.sender import SendLimits
+from protocol.clock import SYSTEM, Clock
 from protocol.constants import ANVIL_CHAIN_ID
 from protocol.settings import Settings
 
@@ -36,9 +37,9 @@ class ClientSettings(Settings):
     def limits(self) -> SendLimits:
         return SendLimits(gas=self.gas_max, fee=round(self.fee_max_gwei * _GWEI))
 
-    def connect(self, chain_id: int | None) -> Chain:
+    def connect(self, chain_id: int | None, *, clock: Clock = SYSTEM) -> Chain:
         """Raises WrongChain unless `chain_id` (None: any) and our contracts are there; RpcUnavailable."""
-        chain = Chain(self.rpc, self.contract, timeout=self.timeout_seconds)
+        chain = Chain(self.rpc, self.contract, timeout=self.timeout_seconds, clock=clock)
         chain.check(chain_id)
         if chain.chain_id != ANVIL_CHAIN_ID:
             chain.expect_blocks(self.head_age_seconds)
@@ -57,6 +58,6 @@ class ChainSettings(ClientSettings):
     """Blocks to stay behind the head."""
     poll_seconds: float = Field(default=2.0, gt=0)
 
-    def open(self) -> Chain:
+    def open(self, *, clock: Clock = SYSTEM) -> Chain:
         """Raises WrongChain or RpcUnavailable."""
-        return self.connect(self.chain_id)
+        return self.connect(self.chain_id, clock=clock)

@@ -14,7 +14,7 @@ membership.py  joining the network and staying in it; peers.py is the saved peer
 kademlia.py    the DHT: lookups and serving them; wire.py messages, routing.py table, records.py provider records
 node.py        connections and who may have how many; stream.py one question and its answer
 transport.py   one connection: TCP, Noise, Yamux; negotiation.py is multistream-select
-address.py     multiaddrs, strictly;  settings.py  every deadline and cap;  backoff.py  pauses
+address.py     multiaddrs, strictly;  settings.py  every deadline and cap
 
 A provider is whoever holds the PeerID's key, and the PeerID is a chain address: `find` proves who answers, never that
 what is answered is true. Whom to trust, the caller reads from the chain.

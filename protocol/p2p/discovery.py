@@ -20,7 +20,6 @@ import trio
 from protocol.errors import Malformed, MurmurationError, ProtocolViolation, Unavailable
 from protocol.identity import address_of_peer
 from protocol.p2p.address import Address, peer_text
-from protocol.p2p.backoff import Backoff, jittered
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.membership import Membership
 from protocol.p2p.node import Node
@@ -29,6 +28,7 @@ from protocol.p2p.service import ENDPOINT_BYTES_MAX, Endpoint, Provider, Service
 from protocol.p2p.settings import Setup
 from protocol.p2p.stream import Stream
 from protocol.p2p.transport import Identity
+from protocol.retry import Backoff, jittered
 
 log = logging.getLogger(__name__)
 
@@ -84,17 +84,17 @@ class Discovery:
 
     async def _keep_providing(self) -> None:
         timing = self._setup.timing
-        backoff = Backoff(timing.retry, timing.retry_most)
+        backoff = Backoff(timing.retry, timing.retry_most, jitter=True)
         while True:
             self._provide_again = trio.Event()
             self._holders = {service: await self.dht.provide(service.key) for service in self._announcements()}
             self._provided.set()
             self._provided = trio.Event()
             if all(self._holders.values()):
-                backoff.reset()
+                backoff.succeeded()
                 pause = jittered(timing.provide)
             else:
-                pause = backoff.pause()
+                pause = backoff.failed()
             with trio.move_on_after(pause):
                 await self._provide_again.wait()
 
@@ -117,14 +117,14 @@ class Discovery:
         search = _Search(self, service, at_least, among)
         looked = False
         with trio.move_on_after(seconds):
-            backoff = Backoff(_PAUSE_SECONDS, _PAUSE_MOST_SECONDS)
+            backoff = Backoff(_PAUSE_SECONDS, _PAUSE_MOST_SECONDS, jitter=True)
             while True:
                 if self.membership.is_joined or len(self.dht.records):
                     await search.round()
                     looked = True
                     if len(search.found) >= at_least:
                         break
-                await trio.sleep(backoff.pause())
+                await trio.sleep(backoff.failed())
         if search.dropped:
             self.dropped.update(search.dropped)
             what = ", ".join(f"{count} {why}" for why, count in sorted(search.dropped.items()))

@@ -28,8 +28,8 @@ from protocol.errors import (
     UsageError,
 )
 from protocol.p2p.address import ADDRESSES_MAX, Address, PeerAddress, peer_text
-from protocol.p2p.backoff import Backoff
 from protocol.p2p.settings import Limits, Setup, Timing
+from protocol.retry import Backoff
 
 if TYPE_CHECKING:
     from protocol.identity import Key
@@ -214,7 +214,7 @@ class Host:
             return self._life
 
     def _supervise(self) -> None:
-        backoff = Backoff(*_RESTART_SECONDS)
+        backoff = Backoff(*_RESTART_SECONDS, jitter=True)
         lived = False
         while not self._closing.is_set():
             began, fault = time.monotonic(), None
@@ -229,8 +229,8 @@ class Host:
                 self._give_up(fault)
                 return
             if time.monotonic() - began > _HEALTHY_SECONDS:
-                backoff.reset()
-            pause = backoff.pause()
+                backoff.succeeded()
+            pause = backoff.failed()
             log.error("p2p failed and starts anew in %.1f s: %s: %s", pause, type(fault).__name__, fault)
             self._closing.wait(pause)
 

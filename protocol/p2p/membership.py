@@ -19,9 +19,9 @@ import trio
 from protocol.errors import MurmurationError, Unavailable
 from protocol.p2p import peers
 from protocol.p2p.address import PeerAddress
-from protocol.p2p.backoff import Backoff, jittered
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.node import Connection, Node
+from protocol.retry import Backoff, jittered
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Membership:
 
     async def run(self) -> None:
         timing = self._node.timing
-        backoff = Backoff(timing.retry, timing.retry_most)
+        backoff = Backoff(timing.retry, timing.retry_most, jitter=True)
         calm_since = trio.current_time()
         settle, due, was_joined = timing.settle, -inf, False
         for turn in count():
@@ -86,13 +86,13 @@ class Membership:
 
             pause = max(0.0, due - trio.current_time()) if self.is_joined else timing.refresh
             if any(self.problems.values()):
-                pause, calm_since = min(pause, backoff.pause()), trio.current_time()
+                pause, calm_since = min(pause, backoff.failed()), trio.current_time()
             with trio.move_on_after(pause):
                 await self._lost.wait()
                 if trio.current_time() - calm_since > timing.retry_most:
-                    backoff.reset()
+                    backoff.succeeded()
                 calm_since = trio.current_time()
-                await trio.sleep(backoff.pause())  # many lose a bootnode at the same moment
+                await trio.sleep(backoff.failed())  # many lose a bootnode at the same moment
                 due = -inf
 
     def _tell(self) -> None:

@@ -15,6 +15,7 @@ from protocol.chain.settings import ChainSettings
 from protocol.errors import RpcUnavailable, StaleHead
 from protocol.identity import Key
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
+from tests.clock import VirtualClock
 
 
 @pytest.fixture
@@ -70,12 +71,9 @@ def test_an_answer_without_end_is_cut_off(
         Chain(faulty.url, None, timeout=5).block_number()
 
 
-def test_a_failed_endpoint_rests_and_comes_back(
-    world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("protocol.chain.endpoints.time.monotonic", lambda: now[0])
-    chain = Chain([faulty.url, world.anvil.rpc], None, timeout=1)
+def test_a_failed_endpoint_rests_and_comes_back(world: World, faulty: FaultyEndpoint) -> None:
+    clock = VirtualClock()
+    chain = Chain([faulty.url, world.anvil.rpc], None, timeout=1, clock=clock)
     chain.block_number()
     faulty.fault = drop
     chain.block_number()
@@ -83,9 +81,19 @@ def test_a_failed_endpoint_rests_and_comes_back(
     chain.block_number()
     assert sum(faulty.asked.values()) == asked
     faulty.fault = lambda *_: None
-    now[0] += 2
+    clock.advance(2)
     chain.block_number()
     assert sum(faulty.asked.values()) == asked + 1
+
+
+def test_an_endpoint_that_stays_away_for_hours_is_still_no_more_than_unavailable() -> None:
+    """The pause after each failure doubles: the thousandth doubling must not end the role."""
+    clock = VirtualClock()
+    chain = Chain("http://127.0.0.1:9", None, timeout=1, clock=clock)
+    for _ in range(1100):
+        with pytest.raises(RpcUnavailable):
+            chain.block_number()
+        clock.advance(2)
 
 
 def test_an_endpoint_that_lags_is_passed_over(world: World, faulty: FaultyEndpoint) -> None:
@@ -145,17 +153,14 @@ def test_a_frozen_endpoint_is_no_clock_even_while_block_numbers_are_close(
     assert caplog.text.count("s old") == 1
 
 
-def test_a_frozen_endpoint_is_asked_again_once_it_has_caught_up(
-    faulty: FaultyEndpoint, second: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("protocol.chain.endpoints.time.monotonic", lambda: now[0])
+def test_a_frozen_endpoint_is_asked_again_once_it_has_caught_up(faulty: FaultyEndpoint, second: FaultyEndpoint) -> None:
+    clock = VirtualClock(wall=time.time())
     faulty.fault, second.fault = newest(100, age=90), newest(101, age=1)
-    chain = Chain([faulty.url, second.url], None, timeout=5)
+    chain = Chain([faulty.url, second.url], None, timeout=5, clock=clock)
     chain.expect_blocks(60)
     assert chain.block().number == 101
     faulty.fault = newest(102, age=0)
-    now[0] += 31
+    clock.advance(31)
     assert chain.block().number == 102
 
 
@@ -191,16 +196,15 @@ def test_nothing_is_sent_by_a_clock_that_stands_still(world: World, faulty: Faul
 
 
 def test_a_role_holds_public_chains_to_the_clock_and_development_chains_not(
-    world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
+    world: World, faulty: FaultyEndpoint
 ) -> None:
-    late = time.time() + 10**9
-    monkeypatch.setattr("protocol.chain.endpoints.time.time", lambda: late)
+    late = VirtualClock(wall=time.time() + 10**9)
     where = {"rpc": faulty.url, "contract": world.chain.runs.address, "run": world.run}
-    ChainSettings(**where, chain_id=31_337).open().block()
+    ChainSettings(**where, chain_id=31_337).open(clock=late).block()
     faulty.fault = lambda method, _: result(hex(8_453)) if method == "eth_chainId" else None
     with pytest.raises(StaleHead):
-        ChainSettings(**where, chain_id=8_453).open().block()
-    ChainSettings(**where, chain_id=8_453, head_age_seconds=0).open().block()
+        ChainSettings(**where, chain_id=8_453).open(clock=late).block()
+    ChainSettings(**where, chain_id=8_453, head_age_seconds=0).open(clock=late).block()
 
 
 def test_endpoints_that_hold_different_blocks_are_an_error(world: World, faulty: FaultyEndpoint) -> None:

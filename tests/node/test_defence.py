@@ -107,7 +107,7 @@ def test_it_does_not_give_up_on_works_that_its_journal_lacks(stage: Stage) -> No
     worker = a_worker(stage, node)
     shutil.copytree(made.path.parent, stage.home("node").data / "rollouts", dirs_exist_ok=True)
     with running(worker):
-        eventually(lambda: 1 in worker._defence._rests._until, what="it has looked")
+        eventually(lambda: 1 in worker._defence._backoff._pauses, what="it has looked")
         worker.journal.add(made.ref, work, made.units, 0)
         eventually(lambda: world.chain.state(world.run, made.ref) == State.APPEALED, what="it appeals")
 

@@ -19,7 +19,6 @@ from protocol.errors import Malformed, Oversized, ProtocolViolation
 from protocol.identity import Key
 from protocol.p2p import Endpoint, Limits, Service, Timing, peers
 from protocol.p2p.address import Address, PeerAddress, network_of
-from protocol.p2p.backoff import Backoff
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.records import PROVIDERS_PER_KEY, ProviderRecords
 from protocol.p2p.routing import BUCKET, STALE_SECONDS, Contact, RoutingTable, nearest, place
@@ -503,11 +502,3 @@ def test_a_peer_file_that_cannot_be_written_is_no_fault(tmp_path: Path, caplog: 
     peers.save(tmp_path / "file" / "peers.json", [])
     assert "cannot save" in caplog.text
     assert peers.load(tmp_path / "none.json", most=1) == []
-
-
-def test_pauses_double_up_to_a_limit_with_jitter() -> None:
-    backoff = Backoff(1.0, 8.0)
-    for middle in (1, 2, 4, 8, 8):
-        assert 0.5 * middle <= backoff.pause() <= 1.5 * middle
-    backoff.reset()
-    assert backoff.pause() <= 1.5
