@@ -2,7 +2,7 @@
 
 A receipt is canonical JSON (its *details*) and an EIP-712 signature over (run, work, outcome, samples, SHA-256 of the
 details). It binds: an accept receipt names the samples it vouches for, and who vouched for one that is convicted can be
-impeached; a hard one names those found false. Rules and their order: docs/verification.md. On chain, the EIP-712 digest of
+impeached; a hard one names those found false. Rules and their order: docs/rules.md. On chain, the EIP-712 digest of
 the receipt is the challenge's evidence.
 """
 
