@@ -20,7 +20,7 @@ from web3.exceptions import BadFunctionCallOutput, BlockNotFound, ContractCustom
 from web3.middleware import AttributeDictMiddleware
 
 from protocol.chain import artifacts, reverts
-from protocol.chain.endpoints import Endpoints
+from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints
 from protocol.chain.events import Event, from_log
 from protocol.chain.types import (
     Account,
@@ -129,8 +129,19 @@ class Chain:
 
     @cached_property
     def chain_id(self) -> int:
-        with self.errors("reading the chain id"):
-            return int(self.web3.eth.chain_id)
+        return self.ask_chain_id()
+
+    def ask_chain_id(self) -> int:
+        """What the endpoint says now: the one behind a URL can change."""
+        return self._read("reading the chain id", lambda: int(self.web3.eth.chain_id))
+
+    def ask(self, method: str, params: list[Any], *, turn: int = 0, cap: int = ANSWER_BYTES_MAX) -> Any:
+        """The `result` of a JSON-RPC request as it came, without web3's work on it; arguments as of Endpoints.ask. Raises
+        RpcUnavailable, also where it is refused."""
+        answer = self._provider.ask(method, params, turn=turn, cap=cap)
+        if "error" in answer:
+            raise RpcUnavailable(f"{method}: {self.rpc} refuses: {str(answer['error'])[:200]}")
+        return answer["result"]
 
     @cached_property
     def domain(self) -> Domain:
@@ -256,9 +267,9 @@ class Chain:
     def paused(self, run: int) -> bool:
         return self._call("reading the pause", self.runs.functions.paused(run))
 
-    def published(self, run: int) -> int:
-        """Versions published so far; the head is the one before."""
-        return self._call("reading the head", self.runs.functions.published(run))
+    def published(self, run: int, *, at: int | None = None) -> int:
+        """Versions published so far, or up to block `at`; the head is the one before."""
+        return self._call("reading the head", self.runs.functions.published(run), at)
 
     def publication(self, run: int, step: int) -> Publication:
         return Publication(step, *self._call("reading a publication", self.runs.functions.publications(run, step)))
@@ -267,9 +278,9 @@ class Chain:
         count = self.published(run)
         return self.publication(run, count - 1) if count else None
 
-    def seat(self, run: int, node: str) -> Seat:
-        """The seat that `node` holds or held."""
-        operator, role, *rest = self._call("reading a seat", self.runs.functions.seats(run, node))
+    def seat(self, run: int, node: str, *, at: int | None = None) -> Seat:
+        """The seat that `node` holds or held, now or in block `at`."""
+        operator, role, *rest = self._call("reading a seat", self.runs.functions.seats(run, node), at)
         return Seat(operator, Role(role), *rest)
 
     def seat_name(self, run: int, node: str) -> ChecksumAddress:
@@ -289,10 +300,10 @@ class Chain:
     def state(self, run: int, ref: SubmissionRef) -> State:
         return State(self._call("reading a work", self.court.functions.stateOf(run, ref.as_tuple())))
 
-    def case(self, run: int, seat: str, number: int) -> Case:
-        """Case `number` against a seat; they are counted from 1."""
+    def case(self, run: int, seat: str, number: int, *, at: int | None = None) -> Case:
+        """Case `number` against a seat, now or in block `at`; they are counted from 1."""
         challenger, earliest, deadline, stage, *rest = self._call(
-            "reading a case", self.court.functions.cases(run, seat, number)
+            "reading a case", self.court.functions.cases(run, seat, number), at
         )
         return Case(challenger, earliest, deadline, Stage(stage), *rest)
 
@@ -323,8 +334,8 @@ class Chain:
     def withdrawal_delay(self) -> int:
         return self._call("reading the withdrawal delay", self.bonds.functions.delay())
 
-    def _call(self, doing: str, function: Any) -> Any:
-        return self._read(doing, function.call)
+    def _call(self, doing: str, function: Any, at: int | None = None) -> Any:
+        return self._read(doing, lambda: function.call(block_identifier="latest" if at is None else at))
 
     # ---- calls to send -------------------------------------------------------------------------------------------------
 

@@ -79,14 +79,19 @@ class Endpoints(JSONBaseProvider):
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         """The answer of the best endpoint. Raises RpcUnavailable when none gave one, StaleHead when none gave a newest block
         that is fresh enough, EndpointsDisagree."""
+        return self.ask(method, params)
+
+    def ask(self, method: str, params: Any, *, turn: int = 0, cap: int = ANSWER_BYTES_MAX) -> RPCResponse:
+        """As make_request, for an answer of at most `cap` bytes. `turn` counts on among the endpoints that are in step: 0 begins
+        with the best of them, 1 with the next."""
         if len(self._endpoints) > 1 and self._clock.monotonic() - self._checked_at > _CHECK_SECONDS:
             self._checked_at = self._clock.monotonic()
             self._compare()
-        body = self.encode_rpc_request(method, params)
+        body = self.encode_rpc_request(RPCEndpoint(method), params)
         silence: type[RpcUnavailable] = RpcUnavailable
-        for endpoint in self._order():
+        for endpoint in self._order(turn):
             try:
-                answer = self._ask(endpoint, body)
+                answer = self._ask(endpoint, body, cap)
             except _Failed as error:
                 self._note_failure(endpoint, str(error))
                 continue
@@ -100,12 +105,13 @@ class Endpoints(JSONBaseProvider):
 
     # ---- choosing ------------------------------------------------------------------------------------------------------
 
-    def _order(self) -> list[_Endpoint]:
-        """Awake and in step first, in configured order; the others after them, for then any answer is better than none."""
+    def _order(self, turn: int = 0) -> list[_Endpoint]:
+        """Awake and in step first, in configured order from `turn` on; the others after them, for then any answer is better
+        than none."""
         newest = max(e.head for e in self._endpoints)
-        return sorted(
-            self._endpoints, key=lambda e: (e.url in self._backoff, e.is_stale or e.head < newest - _LAG_BLOCKS)
-        )
+        turn %= len(self._endpoints)
+        turned = self._endpoints[turn:] + self._endpoints[:turn]
+        return sorted(turned, key=lambda e: (e.url in self._backoff, e.is_stale or e.head < newest - _LAG_BLOCKS))
 
     def _note_failure(self, endpoint: _Endpoint, error: str) -> None:
         endpoint.last_error = error
@@ -183,7 +189,7 @@ class Endpoints(JSONBaseProvider):
     def _call(self, endpoint: _Endpoint, method: str, params: list[Any]) -> Any:
         return self._ask(endpoint, self.encode_rpc_request(RPCEndpoint(method), params)).get("result")
 
-    def _ask(self, endpoint: _Endpoint, body: bytes) -> RPCResponse:
+    def _ask(self, endpoint: _Endpoint, body: bytes, cap: int = ANSWER_BYTES_MAX) -> RPCResponse:
         until = time.monotonic() + self._timeout
         try:
             with self._session().post(
@@ -197,8 +203,8 @@ class Endpoints(JSONBaseProvider):
                 for part in response.iter_content(1 << 16):
                     size += len(part)
                     parts.append(part)
-                    if size > ANSWER_BYTES_MAX:
-                        raise _Failed(f"answers with more than {ANSWER_BYTES_MAX} bytes")
+                    if size > cap:
+                        raise _Failed(f"answers with more than {cap} bytes")
                     if time.monotonic() > until:
                         raise _Failed(f"no whole answer within {self._timeout:g} s")
                 if response.status_code >= 500 or response.status_code in (401, 403, 404, 429):

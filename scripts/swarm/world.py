@@ -105,6 +105,18 @@ class World:
         world.pretend_jury()
         return world
 
+    @classmethod
+    def sharing(cls, world: World, **policy: object) -> World:
+        """Another run in the contracts of a world."""
+        chain, trainer = Chain(world.anvil.rpc, world.chain.runs.address), Key.generate()
+        world.anvil.give(trainer.address, TOKEN)
+        created = world.owner.send(chain.create(policy_for(world.owner.key, trainer, **policy), world.spec_digest))
+        run = created.event(RunCreated).run
+        world.owner.send(chain.fund(run, 10**6 * TOKEN))
+        made = cls(world.anvil, chain, world.owner, Sender(chain, trainer), run, world.spec_digest, world.wages)
+        made.pretend_jury()
+        return made
+
     def pretend_jury(self, validators: int = 100) -> None:
         """Has Court count more seated validators than there are: most tests publish without a whole jury at work."""
         slot = keccak(encode(["uint256", "uint256"], [self.run, _SEATED_SLOT]))

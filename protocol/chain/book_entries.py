@@ -1,0 +1,234 @@
+"""Writing into a book of the chain: entering events, taking them back, and keeping right what is derived from them.
+
+Nothing here asks the chain. Every change runs inside one transaction of its caller's, so that a process that dies leaves a
+book that ends where a page ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from protocol.chain import events
+from protocol.chain.decoding import Log
+from protocol.chain.events import (
+    Appealed,
+    Challenged,
+    Published,
+    Rotated,
+    RunCreated,
+    Settled,
+    Submitted,
+    ValidatorSeated,
+)
+from protocol.chain.types import Block
+from protocol.submission import submission_id
+
+_INTEGER_MAX = (1 << 63) - 1  # of SQLite
+_CASE_KINDS = tuple(kind.__name__ for kind in (Challenged, Appealed, Settled))
+_NODES_KEPT = 1 << 14  # addresses whose numbers are remembered
+
+Place = tuple[int, int]
+
+
+class Entries:
+    """The writing half of a book's database."""
+
+    def __init__(self, db: sqlite3.Connection, run: int) -> None:
+        self._db = db
+        self._run = run
+        self._nodes: dict[str, int] = {}
+        self._position = self._last_position()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, also for what this object remembers."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            self._nodes.clear()
+            self._position = self._last_position()
+            raise
+
+    def set_fact(self, name: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def set_head(self, head: Block) -> None:
+        for name, value in (("head_number", head.number), ("head_hash", head.hash), ("head_time", head.time)):
+            self.set_fact(name, value)
+
+    def add_blocks(self, blocks: Iterable[tuple[int, bytes, int | None]], *, bare: bool) -> None:
+        """Remembers (number, hash, time) of blocks. `bare` ones hold no events and may be forgotten."""
+        self._db.executemany(
+            "INSERT INTO blocks VALUES (?, ?, ?, ?) ON CONFLICT (number) DO UPDATE SET hash = excluded.hash,"
+            " time = coalesce(excluded.time, time), bare = min(bare, excluded.bare)",
+            ((*block, bare) for block in blocks),
+        )
+
+    def forget_bare(self, before: int) -> None:
+        """Blocks without events below `before`."""
+        self._db.execute("DELETE FROM blocks WHERE bare AND number < ?", (before,))
+
+    # ---- entering ------------------------------------------------------------------------------------------------------
+
+    def enter(self, logs: Iterable[Log]) -> None:
+        """Events that are not in the book yet, in order; their blocks with them."""
+        submissions, others, blocks = [], [], {}
+        for log in logs:
+            blocks[log.block] = (log.block, log.block_hash, log.time)
+            self._position += 1
+            if log.kind is Submitted:
+                _, node, root, step, sequence, units = log.values
+                submissions.append((
+                    self._position, log.block, log.log_index, log.transaction, self._node(node), step, sequence, units, root,
+                    submission_id(self._run, node, step, sequence, root),
+                ))  # fmt: skip
+            else:
+                others.append((self._position, log))
+        self.add_blocks(blocks.values(), bare=False)
+        self._db.executemany("INSERT INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", submissions)
+        for position, log in others:
+            self._enter(position, log)
+
+    def _enter(self, position: int, log: Log) -> None:
+        data = log.kind(*log.values)
+        subject, number = _subject(data)
+        row = (
+            position,
+            log.block,
+            log.log_index,
+            log.transaction,
+            log.kind.__name__,
+            subject,
+            number,
+            events.dumps(data),
+        )
+        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._derive(position, data, is_gone=False)
+
+    def _node(self, address: str) -> int:
+        number = self._nodes.get(address)
+        if number is None:
+            self._db.execute("INSERT OR IGNORE INTO nodes (address, seat) VALUES (?, ?)", (address, address))
+            number = int(self._db.execute("SELECT id FROM nodes WHERE address = ?", (address,)).fetchone()[0])
+            if len(self._nodes) >= _NODES_KEPT:
+                self._nodes.clear()
+            self._nodes[address] = number
+        return number
+
+    # ---- taking back ---------------------------------------------------------------------------------------------------
+
+    def remove_above(self, block: int) -> int:
+        """Everything above a block, and the blocks. Returns how many events are gone."""
+        gone = self._remove("s.block > ?", (block,))
+        self._db.execute("DELETE FROM blocks WHERE number > ?", (block,))
+        return gone
+
+    def remove(self, place: Place) -> None:
+        """One event that proved to be none."""
+        self._remove("s.block = ? AND s.log_index = ?", place)
+
+    def _remove(self, where: str, values: tuple[int, ...]) -> int:
+        last = self._position
+        kept = "INSERT INTO removed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        ordered = f"WHERE {where} ORDER BY s.block DESC, s.log_index DESC"
+        submissions = self._db.execute(
+            "SELECT s.position, s.block, s.log_index, b.hash, b.time, s.tx, n.address, s.root, s.step, s.sequence, s.units"  # noqa: S608
+            f" FROM submissions s JOIN nodes n ON n.id = s.node JOIN blocks b ON b.number = s.block {ordered}",
+            values,
+        )
+        self._db.executemany(kept, map(self._gone_submission, submissions))
+        others = self._db.execute(
+            "SELECT s.position, s.block, s.log_index, b.hash, b.time, s.tx, s.kind, s.data"  # noqa: S608
+            f" FROM events s JOIN blocks b ON b.number = s.block {ordered}",
+            values,
+        ).fetchall()
+        self._db.executemany(kept, ((self._next(), *row) for row in others))
+        for table in ("submissions", "events"):
+            self._db.execute(f"DELETE FROM {table} AS s WHERE {where}", values)  # noqa: S608
+        for row in others:
+            self._derive(self._position, events.loads(row[6], row[7]), is_gone=True)
+        return self._position - last
+
+    def _gone_submission(self, row: Any) -> tuple[Any, ...]:
+        *place, node, root, step, sequence, units = row
+        data = events.dumps(Submitted(self._run, node, root, step, sequence, units))
+        return (self._next(), *place, Submitted.__name__, data)
+
+    # ---- what is derived -----------------------------------------------------------------------------------------------
+
+    def _derive(self, position: int, data: Any, *, is_gone: bool) -> None:
+        """Makes anew what an event that came or went bears upon."""
+        match data:
+            case Rotated() as rotated:
+                self._node(rotated.node)
+                seat = rotated.node if is_gone else rotated.seat
+                self._db.execute("UPDATE nodes SET seat = ? WHERE address = ?", (seat, rotated.node))
+            case ValidatorSeated():
+                self.set_fact("service", position)
+            case Challenged() as c:
+                row = (submission_id(self._run, c.node, c.step, c.sequence, c.root), c.seat, c.number)
+                if is_gone:
+                    self._db.execute("DELETE FROM accused WHERE id = ? AND seat = ? AND number = ?", row)
+                else:
+                    self._db.execute("INSERT OR IGNORE INTO accused VALUES (?, ?, ?)", row)
+                self._derive_case(position, c.seat, c.number)
+            case Appealed() | Settled():
+                self._derive_case(position, data.seat, data.number)
+
+    def _derive_case(self, position: int, seat: str, number: int) -> None:
+        found: dict[str, tuple[int, Any]] = {}
+        for kind in _CASE_KINDS:
+            query = (
+                "SELECT block, data FROM events WHERE kind = ? AND subject = ? AND number = ?"
+                " ORDER BY block, log_index LIMIT 1"
+            )
+            row = self._db.execute(query, (kind, seat, number)).fetchone()
+            if row is not None:
+                found[kind] = row[0], events.loads(kind, row[1])
+        opened, settled = found.get(Challenged.__name__), found.get(Settled.__name__)
+        if opened is None:  # an appeal or a verdict that is told before its case waits for it
+            self._db.execute("DELETE FROM cases WHERE seat = ? AND number = ?", (seat, number))
+            return
+        verdict = int(settled[1].verdict) if settled else 0
+        row = (
+            seat,
+            number,
+            position,
+            opened[0],
+            opened[1].challenger,
+            opened[1].hard,
+            Appealed.__name__ in found,
+            verdict,
+        )
+        self._db.execute("INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    # ---- positions -----------------------------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        self._position += 1
+        return self._position
+
+    def _last_position(self) -> int:
+        tables = ("submissions", "events", "removed")
+        rows = [self._db.execute(f"SELECT max(position) FROM {table}").fetchone()[0] for table in tables]  # noqa: S608
+        return max(itertools.chain([0], filter(None, rows)))
+
+
+def _subject(data: Any) -> tuple[str, int]:
+    """Whom an event is about, and a number that narrows it down; by these two events are found."""
+    match data:
+        case RunCreated() | Published():
+            subject, number = "", getattr(data, "step", 0)
+        case ValidatorSeated():
+            subject, number = data.validator, data.until
+        case _:
+            subject = next((getattr(data, n) for n in ("seat", "validator", "node") if hasattr(data, n)), "")
+            number = next((getattr(data, n) for n in ("number", "hardware", "step") if hasattr(data, n)), 0)
+    return subject, min(number, _INTEGER_MAX)

@@ -1,0 +1,253 @@
+"""Keeping a book of the chain: reads on in pages, takes back what the chain took back, and starts where it stopped.
+
+The cursor is the last block that was read, with its hash. When that hash no longer stands, the book looks for the newest of its
+blocks that does, and forgets what stood above. A chain that lost more than REORG_BLOCKS of them, or says another chain id, is
+not the chain that the book follows: WrongChain, and nothing of it enters.
+
+Every page is read between two looks at its last block, and blocks near the head are looked up one by one, so that events of
+another fork do not enter with the hashes of this one. How the book knows that nothing is missing: completeness.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from functools import cached_property
+from pathlib import Path
+from typing import IO
+
+from protocol.chain import book_schema
+from protocol.chain.book_entries import Entries
+from protocol.chain.client import Chain
+from protocol.chain.completeness import Completeness
+from protocol.chain.decoding import Log
+from protocol.chain.endpoints import SETTLED_BLOCKS
+from protocol.chain.log_reader import LogReader
+from protocol.chain.types import Block
+from protocol.chain.view import Submission, View
+from protocol.errors import ConfigError, LockHeld, RpcUnavailable, WrongChain
+
+log = logging.getLogger(__name__)
+
+REORG_BLOCKS = 1_024
+"""Blocks that a chain may take back; twice the depth at which Base's are final on Ethereum. Blocks."""
+_RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request; fewer while the provider refuses or blocks are full
+_EVENTS = 2_000  # in a page, about: what is held in memory at once
+_ANOTHER_FILE = "another run's or chain's book lies there; delete it, or name another folder"
+
+
+class Book(View):
+    """The writer of a book; see view.py for what it answers. Poll from one thread; reading is safe from all."""
+
+    def __init__(
+        self, chain: Chain, run: int, path: Path | None = None, *, first_block: int = 0, confirmations: int = 0
+    ) -> None:
+        """In the file at `path`, or in memory. Starts at `first_block` or where the file left off; stays `confirmations`
+        blocks behind the head. Raises LockHeld while another process writes the file, IntegrityError when it is damaged."""
+        self._chain = chain
+        self._run = run
+        self._first = first_block
+        self._confirmations = confirmations
+        self._range = min(_RANGE_FIRST, _RANGE)
+        self._held = _hold(path)
+        super().__init__(book_schema.connect(path))
+        self._entries = Entries(self._db, run)
+        self._is_ours = False  # whether this process has seen that file and endpoint are of one chain
+        self._is_behind = True
+
+    def close(self) -> None:
+        super().close()
+        if self._held is not None:
+            self._held.close()
+
+    def poll(self) -> Block:
+        """Catches up with the chain; returns its newest block. Raises RpcUnavailable, and then what was read stays read;
+        WrongChain; EndpointsDisagree."""
+        head = self._chain.block()
+        if not self._is_ours:
+            self._require_ours()
+        known = self.head
+        if known is not None and not self._is_behind and head.hash == known.hash:
+            return head
+        self._is_behind = True
+        if self._lags(head):
+            return known or head
+        self._roll_back()
+        self._is_behind = not self._read_on(head)
+        self._completeness.check(head, (self._known_below(1 << 62) or (0,))[0])
+        if not self._is_behind:
+            with self.lock, self._entries.transaction():
+                self._entries.set_head(head)
+        return head
+
+    def time(self, submission: Submission) -> int:
+        """Block time of a commitment in seconds. Raises RpcUnavailable where the chain has to be asked."""
+        if submission.time is not None:
+            return submission.time
+        block = self._chain.block(submission.block)
+        if block.hash != submission.block_hash:
+            raise RpcUnavailable(f"block {submission.block} is another than the one that was read")
+        with self.lock, self._entries.transaction():
+            self._entries.add_blocks([(block.number, block.hash, block.time)], bare=False)
+        return block.time
+
+    # ---- whose chain it is ---------------------------------------------------------------------------------------------
+
+    def _require_ours(self) -> None:
+        """That endpoint and file are of one chain, contract and run."""
+        wanted = {"chain_id": self._chain.ask_chain_id(), "contract": self._chain.runs.address, "run": self._run}
+        found = {name: self.fact(name) for name in wanted}
+        if found["chain_id"] is None:
+            self._begin(wanted)
+        elif found["chain_id"] != wanted["chain_id"]:
+            raise WrongChain(f"{self._chain.rpc} is chain {wanted['chain_id']}, the book is of {found['chain_id']}")
+        elif found != wanted:
+            raise ConfigError(f"the book is of run {found['run']} at {found['contract']}", hint=_ANOTHER_FILE)
+        elif self.fact("first_block") > self._first:
+            raise ConfigError(
+                f"the book begins at block {self.fact('first_block')}, later than {self._first}", hint=_ANOTHER_FILE
+            )
+        self._is_ours = True
+
+    def _begin(self, facts: dict[str, object]) -> None:
+        before = self._chain.block(max(0, self._first - 1))
+        with self.lock, self._entries.transaction():
+            for name, value in {
+                **facts,
+                "first_block": self._first,
+                "settled": before.number,
+                "read_twice": before.number,
+            }.items():
+                self._entries.set_fact(name, value)
+            self._entries.add_blocks([(before.number, before.hash, before.time)], bare=False)
+
+    # ---- reorgs --------------------------------------------------------------------------------------------------------
+
+    def _lags(self, head: Block) -> bool:
+        """Whether the endpoint is merely behind: it has not got the block where the book ends, and all it has is the book's."""
+        top = self._known_below(1 << 62)
+        if top is None or head.number >= top[0]:
+            return False
+        below = self._known_below(head.number + 1)
+        return below is not None and self._stands(below)
+
+    def _roll_back(self) -> None:
+        top = self._known_below(1 << 62)
+        if top is None or self._stands(top):
+            return
+        chain_id = self._chain.ask_chain_id()
+        if chain_id != self.fact("chain_id"):
+            raise WrongChain(f"{self._chain.rpc} has become chain {chain_id}, the book is of {self.fact('chain_id')}")
+        good = self._newest_standing(top[0])
+        if good is None:
+            raise WrongChain(
+                f"{self._chain.rpc} has other blocks than the book from {REORG_BLOCKS} below block {top[0]}",
+                hint="the endpoint is on another chain or fork; if that is the one you want, delete the book's file",
+            )
+        with self.lock, self._entries.transaction():
+            gone = self._entries.remove_above(good)
+            for mark in ("settled", "read_twice"):
+                self._entries.set_fact(mark, min(good, self.fact(mark)))
+        log.warning("the chain was reorganised above block %d; %d events are gone", good, gone)
+
+    def _newest_standing(self, bad: int) -> int | None:
+        """Number of the newest remembered block that still stands, below `bad`, which does not. None where none does, or one
+        more than REORG_BLOCKS deep does not."""
+        stride, top = 1, bad
+        below = self._known_below(bad)
+        while below is not None and not self._stands(below):
+            bad, stride = below[0], 2 * stride
+            below = None if top - bad > REORG_BLOCKS else self._known_below(bad - stride) or self._known_below(bad)
+        if below is None:
+            return None
+        good = below[0]
+        while (middle := self._known_between(good, bad)) is not None:
+            if self._stands(middle):
+                good = middle[0]
+            else:
+                bad = middle[0]
+        return None if top - bad > REORG_BLOCKS else good
+
+    def _stands(self, block: tuple[int, bytes]) -> bool:
+        return self._chain.block_hash(block[0]) == block[1]
+
+    def _known_below(self, number: int) -> tuple[int, bytes] | None:
+        query = "SELECT number, hash FROM blocks WHERE number < ? ORDER BY number DESC LIMIT 1"
+        return self.row(query, (number,))
+
+    def _known_between(self, good: int, bad: int) -> tuple[int, bytes] | None:
+        """A remembered block between two, near the middle."""
+        middle = (good + bad) // 2
+        found = self._known_below(middle + 1)
+        if found is not None and found[0] > good:
+            return found
+        query = "SELECT number, hash FROM blocks WHERE number > ? AND number < ? ORDER BY number LIMIT 1"
+        return self.row(query, (middle, bad))
+
+    # ---- reading on ----------------------------------------------------------------------------------------------------
+
+    def _read_on(self, head: Block) -> bool:
+        """Reads up to the head. False where the chain moved meanwhile: the next poll rolls back."""
+        target = head.number - self._confirmations
+        top = self._known_below(1 << 62)
+        first = max(self._first, top[0] + 1 if top else 0)
+        while first <= target:
+            last = min(target, first + self._range - 1)
+            # Looked up before the events and after: where the chain moves in between, the two differ.
+            end = head if last == head.number else self._chain.block(last)
+            try:
+                found = self._reader.read(first, last)
+            except RpcUnavailable:
+                if last == first:
+                    raise
+                self._range = max(1, (last - first + 1) // 4)  # providers cap ranges or answers; a dead one fails again
+                continue
+            times = self._times(found, end, head)
+            if times is None:
+                return False
+            self._store(found, end, times)
+            self._range = max(1, min(_RANGE, 2 * self._range, self._range * 2 * _EVENTS // max(1, len(found))))
+            first = last + 1
+        return True
+
+    def _times(self, found: list[Log], end: Block, head: Block) -> list[Block] | None:
+        """Headers of blocks that hold these events, as far as they are looked up; None where one is another block."""
+        hashes = {event.block: event.block_hash for event in found}
+        if hashes.get(end.number, end.hash) != end.hash or self._chain.block_hash(end.number) != end.hash:
+            return None
+        near = [number for number in hashes if number > head.number - SETTLED_BLOCKS]
+        wanted = {*near, *list(hashes)[-1:]} - {end.number}
+        blocks = [self._chain.block(number) for number in sorted(wanted)]
+        if any(block.hash != hashes[block.number] for block in blocks):
+            return None
+        return blocks
+
+    def _store(self, found: list[Log], end: Block, blocks: list[Block]) -> None:
+        with self.lock, self._entries.transaction():
+            self._entries.enter(found)
+            self._entries.add_blocks([(end.number, end.hash, end.time)], bare=True)
+            self._entries.add_blocks([(b.number, b.hash, b.time) for b in blocks], bare=False)
+            self._entries.forget_bare(end.number - REORG_BLOCKS)
+
+    @cached_property
+    def _reader(self) -> LogReader:
+        return LogReader(self._chain, self._run)
+
+    @cached_property
+    def _completeness(self) -> Completeness:
+        return Completeness(self, self._entries, self._chain, self._reader, self._run)
+
+
+def _hold(path: Path | None) -> IO[bytes] | None:
+    """The lock of a book's file; the system frees it with the process. Raises LockHeld."""
+    if path is None:
+        return None
+    file = path.with_name(path.name + ".lock").open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise LockHeld(
+            f"another process writes {path}", hint="one process keeps a book; others open it with View.read"
+        ) from error
+    return file
