@@ -15,20 +15,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from protocol import architectures
 from protocol.errors import IntegrityError
-from protocol.model_files import WEIGHTS
+from protocol.model_files import CONFIG, WEIGHTS
 
 
 def build_model(folder: Path, dtype: torch.dtype) -> Any:
     """The transformers model of a folder. Missing or odd tensors pass here; `load_weights` is what refuses them.
 
-    Raises IntegrityError when transformers cannot make a model of it.
+    Raises ConfigError for a model that is not computed rightly, IntegrityError when transformers cannot make a model of it.
     """
+    architectures.require_file(folder / CONFIG)
     return read_model(folder, dtype)[0]
 
 
 def read_model(folder: Path, dtype: torch.dtype) -> tuple[Any, list[str]]:
-    """The same, and what there is to say of its tensors: which are missing, and which unknown."""
+    """The same of any model, and what there is to say of its tensors: which are missing, and which unknown."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from protocol import calibration, runspec
+from protocol import architectures, calibration, runspec
 from protocol.calibration import Calibration
 from protocol.canonical import decode
 from protocol.chain.settings import ClientSettings
@@ -28,6 +28,7 @@ from protocol.environments import selection, taskfile
 from protocol.environments.reasoning import AUDITED_VERSION
 from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, MurmurationError
+from protocol.model_files import CONFIG, TOKENIZER
 from protocol.runspec import EnvironmentSpec, RunSpec, SamplingSpec
 from protocol.settings import Settings, read_toml
 from protocol.shell.money import parse_tokens
@@ -104,7 +105,7 @@ def complete(file: Path, model: Path) -> RunSpec:
     """The run spec of `file`, with the digests that it leaves out filled in."""
     table = copy.deepcopy(_table(file, "spec"))
     section = _section(table, "model", "spec")
-    for key, name in (("config", "config.json"), ("tokenizer", "tokenizer.json")):
+    for key, name in (("config", CONFIG), ("tokenizer", TOKENIZER)):
         section.setdefault(key, _digest_of(model / name))
     verification = _section(table, "verification", "spec")
     if len(str(verification.get("calibration", ""))) != 64:
@@ -117,7 +118,19 @@ def complete(file: Path, model: Path) -> RunSpec:
         verification.setdefault("sampling", found.sampling)
         verification.setdefault("calibrated", found.hardware)
     table["environments"] = [e.model_dump() for e in environments(file)]
-    return runspec.from_table(table)
+    spec = runspec.from_table(table)
+    _require_right_model(model, spec)
+    return spec
+
+
+def _require_right_model(model: Path, spec: RunSpec) -> None:
+    """Raises ConfigError for a model that is not computed rightly, or has too few positions for an answer."""
+    most = architectures.most_tokens(architectures.require_file(model / CONFIG))
+    if most is not None and spec.sampling.max_new_tokens >= most:
+        raise ConfigError(
+            f"max_new_tokens is {spec.sampling.max_new_tokens}, and the model has {most} positions for a prompt and its answer",
+            hint=f"lower spec.sampling.max_new_tokens by more than a prompt has tokens, below {most}",
+        )
 
 
 def _require_covered(name: str, found: Calibration, model: dict[str, Any]) -> None:

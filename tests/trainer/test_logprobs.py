@@ -9,8 +9,7 @@ import torch
 from benches.memory import peak_bytes
 from torch import Tensor, nn
 
-from protocol.errors import ConfigError
-from trainer.learning.logprobs import require_plain_head, token_logprobs
+from trainer.learning.logprobs import token_logprobs
 
 N, H, V = 23, 8, 41
 
@@ -96,9 +95,3 @@ def test_memory_is_at_most_15_percent_of_the_full_log_softmax_at_a_vocabulary_of
         (logprobs.sum() + entropy.sum()).backward()
 
     assert peak_bytes(lambda: step(token_logprobs)) <= 0.15 * peak_bytes(lambda: step(plain))
-
-
-def test_models_that_bend_their_logits_are_refused() -> None:
-    require_plain_head(SimpleNamespace(vocab_size=8, logit_scale=1.0))
-    with pytest.raises(ConfigError, match="final_logit_softcapping"):
-        require_plain_head(SimpleNamespace(final_logit_softcapping=30.0))

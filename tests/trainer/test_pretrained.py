@@ -114,7 +114,7 @@ def without_an_end(folder: Path) -> None:
     [
         (without_a_shard, "no model can be made"), (without_a_tensor, "is missing"), (with_one_more_tensor, "is unknown"),
         (without_an_end, "eos_token_id"), (broken(quantization_config={"quant_method": "gptq"}), "quantized"),
-        (broken(model_type="nobody-knows"), "no model can be made"), (broken(eos_token_id="end"), "no model can be made"),
+        (broken(model_type="nobody-knows"), "'nobody-knows' are refused"), (broken(eos_token_id="end"), "no model can be made"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "cannot be a policy"),
         (lambda folder: (folder / "config.json").unlink(), "cannot read"),

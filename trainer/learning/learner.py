@@ -27,7 +27,6 @@ from protocol.errors import IntegrityError
 from trainer.config import TrainSettings
 from trainer.learning import loss, tensors
 from trainer.learning.kernels import compile_layers, use_liger
-from trainer.learning.logprobs import require_plain_head
 from trainer.learning.packing import PackedRows, TrainingSample, pack
 from trainer.learning.ranks import Ranks, deal, gathered, is_finite
 from trainer.learning.scorer import Scorer
@@ -199,7 +198,6 @@ class Learner:
     def _before_training(self) -> Scorer:
         """The model as the run begins with it, whole and on the CPU; policy and reference are computed by the same kernels."""
         model = build_model(self._folder, torch.float32)
-        require_plain_head(model.config)
         load_weights(model, self._folder)
         if self._settings.kernels == "liger":
             use_liger(model)

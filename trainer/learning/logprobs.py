@@ -3,7 +3,7 @@
 Tokens go through the head in chunks of a bounded number of logits, forwards and, recomputed, backwards; what is kept in
 between is three numbers per token. Where one chunk holds them all, its probabilities are kept instead. The sums over the
 vocabulary are in float32 whatever the head's type. Covers heads that are one matrix with or without a bias; not models that
-bend their logits afterwards (soft-capping, scaling), which `require_plain_head` refuses.
+bend their logits afterwards (soft-capping, scaling), which protocol/architectures.py refuses.
 
 Shapes: N tokens, H hidden size, V vocabulary, C tokens of a chunk.
 """
@@ -15,11 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protocol.errors import ConfigError
-
 CHUNK_LOGITS = 1 << 21
 """Logits that exist at once, 8 MiB of float32: fewer, and adding to the head's gradient costs more than the logits do."""
-_BENDING = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 def token_logprobs(
@@ -31,13 +28,6 @@ def token_logprobs(
     """
     chunk = max(1, chunk_logits // head.weight.shape[0])
     return _TokenLogprobs.apply(hidden_NH, head.weight, head.bias, targets_N, chunk)
-
-
-def require_plain_head(config: Any) -> None:
-    """Raises ConfigError for a model whose logits are not simply its head's."""
-    for name in _BENDING:
-        if getattr(config, name, None) not in (None, 1, 1.0):
-            raise ConfigError(f"models with {name} cannot be trained yet", hint="choose another model")
 
 
 class _TokenLogprobs(torch.autograd.Function):

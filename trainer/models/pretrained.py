@@ -4,7 +4,8 @@
 
 Such a folder may hold its weights in many files and other dtypes, name a tied tensor twice, and tell the tokens that end an answer in
 generation_config.json only. Nodes load what is exactly right or nothing (node/engine/weights.py), so it is put right once, here.
-Weights are rounded to bfloat16, which is what is published. It downloads nothing and runs no code of the model's.
+Weights are rounded to bfloat16, which is what is published, and dropout is switched off. It downloads nothing, runs no code of the
+model's, and refuses what is not computed rightly (protocol/architectures.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protocol import architectures
 from protocol.errors import ConfigError, IntegrityError, Malformed, UsageError
 from protocol.tokenizer import Tokenizer
 from trainer.folder import whole
@@ -63,17 +65,20 @@ def make_policy(source: Path, target: Path) -> Imported:
 
 
 def _config(source: Path) -> dict[str, Any]:
-    """config.json with every token that ends an answer, also those that only generation_config.json names."""
+    """config.json with every token that ends an answer, also those that only generation_config.json names, and without dropout.
+
+    Raises ConfigError for a model that is not computed rightly.
+    """
     config = _json(source / "config.json")
     generation = _json(source / "generation_config.json") if (source / "generation_config.json").exists() else {}
-    if "quantization_config" in config:
-        raise ConfigError(f"{source} is quantized, and cannot be trained", hint="name the model that it was made of")
     ends: list[int] = []
     for value in (config.get("eos_token_id"), generation.get("eos_token_id")):
         ends += [end for end in (value if isinstance(value, list) else [value]) if end is not None and end not in ends]
     if not ends:
         raise ConfigError(f"neither config.json nor generation_config.json of {source} has an eos_token_id")
-    return config | {"eos_token_id": ends[0] if len(ends) == 1 else ends}
+    right = architectures.without_dropout(config | {"eos_token_id": ends[0] if len(ends) == 1 else ends})
+    architectures.require_right(right, str(source / "config.json"))
+    return right
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -1,0 +1,131 @@
+"""Tiny random models of many families, as config.json has them: what is computed rightly, and what is not.
+
+Weights are drawn wide: with the usual 0.02 attention is nearly uniform, and a window that is ignored would change nothing that a
+comparison could see. Biases and norms are drawn as well; fresh ones are zeros and ones, which hide that they are left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers import models as tokenizers
+
+VOCABULARY = 96
+WINDOW = 8
+"""Of all that have one: shorter than any sequence that is compared."""
+
+_SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.2, "pad_token_id": 0, "bos_token_id": 0,
+    "eos_token_id": 1,
+}  # fmt: skip
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_GPT2 = {
+    "model_type": "gpt2", "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128, "bos_token_id": 0,
+    "initializer_range": 0.2, "eos_token_id": 1, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+}  # fmt: skip
+_DEEPSEEK = {
+    **_SIZES, **_EXPERTS, "model_type": "deepseek_v3", "num_key_value_heads": 4, "n_routed_experts": 4, "n_shared_experts": 1,
+    "n_group": 2, "topk_group": 1, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "v_head_dim": 12, "first_k_dense_replace": 1,
+}  # fmt: skip
+_NEOX = {"model_type": "gpt_neox", **{key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}}
+
+
+def _of(model_type: str, **features: Any) -> dict[str, Any]:
+    return {"model_type": model_type, **_SIZES, **features}
+
+
+def _rope(rope_type: str, **how: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 10_000.0, **how}}
+
+
+RIGHT: dict[str, dict[str, Any]] = {
+    "llama": _of("llama"),
+    "llama with biases and wide heads": _of("llama", attention_bias=True, mlp_bias=True, head_dim=12),
+    "llama with a tied head": _of("llama", tie_word_embeddings=True),
+    "llama with linear rope": _of("llama", **_rope("linear", factor=4.0)),
+    "llama with llama3 rope": _of(
+        "llama", **_rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+    ),
+    "llama with yarn rope": _of("llama", **_rope("yarn", factor=4.0, original_max_position_embeddings=32)),
+    "qwen2": _of("qwen2"),
+    "qwen3": _of("qwen3", head_dim=16),
+    "qwen3_moe": _of("qwen3_moe", **_EXPERTS, num_experts=4, head_dim=16, mlp_only_layers=[1]),
+    "mistral": _of("mistral", sliding_window=None),
+    "mixtral": _of("mixtral", num_local_experts=4, num_experts_per_tok=2),
+    "gemma": _of("gemma", head_dim=16),
+    "gpt2": _GPT2,
+    "gpt_neox": _NEOX,
+    "gpt_neox in sequence": _NEOX | {"use_parallel_residual": False, **_rope("default", partial_rotary_factor=1.0)},
+    "olmo2": _of("olmo2"),
+    "smollm3": _of("smollm3", no_rope_layer_interval=2),
+    "deepseek_v3": _DEEPSEEK,
+    "deepseek_v3 with yarn rope": _DEEPSEEK | {
+        "q_lora_rank": None,
+        **_rope("yarn", factor=4.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=1.0),
+    },
+}  # fmt: skip
+"""What protocol/architectures.py allows."""
+
+WRONG: dict[str, dict[str, Any]] = {
+    "mistral with a window": _of("mistral", sliding_window=WINDOW),
+    "qwen2 with a window": _of("qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
+    "qwen2 with layers of its own": _of(
+        "qwen2", use_sliding_window=True, sliding_window=WINDOW, layer_types=["full_attention", "sliding_attention", "full_attention"]
+    ),
+    "smollm3 with a window": _of("smollm3", use_sliding_window=True, sliding_window=WINDOW, no_rope_layer_interval=2),
+    "gemma2": _of("gemma2", head_dim=16, sliding_window=WINDOW),
+    "gemma2 without windows": _of(
+        "gemma2", head_dim=16, layer_types=["full_attention"] * 3, attn_logit_softcapping=1.0, query_pre_attn_scalar=16, final_logit_softcapping=None
+    ),
+    "gemma3": _of("gemma3_text", head_dim=16, sliding_window=WINDOW),
+    "phi3": _of("phi3", sliding_window=WINDOW),
+    "olmo3": _of("olmo3", sliding_window=WINDOW),
+    "cohere": _of("cohere", logit_scale=0.25),
+    "cohere2": _of("cohere2", sliding_window=WINDOW),
+    "granite": _of("granite", logits_scaling=8.0),
+    "falcon": {
+        "model_type": "falcon", "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "alibi": True, "new_decoder_architecture": False, "initializer_range": 0.2, "eos_token_id": 1,
+    },
+    "qwen3_next": _of(
+        "qwen3_next", **_EXPERTS, num_experts=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+        linear_value_head_dim=8, shared_expert_intermediate_size=16, num_hidden_layers=4,
+    ),
+    "lfm2": _of("lfm2", layer_types=["conv", "full_attention", "conv"], block_multiple_of=8),
+    "mamba": {
+        "model_type": "mamba", "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "eos_token_id": 1,
+    },
+    "llama with dynamic rope": _of("llama", **_rope("dynamic", factor=4.0), max_position_embeddings=16),
+    "llama with long rope": _of(
+        "llama",
+        **_rope(
+            "longrope", factor=8.0, original_max_position_embeddings=16, short_factor=[1.0] * 4, long_factor=[1.0, 2.0, 3.0, 4.0]
+        ),
+    ),
+    "llama with a stray window": _of("llama", sliding_window=WINDOW),
+    "llama with dropout": _of("llama", attention_dropout=0.3),
+    "gpt2 with dropout": _GPT2 | {"resid_pdrop": 0.3},
+}  # fmt: skip
+"""What it refuses, and a comparison would have found."""
+
+
+def make(config: dict[str, Any], folder: Path) -> Path:
+    """A folder as transformers writes one, in bfloat16, with a tokenizer of three tokens."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    known = AutoConfig.for_model(config["model_type"], **{k: v for k, v in config.items() if k != "model_type"})
+    model = AutoModelForCausalLM.from_config(known, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.ndim == 1 and tensor.is_floating_point():
+                tensor.add_(0.2 * torch.randn(tensor.shape))
+    model.save_pretrained(folder)
+    vocabulary = {"<pad>": 0, "<eos>": 1, "a": 2}
+    Tokenizer(tokenizers.BPE(vocab=vocabulary, merges=[])).save(str(folder / "tokenizer.json"))
+    return folder

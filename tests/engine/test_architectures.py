@@ -1,0 +1,205 @@
+"""Models that are allowed are computed as they are alone, and those that are not are refused by name, for a reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm.tiny_run import TinyRun
+from transformers import AutoConfig, GenerationConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from node.engine.torch_engine import TorchEngine
+from protocol import architectures
+from protocol.architectures import ARCHITECTURES, require_right
+from protocol.errors import ConfigError
+from protocol.model_files import CONFIG
+from protocol.shell import runfile
+from tests.engine.comparison import Comparison
+from tests.engine.models import RIGHT, WRONG, make
+from trainer.config import TrainSettings
+from trainer.learning.learner import Learner
+from trainer.models.pretrained import make_policy
+
+ROOT = Path(__file__).parents[2]
+NATS = 1e-4
+"""Rounding in float32 alone gives some 5e-6."""
+
+
+def as_written(config: dict[str, Any], **how: Any) -> dict[str, Any]:
+    """config.json as transformers writes it."""
+    features = {key: value for key, value in config.items() if key != "model_type"}
+    return json.loads(AutoConfig.for_model(config["model_type"], **features).to_json_string(**how))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_allowed_is_computed_as_the_model_is_alone(name: str, tmp_path: Path) -> None:
+    theirs = make(RIGHT[name], tmp_path / "theirs")
+    make_policy(theirs, tmp_path / "policy")
+    found = Comparison(theirs, tmp_path / "policy").distances()
+    assert max(found.values()) < NATS, found
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_refused_would_be_computed_otherwise(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = make(WRONG[name], tmp_path / "theirs")
+    with pytest.raises(ConfigError):
+        architectures.require_file(theirs / CONFIG)
+    monkeypatch.setattr(architectures, "require_right", lambda *_: None)
+    found = Comparison(theirs, theirs).distances()
+    assert max(found.values()) > 100 * NATS, found
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_allowed_architecture_has_been_compared(kind: str) -> None:
+    assert kind in {config["model_type"] for config in RIGHT.values()}
+    assert ARCHITECTURES[kind].name == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_transformers_writes_of_an_allowed_model_is_allowed(name: str) -> None:
+    require_right(RIGHT[name])
+    require_right(as_written(RIGHT[name]))
+    require_right(as_written(RIGHT[name], use_diff=False))
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_what_a_config_leaves_out_is_what_transformers_takes(kind: str) -> None:
+    """A feature that is on by default, and that nobody knew of, would be on in silence."""
+    known = ARCHITECTURES[kind]
+    taken = as_written({"model_type": kind}, use_diff=False)
+    on = {key: value for key, value in taken.items() if key in architectures.FEATURES and value}
+    assert on == dict(known.defaults)
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_the_documentation_lists_every_allowed_architecture(kind: str) -> None:
+    assert f"`{kind}`" in (ROOT / "docs/training.md").read_text().split("## Models")[1].split("##")[0]
+
+
+def test_settings_of_generation_that_old_files_hold_are_no_features() -> None:
+    old = dict.fromkeys(GenerationConfig._get_default_generation_params(), 1)
+    require_right(RIGHT["llama"] | old)
+
+
+def test_what_is_refused_with_a_reason_is_something_that_transformers_knows() -> None:
+    assert set(architectures.REFUSED) <= set(CONFIG_MAPPING)
+    assert not set(architectures.REFUSED) & set(ARCHITECTURES)
+
+
+LLAMA = RIGHT["llama"]
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        (WRONG["mistral with a window"], "sliding_window is 8: packed rows would attend beyond the window"),
+        ({"model_type": "mistral"}, "sliding_window is 4096 where config.json leaves it out"),
+        (WRONG["qwen2 with a window"], "use_sliding_window is True: packed rows"),
+        (LLAMA | {"layer_types": ["sliding_attention"] * 3}, "layer_types holds 'sliding_attention': packed rows"),
+        (LLAMA | {"layer_types": "full"}, "layer_types holds 'full'"),
+        (WRONG["gemma2"], "models of type 'gemma2' are refused: its attention scores and logits are capped"),
+        (WRONG["granite"], "models of type 'granite' are refused: logits and states that are scaled"),
+        (WRONG["qwen3_next"], "models of type 'qwen3_next' are refused: the state of its linear attention"),
+        (WRONG["falcon"], "models of type 'falcon' are refused: its positions are biases"),
+        ({"model_type": "opt"}, "models of type 'opt' are refused: nobody has shown"),
+        ({"model_type": ["llama"]}, r"models of type \['llama'\] are refused: nobody has shown"),
+        ({}, "models of type None are refused"),
+        (WRONG["llama with dynamic rope"], "rope_parameters.rope_type is 'dynamic': its frequencies change"),
+        (LLAMA | {"rope_scaling": {"type": "longrope"}}, "rope_scaling.type is 'longrope': its frequencies change"),
+        (LLAMA | {"rope_scaling": {"type": "ntk-by-parts"}}, "rope_scaling.type is 'ntk-by-parts': nobody has shown"),
+        (LLAMA | {"rope_scaling": {"type": "default", "mrope_section": [1]}}, "rope_scaling holds 'mrope_section'"),
+        (LLAMA | {"rope_scaling": [1]}, r"rope_scaling is \[1\]"),
+        (LLAMA | {"attention_dropout": 0.1}, "attention_dropout is 0.1: what it leaves out by chance"),
+        ({"model_type": "gpt2"}, "attn_pdrop is 0.1 where config.json leaves it out"),
+        (LLAMA | {"auto_map": {"AutoModelForCausalLM": "theirs.Model"}}, "auto_map is set: it names program code"),
+        ({"model_type": "nobodys", "auto_map": {"AutoConfig": "theirs.Config"}}, "auto_map is set"),
+        (LLAMA | {"quantization_config": {"quant_method": "gptq"}}, "quantization_config is set: quantized weights"),
+        ({"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3"}}, "text_config is set: models of more than"),
+        (LLAMA | {"architectures": ["LlamaForSequenceClassification"]}, "only LlamaForCausalLM is computed"),
+        (LLAMA | {"logit_scale": 0.5}, "logit_scale is 0.5: the factor on logits is ignored"),
+        (LLAMA | {"per_layer_config": {"0": {"num_attention_heads": 2}}}, "per_layer_config is .*: layers that differ"),
+        (LLAMA | {"attention_temperature": 2.0}, "attention_temperature is 2.0: nobody has compared what it changes"),
+        (RIGHT["deepseek_v3"] | {"scoring_func": "softmax"}, "scoring_func is 'softmax': only 'sigmoid' is computed"),
+    ],
+)
+def test_a_refusal_names_what_and_why(config: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as told:
+        require_right(config, "its config.json")
+    assert str(told.value).startswith("its config.json: ")
+    assert told.value.hint
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LLAMA | {"sliding_window": None, "use_sliding_window": False, "alibi": False, "layer_types": ["full_attention"] * 3},
+        RIGHT["qwen2"] | {"use_sliding_window": False, "sliding_window": 32_768, "max_window_layers": 28, "use_mrope": False},
+        LLAMA | {"attention_temperature": None},
+        LLAMA | {"rope_scaling": None, "rope_theta": 500_000.0, "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16"},
+    ],
+)  # fmt: skip
+def test_a_feature_that_is_off_is_none(config: dict[str, Any]) -> None:
+    require_right(config)
+
+
+def test_no_door_lets_in_what_is_refused(tiny_run: TinyRun, tmp_path: Path) -> None:
+    """Import, `murmur run create` and load; a policy that was there before the first of them, too."""
+    theirs = make(WRONG["mistral with a window"], tmp_path / "theirs")
+    with pytest.raises(ConfigError, match="sliding_window is 8"):
+        make_policy(theirs, tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
+    with pytest.raises(ConfigError, match="sliding_window is 8"):
+        runfile.complete(tiny_run.folder / "run.toml", theirs)
+    with pytest.raises(ConfigError, match="sliding_window is 8"):
+        TorchEngine("float32").load(theirs)
+    with pytest.raises(ConfigError, match="sliding_window is 8"):
+        Learner(theirs, TrainSettings(steps=1))
+
+
+def test_a_run_is_refused_whose_answers_are_longer_than_the_model_has_positions(
+    tiny_run: TinyRun, tmp_path: Path
+) -> None:
+    policy = make(RIGHT["gpt2"] | {"n_positions": 40}, tmp_path / "gpt2")  # max_new_tokens is 40
+    with pytest.raises(ConfigError, match="max_new_tokens is 40, and the model has 40 positions"):
+        runfile.complete(tiny_run.folder / "run.toml", policy)
+
+
+def test_an_import_takes_out_what_is_left_to_chance(tmp_path: Path) -> None:
+    theirs = make(WRONG["gpt2 with dropout"], tmp_path / "theirs")
+    make_policy(theirs, tmp_path / "policy")
+    found = Comparison(theirs, tmp_path / "policy").distances()
+    assert max(found.values()) < NATS, found
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: path.unlink(), "cannot read"),
+    "no JSON": (lambda path: path.write_text("["), "not valid JSON"),
+    "no object": (lambda path: path.write_text("[]"), "no JSON object"),
+    "refused": (lambda path: path.write_text('{"model_type": "mpt"}'), "models of type 'mpt' are refused"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_file_is_refused_by_its_name(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    architectures.require_file(path)
+    damage, complaint = DAMAGE[case]
+    damage(path)
+    with pytest.raises(ConfigError, match=complaint) as told:
+        architectures.require_file(path)
+    assert str(path) in str(told.value)
+
+
+def test_learnt_positions_bound_a_sequence() -> None:
+    assert architectures.most_tokens(RIGHT["gpt2"]) == 128
+    assert architectures.most_tokens({"model_type": "gpt2"}) == 1024
+    assert architectures.most_tokens({"model_type": "gpt2", "max_position_embeddings": 64}) == 64
+    assert architectures.most_tokens(RIGHT["llama"]) is None
