@@ -3,6 +3,11 @@
 A researcher writes it as the `[spec]` table of run.toml. Its canonical JSON (protocol/canonical.py) hashed with SHA-256 is
 the *spec digest* of `Runs.create`. Decimals are strings, because nothing hashed contains a float. An unknown key, a
 wrong type or a value out of range is refused with its place and what was expected.
+
+Fields are added and never taken away. A field at its default is left out of the canonical JSON, so a spec keeps its digest
+when later versions know more fields than it has; a default is therefore as fixed as a field's name. Fields that name a kind
+or a version (`Literal`) are always written. A program that meets a field it does not know is too old for the run: it
+raises VersionMismatch. Vectors: tests/vectors/spec_digests.json.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -23,11 +28,16 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from protocol import canonical
 from protocol.complaints import complaints
 from protocol.constants import PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX
-from protocol.errors import ConfigError, HashMismatch, Malformed
+from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
+
+_UNKNOWN = frozenset({"extra_forbidden", "literal_error", "union_tag_invalid"})
+"""Errors of pydantic about a name that this program does not know: of a field, a kind or a version."""
+_UPGRADE = "upgrade murmuration to the version that the run was created with, or a later one"
 
 
 def _decimal(text: str) -> str:
@@ -56,13 +66,17 @@ ConfigValue = bool | int | str | list[int] | list[str]
 class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    OMITTED: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are left out while they hold their default: what is off does not move the digest."""
-
     @model_serializer(mode="wrap")
-    def _leave_out(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields
-        return {k: v for k, v in handler(self).items() if k not in self.OMITTED or v != fields[k].default}
+        return {
+            name: value for name, value in handler(self).items() if not _is_default(fields[name], getattr(self, name))
+        }
+
+
+def _is_default(field: FieldInfo, value: Any) -> bool:
+    """Whether a field need not be written: it holds its default, and names no kind or version."""
+    return not field.is_required() and get_origin(field.annotation) is not Literal and value == field.get_default()
 
 
 class Distribution(TypedDict):
@@ -102,8 +116,6 @@ class Selection(TaskFile):
 
 class EnvironmentSpec(Part):
     """One task set, named so that all parties draw the very same problems: procedural, or the rows of files."""
-
-    OMITTED = frozenset({"files", "kept"})
 
     package: Literal["reasoning-gym", "parquet"]
     """Package that draws the problems; "parquet": they are the rows of `files`."""
@@ -155,8 +167,6 @@ def starts(environments: Sequence[EnvironmentSpec]) -> list[int]:
 
 
 class SamplingSpec(Part):
-    OMITTED = frozenset({"top_k", "top_p"})
-
     group_size: int = Field(ge=2, le=1024)
     """Samples of one problem."""
     groups_per_submission: int = Field(ge=1, le=4096)
@@ -233,8 +243,6 @@ class ComputationLimits(Part):
 
 class SamplingLimits(Part):
     """Margins are in logits. A token whose margin exceeds `mismatch_above` counts as mismatched."""
-
-    OMITTED = frozenset({"chunk_mean_margin"})
 
     mismatch_above: DecimalText
     token_margin: Limit
@@ -318,11 +326,34 @@ def from_table(table: dict[str, Any]) -> RunSpec:
 
 
 def from_bytes(data: bytes, digest: bytes) -> RunSpec:
-    """From a peer; must hash to the chain's `digest`. Raises HashMismatch, Malformed or Oversized."""
+    """From a peer; must hash to the chain's `digest`.
+
+    Raises HashMismatch, Oversized, VersionMismatch for a spec that a later version of this software wrote, and Malformed.
+    """
     value = canonical.decode(data, cap=SPEC_BYTES_MAX, what="run spec")
     if canonical.digest(value) != digest:
         raise HashMismatch("run spec does not hash to the digest on chain")
+    return from_canonical(data)
+
+
+def from_canonical(data: bytes) -> RunSpec:
+    """From canonical bytes whose digest the caller has checked, or has written itself. Raises as `from_bytes`."""
+    value = canonical.decode(data, cap=SPEC_BYTES_MAX, what="run spec")
+    version = value.get("protocol") if isinstance(value, dict) else None
+    if isinstance(version, int) and version != PROTOCOL_VERSION:
+        raise VersionMismatch(
+            f"the run speaks version {version} of the protocol, this program version {PROTOCOL_VERSION}", hint=_UPGRADE
+        )
     try:
-        return RunSpec.model_validate(value)
+        spec = RunSpec.model_validate(value)
     except ValidationError as error:
+        unknown = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] in _UNKNOWN]
+        if unknown:
+            named = f"this program does not know {', '.join(unknown)} of the run spec"
+            raise VersionMismatch(f"{named}: a later version wrote it", hint=_UPGRADE) from None
         raise Malformed("run spec is wrong:\n" + complaints(error, RunSpec)) from None
+    if spec.canonical() != data:
+        raise Malformed(
+            "run spec writes out what is left out, or spells a value another way, and would have two digests"
+        )
+    return spec

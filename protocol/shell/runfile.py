@@ -19,15 +19,13 @@ from pydantic import Field, ValidationError
 
 from protocol import architectures, calibration, runspec
 from protocol.calibration import Calibration
-from protocol.canonical import decode
 from protocol.chain.settings import ClientSettings
 from protocol.chain.types import Policy
 from protocol.complaints import complaints
-from protocol.constants import SPEC_BYTES_MAX
 from protocol.environments import selection, taskfile
 from protocol.environments.reasoning import AUDITED_VERSION
 from protocol.environments.tasks import head_digest
-from protocol.errors import ConfigError, MurmurationError
+from protocol.errors import ConfigError, ProtocolViolation
 from protocol.model_files import CONFIG, TOKENIZER
 from protocol.runspec import EnvironmentSpec, RunSpec, SamplingSpec
 from protocol.settings import Settings, read_toml
@@ -212,12 +210,11 @@ def read_spec(file: Path) -> RunSpec:
     """The spec that `murmur run create` left beside run.toml."""
     path = file.parent / SPEC_FILE
     try:
-        data = path.read_bytes()
-        return runspec.from_table(decode(data, cap=SPEC_BYTES_MAX, what=str(path)))
+        return runspec.from_canonical(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", hint="murmur run create writes it") from error
-    except MurmurationError as error:
-        raise ConfigError(str(error)) from error
+    except ProtocolViolation as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def model_folder(file: Path) -> Path:

@@ -63,18 +63,6 @@ def test_what_is_off_does_not_move_the_digest(tiny_run: TinyRun) -> None:
     assert on[0].sampling.distribution == {"temperature": 1.0, "top_k": 20, "top_p": 1.0}
 
 
-def test_the_digest_is_what_it_was_before_there_was_a_cut() -> None:
-    """A spec's section as it stood then, hashed by hand."""
-    section = {
-        "group_size": 4,
-        "groups_per_submission": 2,
-        "temperature": "1",
-        "max_new_tokens": 40,
-        "prompt_template": "{prompt}",
-    }
-    assert runspec.SamplingSpec.model_validate(section).model_dump(mode="json") == section
-
-
 def test_greedy_sampling_has_no_cut(tiny_run: TinyRun) -> None:
     with pytest.raises(ValueError, match="greedy"):
         runspec.SamplingSpec.model_validate(tiny_run.spec.sampling.model_dump() | {"temperature": "0.0", "top_k": 5})

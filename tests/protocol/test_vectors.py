@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from benches.activations import ranked
 
-from protocol import canonical, sampling, seeds, signing, toploc
+from protocol import canonical, runspec, sampling, seeds, signing, toploc
 from protocol.errors import Malformed
 from protocol.submission import SubmissionRef
 
@@ -104,6 +104,16 @@ def test_work_ids() -> None:
     case = load("work_id")
     ref = SubmissionRef(case["node"], case["step"], case["sequence"], bytes.fromhex(case["root"]))
     assert ref.work_id(case["run"]).hex() == case["work"]
+
+
+@pytest.mark.parametrize("case", load("spec_digests"), ids=lambda case: case["name"])
+def test_digests_of_run_specs(case: dict[str, Any]) -> None:
+    """Whatever fields have been added since: what was written then is read, and written again just so."""
+    data = canonical.encode(case["spec"])
+    assert canonical.digest(case["spec"]).hex() == case["digest"]
+    spec = runspec.from_bytes(data, bytes.fromhex(case["digest"]))
+    assert spec.canonical() == data
+    assert spec.digest.hex() == case["digest"]
 
 
 def test_canonical_json() -> None:
