@@ -4,7 +4,10 @@ A manifest lists flat files with sizes, one BLAKE3 per chunk (so that a single l
 SHA-256 of each whole file. The chain stores the SHA-256 of its canonical JSON; the run's trainer key signs that digest
 (`protocol.signing.Manifest`). A manifest from a peer counts only if it carries both, and is not even parsed before.
 
-It is not a folder format: it knows nothing of safetensors, and no directories.
+A version is *full*, or it is a *delta* or an *adapter*: then its files mean nothing without an earlier version, its *base*.
+The *anchor* is the full version at the end of that chain. A later form of the manifest, or another kind, is refused by name.
+
+It is not a folder format: it knows nothing of safetensors, and no directories (protocol/model_files.py does).
 """
 
 from __future__ import annotations
@@ -23,13 +26,29 @@ from eth_typing import ChecksumAddress
 
 from protocol import canonical, signing
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
-from protocol.errors import BadSignature, HashMismatch, Malformed, Oversized, PreflightError, UsageError
+from protocol.errors import (
+    BadSignature,
+    HashMismatch,
+    Malformed,
+    Oversized,
+    PreflightError,
+    UsageError,
+    VersionMismatch,
+)
 from protocol.identity import Key
+
+VERSION = 1
+"""Version of the manifest's form. Changing it breaks: programs that know only earlier ones load no weights."""
+
+FULL, DELTA, ADAPTER = "full", "delta", "adapter"
+KINDS = (FULL, DELTA, ADAPTER)
+"""What a version may be. Only full ones can be loaded today."""
 
 FILE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
 """Pattern of the names a file may have: flat, visible, the same on every system and in a URL."""
 
 _NAME = re.compile(FILE_NAME)
+_UPGRADE = "upgrade murmuration: the trainer publishes what only a later version of it reads"
 _HASH = re.compile(r"[0-9a-f]{64}")
 _INTEGER_MAX = (1 << 53) - 1  # the largest integer that RFC 8785 can carry
 _STEP_MAX = (1 << 32) - 1  # uint32 in contracts/src/Runs.sol
@@ -78,24 +97,59 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Base:
+    """What a delta or an adapter is applied to: an earlier version, and the full one (`anchor`) that this goes back to.
+
+    `manifest` is the SHA-256 of the base's manifest, in lower-case hex: the chain holds it for `step`.
+    """
+
+    step: int
+    manifest: str
+    anchor: int
+
+
+@dataclass(frozen=True)
 class Manifest:
+    """`base` is None exactly where `kind` is full."""
+
     run: int
     step: int
     files: tuple[FileEntry, ...]
     chunk_bytes: int = SHARDCAST_CHUNK_BYTES
+    kind: str = FULL
+    base: Base | None = None
 
     def encode(self) -> bytes:
+        base = self.base
         return canonical.encode(
             {
+                "anchor": self.anchor,
+                "base": None if base is None else {"manifest": base.manifest, "step": base.step},
                 "chunk_bytes": self.chunk_bytes,
                 "files": [
                     {"chunks": list(file.chunks), "name": file.name, "sha256": file.sha256, "size": file.size}
                     for file in self.files
                 ],
+                "kind": self.kind,
                 "run": self.run,
                 "step": self.step,
+                "version": VERSION,
             }
         )
+
+    @property
+    def anchor(self) -> int:
+        """Step of the full version that this one goes back to: its own, where it is full."""
+        return self.step if self.base is None else self.base.anchor
+
+    def require_full(self) -> None:
+        """Raises VersionMismatch for files that are not the weights by themselves: nothing here can apply them yet."""
+        if self.base is not None:
+            raise VersionMismatch(
+                f"version {self.step} of the weights is a {self.kind} of version {self.base.step}, which this program "
+                "cannot apply",
+                hint=_UPGRADE,
+            )
 
     @cached_property
     def digest(self) -> bytes:
@@ -113,15 +167,22 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, limits: Limits, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
-        """Reads `encode()`'s bytes from a peer. Raises Oversized beyond a cap, Malformed for any other departure.
+        """Reads `encode()`'s bytes from a peer.
 
-        `chunk_bytes` is what the manifest must say; only tests expect anything but the constant.
+        Raises Oversized beyond a cap, VersionMismatch for a form or kind of a later version of this software, Malformed for
+        any other departure. `chunk_bytes` is what the manifest must say; only tests expect anything but the constant.
         """
+        value = canonical.decode(data, cap=MANIFEST_BYTES_MAX, what="manifest")
+        _require_known(value)
+        base_type = type(None) if value.get("base") is None else dict
         value = _fields(
-            canonical.decode(data, cap=MANIFEST_BYTES_MAX, what="manifest"),
-            {"chunk_bytes": int, "files": list, "run": int, "step": int},
+            value,
+            {
+                "anchor": int, "base": base_type, "chunk_bytes": int, "files": list, "kind": str, "run": int, "step": int,
+                "version": int,
+            },
             "manifest",
-        )
+        )  # fmt: skip
         if value["chunk_bytes"] != chunk_bytes:
             raise Malformed(f"manifest has chunks of {value['chunk_bytes']} bytes, not {chunk_bytes}")
         run = _within(value["run"], _INTEGER_MAX, "run")
@@ -129,7 +190,7 @@ class Manifest:
         if len(value["files"]) > limits.files:
             raise Oversized(f"manifest lists {len(value['files'])} files, more than {limits.files}")
         files = tuple(_file(entry, chunk_bytes) for entry in value["files"])
-        manifest = cls(run, step, files, chunk_bytes)
+        manifest = cls(run, step, files, chunk_bytes, value["kind"], _base(value, step))
         manifest._require_sound_files(limits)
         return manifest
 
@@ -179,6 +240,11 @@ class Expected:
         if (manifest.run, manifest.step) != (self.run, self.step):
             raise Malformed(f"manifest is of run {manifest.run}, step {manifest.step}, not {self.run}, {self.step}")
         return manifest
+
+
+def stored(data: bytes, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
+    """The manifest in a wire form that was checked when it came. Raises what `Manifest.parse` raises."""
+    return Manifest.parse(_split(data)[0], Limits(), chunk_bytes=chunk_bytes)
 
 
 def digest_of(data: bytes) -> bytes:
@@ -241,6 +307,38 @@ def _hash_file(path: Path, chunk_bytes: int, second: ThreadPoolExecutor) -> File
             pending.result()
             size += count
     return FileEntry(path.name, size, whole.hexdigest(), tuple(chunks))
+
+
+def _require_known(value: Any) -> None:
+    """Raises VersionMismatch for a form or a kind that this program does not know, Malformed where it names none."""
+    version = value.get("version") if isinstance(value, dict) else None
+    if type(version) is not int:
+        raise Malformed("manifest names no version of its form")
+    if version != VERSION:
+        raise VersionMismatch(
+            f"the manifest has version {version}, this program reads version {VERSION}", hint=_UPGRADE
+        )
+    kind = value.get("kind")
+    if not isinstance(kind, str):
+        raise Malformed("manifest names no kind")
+    if kind not in KINDS:
+        known = ", ".join(KINDS)
+        raise VersionMismatch(f"the manifest is of kind {kind[:40]!r}, this program knows {known}", hint=_UPGRADE)
+
+
+def _base(value: dict[str, Any], step: int) -> Base | None:
+    """The base of a manifest whose fields have the right types."""
+    anchor = _within(value["anchor"], step, "anchor")
+    if (value["kind"] == FULL) != (value["base"] is None):
+        raise Malformed(f"a manifest of kind {value['kind']} {'has a' if value['base'] else 'needs a'} base")
+    if value["base"] is None:
+        if anchor != step:
+            raise Malformed(f"a full version {step} names version {anchor} as its anchor")
+        return None
+    base = _fields(value["base"], {"manifest": str, "step": int}, "base")
+    if not _HASH.fullmatch(base["manifest"]):
+        raise Malformed("the base carries something that is no hash")
+    return Base(_within(base["step"], step - 1, "base step"), base["manifest"], _within(anchor, base["step"], "anchor"))
 
 
 def _file(entry: Any, chunk_bytes: int) -> FileEntry:

@@ -11,7 +11,8 @@ import pytest
 from benches.activations import ranked
 
 from protocol import canonical, runspec, sampling, seeds, signing, toploc
-from protocol.errors import Malformed
+from protocol.errors import Malformed, VersionMismatch
+from protocol.shardcast.manifest import Limits, Manifest
 from protocol.submission import SubmissionRef
 
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -114,6 +115,18 @@ def test_digests_of_run_specs(case: dict[str, Any]) -> None:
     spec = runspec.from_bytes(data, bytes.fromhex(case["digest"]))
     assert spec.canonical() == data
     assert spec.digest.hex() == case["digest"]
+
+
+@pytest.mark.parametrize("case", load("manifests"), ids=lambda case: case["name"])
+def test_manifests_are_read_or_refused_for_the_reason_recorded(case: dict[str, Any]) -> None:
+    data = canonical.encode(case["manifest"])
+    if case["refused"]:
+        with pytest.raises({"later": VersionMismatch, "malformed": Malformed}[case["refused"]]):
+            Manifest.parse(data, Limits())
+        return
+    manifest = Manifest.parse(data, Limits())
+    assert manifest.encode() == data
+    assert manifest.digest.hex() == case["digest"]
 
 
 def test_canonical_json() -> None:

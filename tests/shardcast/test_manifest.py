@@ -13,16 +13,26 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import canonical
+from protocol import canonical, signing
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
-from protocol.errors import BadSignature, HashMismatch, Malformed, Oversized, ProtocolViolation, UsageError
+from protocol.errors import (
+    BadSignature,
+    HashMismatch,
+    Malformed,
+    Oversized,
+    ProtocolViolation,
+    UsageError,
+    VersionMismatch,
+)
 from protocol.identity import Key
-from protocol.shardcast.manifest import FileEntry, Limits, Manifest, describe, digest_of, sign
+from protocol.shardcast.manifest import Base, Expected, FileEntry, Limits, Manifest, describe, digest_of, sign
 from protocol.signing import Domain
 
 from .conftest import CHUNK, RUN, Cast
 
 HASH = "ab" * 32
+BASE = {"manifest": HASH, "step": 4}
+DELTA = {"kind": "delta", "step": 5, "base": BASE, "anchor": 3}
 
 
 def entry(
@@ -33,7 +43,8 @@ def entry(
 
 
 def manifest_json(files: list[Any], /, **changes: Any) -> bytes:
-    return canonical.encode({"run": RUN, "step": 1, "chunk_bytes": CHUNK, "files": files} | changes)
+    whole = {"version": 1, "kind": "full", "base": None, "anchor": 1}
+    return canonical.encode({"run": RUN, "step": 1, "chunk_bytes": CHUNK, "files": files, **whole} | changes)
 
 
 def parse(data: bytes, limits: Limits | None = None) -> Manifest:
@@ -118,12 +129,81 @@ def test_a_manifest_with_unsound_files_is_malformed(files: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"run": -1}, {"run": "3"}, {"step": 1 << 32}, {"step": None}, {"files": {}}, {"chunk_bytes": 1}, {"extra": 0}],
+    [
+        {"run": -1},
+        {"run": "3"},
+        {"step": 1 << 32},
+        {"step": None},
+        {"files": {}},
+        {"chunk_bytes": 1},
+        {"extra": 0},
+        {"version": None},
+        {"version": "1"},
+        {"version": True},
+        {"kind": None},
+        {"kind": 1},
+        {"anchor": 0},
+        {"anchor": 2},
+        {"anchor": None},
+        {"base": BASE},
+        {"base": []},
+        {"base": {}},
+    ],
     ids=str,
 )
 def test_a_manifest_with_wrong_fields_is_malformed(changes: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
         parse(manifest_json([entry()], **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base": None}, {"base": {"manifest": HASH, "step": 5}}, {"base": {"manifest": HASH, "step": -1}},
+        {"base": {"manifest": HASH, "step": True}}, {"base": {"manifest": HASH[2:], "step": 4}},
+        {"base": {"manifest": None, "step": 4}}, {"base": BASE | {"more": 0}}, {"base": {"step": 4}}, {"anchor": 5},
+        {"anchor": -1}, {"kind": "full"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_version_without_a_sound_base_is_malformed(changes: dict[str, Any]) -> None:
+    with pytest.raises(Malformed):
+        parse(manifest_json([entry()], **(DELTA | changes)))
+
+
+@pytest.mark.parametrize("kind", ["delta", "adapter"])
+def test_a_version_that_needs_another_travels_and_is_refused_where_it_would_be_applied(kind: str) -> None:
+    manifest = parse(manifest_json([entry()], **(DELTA | {"kind": kind})))
+    assert manifest == parse(manifest.encode())
+    assert (manifest.kind, manifest.base, manifest.anchor) == (kind, Base(4, HASH, 3), 3)
+    with pytest.raises(VersionMismatch, match=f"version 5 of the weights is a {kind} of version 4") as caught:
+        manifest.require_full()
+    assert caught.value.exit_code == 10
+    full = parse(manifest_json([entry()]))
+    full.require_full()
+    assert (full.kind, full.base, full.anchor) == ("full", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"version": 2}, "version 2, this program reads version 1"),
+        ({"version": 2, "kind": 7, "holes": []}, "version 2"),
+        ({"kind": "sparse"}, "kind 'sparse', this program knows full, delta, adapter"),
+    ],
+    ids=["version", "version with other fields", "kind"],
+)
+def test_a_later_form_or_kind_is_refused_by_name(cast: Cast, changes: dict[str, Any], named: str) -> None:
+    """Signed by the trainer, with its hash on chain: this program is too old, and no peer is to blame."""
+    body = manifest_json([entry()], **changes)
+    with pytest.raises(VersionMismatch, match=named) as caught:
+        parse(body)
+    assert "upgrade" in caught.value.hint
+    digest = hashlib.sha256(body).digest()
+    signature = "0x" + signing.Manifest(RUN, 1, digest).sign(cast.key, cast.domain).hex()
+    expected = Expected(RUN, 1, digest, cast.key.address, cast.domain, Limits(), CHUNK)
+    with pytest.raises(VersionMismatch, match=named):
+        expected.open(b'{"manifest":' + body + b',"signature":"' + signature.encode() + b'"}')
 
 
 def test_a_manifest_that_is_not_canonical_is_malformed() -> None:
