@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm.tiny_run import TinyRun
 
 from protocol import canonical, runspec
 from protocol.errors import ConfigError, Malformed, VersionMismatch
 from protocol.runspec import RunSpec
 from protocol.shell import runfile
-from tests.tiny_run import TinyRun
 
 
 class LaterReward(runspec.RewardSpec):
