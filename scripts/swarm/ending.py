@@ -8,6 +8,7 @@ from typing import Any
 
 from protocol.errors import DeadlineExceeded
 from protocol.verdict import Outcome
+from swarm.pace import slowness
 from swarm.processes import wait_until
 from swarm.settings import DAY
 from swarm.swarm import Member, Swarm
@@ -30,7 +31,7 @@ class Payout:
 def finish_judging(swarm: Swarm, watch: Watch, say: Callable[[str], None], tick: Callable[[], None]) -> None:
     """Stops the nodes and waits until everything they submitted has a verdict."""
     say("stopping the nodes; validators judge what is left")
-    swarm.stop_nodes(grace=20)  # what is committed is uploaded first
+    swarm.stop_nodes(grace=20 * slowness())  # what is committed is uploaded first
 
     def judged() -> bool:
         tick()
@@ -39,7 +40,8 @@ def finish_judging(swarm: Swarm, watch: Watch, say: Callable[[str], None], tick:
     try:
         wait_until(judged, deadline=60, what="every submission is judged", poll=0.2)
     except DeadlineExceeded as error:
-        raise DeadlineExceeded(f"{error}; still waiting: {', '.join(watch.unjudged())}") from error
+        waiting = ", ".join(watch.unjudged())
+        raise DeadlineExceeded(f"{error}; still waiting: {waiting}", hint=error.hint) from error
 
 
 def settle(swarm: Swarm, watch: Watch, say: Callable[[str], None], tick: Callable[[], None]) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from protocol.errors import DeadlineExceeded, PreflightError
+from swarm.pace import Patience
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _PR_SET_PDEATHSIG = 1
@@ -31,11 +32,11 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], bool], *, deadline: float, what: str, poll: float = 0.05) -> None:
-    """Returns once `condition` holds; DeadlineExceeded after `deadline` seconds."""
-    until = time.monotonic() + deadline
+    """Returns once `condition` holds; DeadlineExceeded after `deadline` seconds of a free machine."""
+    patience = Patience(deadline)
     while not condition():
-        if time.monotonic() > until:
-            raise DeadlineExceeded(f"{what}: not within {deadline:g} s")
+        if patience.ended():
+            raise DeadlineExceeded(f"{what}: not within {patience}", hint=patience.hint)
         time.sleep(poll)
 
 

@@ -26,11 +26,12 @@ from protocol.identity import Key, save_keystore
 from protocol.settings import write_toml
 from protocol.shell.home import read_json, write_json
 from swarm.anvil import Anvil
+from swarm.pace import Patience, slowness
 from swarm.processes import ROOT, Process, command_line, die_with_parent, stop_all, wait_until
 from swarm.settings import SwarmSettings, run_file
 
 PASSWORD = "play money only"  # protects accounts of a chain that lives for minutes
-COMMAND_SECONDS = 120
+COMMAND_SECONDS = 120  # of a free machine
 PROCESSES = "processes.json"
 CHEATS = "cheats"  # the process that plays all cheats
 MARK = "swarm.json"  # what tells a swarm's folder from any other
@@ -39,7 +40,11 @@ TOKENS = 10**18
 
 
 class CommandFailed(Exception):
-    """A command of the set-up ended badly; the message holds what it printed."""
+    """A command of the set-up ended badly or not at all; the message holds what it printed."""
+
+    def __init__(self, message: str, hint: str = "") -> None:  # commands write no logs of their own
+        super().__init__(message)
+        self.hint = hint or "see below what the programs were doing"
 
 
 @dataclass(frozen=True)
@@ -164,9 +169,7 @@ class Swarm:
         if self._interrupted:
             command.kill()
         try:
-            out, err = command.communicate(timeout=COMMAND_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            raise CommandFailed(f"`{shown}` took longer than {COMMAND_SECONDS} s") from error
+            out, err = _output(command, Patience(COMMAND_SECONDS), shown)
         finally:
             command.kill()
             command.wait()
@@ -292,6 +295,8 @@ class Swarm:
         self.nodes.append(Member(name, home, made["node"], made["operator"], cheat))
 
     def _start_roles(self) -> None:
+        looking = float(self._environment["MURMUR_PEERS__FIND_SECONDS"]) * slowness()
+        self._environment["MURMUR_PEERS__FIND_SECONDS"] = f"{looking:.0f}"
         self.start("trainer", "trainer", "run", f"@{self.run_toml}")
         relay = self.folder / "relay"
         options = self._join_options(relay)
@@ -307,6 +312,20 @@ class Swarm:
 
     def start_validator(self, validator: Member) -> None:
         self.start(validator.name, "validator", "start", "--home", validator.home)
+
+
+def _output(command: subprocess.Popen[str], patience: Patience, shown: str) -> tuple[str, str]:
+    """What a command prints on stdout and stderr until it ends. Raises CommandFailed, with what it has printed, when it does not."""
+    while True:
+        try:
+            return command.communicate(timeout=1)
+        except subprocess.TimeoutExpired:
+            if patience.ended():
+                break
+    command.kill()
+    out, err = command.communicate()
+    printed = "\n".join(filter(None, (err.strip(), out.strip()))) or "(nothing)"
+    raise CommandFailed(f"`{shown}` had not ended within {patience}. It had printed:\n{printed}", patience.hint)
 
 
 def how_to_look_around(swarm: Swarm, stop: str, state: str = "The swarm is up.") -> str:
