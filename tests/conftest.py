@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from filelock import FileLock
 from swarm.anvil import Anvil
@@ -19,6 +20,29 @@ from swarm.world import World
 # A shell starts background jobs with SIGINT ignored, and whatever the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # how long an example takes is the machine's affair
+hypothesis.settings.load_profile("any machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "anvil" in getattr(item, "fixturenames", ()):
+            item.add_marker("chain")
+
+
+_start_anvil = Anvil.__init__
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`scripts/test quick` runs what is not marked `chain`: a chain that such a test starts by itself must not go unseen."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError(f"{item.nodeid} starts a chain: it needs the marker `chain`")
+
+    Anvil.__init__ = _start_anvil if item.get_closest_marker("chain") else refuse  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)

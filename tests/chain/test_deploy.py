@@ -152,6 +152,7 @@ BASE_FIELDS = {
 """What a receipt carries on Base; Anvil's Base mode leaves it out."""
 
 
+@pytest.mark.chain
 def test_in_base_mode_transactions_land_and_receipts_with_fees_of_layer_one_are_read(tmp_path: Path) -> None:
     anvil = Anvil(tmp_path, chain_id=84_532, optimism=True)
     faulty = FaultyEndpoint(anvil.rpc)

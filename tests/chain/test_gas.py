@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 
+import pytest
 from swarm.processes import ROOT
 
 
+@pytest.mark.chain
 def test_the_gas_bench_runs_and_every_goal_is_met() -> None:
     command = [sys.executable, "-m", "benches", "gas", "--json"]
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}

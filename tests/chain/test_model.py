@@ -16,6 +16,7 @@ from protocol.submission import SubmissionRef
 from tests.chain.model import Place, Run, Seat
 from tests.chain.twins import NODES, OPERATORS, OWNERS, PEOPLE, POLICIES, TRAINER, VALIDATORS, Disagreement, Twins
 
+pytestmark = pytest.mark.chain
 CLOSED = (Stage.UPHELD, Stage.UNDECIDED, Stage.CLEARED)
 
 pick = st.integers(0, 2**16)

@@ -205,6 +205,7 @@ def test_endpoints_with_different_blocks_fail_and_nobody_is_believed(
     assert checks["code of Runs"]["health"] == "skipped"
 
 
+@pytest.mark.chain
 def test_an_old_head_is_a_warning_on_a_public_network(tmp_path: Path, console: Console) -> None:
     chain = Anvil(tmp_path, chain_id=84_532, optimism=True)
     try:

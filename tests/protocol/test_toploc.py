@@ -52,7 +52,7 @@ def test_the_polynomial_goes_through_the_points(tokens: int, hidden: int) -> Non
 
 
 @given(st.integers(1, TOPLOC_K), st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_field_arithmetic_is_exact(k: int, seed: int, extreme: bool) -> None:
     random = np.random.default_rng(seed)
     lowest = TOPLOC_FIELD - 2 if extreme else 0
@@ -86,7 +86,7 @@ def test_ties_go_to_the_lowest_index() -> None:
 
 
 @given(st.integers(1, 5000), st.integers(1, 0x7FFF), st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_largest_are_the_first_in_a_full_sort(size: int, levels: int, seed: int, column: bool) -> None:
     """Few levels make many ties; a large column is what hidden states of real models have."""
     chunks = np.random.default_rng(seed).integers(0, levels, (2, size)).astype(np.uint16)
@@ -223,7 +223,7 @@ def test_the_modulus_is_one_that_honest_proofs_have(values: int, modulus: int, f
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_arbitrary_bytes_are_refused_or_scored_but_never_crash(proof: bytes) -> None:
     try:
         toploc.score([OWN], [[proof]])
@@ -232,7 +232,7 @@ def test_arbitrary_bytes_are_refused_or_scored_but_never_crash(proof: bytes) -> 
 
 
 @given(st.integers(1, 3 * TOPLOC_CHUNK), st.sampled_from([8, 64, 200]), st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_batches_give_the_proofs_of_single_sequences(tokens: int, hidden: int, seed: int) -> None:
     sequences = [rows(1 + (tokens * (i + 1)) % 70, hidden, seed + i) for i in range(3)]
     assert toploc.prove(sequences) == [toploc.prove([s])[0] for s in sequences]

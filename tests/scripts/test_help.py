@@ -17,7 +17,7 @@ MAINS = {"demo": demo.main, "devnet": devnet.main}
 def bare(tmp_path: Path) -> Path:
     """A clone on a machine that nothing was set up on; a set-up would fail."""
     (tmp_path / "scripts").mkdir()
-    for name in MAINS:
+    for name in (*MAINS, "test"):
         (tmp_path / "scripts" / name).write_bytes((ROOT / "scripts" / name).read_bytes())
     return tmp_path
 
@@ -39,3 +39,17 @@ def test_help_needs_no_set_up_and_is_the_programs_own(
     with pytest.raises(SystemExit):
         MAINS[arguments[0]]()
     assert shown(bare, *arguments).split() == capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_the_tests_say_how_they_are_run(bare: Path, option: str) -> None:
+    told = shown(bare, "test", option)
+    for way in ("scripts/test quick", "scripts/test PATH", "scripts/test --long"):
+        assert way in told
+
+
+def test_a_flag_that_the_tests_do_not_know_is_refused_before_any_set_up(bare: Path) -> None:
+    command = ["/bin/bash", "scripts/test", "--lnog"]
+    done = subprocess.run(command, cwd=bare, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=30, check=False)  # fmt: skip
+    assert done.returncode == 2
+    assert "--long" in done.stderr

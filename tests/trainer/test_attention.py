@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -49,7 +49,6 @@ def attended(rows: PackedRows, **how: Any) -> tuple[Tensor, Tensor]:
     return weighed.detach(), value.grad
 
 
-@settings(deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(1, 12)), min_size=1, max_size=12),
     width=st.integers(8, 60),
