@@ -13,6 +13,7 @@ NAMES = {
     "cheats": "how often each cheat we can name is found, by which rule, and whether honest work ever is",
     "length": "whether announced length budgets are learned, and what they cost the task",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
+    "index": "what following the chain costs, cold and warm, as submissions pile up",
     "trainer": "our training step against TRL, generation and memory included, on the same work",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
     "toploc": "our proof codec against toploc 0.1.6, proofs per CPU second",
