@@ -54,6 +54,11 @@ class Book(View):
         self._entries = Entries(self._db, run)
         self._is_ours = False  # whether this process has seen that file and endpoint are of one chain
         self._is_behind = True
+        self._head = super().head
+
+    @property
+    def head(self) -> Block | None:
+        return self._head
 
     def close(self) -> None:
         super().close()
@@ -78,6 +83,7 @@ class Book(View):
         if not self._is_behind:
             with self.lock, self._entries.transaction():
                 self._entries.set_head(head)
+            self._head = head
         return head
 
     def time(self, submission: Submission) -> int:

@@ -16,7 +16,7 @@ from swarm.tiny_run import run_tables
 from swarm.world import World
 
 from protocol import calibration, runspec
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
 from protocol.constants import PROTOCOL_VERSION
 from protocol.environments.reasoning import AUDITED_VERSION
 from protocol.hub.client import HubClient
@@ -183,7 +183,7 @@ def open_desk(
     world = World.fresh(anvil, spec.digest)
     key = world.trainer.key
     database, store = Database(folder / "hub.sqlite"), store or Store(folder / "store")
-    hub = Hub(world.chain, world.run, spec, EventIndex(world.chain), store, database, key, quota)
+    hub = Hub(world.chain, world.run, spec, Book(world.chain, world.run), store, database, key, quota)
     hub.learn()
     status = folder / "status.json"
     with Server(wrap(create_app(hub, database, status)), "127.0.0.1", 0, **server) as listening:

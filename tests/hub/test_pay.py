@@ -9,11 +9,12 @@ import pytest
 from swarm.anvil import Anvil
 from swarm.world import TOKEN
 
+from protocol.chain.view import Submission
 from protocol.errors import BadSignature, Malformed, RpcUnavailable
 from protocol.identity import Key
 from protocol.signing import Domain, Voucher
 from protocol.submission import SubmissionRef
-from protocol.verdict import Outcome
+from protocol.verdict import Outcome, Receipt
 from protocol.voucher import SignedVoucher
 from tests.hub.desk import Desk, open_desk, run_settings
 from trainer.config import PaySettings
@@ -34,7 +35,7 @@ def ledger(desk: Desk, database: Database | None = None, **pay: Any) -> Ledger:
     """The hub's ledger after a restart: one token for each work, unless told otherwise."""
     settings = PaySettings(**{"per_work": "1", **pay})
     made = Ledger(
-        desk.world.chain, desk.world.run, desk.hub._index, desk.store, database or desk.database, desk.key, settings
+        desk.world.chain, desk.world.run, desk.hub._book, desk.store, database or desk.database, desk.key, settings
     )
     while made.turn():
         pass
@@ -155,19 +156,39 @@ def test_an_endpoint_that_fails_half_way_has_nothing_counted_twice(desk: Desk, m
     running = ledger(desk)
     desk.pass_span()
     desk.pass_span()
-    real, asked = desk.world.chain.work, []
+    book = desk.hub._book
+    real, asked = book.time, []
 
-    def failing(run: int, ref: SubmissionRef) -> Any:
-        asked.append(ref)
+    def failing(submission: Submission) -> int:
+        asked.append(submission)
         if len(asked) == 2:
             raise RpcUnavailable("gone")
-        return real(run, ref)
+        return real(submission)
 
-    monkeypatch.setattr(desk.world.chain, "work", failing)
+    monkeypatch.setattr(book, "time", failing)
     with pytest.raises(RpcUnavailable):
         running.turn()
     running.turn()
     assert running.total(validator.address) == 2 * TOKEN
+
+
+def test_a_restarted_hub_owes_the_same_and_reads_no_receipt_a_second_time(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validator, refs = desk.validator(), works(desk, 3)
+    for ref in refs[:2]:
+        post(desk, validator, ref)
+    ledger(desk)
+    desk.pass_span()
+    desk.pass_span()
+    post(desk, validator, refs[2])
+    before = ledger(desk).total(validator.address)
+    read: list[bytes] = []
+    original = Receipt.parse
+    monkeypatch.setattr(Receipt, "parse", lambda data, *more: read.append(data) or original(data, *more))
+    monkeypatch.setattr(desk.store, "arrival", lambda data: read.append(data))
+    assert ledger(desk).total(validator.address) == before == 2 * TOKEN
+    assert read == []
 
 
 def test_nobody_is_owed_anything_by_a_name_that_is_none(desk: Desk) -> None:

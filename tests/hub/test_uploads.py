@@ -13,8 +13,8 @@ import httpx
 import pytest
 from swarm.processes import wait_until
 
-from protocol.chain.events import Event
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
+from protocol.chain.view import Submission
 from protocol.constants import WRITE_LIFETIME_SECONDS
 from protocol.hub.wire import ADDRESS, EXPIRY, NONCE, SIGNATURE, Stored
 from protocol.identity import Key
@@ -332,8 +332,7 @@ def test_a_chain_that_fails_in_the_middle_of_a_look_loses_no_commitment(
         raise RpcUnavailable("reading a block: no answer")
 
     with monkeypatch.context() as patch:
-        head = desk.world.chain.block()
-        patch.setattr(desk.world.chain, "block", lambda which="latest": head if which == "latest" else fail())
+        patch.setattr(desk.world.chain, "block_hash", fail)  # which is looked up when the events have been read
         assert desk.upload(node, ref, data).status_code == 503  # to be tried again, not a refusal
     assert desk.upload(node, ref, data).status_code == 200
 
@@ -341,21 +340,20 @@ def test_a_chain_that_fails_in_the_middle_of_a_look_loses_no_commitment(
 def test_an_upload_while_the_hub_reads_the_chain_waits_for_what_it_reads(
     desk: Desk, node: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The follower has just polled and not yet noted what it found: a second look alone would find nothing new."""
+    """The follower is in the middle of a look: the upload does not begin another beside it."""
     data = some_file()
     ref = desk.commit(node, data)
     polled, go_on = threading.Event(), threading.Event()
-    index = desk.hub._index
-    original = index.poll
+    book = desk.hub._book
+    original = book.poll
 
     def poll() -> object:
-        changes = original()
-        if changes.added and not polled.is_set():
+        if not polled.is_set():
             polled.set()
             assert go_on.wait(10)
-        return changes
+        return original()
 
-    monkeypatch.setattr(index, "poll", poll)
+    monkeypatch.setattr(book, "poll", poll)
     follower = threading.Thread(target=desk.hub.learn)
     follower.start()
     assert polled.wait(10)
@@ -374,19 +372,18 @@ def test_a_look_at_the_chain_counts_for_others_only_when_it_has_ended(
 ) -> None:
     """Who asked before the follower's look began shares it, and so has to wait for its end."""
     ref = desk.commit(node, b"file")
-    index = EventIndex(desk.world.chain)
-    hub = Hub(desk.world.chain, desk.world.run, desk.spec, index, desk.store, desk.database, desk.key)
-    polled, go_on, original = threading.Event(), threading.Event(), index.poll
+    book = Book(desk.world.chain, desk.world.run)
+    hub = Hub(desk.world.chain, desk.world.run, desk.spec, book, desk.store, desk.database, desk.key)
+    polled, go_on, original = threading.Event(), threading.Event(), book.poll
 
     def poll() -> object:
-        changes = original()
         polled.set()
         assert go_on.wait(10)
-        return changes
+        return original()
 
-    monkeypatch.setattr(index, "poll", poll)
+    monkeypatch.setattr(book, "poll", poll)
 
-    async def ask() -> Event:
+    async def ask() -> Submission:
         await hub._poll.acquire()  # somebody else is looking
         asking = asyncio.create_task(hub.commitment(desk.work(ref)))
         await asyncio.sleep(0)
@@ -398,7 +395,7 @@ def test_a_look_at_the_chain_counts_for_others_only_when_it_has_ended(
         await follower
         return await asking
 
-    assert asyncio.run(ask()).data.root == ref.root
+    assert asyncio.run(ask()).root == ref.root
 
 
 def test_a_sender_that_goes_away_leaves_nothing_and_may_come_back(desk: Desk, node: Key) -> None:

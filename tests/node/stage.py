@@ -24,8 +24,8 @@ from node.engine.weights import load_weights
 from node.judging.candidate import RunContext
 from node.validator.service import ValidatorService
 from node.validator.settings import JudgeSettings
-from protocol.chain.index import EventIndex
 from protocol.chain.settings import ChainSettings
+from protocol.chain.sync import Book
 from protocol.chain.types import Case, Publication, State
 from protocol.hub.client import HubClient
 from protocol.identity import Key
@@ -77,8 +77,8 @@ class LiveHub:
     def start(self) -> None:
         world, tiny = self._world, self._tiny
         self._database = Database(self._folder / "hub.sqlite")
-        store, index = Store(self._folder / "store"), EventIndex(world.chain)
-        self.hub = Hub(world.chain, world.run, tiny.spec, index, store, self._database, world.trainer.key)
+        store, book = Store(self._folder / "store"), Book(world.chain, world.run)
+        self.hub = Hub(world.chain, world.run, tiny.spec, book, store, self._database, world.trainer.key)
         self._app = create_app(self.hub, self._database, self._folder / "status.json")
         listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import IntegrityError
@@ -20,6 +22,12 @@ CREATE TABLE IF NOT EXISTS receipts (
     UNIQUE (work, validator)
 );
 CREATE TABLE IF NOT EXISTS opinions (id INTEGER PRIMARY KEY AUTOINCREMENT, work BLOB NOT NULL UNIQUE, asked_by TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS undecided (id INTEGER PRIMARY KEY, arrived INTEGER NOT NULL, due INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS undecided_by_due ON undecided (due);
+CREATE TABLE IF NOT EXISTS earned (
+    validator TEXT NOT NULL, step INTEGER NOT NULL, works INTEGER NOT NULL, PRIMARY KEY (validator, step)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS nonces (nonce BLOB PRIMARY KEY, expiry INTEGER NOT NULL);
 """
 _LISTINGS = ("receipts", "opinions")
@@ -94,3 +102,53 @@ class Database:
         with self._lock:
             query = "SELECT id, work FROM opinions WHERE id > ? ORDER BY id LIMIT ?"
             return self._db.execute(query, (after, most)).fetchall()
+
+    # ---- pay -----------------------------------------------------------------------------------------------------------
+
+    def taken(self) -> int:
+        """Number of the last receipt that the ledger took in."""
+        with self._lock:
+            row = self._db.execute("SELECT value FROM marks WHERE name = 'paid'").fetchone()
+        return int(row[0]) if row else 0
+
+    def take(self, last: int, undecided: list[tuple[int, int, int]]) -> None:
+        """Notes (number, arrival, when it is due) of receipts up to number `last`; times in block time."""
+        with self._lock, self._transaction():
+            self._db.executemany("INSERT OR IGNORE INTO undecided VALUES (?, ?, ?)", undecided)
+            self._db.execute("INSERT OR REPLACE INTO marks VALUES ('paid', ?)", (last,))
+
+    def due(self, now: int, after: int, most: int) -> list[tuple[int, int, bytes]]:
+        """(number, arrival, bytes) of undecided receipts whose time has passed, with numbers above `after`."""
+        query = (
+            "SELECT u.id, u.arrived, r.receipt FROM undecided u JOIN receipts r ON r.id = u.id"
+            " WHERE u.due < ? AND u.id > ? ORDER BY u.id LIMIT ?"
+        )
+        with self._lock:
+            return self._db.execute(query, (now, after, most)).fetchall()
+
+    def settle(self, number: int, validator: str, step: int, *, is_earned: bool) -> int:
+        """Crosses a receipt out and counts it, where it is earned; returns how many the validator has earned in its step."""
+        with self._lock, self._transaction():
+            self._db.execute("DELETE FROM undecided WHERE id = ?", (number,))
+            self._db.execute(
+                "INSERT INTO earned VALUES (?, ?, ?) ON CONFLICT (validator, step) DO UPDATE SET works = works + excluded.works",
+                (validator, step, int(is_earned)),
+            )
+            query = "SELECT works FROM earned WHERE validator = ? AND step = ?"
+            return int(self._db.execute(query, (validator, step)).fetchone()[0])
+
+    def earned(self, most: int) -> dict[str, int]:
+        """Works that validators have earned, at most so many of a step."""
+        query = "SELECT validator, sum(min(works, ?)) FROM earned GROUP BY validator"
+        with self._lock:
+            return dict(self._db.execute(query, (most,)).fetchall())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise

@@ -1,6 +1,6 @@
 """What the hub accepts: committed files from their own nodes, receipts from seated validators, within quotas.
 
-Knows the chain through an event index that service.py keeps polling. Every refusal is one of our errors and is counted.
+Knows the chain through a book of it that service.py keeps polling. Every refusal is one of our errors and is counted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from eth_utils import is_checksum_address
 
 from protocol import canonical
 from protocol.chain import Chain
-from protocol.chain.events import Event, Submitted
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
+from protocol.chain.view import Submission
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.environments.taskfile import path_of
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
@@ -29,7 +29,6 @@ from protocol.hub.wire import EXPIRY, WAIT_MAX, Refused, Stored, check_write
 from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.signing import StorageReceipt
-from protocol.submission import SubmissionRef
 from protocol.verdict import Receipt
 from trainer.hub.database import Database
 from trainer.hub.store import Store
@@ -73,20 +72,19 @@ class Hub:
     """All methods are called from the server's event loop, except `learn`, which any thread may call."""
 
     def __init__(
-        self, chain: Chain, run: int, spec: RunSpec, index: EventIndex, store: Store, database: Database, key: Key,
+        self, chain: Chain, run: int, spec: RunSpec, book: Book, store: Store, database: Database, key: Key,
         quota: Quota | None = None,
     ) -> None:  # fmt: skip
         self.run = run
         self.spec = spec
         self.refused: Counter[str] = Counter()
         self._chain = chain
-        self._index = index
+        self._book = book
         self._store = store
         self._db = database
         self._key = key
         self._quota = quota or Quota()
         self._allowances: dict[str, Allowance] = {}
-        self._commitments: dict[bytes, Event] = {}
         self._learning = threading.Lock()
         self._learned_at = 0.0  # monotonic, when the last finished look at the chain began
         self._changed = asyncio.Condition()
@@ -99,41 +97,37 @@ class Hub:
         """Reads new events of the chain."""
         with self._learning:  # whoever finds nothing new must find what others have found in place
             began = time.monotonic()
-            changes = self._index.poll()
-            for event in changes.removed:
-                if isinstance(event.data, Submitted):
-                    self._commitments.pop(_work(event.data), None)
-            for event in changes.added:
-                if isinstance(event.data, Submitted) and event.data.run == self.run:
-                    self._commitments[_work(event.data)] = event
+            self._book.poll()
             self._learned_at = began
 
     @property
     def now(self) -> int:
         """Block time."""
-        return self._index.head.time if self._index.head else 0
+        return self._book.head.time if self._book.head else 0
 
-    async def commitment(self, work: bytes) -> Event:
-        """The event that committed to `work`. A node uploads right after its transaction was mined: so look once more."""
+    async def commitment(self, work: bytes) -> Submission:
+        """What was committed to as `work`. A node uploads right after its transaction was mined: so look once more."""
         asked_at = time.monotonic()
-        if work not in self._commitments:
+        found = self._book.submission(work)
+        if found is None:
             async with self._poll:  # those who wait here together share one look
-                if work not in self._commitments and self._learned_at < asked_at:
+                found = self._book.submission(work)
+                if found is None and self._learned_at < asked_at:
                     await asyncio.to_thread(self.learn)
-        if work not in self._commitments:
+                    found = self._book.submission(work)
+        if found is None:
             raise Refused("no such commitment on chain", NOT_FOUND)
-        return self._commitments[work]
+        return found
 
     # ---- writing -------------------------------------------------------------------------------------------------------
 
     async def upload(self, work: bytes, request: Signed, parts: AsyncIterator[bytes]) -> dict[str, Any]:
         """Stores the file of a committed work. A file that is there already is answered with its receipt again."""
-        event = await self.commitment(work)
-        submitted: Submitted = event.data
+        submitted = await self.commitment(work)
         address, nonce = self._signer(request, submitted.root)
         if address != submitted.node:
             raise Refused("this work is another node's", FORBIDDEN)
-        committed_at = (await asyncio.to_thread(self._chain.block, event.block)).time
+        committed_at = await asyncio.to_thread(self._book.time, submitted)
         known = self._db.stored(work)
         if known is not None:
             return json.loads(known)
@@ -281,7 +275,7 @@ class Hub:
             except (MurmurationError, ValueError):
                 continue
             r = stored.receipt
-            if r.work in self._commitments and self._store.holds(r.root):
+            if self._book.submission(r.work) is not None and self._store.holds(r.root):
                 self._db.add_stored(r.work, r.root, r.size, data.decode())
                 files += 1
         for _, data in self._store.objects("receipts"):
@@ -289,7 +283,7 @@ class Hub:
                 receipt = Receipt.parse(data, self._chain.domain, self.run)
             except MurmurationError:
                 continue
-            if receipt.work in self._commitments:
+            if self._book.submission(receipt.work) is not None:
                 receipts += self._db.add_receipt(receipt.work, receipt.validator, data)
         return files, receipts
 
@@ -301,10 +295,6 @@ class Signed:
     method: str
     path: str
     headers: Mapping[str, str]
-
-
-def _work(event: Submitted) -> bytes:
-    return SubmissionRef(event.node, event.step, event.sequence, event.root).work_id(event.run)
 
 
 def bytes32(text: str) -> bytes:

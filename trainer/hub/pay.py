@@ -6,25 +6,24 @@ rejection on one that a case revoked (also one without a quorum). One receipt pe
 `works_per_step` of a step. Each is worth the same: what a receipt says of its own effort, and the units that a node claims,
 could both be made up.
 
-The total is counted anew from receipts, arrivals and chain at every start, so `hub rebuild` changes nothing; the last voucher
-of each validator is kept, and no later one promises less, whatever becomes of the rate.
+What is decided is kept in the hub's database, so that a turn costs what is new or due, however many receipts there were. A
+rebuilt database counts anew from receipts, arrivals and chain, to the same total; the last voucher of each validator is kept,
+and no later one promises less, whatever becomes of the rate.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 
 from protocol.chain import Chain
-from protocol.chain.events import Challenged, Settled
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
 from protocol.chain.types import Stage
+from protocol.chain.view import CaseEntry
 from protocol.errors import MurmurationError
 from protocol.hub.wire import PAGE
 from protocol.identity import Key
 from protocol.signing import Voucher
-from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
 from protocol.voucher import SignedVoucher
 from trainer.config import PaySettings
@@ -38,73 +37,60 @@ class Ledger:
     """Turned by one thread of the hub."""
 
     def __init__(
-        self, chain: Chain, run: int, index: EventIndex, store: Store, database: Database, key: Key, pay: PaySettings
+        self, chain: Chain, run: int, book: Book, store: Store, database: Database, key: Key, pay: PaySettings
     ) -> None:
-        self._chain, self._run, self._index = chain, run, index
+        self._chain, self._run, self._book = chain, run, book
         self._store, self._db, self._key, self._pay = store, database, key, pay
         self._policy = chain.policy(run)
-        self._cursor = 0
-        self._waiting: list[tuple[Receipt, int]] = []  # and when each arrived
-        self._earned: Counter[tuple[str, int]] = Counter()  # receipts by validator and step
+        self._works = database.earned(pay.works_per_step)  # by validator, as many as are paid
+        self._owing = set(self._works)  # whose total may have grown
         self._promised: dict[str, int] = {}
 
     def turn(self) -> bool:
         """Takes in new receipts, decides what has become final, signs what is owed; says whether more may be there."""
-        page = self._db.receipts(self._cursor, PAGE)
-        for cursor, data in page:
-            receipt, arrived = Receipt.parse(data, self._chain.domain, self._run), self._store.arrival(data)
-            if arrived is not None:
-                self._waiting.append((receipt, arrived))
-            self._cursor = cursor
+        page = self._db.receipts(self._db.taken(), PAGE)
+        arrived = [(cursor, self._store.arrival(data)) for cursor, data in page]
+        if page:
+            span = self._policy.span
+            self._db.take(page[-1][0], [(cursor, at, at + span) for cursor, at in arrived if at is not None])
         self._decide()
-        for validator in {validator for validator, _ in self._earned}:
+        for validator in list(self._owing):
             self._promise(validator)
+            self._owing.discard(validator)
         return len(page) == PAGE
 
     def total(self, validator: str) -> int:
         """Wei owed for what is final, by the present rate."""
-        most = self._pay.works_per_step
-        works = sum(min(count, most) for (who, _), count in self._earned.items() if who == validator)
-        return works * self._pay.wei_per_work
+        return self._works.get(validator, 0) * self._pay.wei_per_work
 
     def _decide(self) -> None:
-        if not self._waiting or self._index.head is None:
-            return
-        now, verdicts = self._index.head.time, self._verdicts()
-        still: list[tuple[Receipt, int]] = []
-        earned: Counter[tuple[str, int]] = Counter()
-        for receipt, arrived in self._waiting:
-            decided = self._is_earned(receipt, arrived, now, verdicts.get(receipt.work, []))
-            if decided is None:
-                still.append((receipt, arrived))
-            earned[receipt.validator, receipt.details.step] += decided or 0
-        self._waiting = still  # only now: an endpoint that fails half-way must not have anything counted twice
-        self._earned += earned
+        """Looks at what is due. A receipt is crossed out and counted in one: a failure in between counts nothing twice."""
+        head, after = self._book.head, 0
+        while head is not None and (due := self._db.due(head.time, after, PAGE)):
+            for cursor, arrived, data in due:
+                after = cursor
+                receipt = Receipt.parse(data, self._chain.domain, self._run)
+                is_earned = self._is_earned(receipt, arrived)
+                if is_earned is None:
+                    continue
+                count = self._db.settle(cursor, receipt.validator, receipt.details.step, is_earned=is_earned)
+                if is_earned and count <= self._pay.works_per_step:
+                    self._works[receipt.validator] = self._works.get(receipt.validator, 0) + 1
+                    self._owing.add(receipt.validator)
 
-    def _is_earned(self, receipt: Receipt, arrived: int, now: int, verdicts: list[Settled | None]) -> bool | None:
-        """None while it is not final. `verdicts` of the cases on the work, oldest first; None: open."""
-        if now <= arrived + self._policy.span or None in verdicts:
-            return None
-        work = self._chain.work(self._run, receipt.details.ref)
-        if not work.time:
+    def _is_earned(self, receipt: Receipt, arrived: int) -> bool | None:
+        """None while it is not final. All is read from one book: contract and events may stand at different blocks."""
+        submission, cases = self._book.submission(receipt.work), self._book.cases_of(receipt.work)
+        if submission is None:
             return None  # a reorg took the commitment; it may come back
-        if arrived > work.time + self._policy.window:
+        if any(case.is_open for case in cases):
+            return None
+        if arrived > self._book.time(submission) + self._policy.window:
             return False
-        convicted = any(v.hard and v.verdict == Stage.UPHELD for v in verdicts if v is not None)
-        last = Stage.UPHELD if convicted else Stage(verdicts[-1].verdict) if verdicts and verdicts[-1] else Stage.NONE
+        last = _last(cases)
         if receipt.outcome == Outcome.ACCEPT:
             return last != Stage.UPHELD
         return last in (Stage.UPHELD, Stage.UNDECIDED)
-
-    def _verdicts(self) -> dict[bytes, list[Settled | None]]:
-        """By work, of each of its cases. Read from events alone: contract and index may stand at different blocks."""
-        settled = {(s.seat, s.number): s for _, s in self._index.events(Settled) if s.run == self._run}
-        found: dict[bytes, list[Settled | None]] = {}
-        for _, c in self._index.events(Challenged):
-            if c.run == self._run:
-                work = SubmissionRef(c.node, c.step, c.sequence, c.root).work_id(c.run)
-                found.setdefault(work, []).append(settled.get((c.seat, c.number)))
-        return found
 
     def _promise(self, validator: str) -> None:
         total = self.total(validator)
@@ -128,3 +114,10 @@ class Ledger:
             log.warning("the voucher kept for %s is none (%s); a new one takes its place", validator, error)
             return 0
         return signed.voucher.total
+
+
+def _last(cases: list[CaseEntry]) -> Stage:
+    """What the closed cases on a work, oldest first, come to."""
+    if any(case.convicts for case in cases):
+        return Stage.UPHELD
+    return cases[-1].verdict if cases else Stage.NONE

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from protocol.chain import Chain
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
 from protocol.identity import Key
@@ -64,12 +64,12 @@ class HubService:
         chain = c.open()
         self._require_own_run(chain)
         # No confirmations here: a node uploads right after it committed, and a commitment that a reorg takes back costs
-        # some disk at most. The trainer's own index decides what is learnt from.
-        index = EventIndex(chain, first_block=c.first_block)
+        # some disk at most. The trainer's own book decides what is learnt from.
+        book = Book(chain, c.run, _book(self._layout), first_block=c.first_block)
         database = Database(_database(self._layout))
         quota = Quota(h.writes_per_minute, h.bytes_per_hour)
         files = open_store(self._settings, self._layout)
-        hub = Hub(chain, c.run, self._spec, index, files, database, self._key, quota)
+        hub = Hub(chain, c.run, self._spec, book, files, database, self._key, quota)
         hub.learn()
         kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept)
@@ -99,7 +99,7 @@ class HubService:
                     ("tidy", lambda: self._tidy(chain, files), _TIDY_SECONDS),
                 ]
                 if self._settings.pay.wei_per_work:
-                    ledger = Ledger(chain, c.run, index, files, database, self._key, self._settings.pay)
+                    ledger = Ledger(chain, c.run, book, files, database, self._key, self._settings.pay)
                     turns.append(("pay", ledger.turn, max(1.0, c.poll_seconds)))
                 if isinstance(files, ArchivedStore):
                     turns.append(("bucket", files.turn, _ARCHIVE_SECONDS))
@@ -115,6 +115,7 @@ class HubService:
                 for thread in followers:
                     thread.join(10)
         database.close()
+        book.close()
         if self._failed is not None:
             raise self._failed
 
@@ -184,12 +185,15 @@ def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> t
     files = open_store(settings, layout)
     if isinstance(files, ArchivedStore):
         files.require_open()  # before the old database goes
+    book = Book(
+        chain, c.run, _book(layout), first_block=c.first_block
+    )  # before the old database goes: it may be in use
     database = Database.anew(_database(layout))
     try:
-        index = EventIndex(chain, first_block=c.first_block)
-        return Hub(chain, c.run, spec, index, files, database, key).rebuild()
+        return Hub(chain, c.run, spec, book, files, database, key).rebuild()
     finally:
         database.close()
+        book.close()
 
 
 def open_store(settings: RunSettings, layout: Layout) -> Store:
@@ -201,6 +205,11 @@ def open_store(settings: RunSettings, layout: Layout) -> Store:
     location = hub.bucket.below(str(chain.chain_id), chain.contract.lower(), str(chain.run))
     bucket = Bucket(location, timeout=hub.store_timeout_seconds)
     return ArchivedStore(layout.store, bucket, cache_bytes=hub.store_cache_bytes)
+
+
+def _book(layout: Layout) -> Path:
+    layout.hub.mkdir(parents=True, exist_ok=True)
+    return layout.hub / "chain.sqlite"
 
 
 def _database(layout: Layout) -> Path:
