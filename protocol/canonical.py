@@ -3,8 +3,8 @@
 A float never enters: decimals travel as strings, so that no two machines can round them apart. Reading is strict: an
 object with a key twice, a float, a depth or a size beyond the cap is refused before anything looks at its content.
 
-Depth is checked before parsing, because one of web3's dependencies (py_ecc) raises the interpreter's recursion limit to
-100,000, and json's C scanner then overflows the stack on deep input: a few kilobytes would end the process. json must never
+Depth is checked before parsing, because any package may raise the interpreter's recursion limit (py_ecc sets it to 100,000),
+and json's C scanner then overflows the stack on deep input: a few kilobytes would end the process. json must never
 see bytes either: it would take UTF-16 or UTF-32 for what they are, in which the quotes that were counted are none. All JSON
 of a stranger goes through `parse` or `decode`.
 """

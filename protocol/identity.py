@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import stat
 from pathlib import Path
 
 import base58
-from eth_account import Account
-from eth_account.signers.local import LocalAccount
-from eth_keys import keys as eth_keys
+from eth_keys.datatypes import PrivateKey, PublicKey
 from eth_typing import ChecksumAddress
 
+from protocol import keystore
 from protocol.constants import ANVIL_CHAIN_ID
 from protocol.errors import ConfigError, Malformed, PreflightError, UsageError
+from protocol.keystore import WrongPassword
 
 _PEER_PREFIX = bytes.fromhex("0025") + bytes.fromhex(
     "08021221"
@@ -28,14 +29,35 @@ _PEER_PREFIX = bytes.fromhex("0025") + bytes.fromhex(
 _PEER_BYTES = len(_PEER_PREFIX) + 33
 
 
+class _Hidden:
+    """Holds a private key where nothing prints it: eth_keys' own prints itself."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: PrivateKey) -> None:
+        self.key = key
+
+
 class Key:
     """A secret key and what follows from it. Printing one shows the address only."""
 
-    def __init__(self, account: LocalAccount) -> None:
-        self.account = account
-        self.address: ChecksumAddress = account.address
-        public = eth_keys.PrivateKey(bytes(account.key)).public_key
+    def __init__(self, secret: bytes) -> None:
+        """`secret`: 32 bytes, a number below the curve's order. Raises ValueError, which quotes the secret: see `from_secret`."""
+        private = PrivateKey(secret)
+        public = private.public_key
+        self._hidden = _Hidden(private)
+        self.address: ChecksumAddress = public.to_checksum_address()
         self.peer: bytes = _PEER_PREFIX + public.to_compressed_bytes()
+
+    @property
+    def secret(self) -> bytes:
+        """32 bytes, for what has to make its own key object of them."""
+        return self._hidden.key.to_bytes()
+
+    def sign(self, digest: bytes) -> bytes:
+        """65 bytes r, s, v over 32 bytes that nobody else chose."""
+        signature = self._hidden.key.sign_msg_hash(digest).to_bytes()
+        return signature[:64] + bytes([27 + signature[64]])
 
     @property
     def peer_id(self) -> str:
@@ -49,13 +71,13 @@ class Key:
 
     @classmethod
     def generate(cls) -> Key:
-        return cls(Account.create())
+        return cls.from_secret(secrets.token_bytes(32))
 
     @classmethod
     def from_secret(cls, secret: bytes | str) -> Key:
         """From 32 raw bytes or their hex. For development accounts and tests; people keep keystores."""
         try:
-            return cls(Account.from_key(secret))
+            return cls(bytes.fromhex(secret.removeprefix("0x")) if isinstance(secret, str) else secret)
         except Exception:  # noqa: BLE001  the library's error may quote the secret, so it is not chained
             raise ConfigError("this is no secp256k1 secret key") from None
 
@@ -65,7 +87,7 @@ def address_of_peer(peer: bytes) -> ChecksumAddress:
     if len(peer) != _PEER_BYTES or not peer.startswith(_PEER_PREFIX):
         raise Malformed("PeerID does not carry a secp256k1 key")
     try:
-        return eth_keys.PublicKey.from_compressed_bytes(peer[len(_PEER_PREFIX) :]).to_checksum_address()
+        return PublicKey.from_compressed_bytes(peer[len(_PEER_PREFIX) :]).to_checksum_address()
     except Exception as error:
         raise Malformed("PeerID carries a point that is not on the curve") from error
 
@@ -83,8 +105,8 @@ def save_keystore(key: Key, path: Path, password: str, *, chain_id: int) -> None
 
     On the development chain scrypt is made cheap, because every process of a local swarm opens a keystore.
     """
-    iterations = 1 << 4 if chain_id == ANVIL_CHAIN_ID else 1 << 18
-    stored = Account.encrypt(key.account.key, password, kdf="scrypt", iterations=iterations)
+    rounds = 1 << 4 if chain_id == ANVIL_CHAIN_ID else 1 << 18
+    stored = keystore.encrypt(key.secret, password, key.address, rounds=rounds)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -108,17 +130,13 @@ def load_keystore(path: Path, password: str) -> Key:
     if stat.S_IMODE(mode) & 0o077:
         raise PreflightError(f"others may read the keystore {path}", hint=f"chmod 600 {path}")
     try:
-        secret = Account.decrypt(json.loads(text), password)
-    except ValueError as error:
-        if "MAC mismatch" in str(error):
-            hint = (
-                "try another one, at the prompt, with --password-file or in MURMUR_PASSWORD; without it the key is lost"
-            )
-            raise ConfigError(f"wrong password for the keystore {path}", hint=hint) from None
+        secret = keystore.decrypt(json.loads(text), password)
+    except WrongPassword:
+        hint = "try another one, at the prompt, with --password-file or in MURMUR_PASSWORD; without it the key is lost"
+        raise ConfigError(f"wrong password for the keystore {path}", hint=hint) from None
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise ConfigError(f"{path} is not a keystore file") from None
-    except (TypeError, KeyError, AttributeError):
-        raise ConfigError(f"{path} is not a keystore file") from None
-    return Key.from_secret(bytes(secret))
+    return Key.from_secret(secret)
 
 
 def read_password(*, file: Path | None, variable: str, what: str, confirm: bool = False) -> str:

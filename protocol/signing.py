@@ -7,11 +7,13 @@ Vectors shared with Solidity: tests/vectors/eip712.json.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import ClassVar
 
-from eth_account import Account
-from eth_account.messages import SignableMessage, encode_typed_data
+from eth_abi import encode
+from eth_keys.datatypes import Signature
 from eth_keys.exceptions import BadSignature as CurveMismatch
 from eth_keys.exceptions import ValidationError
 from eth_typing import ChecksumAddress
@@ -31,13 +33,18 @@ class Domain:
     chain_id: int
     contract: ChecksumAddress
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "name": EIP712_NAME,
-            "version": EIP712_VERSION,
-            "chainId": self.chain_id,
-            "verifyingContract": self.contract,
-        }
+    @cached_property
+    def separator(self) -> bytes:
+        """The 32 bytes that stand for it in every message."""
+        kind = "EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
+        values = (EIP712_NAME, EIP712_VERSION, self.chain_id, self.contract)
+        return _struct_hash(kind, ("string", "string", "uint256", "address"), values)
+
+
+def _struct_hash(kind: str, types: Sequence[str], values: Sequence[object]) -> bytes:
+    """keccak256 of a flat struct; `kind` is its name with the members in parentheses."""
+    words = [keccak(text=str(value)) if t == "string" else value for t, value in zip(types, values, strict=True)]
+    return keccak(keccak(text=kind) + encode([t if t != "string" else "bytes32" for t in types], words))
 
 
 class Typed:
@@ -45,19 +52,17 @@ class Typed:
 
     SOLIDITY: ClassVar[tuple[str, ...]]
 
-    def _encoded(self, domain: Domain) -> SignableMessage:
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        types = {type(self).__name__: [{"name": n, "type": t} for n, t in zip(names, self.SOLIDITY, strict=True)]}
-        return encode_typed_data(domain.as_dict(), types, {name: getattr(self, name) for name in names})
-
     def signing_hash(self, domain: Domain) -> bytes:
         """The 32 bytes that are signed."""
-        message = self._encoded(domain)
-        return keccak(b"\x19" + message.version + message.header + message.body)
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        members = ",".join(f"{kind} {name}" for kind, name in zip(self.SOLIDITY, names, strict=True))
+        values = [getattr(self, name) for name in names]
+        content = _struct_hash(f"{type(self).__name__}({members})", self.SOLIDITY, values)
+        return keccak(b"\x19\x01" + domain.separator + content)
 
     def sign(self, key: Key, domain: Domain) -> bytes:
         """65 bytes r, s, v."""
-        return bytes(key.account.sign_message(self._encoded(domain)).signature)
+        return key.sign(self.signing_hash(domain))
 
     def signer(self, signature: bytes, domain: Domain) -> ChecksumAddress:
         """Who signed. Raises BadSignature for anything but 65 bytes with v of 27 or 28 and s in the lower half."""
@@ -66,7 +71,9 @@ class Typed:
         if int.from_bytes(signature[32:64], "big") > _HALF_ORDER:
             raise BadSignature("signature is malleable (s in the upper half)")
         try:
-            return Account._recover_hash(self.signing_hash(domain), signature=signature)
+            recoverable = Signature(signature[:64] + bytes([signature[64] - 27]))
+            public = recoverable.recover_public_key_from_msg_hash(self.signing_hash(domain))
+            return public.to_checksum_address()
         except (ValueError, CurveMismatch, ValidationError) as error:
             raise BadSignature("signature matches no key") from error
 

@@ -13,14 +13,14 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeVar
 
+from eth_abi.exceptions import DecodingError
 from eth_typing import ChecksumAddress
 from eth_utils import to_checksum_address
-from web3 import Web3
-from web3.exceptions import BadFunctionCallOutput, BlockNotFound, ContractCustomError, ContractLogicError, Web3Exception
-from web3.middleware import AttributeDictMiddleware
 
 from protocol.chain import artifacts, reverts
+from protocol.chain.contract import Contract, EventType, Function, NoContract
 from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints
+from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data, quantity
 from protocol.chain.events import Event, from_log
 from protocol.chain.types import (
     Account,
@@ -50,7 +50,7 @@ class Call:
     """A contract call that may be sent. `doing` says in words what it does ("submitting work")."""
 
     doing: str
-    function: Any
+    function: Function
 
 
 class Code(StrEnum):
@@ -71,9 +71,8 @@ class Chain:
         endpoints = [rpc] if isinstance(rpc, str) else list(rpc)
         self.endpoints = tuple(endpoints)
         self.rpc = ", ".join(endpoints)
-        # Of web3's own middleware only this: the others ask for the chain id anew with every call, or resolve ENS names.
         self._provider = Endpoints(endpoints, timeout=timeout, clock=clock)
-        self.web3 = Web3(self._provider, middleware=[(AttributeDictMiddleware, "attrdict")])
+        self.ethereum = Ethereum(self._provider)
         self._contract = contract
 
     # ---- connection ----------------------------------------------------------------------------------------------------
@@ -101,7 +100,7 @@ class Chain:
     def code_at(self, address: str, contract: str) -> Code:
         """What is at `address`, where the code shipped as `contract` (artifacts.CONTRACTS) should be."""
         with self.errors("reading contract code"):
-            code = bytes(self.web3.eth.get_code(to_checksum_address(address)))
+            code = self.ethereum.code(to_checksum_address(address))
         if not code:
             return Code.NONE
         shipped = artifacts.load(contract)
@@ -109,7 +108,7 @@ class Chain:
 
     @contextmanager
     def errors(self, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """Maps what web3 and its transport raise into our tree, but for what is `passing`."""
+        """Maps what asking an endpoint raises into our tree, but for what is `passing`."""
         try:
             yield
         except passing:
@@ -118,13 +117,13 @@ class Chain:
             raise type(error)(f"{doing}: {error}") from error
         except MurmurationError:
             raise
-        except ContractCustomError as error:
-            raise reverts.explain(_revert_data(error), doing) from error
-        except ContractLogicError as error:
-            raise reverts.explain(_revert_data(error), f"{doing} ({error.message})") from error
-        except BadFunctionCallOutput as error:
+        except RpcRefusal as error:
+            if (said := error.revert) is None:
+                raise RpcUnavailable(f"{doing}: {self.rpc} refused: {error.message[:200]}") from error
+            raise reverts.explain(said, doing if said else f"{doing} ({error.message[:200]})") from error
+        except NoContract as error:
             raise WrongChain(f"{doing}: there is no such contract on chain {self.chain_id}") from error
-        except (Web3Exception, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (DecodingError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RpcUnavailable(f"{doing}: {self.rpc} answered nonsense: {str(error)[:200]}") from error
 
     @cached_property
@@ -133,11 +132,11 @@ class Chain:
 
     def ask_chain_id(self) -> int:
         """What the endpoint says now: the one behind a URL can change."""
-        return self._read("reading the chain id", lambda: int(self.web3.eth.chain_id))
+        return self._read("reading the chain id", self.ethereum.chain_id)
 
     def ask(self, method: str, params: list[Any], *, turn: int = 0, cap: int = ANSWER_BYTES_MAX) -> Any:
-        """The `result` of a JSON-RPC request as it came, without web3's work on it; arguments as of Endpoints.ask. Raises
-        RpcUnavailable, also where it is refused."""
+        """The `result` of a JSON-RPC request as it came; arguments as of Endpoints.ask. Raises RpcUnavailable, also where it is
+        refused."""
         answer = self._provider.ask(method, params, turn=turn, cap=cap)
         if "error" in answer:
             raise RpcUnavailable(f"{method}: {self.rpc} refuses: {str(answer['error'])[:200]}")
@@ -148,51 +147,51 @@ class Chain:
         return Domain(self.chain_id, self.runs.address)
 
     @cached_property
-    def runs(self) -> Any:
+    def runs(self) -> Contract:
         if self._contract is None:
             raise ConfigError("no contract address", hint="give --contract, or put chain.contract into the config file")
         return self._at("Runs", self._contract)
 
     @cached_property
-    def bonds(self) -> Any:
+    def bonds(self) -> Contract:
         return self._at("Bonds", self._read("finding Bonds", lambda: self.runs.functions.bonds().call()))
 
     @cached_property
-    def court(self) -> Any:
+    def court(self) -> Contract:
         return self._at("Court", self._read("finding Court", lambda: self.runs.functions.court().call()))
 
     @cached_property
-    def token(self) -> Any:
+    def token(self) -> Contract:
         return self._at("Token", self._read("finding the token", lambda: self.runs.functions.token().call()))
 
     @cached_property
-    def _topics(self) -> dict[tuple[str, bytes], Any]:
+    def _topics(self) -> dict[tuple[str, bytes], EventType]:
         contracts = (self.runs, self.bonds, self.court) if self._contract else ()
-        return {(c.address, bytes.fromhex(e.topic.removeprefix("0x"))): e for c in contracts for e in c.events}
+        return {(c.address.lower(), topic): event for c in contracts for topic, event in c.events.items()}
 
-    def decode(self, entry: Any) -> Any:
+    def decode(self, entry: Log) -> Any:
         """The event dataclass (events.py) of a raw log of Runs, Bonds or Court; None for anything else."""
-        event = self._topics.get((entry["address"], bytes(entry["topics"][0]) if entry["topics"] else b""))
-        return event and from_log(event.event_name, dict(event.process_log(entry)["args"]))
+        topics = entry["topics"]
+        event = self._topics.get((entry["address"].lower(), data(topics[0]) if topics else b""))
+        return event and from_log(event.name, event.arguments(entry))
 
     def logs(self, first: int, last: int) -> list[Event]:
         """Events of our contracts in blocks first … last, in order."""
-        query = {
-            "address": [c.address for c in (self.runs, self.bonds, self.court)],
-            "fromBlock": first,
-            "toBlock": last,
-        }
+        addresses = [c.address for c in (self.runs, self.bonds, self.court)]
         with self.errors("reading events"):
-            found = [(entry, self.decode(entry)) for entry in self.web3.eth.get_logs(query)]
-        return [
-            Event(data, e["blockNumber"], bytes(e["blockHash"]), e["logIndex"], bytes(e["transactionHash"]))
-            for e, data in found
-            if data is not None
-        ]
+            found = [(entry, self.decode(entry)) for entry in self.ethereum.logs(addresses, first, last)]
+            return [
+                Event(
+                    event, quantity(e["blockNumber"]), data(e["blockHash"], 32), quantity(e["logIndex"]),
+                    data(e["transactionHash"], 32),
+                )
+                for e, event in found
+                if event is not None
+            ]  # fmt: skip
 
-    def _at(self, name: str, address: str) -> Any:
+    def _at(self, name: str, address: str) -> Contract:
         try:
-            return self.web3.eth.contract(address=to_checksum_address(address), abi=artifacts.load(name).abi)
+            return Contract(self.ethereum, address, artifacts.load(name).abi)
         except ValueError as error:
             raise ConfigError(f"{address!r} is no contract address") from error
 
@@ -203,27 +202,26 @@ class Chain:
     # ---- reading -------------------------------------------------------------------------------------------------------
 
     def block(self, which: int | str = "latest") -> Block:
-        found = self._read("reading a block", lambda: self.web3.eth.get_block(which))
-        return Block(int(found["number"]), bytes(found["hash"]), int(found["timestamp"]))
+        found = self._read("reading a block", lambda: self.ethereum.block(which))
+        if found is None:
+            raise RpcUnavailable(f"reading a block: {self.rpc} does not know block {which}")
+        return found
 
     def block_hash(self, number: int) -> bytes | None:
         """Hash of a block; None when the chain is not that long (any more)."""
-        with self.errors("reading a block"):
-            try:
-                return bytes(self.web3.eth.get_block(number)["hash"])
-            except BlockNotFound:
-                return None
+        found = self._read("reading a block", lambda: self.ethereum.block(number))
+        return None if found is None else found.hash
 
     def block_number(self) -> int:
-        return self._read("reading the block number", lambda: int(self.web3.eth.block_number))
+        return self._read("reading the block number", self.ethereum.block_number)
 
     def balance(self, address: str) -> int:
         """Gas money in wei."""
-        return self._read("reading a balance", lambda: int(self.web3.eth.get_balance(to_checksum_address(address))))
+        return self._read("reading a balance", lambda: self.ethereum.balance(to_checksum_address(address)))
 
     def gas_price(self) -> int:
         """Wei per gas that a transaction pays about now."""
-        return self._read("reading the gas price", lambda: int(self.web3.eth.gas_price))
+        return self._read("reading the gas price", self.ethereum.gas_price)
 
     def runs_of_wages(self, wages: str) -> ChecksumAddress:
         """The Runs that a Wages contract pays for."""
@@ -334,8 +332,8 @@ class Chain:
     def withdrawal_delay(self) -> int:
         return self._call("reading the withdrawal delay", self.bonds.functions.delay())
 
-    def _call(self, doing: str, function: Any, at: int | None = None) -> Any:
-        return self._read(doing, lambda: function.call(block_identifier="latest" if at is None else at))
+    def _call(self, doing: str, function: Function, at: int | None = None) -> Any:
+        return self._read(doing, lambda: function.call("latest" if at is None else at))
 
     # ---- calls to send -------------------------------------------------------------------------------------------------
 
@@ -436,13 +434,3 @@ class Chain:
 
     def claim(self, run: int, node: str) -> Call:
         return Call("claiming rewards", self.runs.functions.claim(run, node))
-
-
-def _revert_data(error: ContractLogicError) -> bytes:
-    data = error.data
-    if isinstance(data, dict):
-        data = data.get("data", "")
-    try:
-        return bytes.fromhex(str(data).removeprefix("0x"))
-    except ValueError:
-        return b""

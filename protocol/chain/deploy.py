@@ -16,6 +16,7 @@ from eth_utils import keccak, to_canonical_address, to_checksum_address
 
 from protocol.chain import artifacts
 from protocol.chain.client import Call, Chain, Code
+from protocol.chain.contract import creation
 from protocol.chain.sender import Sender, Sent
 from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import ChainError, ConfigError, TransactionReverted
@@ -148,6 +149,5 @@ def _address_of_next(sender: Sender, *, after: int) -> str:
 def _create(sender: Sender, name: str, attempt: int, *arguments: object) -> Sent:
     """Once per name and attempt, whatever the arguments: what an earlier life of this deployment created is returned."""
     artifact = artifacts.load(name)
-    web3 = sender.chain.web3
-    constructor = web3.eth.contract(abi=artifact.abi, bytecode=artifact.bytecode).constructor(*arguments)
+    constructor = creation(sender.chain.ethereum, artifact.abi, artifact.bytecode, *arguments)
     return sender.send(Call(f"deploying {name}", constructor), name=f"{name}/{attempt}")

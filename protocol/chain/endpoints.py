@@ -10,6 +10,7 @@ Covers: transport and plausibility. Does not cover: an endpoint that lies consis
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -18,8 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
-from web3.providers import JSONBaseProvider
-from web3.types import RPCEndpoint, RPCResponse
 
 from protocol import canonical
 from protocol.clock import SYSTEM, Clock
@@ -58,12 +57,11 @@ class _Endpoint:
     last_error: str = ""
 
 
-class Endpoints(JSONBaseProvider):
-    """A web3 provider over one or more HTTP endpoints. Safe to share between threads."""
+class Endpoints:
+    """One or more HTTP endpoints as one. Safe to share between threads."""
 
     def __init__(self, urls: Sequence[str], *, timeout: float, clock: Clock = SYSTEM) -> None:
         """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
-        super().__init__()
         self._endpoints = [_Endpoint(url, _environment(url)) for url in urls]
         self._timeout = timeout
         self._clock = clock
@@ -76,18 +74,18 @@ class Endpoints(JSONBaseProvider):
     def __str__(self) -> str:
         return ", ".join(endpoint.url for endpoint in self._endpoints)
 
-    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
-        """The answer of the best endpoint. Raises RpcUnavailable when none gave one, StaleHead when none gave a newest block
+    def make_request(self, method: str, params: Sequence[Any]) -> dict[str, Any]:
+        """The whole JSON-RPC answer of the best endpoint. Raises RpcUnavailable when none gave one, StaleHead when none gave a newest block
         that is fresh enough, EndpointsDisagree."""
         return self.ask(method, params)
 
-    def ask(self, method: str, params: Any, *, turn: int = 0, cap: int = ANSWER_BYTES_MAX) -> RPCResponse:
+    def ask(self, method: str, params: Any, *, turn: int = 0, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
         """As make_request, for an answer of at most `cap` bytes. `turn` counts on among the endpoints that are in step: 0 begins
         with the best of them, 1 with the next."""
         if len(self._endpoints) > 1 and self._clock.monotonic() - self._checked_at > _CHECK_SECONDS:
             self._checked_at = self._clock.monotonic()
             self._compare()
-        body = self.encode_rpc_request(RPCEndpoint(method), params)
+        body = _request(method, params)
         silence: type[RpcUnavailable] = RpcUnavailable
         for endpoint in self._order(turn):
             try:
@@ -119,9 +117,9 @@ class Endpoints(JSONBaseProvider):
         if len(self._endpoints) > 1:
             log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.url, error, rest)
 
-    def _note_head(self, endpoint: _Endpoint, method: str, params: Any, answer: RPCResponse) -> None:
+    def _note_head(self, endpoint: _Endpoint, method: str, params: Any, answer: dict[str, Any]) -> None:
         """Learns how far an endpoint is from the answers that pass through."""
-        result: Any = answer.get("result")
+        result = answer.get("result")
         if _asks_for_newest(method, params) and isinstance(result, dict):
             self._note_age(endpoint, result)
             result = result.get("number")
@@ -187,9 +185,9 @@ class Endpoints(JSONBaseProvider):
     # ---- asking --------------------------------------------------------------------------------------------------------
 
     def _call(self, endpoint: _Endpoint, method: str, params: list[Any]) -> Any:
-        return self._ask(endpoint, self.encode_rpc_request(RPCEndpoint(method), params)).get("result")
+        return self._ask(endpoint, _request(method, params)).get("result")
 
-    def _ask(self, endpoint: _Endpoint, body: bytes, cap: int = ANSWER_BYTES_MAX) -> RPCResponse:
+    def _ask(self, endpoint: _Endpoint, body: bytes, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
         until = time.monotonic() + self._timeout
         try:
             with self._session().post(
@@ -231,6 +229,10 @@ class Endpoints(JSONBaseProvider):
             self._local.session.trust_env = False
         session: requests.Session = self._local.session
         return session
+
+
+def _request(method: str, params: Sequence[Any]) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).encode()
 
 
 def _asks_for_newest(method: str, params: Any) -> bool:

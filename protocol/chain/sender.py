@@ -11,15 +11,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from eth_utils import keccak
-from hexbytes import HexBytes
-from web3.exceptions import TransactionNotFound, Web3RPCError
 
 from protocol.chain.client import Call, Chain
 from protocol.chain.endpoints import SETTLED_BLOCKS
+from protocol.chain.envelope import Envelope
+from protocol.chain.ethereum import Receipt, RpcRefusal
 from protocol.chain.transaction_log import DROPPED, FAILED, MINED, PENDING, Attempt, Transaction, TransactionLog
 from protocol.errors import (
     ChainError,
@@ -111,11 +112,7 @@ class Sender:
 
     def encode(self, call: Call) -> tuple[str | None, bytes]:
         """(address called, None to deploy; calldata)"""
-        with self.chain.errors(call.doing):
-            built = call.function.build_transaction({
-                "from": self.key.address, "nonce": 0, "gas": 0, "chainId": self.chain.chain_id, "gasPrice": 0,
-            })  # fmt: skip
-            return built.get("to") or None, bytes(HexBytes(built["data"]))
+        return call.function.address, call.function.data
 
     def next_nonce(self) -> int:
         """Nonce of the next transaction, when nothing else uses the key."""
@@ -126,7 +123,7 @@ class Sender:
     def estimate(self, call: Call) -> tuple[int, int]:
         """(gas, most it can cost in wei) of a call, without sending it."""
         with self.chain.errors(call.doing):
-            gas = int(int(call.function.estimate_gas({"from": self.key.address})) * _GAS_HEADROOM)
+            gas = int(call.function.estimate_gas(self.key.address) * _GAS_HEADROOM)
             return gas, gas * self._fee()
 
     # ---- a transaction's life ------------------------------------------------------------------------------------------
@@ -134,7 +131,7 @@ class Sender:
     def _begin(self, call: Call, name: str | None) -> Transaction:
         """Estimates, signs and writes down; nothing is sent yet. A call that would revert never gets a nonce."""
         with self.chain.errors(call.doing):
-            gas = int(int(call.function.estimate_gas({"from": self.key.address})) * _GAS_HEADROOM)
+            gas = int(call.function.estimate_gas(self.key.address) * _GAS_HEADROOM)
             if gas > self._limits.gas:
                 raise TransactionReverted(
                     f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}",
@@ -171,14 +168,14 @@ class Sender:
                 newest = self._replace(transaction, newest)
             with self.chain.errors(transaction.doing):
                 try:
-                    self.chain.web3.eth.send_raw_transaction(newest.raw)
-                except Web3RPCError as error:
+                    self.chain.ethereum.send_raw(newest.raw)
+                except RpcRefusal as error:
                     return self._refused(transaction, newest, error, fresh)
         except RpcUnavailable as error:
             log.warning("%s; trying again", error)
         return transaction
 
-    def _refused(self, transaction: Transaction, attempt: Attempt, error: Web3RPCError, fresh: bool) -> Transaction:
+    def _refused(self, transaction: Transaction, attempt: Attempt, error: RpcRefusal, fresh: bool) -> Transaction:
         """An endpoint said no to a raw transaction."""
         text = str(error).lower()
         if "already known" in text or "already imported" in text:
@@ -215,11 +212,7 @@ class Sender:
 
     def _is_absent(self, attempt: Attempt) -> bool:
         """Whether the endpoint says that it knows no receipt. Raises RpcUnavailable when it says nothing."""
-        try:
-            self._receipt(attempt.hash)
-        except TransactionNotFound:
-            return True
-        return False
+        return self._receipt(attempt.hash) is None
 
     def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
         fee = max(int(attempt.fee * _BUMP), _offer(self._base_fee()))
@@ -238,15 +231,17 @@ class Sender:
         self._journal.renew(transaction, nonce, self._sign(_with_nonce(transaction, nonce), self._fee()))
         return _with_nonce(transaction, nonce)
 
-    def _close(self, transaction: Transaction, receipt: Any) -> Sent:
-        landed, block = bytes(receipt["transactionHash"]), int(receipt["blockNumber"])
-        if receipt["status"] == 1:
+    def _close(self, transaction: Transaction, receipt: Receipt) -> Sent:
+        landed, block = receipt.hash, receipt.block
+        if receipt.succeeded:
             self._journal.finish(transaction, MINED, landed, block)
             return self._result(transaction, receipt)
         self._journal.finish(transaction, FAILED, landed, block)
-        call = {"from": self.key.address, "to": transaction.target, "data": transaction.data, "gas": transaction.gas}
+        call = {"from": self.key.address, "data": "0x" + transaction.data.hex(), "gas": hex(transaction.gas)}
+        if transaction.target is not None:
+            call["to"] = transaction.target
         with self.chain.errors(transaction.doing):
-            self.chain.web3.eth.call(call, block)  # raises the reason
+            self.chain.ethereum.call(call, block)  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
     def _recover(self) -> list[tuple[Transaction, Sent | None]]:
@@ -266,44 +261,36 @@ class Sender:
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
-    def _landed(self, transaction: Transaction) -> Any:
+    def _landed(self, transaction: Transaction) -> Receipt | None:
         """The receipt of whichever attempt was mined, None while none was."""
         for attempt in self._journal.attempts(transaction):
-            try:
-                return self._receipt(attempt.hash)
-            except (TransactionNotFound, RpcUnavailable):
-                continue
+            with suppress(RpcUnavailable):
+                if (receipt := self._receipt(attempt.hash)) is not None:
+                    return receipt
         return None
 
-    def _known_receipt(self, transaction: Transaction) -> Any:
+    def _known_receipt(self, transaction: Transaction) -> Receipt:
         """The receipt of what is noted as mined. Raises RpcUnavailable where the endpoint does not know it (any more)."""
         assert transaction.hash is not None
-        try:
-            return self._receipt(transaction.hash)
-        except TransactionNotFound as error:
+        receipt = self._receipt(transaction.hash)
+        if receipt is None:
             name = f"0x{transaction.hash.hex()}"
-            raise RpcUnavailable(f"{transaction.doing}: the endpoint does not know {name}, which was mined") from error
+            raise RpcUnavailable(f"{transaction.doing}: the endpoint does not know {name}, which was mined")
+        return receipt
 
-    def _receipt(self, transaction_hash: bytes) -> Any:
-        with self.chain.errors("reading a receipt", passing=(TransactionNotFound,)):
-            return self.chain.web3.eth.get_transaction_receipt(transaction_hash)
+    def _receipt(self, transaction_hash: bytes) -> Receipt | None:
+        with self.chain.errors("reading a receipt"):
+            return self.chain.ethereum.receipt(transaction_hash)
 
-    def _result(self, transaction: Transaction, receipt: Any) -> Sent:
-        events = tuple(event for entry in receipt["logs"] if (event := self.chain.decode(entry)) is not None)
-        return Sent(
-            bytes(receipt["transactionHash"]),
-            int(receipt["blockNumber"]),
-            int(receipt["gasUsed"]),
-            events,
-            receipt["contractAddress"],
-        )
+    def _result(self, transaction: Transaction, receipt: Receipt) -> Sent:
+        with self.chain.errors(transaction.doing):
+            events = tuple(event for entry in receipt.logs if (event := self.chain.decode(entry)) is not None)
+        return Sent(receipt.hash, receipt.block, receipt.gas_used, events, receipt.contract)
 
     def _count(self, block: int | None = None) -> int:
         """Transactions of this key that are in the chain (up to a block): the next nonce, but for what is pending."""
         with self.chain.errors("reading the nonce"):
-            return int(
-                self.chain.web3.eth.get_transaction_count(self.key.address, "latest" if block is None else block)
-            )
+            return self.chain.ethereum.transaction_count(self.key.address, "latest" if block is None else block)
 
     def _nonce(self) -> int:
         return max([self._count(), *(pending.nonce + 1 for pending in self._journal.pending())])
@@ -319,16 +306,12 @@ class Sender:
 
     def _base_fee(self) -> int:
         with self.chain.errors("reading the gas price"):
-            return int(self.chain.web3.eth.get_block("latest").get("baseFeePerGas") or 0)
+            return self.chain.ethereum.base_fee()
 
     def _sign(self, transaction: Transaction, fee: int, tip: int = _TIP) -> Attempt:
-        fields: dict[str, Any] = {
-            "type": 2, "chainId": self.chain.chain_id, "nonce": transaction.nonce, "gas": transaction.gas, "value": 0,
-            "maxFeePerGas": fee, "maxPriorityFeePerGas": min(tip, fee), "data": transaction.data,
-        }  # fmt: skip
-        if transaction.target is not None:
-            fields["to"] = transaction.target
-        raw = bytes(self.key.account.sign_transaction(fields).raw_transaction)
+        t = transaction
+        envelope = Envelope(self.chain.chain_id, t.nonce, min(tip, fee), fee, t.gas, t.target, t.data)
+        raw = envelope.sign(self.key)
         return Attempt(keccak(raw), raw, fee, tip, time.time())
 
 

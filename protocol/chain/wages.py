@@ -5,13 +5,12 @@ Who promises a voucher, and for what: trainer/hub/pay.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 from eth_typing import ChecksumAddress
 from eth_utils import to_checksum_address
 
 from protocol.chain import artifacts
 from protocol.chain.client import Call, Chain
+from protocol.chain.contract import Contract
 from protocol.errors import ConfigError, WrongChain
 from protocol.signing import Voucher
 
@@ -35,7 +34,7 @@ class Wages:
         if runs != chain.runs.address:
             raise WrongChain(f"the Wages at {self.address} pays for Runs {runs}, not for {chain.runs.address}")
         self._chain = chain
-        self._functions: Any = chain.web3.eth.contract(address=self.address, abi=artifacts.load("Wages").abi).functions
+        self._functions = Contract(chain.ethereum, self.address, artifacts.load("Wages").abi).functions
 
     def pot(self, run: int) -> int:
         """Tokens in wei that can pay vouchers of `run`."""

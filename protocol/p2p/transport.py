@@ -49,7 +49,7 @@ class Identity:
     """The node's secp256k1 key as libp2p wants it, and the Noise key that is signed with it."""
 
     def __init__(self, key: Key) -> None:
-        pair = secp256k1_pair(bytes(key.account.key))
+        pair = secp256k1_pair(key.secret)
         self.peer = key.peer
         self.noise = NoiseTransport(pair, noise_privkey=x25519_pair().private_key)
 

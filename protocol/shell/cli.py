@@ -153,7 +153,6 @@ def set_up_logging(level: str = "INFO") -> None:
         force=True,
     )
     for noisy in (
-        "web3",
         "urllib3",
         "httpx",
         "httpcore",

@@ -175,12 +175,12 @@ def _once(bench: Bench, field: _Field) -> None:
 
 def _deployment(world: World) -> int:
     """Gas of the transactions that created the contracts, without the development token's."""
-    web3, gas = world.chain.web3, 0
+    ethereum, gas = world.chain.ethereum, 0
     for number in range(1, world.chain.block_number()):
-        for transaction in web3.eth.get_block(number)["transactions"]:
-            receipt = web3.eth.get_transaction_receipt(transaction)
-            if receipt["contractAddress"] not in (None, world.chain.token.address):
-                gas += int(receipt["gasUsed"])
-        if web3.eth.get_code(world.wages, number):
+        for transaction in ethereum.request("eth_getBlockByNumber", hex(number), False)["transactions"]:
+            receipt = ethereum.receipt(bytes.fromhex(transaction[2:]))
+            if receipt and receipt.contract not in (None, world.chain.token.address):
+                gas += receipt.gas_used
+        if ethereum.code(world.wages, number):
             return gas
     raise AssertionError("the contracts were never deployed")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from web3 import HTTPProvider, Web3
-
+from protocol.chain.endpoints import Endpoints
 from protocol.constants import ANVIL_CHAIN_ID
+from protocol.errors import RpcUnavailable
 from protocol.identity import Key
 from swarm.processes import Process, foundry, free_port, wait_until
 
@@ -48,12 +48,15 @@ class Anvil:
         if block_time:
             command += ["--block-time", str(block_time), "--mixed-mining"]
         self.process = Process("anvil", command, folder / "anvil.log", detach=detach)
-        self.web3 = Web3(HTTPProvider(self.rpc, request_kwargs={"timeout": 10}))
+        self._endpoint = Endpoints([self.rpc], timeout=10)
         wait_until(self._answers, deadline=15, what="anvil answers")
 
     def _answers(self) -> bool:
         self.process.require_running()
-        return self.web3.is_connected()
+        try:
+            return bool(self.request("eth_chainId"))
+        except RpcUnavailable:
+            return False
 
     @property
     def bank(self) -> Key:
@@ -61,7 +64,7 @@ class Anvil:
         return Key.from_secret(_MNEMONIC_KEYS[0])
 
     def request(self, method: str, *parameters: Any) -> Any:
-        answer = self.web3.provider.make_request(method, list(parameters))  # type: ignore[arg-type]
+        answer = self._endpoint.make_request(method, parameters)
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']}")
         return answer["result"]

@@ -12,10 +12,10 @@ import pytest
 from eth_utils import keccak
 from swarm.anvil import Anvil
 from swarm.world import TOKEN, World, policy_for
-from web3.exceptions import Web3RPCError
 
 from protocol.chain import Chain, Sender
 from protocol.chain.client import Call
+from protocol.chain.ethereum import RpcRefusal
 from protocol.chain.reverts import HINTS
 from protocol.errors import TransactionReverted, WrongChain
 from protocol.identity import Key
@@ -133,12 +133,12 @@ def test_a_transaction_signed_for_another_chain_does_not_land(world: World, othe
     sender = Sender(chain, key)
     assert chain.chain_id == 31337
     seen: list[bytes] = []
-    real = chain.web3.eth.send_raw_transaction
-    chain.web3.eth.send_raw_transaction = lambda raw: (seen.append(raw), real(raw))[1]  # type: ignore[method-assign]
+    real = chain.ethereum.send_raw
+    chain.ethereum.send_raw = lambda raw: (seen.append(raw), real(raw))[1]  # type: ignore[method-assign]
     sender.send(chain.approve_tokens(chain.runs.address, 1))
-    with pytest.raises(Web3RPCError, match=r"(?i)chain"):
-        other_chain.web3.eth.send_raw_transaction(seen[0])
-    assert other_chain.web3.eth.get_transaction_count(key.address) == 0
+    with pytest.raises(RpcRefusal, match=r"(?i)chain"):
+        Chain(other_chain.rpc, None).ethereum.send_raw(seen[0])
+    assert Chain(other_chain.rpc, None).ethereum.transaction_count(key.address) == 0
 
 
 SAYS_YES = "0x60015f5260205ff3"  # returns 1 whatever it is asked: balances never move

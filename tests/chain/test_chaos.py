@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
-from swarm.processes import free_port
+from swarm.processes import free_port, wait_until
 from swarm.world import DAY, TOKEN, World
 
 from protocol.chain import Chain, Sender, events
@@ -181,7 +181,7 @@ def test_a_deed_that_a_reorg_took_back_is_done_again_once(
     todo = deed(world)
     world.sender(todo.key)
     world.anvil.request("anvil_mine", hex(DEPTH_MAX))
-    before = world.chain.web3.eth.get_transaction_count(todo.key.address)
+    before = world.chain.ethereum.transaction_count(todo.key.address)
     one, follower = Sender(world.chain, todo.key, TransactionLog(tmp_path / "j.sqlite")), Follower(world.chain)
     one.send(todo.call(world.chain), name="deed")
     world.anvil.request("anvil_mine", hex(depth - 1)) if depth > 1 else None
@@ -195,7 +195,7 @@ def test_a_deed_that_a_reorg_took_back_is_done_again_once(
     assert one.recover() == 0
     one.send(todo.call(world.chain), name="deed")
     assert times_done(world, todo) == 1
-    assert world.chain.web3.eth.get_transaction_count(todo.key.address) == before + 1
+    assert world.chain.ethereum.transaction_count(todo.key.address) == before + 1
     follower.poll()
     follower.require_truth(world.chain)
 
@@ -282,7 +282,7 @@ def test_a_deed_gets_through_an_endpoint_with_every_fault(
     chain = Chain(faulty.url, world.chain.runs.address, timeout=TIMEOUT)
     one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(chain)
     assert chain.chain_id and chain.court and chain.bonds  # read once, before the faults begin
-    before = world.chain.web3.eth.get_transaction_count(todo.key.address)
+    before = world.chain.ethereum.transaction_count(todo.key.address)
     chance, hangs = random.Random(todo.function), iter(range(3))
 
     def fault(method: str, params: Any) -> bytes | None:
@@ -290,7 +290,7 @@ def test_a_deed_gets_through_an_endpoint_with_every_fault(
         if chance.random() < 0.67 or method == "eth_getTransactionReceipt":
             return None
         if method == "eth_sendRawTransaction" and chance.random() < 0.5:
-            world.chain.web3.provider.make_request("eth_sendRawTransaction", params)  # type: ignore[arg-type]
+            world.anvil.request("eth_sendRawTransaction", *params)
         name = chance.choice(list(FAULTS))
         if name == "hangs" and next(hangs, None) is None:
             name = "hangs up"
@@ -300,7 +300,7 @@ def test_a_deed_gets_through_an_endpoint_with_every_fault(
     for _ in range(5):
         insist(one, todo, "deed")
     assert times_done(world, todo) == 1
-    assert world.chain.web3.eth.get_transaction_count(todo.key.address) == before + 1
+    assert world.chain.ethereum.transaction_count(todo.key.address) == before + 1
     follower.poll()
     faulty.fault = lambda method, params: None
     follower.poll()
@@ -331,7 +331,7 @@ class Behind:
     """An endpoint as of some blocks ago: it knows no block, event, receipt or nonce of later."""
 
     def __init__(self, world: World, head: int) -> None:
-        self._web3, self.head = world.chain.web3, head
+        self._anvil, self.head = world.anvil, head
 
     def __call__(self, method: str, params: Any) -> bytes | None:
         if method == "eth_blockNumber":
@@ -342,8 +342,7 @@ class Behind:
         if method == "eth_getTransactionCount":
             return self._pass(method, [params[0], hex(self.head)])
         if method == "eth_getTransactionReceipt":
-            receipt: Any = self._web3.provider.make_request(method, params)
-            found = receipt.get("result")
+            found = self._anvil.request(method, *params)
             return result(None) if found and int(found["blockNumber"], 16) > self.head else None
         if method == "eth_getLogs":
             query = {**params[0], "toBlock": hex(min(self.head, int(params[0]["toBlock"], 16)))}
@@ -351,8 +350,7 @@ class Behind:
         return None
 
     def _pass(self, method: str, params: list[Any]) -> bytes:
-        answer: Any = self._web3.provider.make_request(method, params)  # type: ignore[arg-type]
-        return result(answer["result"])
+        return result(self._anvil.request(method, *params))
 
 
 @deeds
@@ -366,7 +364,7 @@ def test_a_head_that_goes_back_and_returns_loses_and_doubles_nothing(
     chain = Chain(faulty.url, world.chain.runs.address, timeout=5)
     limits = SendLimits(deadline=0.5, stuck=60)
     one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), limits), Follower(chain)
-    before = world.chain.web3.eth.get_transaction_count(todo.key.address)
+    before = world.chain.ethereum.transaction_count(todo.key.address)
     sent = one.send(todo.call(chain), name="deed")
     follower.poll()
     faulty.fault = Behind(world, sent.block - 1)
@@ -378,7 +376,7 @@ def test_a_head_that_goes_back_and_returns_loses_and_doubles_nothing(
     one.recover()
     assert one.send(todo.call(chain), name="deed") == sent
     assert times_done(world, todo) == 1
-    assert world.chain.web3.eth.get_transaction_count(todo.key.address) == before + 1
+    assert world.chain.ethereum.transaction_count(todo.key.address) == before + 1
     follower.poll()
     follower.require_truth(world.chain)
 
@@ -443,8 +441,8 @@ def test_a_process_killed_half_way_and_started_again_does_its_deed_once(
     todo = deed(world)
     world.sender(todo.key)
     follower = Follower(world.chain)
-    before = world.chain.web3.eth.get_transaction_count(todo.key.address)
-    secret = "0x" + bytes(todo.key.account.key).hex()
+    before = world.chain.ethereum.transaction_count(todo.key.address)
+    secret = "0x" + todo.key.secret.hex()
     journal = tmp_path / "j.sqlite"
     arguments = [faulty.url, world.chain.runs.address, secret, str(journal), todo.contract, todo.function]
     child = subprocess.Popen(
@@ -454,8 +452,10 @@ def test_a_process_killed_half_way_and_started_again_does_its_deed_once(
     def kill(method: str, params: Any) -> bytes | None:
         if method == "eth_sendRawTransaction":
             if moment == "between send and receipt":
-                sent = world.chain.web3.eth.send_raw_transaction(params[0])
-                world.chain.web3.eth.wait_for_transaction_receipt(sent, timeout=20)
+                sent = world.anvil.request("eth_sendRawTransaction", *params)
+                wait_until(
+                    lambda: world.anvil.request("eth_getTransactionReceipt", sent), deadline=20, what="it is mined"
+                )
             child.send_signal(signal.SIGKILL)
             raise Drop
         return None
@@ -467,6 +467,6 @@ def test_a_process_killed_half_way_and_started_again_does_its_deed_once(
     sent = again.send(todo.call(world.chain), name="deed")
     assert isinstance(sent.event(todo.event), todo.event)
     assert times_done(world, todo) == 1
-    assert world.chain.web3.eth.get_transaction_count(todo.key.address) == before + 1
+    assert world.chain.ethereum.transaction_count(todo.key.address) == before + 1
     follower.poll()
     follower.require_truth(world.chain)

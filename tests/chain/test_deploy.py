@@ -40,7 +40,7 @@ def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
 
 
 def sent_by(chain: Chain, key: Key) -> int:
-    return int(chain.web3.eth.get_transaction_count(key.address))
+    return int(chain.ethereum.transaction_count(key.address))
 
 
 def deploy(chain: Chain, key: Key, out: Path) -> Deployment:
@@ -140,8 +140,8 @@ def test_an_addresses_file_is_never_overwritten(anvil: Anvil, key: Key, tmp_path
 def test_events_are_looked_for_from_the_block_of_runs_on(anvil: Anvil, key: Key, tmp_path: Path) -> None:
     deployment = deploy(Chain(anvil.rpc, None), key, tmp_path / "deployment.json")
     chain = Chain(anvil.rpc, deployment.runs)
-    assert chain.web3.eth.get_code(deployment.runs, deployment.block)
-    assert not chain.web3.eth.get_code(deployment.runs, deployment.block - 1)
+    assert chain.ethereum.code(deployment.runs, deployment.block)
+    assert not chain.ethereum.code(deployment.runs, deployment.block - 1)
 
 
 BASE_FIELDS = {
@@ -169,7 +169,7 @@ def test_in_base_mode_transactions_land_and_receipts_with_fees_of_layer_one_are_
         chain = Chain(faulty.url, deployment.runs)
         chain.check(84_532)
         sent = Sender(chain, anvil.bank).send(chain.approve_tokens(deployment.bonds, 1))
-        assert chain.web3.eth.get_transaction_receipt(sent.hash)["l1Fee"]
+        assert chain.ethereum.request("eth_getTransactionReceipt", "0x" + sent.hash.hex())["l1Fee"]
         assert chain.allowance(anvil.bank.address, deployment.bonds) == 1
     finally:
         faulty.close()

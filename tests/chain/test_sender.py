@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hexbytes import HexBytes
 from swarm.anvil import Anvil
 from swarm.world import TOKEN, World
 
@@ -85,10 +84,10 @@ def test_many_threads_lose_no_transaction(world: World) -> None:
 def test_a_call_that_would_revert_is_never_sent(world: World) -> None:
     key = Key.generate()
     one = sender(world, key)
-    before = world.chain.web3.eth.get_transaction_count(key.address)
+    before = world.chain.ethereum.transaction_count(key.address)
     with pytest.raises(TransactionReverted):
         one.send(one.chain.enlist(world.run, True))
-    assert world.chain.web3.eth.get_transaction_count(key.address) == before
+    assert world.chain.ethereum.transaction_count(key.address) == before
     one.send(one.chain.deposit(key.address, TOKEN))
 
 
@@ -107,7 +106,7 @@ def test_already_known_is_success(world: World, faulty: FaultyEndpoint, answer: 
 
     def fault(method: str, params: list[str]) -> bytes | None:
         if method == "eth_sendRawTransaction":
-            world.chain.web3.eth.send_raw_transaction(params[0])  # type: ignore[arg-type]
+            world.anvil.request("eth_sendRawTransaction", *params)
             return error(-32000, answer)
         return None
 
@@ -123,13 +122,13 @@ def test_an_answer_lost_after_sending_doubles_nothing(world: World, faulty: Faul
 
     def fault(method: str, params: list[str]) -> bytes | None:
         if method == "eth_sendRawTransaction" and not lost:
-            lost.append(world.chain.web3.eth.send_raw_transaction(params[0]))  # type: ignore[arg-type]
+            lost.append(world.anvil.request("eth_sendRawTransaction", *params))
             raise Drop
         return None
 
     faulty.fault = fault
     sent = one.send(one.chain.deposit(key.address, TOKEN))
-    assert sent.hash == bytes(lost[0])
+    assert "0x" + sent.hash.hex() == lost[0]
     assert deposits(world, key.address) == 1
 
 
@@ -192,14 +191,14 @@ def test_the_first_attempt_offers_no_more_than_the_cap(world: World) -> None:
     one = sender(world, key, limits=SendLimits(fee=3 * 10**9))
     with base_fee(world, 2 * 10**9):
         sent = one.send(one.chain.deposit(key.address, TOKEN))
-    offered = world.chain.web3.eth.get_transaction(HexBytes(sent.hash))["maxFeePerGas"]
-    assert offered == 3 * 10**9, "twice the base fee is what it would like to offer"
+    offered = world.anvil.request("eth_getTransactionByHash", "0x" + sent.hash.hex())["maxFeePerGas"]
+    assert int(offered, 16) == 3 * 10**9, "twice the base fee is what it would like to offer"
 
 
 def test_while_gas_is_dearer_than_the_cap_nothing_is_sent(world: World) -> None:
     key, journal = Key.generate(), TransactionLog()
     one = sender(world, key, journal=journal, limits=SendLimits(fee=10**9))
-    before = world.chain.web3.eth.get_transaction_count(key.address)
+    before = world.chain.ethereum.transaction_count(key.address)
     with base_fee(world, 2 * 10**9):
         for attempt in (one.send, one.estimate):
             with pytest.raises(FeeTooHigh, match="gwei per gas now, and 1 is the most") as caught:
@@ -207,7 +206,7 @@ def test_while_gas_is_dearer_than_the_cap_nothing_is_sent(world: World) -> None:
             assert "chain.fee_max_gwei" in caught.value.hint
             assert not is_fatal(caught.value), "a role waits for it"
     assert not journal.pending()
-    assert world.chain.web3.eth.get_transaction_count(key.address) == before
+    assert world.chain.ethereum.transaction_count(key.address) == before
     one.send(one.chain.deposit(key.address, TOKEN))
 
 
@@ -353,7 +352,7 @@ def test_killed_at_any_point_exactly_one_transaction_lands(world: World, tmp_pat
     root = Path(__file__).parent.parent.parent
     program = textwrap.dedent(DIES).format(
         root=str(root), scripts=str(root / "scripts"), rpc=world.anvil.rpc, contract=world.chain.runs.address,
-        secret="0x" + bytes(key.account.key).hex(), journal=str(tmp_path / "j.sqlite"),
+        secret="0x" + key.secret.hex(), journal=str(tmp_path / "j.sqlite"),
     )  # fmt: skip
     code = subprocess.run(
         [sys.executable, "-c", program, place], env={**os.environ}, timeout=60, check=False

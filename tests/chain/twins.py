@@ -109,7 +109,11 @@ class Twins:
         self.wait_until(START)
         for person in PEOPLE:
             for spender in (chain.bonds.address, chain.runs.address):
-                self._send(person.address, chain.token.address, chain.token.encode_abi("approve", [spender, 2**255]))
+                self._send(
+                    person.address,
+                    chain.token.address,
+                    "0x" + chain.token.functions.approve(spender, 2**255).data.hex(),
+                )
         self.now = self._clock()
         self._save()
 
@@ -315,7 +319,7 @@ class Twins:
         except Refused as error:
             self.model, refused = before, str(error)
         target = getattr(self.chain, contract)
-        data = target.encode_abi(function, arguments)
+        data = "0x" + target.functions[function](*arguments).data.hex()
         self.rpc("evm_setNextBlockTimestamp", at)
         reason = self._refusal(by.address, target.address, data)
         what = f"{function}({', '.join(map(str, arguments))}) by {by.address} at {at - START}"
@@ -408,8 +412,8 @@ class Twins:
     @lru_cache(maxsize=10_000)  # noqa: B019
     def _question(self, contract: str, function: str, arguments: tuple[Any, ...]) -> tuple[str, str, tuple[str, ...]]:
         target = getattr(self.chain, contract)
-        outputs = next(item["outputs"] for item in target.abi if item.get("name") == function)
-        return target.address, target.encode_abi(function, list(arguments)), tuple(map(collapse_if_tuple, outputs))
+        asked = target.functions[function](*arguments)
+        return target.address, "0x" + asked.data.hex(), asked.outputs
 
     # ---- the wire --------------------------------------------------------------------------------------------------
 

@@ -525,7 +525,7 @@ def test_no_command_shows_or_writes_a_secret(contributor: Contributor, monkeypat
         contributor.run(*command)
     secrets = [PASSWORD.encode()]
     for name in ("node", "operator"):
-        key = bytes(contributor.key(name).account.key)
+        key = contributor.key(name).secret
         secrets += [key, key.hex().encode(), key.hex().upper().encode()]
     places = {path: path.read_bytes() for path in contributor.path.rglob("*") if path.is_file()}
     places[Path("what was printed")] = "".join(contributor.console.printed).encode()

@@ -132,7 +132,7 @@ def _require_no_secrets(live: Live, homes: dict[str, Home]) -> None:
     """In logs, status files, databases: nothing of passwords and keys."""
     secrets = [PASSWORD.encode()]
     for role, home in homes.items():
-        key = bytes(load_keystore(home.keystore(role), PASSWORD).account.key)
+        key = load_keystore(home.keystore(role), PASSWORD).secret
         secrets += [key, key.hex().encode()]
     files = [path for path in live.stage.folder.rglob("*") if path.is_file()]
     assert len(files) > 20

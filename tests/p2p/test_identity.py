@@ -38,7 +38,7 @@ def stock_peer(host: Host) -> PeerInfo:
 @asynccontextmanager
 async def impostor(victim: Key) -> AsyncIterator[object]:
     """A stock host that offers plaintext and claims to be `victim`, of whom it knows the public key (it is in the PeerID)."""
-    own, stolen = create_new_key_pair(os.urandom(32)), create_new_key_pair(bytes(victim.account.key)).public_key
+    own, stolen = create_new_key_pair(os.urandom(32)), create_new_key_pair(victim.secret).public_key
 
     class Claim(type(own.private_key)):  # type: ignore[misc]
         def get_public_key(self) -> object:
@@ -135,7 +135,7 @@ def test_a_stock_libp2p_host_can_ask_for_an_endpoint(network: Network) -> None:
 def test_the_secret_key_shows_in_no_log_and_no_repr(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     key = Key.generate()
-    secret = bytes(key.account.key).hex()
+    secret = key.secret.hex()
     bootnode = network.host()
     provider = network.provider(bootnode, key=key)
     find(network.host(bootnode))

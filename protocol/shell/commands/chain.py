@@ -116,7 +116,7 @@ def _contracts(chain: Chain, known: Deployment | None) -> dict[str, dict[str, st
     """Address and code of each contract; those that only Runs could name are left out where it is not ours."""
     found = {"Runs": {"address": chain.runs.address, "code": chain.code_at(chain.runs.address, "Runs")}}
     if found["Runs"]["code"] == Code.SHIPPED:
-        where = {"Bonds": chain.bonds.address, "Court": chain.court.address, "Token": chain.token.address}
+        where: dict[str, str] = {"Bonds": chain.bonds.address, "Court": chain.court.address, "Token": chain.token.address}
     else:
         where = {"Bonds": known.bonds, "Court": known.court, "Token": known.token} if known else {}
     if known is not None:

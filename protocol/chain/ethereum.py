@@ -1,0 +1,165 @@
+"""The JSON-RPC methods of an Ethereum node that this software uses, their answers parsed strictly.
+
+`Ethereum` asks and parses; it maps no errors: what an endpoint refuses is an `RpcRefusal`, an answer of another shape is a
+ValueError, TypeError or LookupError. `Chain.errors` (client.py) makes errors of our tree of both.
+Source: https://ethereum.github.io/execution-apis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from eth_typing import ChecksumAddress
+from eth_utils import to_checksum_address
+
+from protocol.chain.types import Block
+
+Log = Mapping[str, Any]
+"""A log as JSON has it: hex strings."""
+Which = int | str
+"""A block: its number, or "latest"."""
+_QUANTITY_CHARS = 66  # "0x" and 256 bits
+
+
+class Provider(Protocol):
+    def make_request(self, method: str, params: Sequence[Any]) -> dict[str, Any]:
+        """The whole answer, with a "result" or an "error"."""
+
+
+class RpcRefusal(Exception):
+    """An endpoint understood and said no. `data` is as it came."""
+
+    def __init__(self, code: object, message: str, data: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    @property
+    def revert(self) -> bytes | None:
+        """What a contract returned that reverted, empty where it gave no reason; None where no contract is the cause."""
+        data = self.data.get("data") if isinstance(self.data, Mapping) else self.data  # so Hardhat answers
+        if isinstance(data, str):
+            text = data.removeprefix("Reverted ")  # so Parity and Nethermind answer
+            if text.startswith("0x"):
+                try:
+                    return bytes.fromhex(text[2:])
+                except ValueError:
+                    return b""
+        return b"" if self.code == 3 or "revert" in self.message.lower() else None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Of a transaction that was mined."""
+
+    hash: bytes
+    block: int
+    gas_used: int
+    succeeded: bool
+    logs: tuple[Log, ...]
+    contract: ChecksumAddress | None
+    """Address of the contract it created."""
+
+
+class Ethereum:
+    """Safe to share between threads where the provider is."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+
+    def request(self, method: str, *params: Any) -> Any:
+        """The result. Raises RpcRefusal, or what the provider raises."""
+        answer = self._provider.make_request(method, params)
+        if (refusal := answer.get("error")) is not None:
+            if not isinstance(refusal, Mapping):
+                refusal = {"message": refusal}
+            raise RpcRefusal(refusal.get("code"), str(refusal.get("message")), refusal.get("data"))
+        return answer["result"]
+
+    def chain_id(self) -> int:
+        return quantity(self.request("eth_chainId"))
+
+    def block_number(self) -> int:
+        return quantity(self.request("eth_blockNumber"))
+
+    def block(self, which: Which) -> Block | None:
+        """None where there is no such block (any more)."""
+        found = self._block(which)
+        return found and Block(quantity(found["number"]), data(found["hash"], 32), quantity(found["timestamp"]))
+
+    def base_fee(self) -> int:
+        """Wei per gas that the newest block burns; 0 on chains that burn none."""
+        found = self._block("latest")
+        return quantity((found and found.get("baseFeePerGas")) or "0x0")
+
+    def balance(self, address: str) -> int:
+        """In wei."""
+        return quantity(self.request("eth_getBalance", address, "latest"))
+
+    def gas_price(self) -> int:
+        """In wei per gas."""
+        return quantity(self.request("eth_gasPrice"))
+
+    def code(self, address: str, which: Which = "latest") -> bytes:
+        return data(self.request("eth_getCode", address, _which(which)))
+
+    def transaction_count(self, address: str, which: Which = "latest") -> int:
+        """Transactions that an account has sent up to a block: its next nonce there."""
+        return quantity(self.request("eth_getTransactionCount", address, _which(which)))
+
+    def send_raw(self, raw: bytes) -> bytes:
+        """Hash of the transaction."""
+        return data(self.request("eth_sendRawTransaction", "0x" + raw.hex()), 32)
+
+    def receipt(self, transaction: bytes) -> Receipt | None:
+        """None where the endpoint knows of none."""
+        found = self.request("eth_getTransactionReceipt", "0x" + transaction.hex())
+        if found is None:
+            return None
+        contract = found.get("contractAddress")
+        return Receipt(
+            data(found["transactionHash"], 32), quantity(found["blockNumber"]), quantity(found["gasUsed"]),
+            quantity(found["status"]) == 1, tuple(found["logs"]), contract and to_checksum_address(contract),
+        )  # fmt: skip
+
+    def logs(self, addresses: Sequence[str], first: int, last: int) -> list[Log]:
+        """Logs of these contracts in blocks first … last."""
+        query = {"address": list(addresses), "fromBlock": hex(first), "toBlock": hex(last)}
+        found = self.request("eth_getLogs", query)
+        if not isinstance(found, list):
+            raise TypeError("the logs are no list")
+        return found
+
+    def call(self, transaction: Mapping[str, Any], which: Which = "latest") -> bytes:
+        """What a call would return after a block; nothing is sent."""
+        return data(self.request("eth_call", transaction, _which(which)))
+
+    def estimate_gas(self, transaction: Mapping[str, Any]) -> int:
+        return quantity(self.request("eth_estimateGas", transaction))
+
+    def _block(self, which: Which) -> Any:
+        return self.request("eth_getBlockByNumber", _which(which), False)
+
+
+def quantity(value: object) -> int:
+    """The number of a hex quantity. Raises ValueError for anything else, and for more than 256 bits."""
+    if not isinstance(value, str) or not value.startswith("0x") or len(value) > _QUANTITY_CHARS:
+        raise ValueError(f"{str(value)[:80]!r} is no quantity")
+    return int(value[2:], 16)
+
+
+def data(value: object, size: int | None = None) -> bytes:
+    """The bytes of hex data, `size` of them where that is given. Raises ValueError for anything else."""
+    if not isinstance(value, str) or not value.startswith("0x"):
+        raise ValueError(f"{str(value)[:80]!r} is no hex data")
+    found = bytes.fromhex(value[2:])
+    if size is not None and len(found) != size:
+        raise ValueError(f"{len(found)} bytes instead of {size}")
+    return found
+
+
+def _which(block: Which) -> str:
+    return block if isinstance(block, str) else hex(block)
