@@ -6,9 +6,10 @@ Its id binds all of that (Runs.workId), so that nobody can take another's file f
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
 
-from eth_hash.auto import keccak
-from eth_typing import ChecksumAddress
+if TYPE_CHECKING:
+    from eth_typing import ChecksumAddress
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ def submission_id(run: int, node: str, step: int, sequence: int, root: bytes) ->
 
     Packed here and not by eth_abi, which takes ten times as long: a book of the chain does this for every submission.
     """
+    from eth_hash.auto import keccak  # here, so that a command's help does not wait for it
+
     signer = bytes.fromhex(node.removeprefix("0x"))
     if len(signer) != 20 or len(root) != 32:
         raise ValueError("an address has 20 bytes and a root 32")

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from protocol.chain import Chain
-from protocol.settings import load, write_toml
 from protocol.shell.cli import Json, PasswordFile, emit, group, set_up_logging
 from protocol.shell.home import Home, default_home
 
@@ -37,6 +35,8 @@ def init(
 ) -> None:
     """Create a relay's key and settings. A relay needs no stake."""
     from node.relay.service import require_reachable
+    from protocol.chain import Chain
+    from protocol.settings import write_toml
 
     place = Home(home, "relay")
     place.require_new()
@@ -63,6 +63,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     """Serve weights until stopped (Ctrl-C)."""
     from node.relay.service import RelayService, RelaySettings
     from node.signals import until_signalled
+    from protocol.settings import load
     from protocol.shell.connection import connect
 
     set_up_logging()

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from protocol.chain.client import Chain
 from protocol.constants import ANVIL_CHAIN_ID
 from protocol.errors import ConfigError, RpcUnavailable, WrongChain
+
+if TYPE_CHECKING:
+    from protocol.chain import Chain
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ def endpoints(name: Name | None, rpc: Sequence[str], chain_id: int | None = None
 
 def connect(urls: Sequence[str], chain_id: int, contract: str | None = None) -> Chain:
     """Raises WrongChain when any endpoint that answers is of another chain, RpcUnavailable when none answers."""
+    from protocol.chain import Chain
+
     for url in urls if len(urls) > 1 else ():
         with suppress(RpcUnavailable):
             _require(Chain(url, None), chain_id)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from eth_typing import ChecksumAddress
+if TYPE_CHECKING:
+    from eth_typing import ChecksumAddress
 
 
 class Role(IntEnum):

@@ -12,7 +12,8 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -40,27 +41,38 @@ _Held = TypeVar("_Held", bound=_Closable)
 
 
 def group(help_text: str) -> typer.Typer:
-    """A command group with the project's manners: help without arguments, plain tracebacks, no completion machinery."""
-    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    """A command group with the project's manners: help without arguments, plain tracebacks, no completion machinery.
+
+    Help is plain text: rich would draw boxes around it, and cost as much to import as all the rest of a command's start.
+    """
+    return typer.Typer(
+        help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
 
 
 class LazyGroups(TyperGroup):
     """Command groups of all installed packages, each imported at its first use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(point.name for point in entry_points(group="murmuration.commands"))
+        return sorted(_groups())
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        found = [point for point in entry_points(group="murmuration.commands") if point.name == name]
-        if not found:
+        found = _groups().get(name)
+        if found is None:
             return None
-        command = typer.main.get_command(found[0].load())
+        command = typer.main.get_command(found.load())
         command.name = name
         return command
 
 
+@cache
+def _groups() -> dict[str, EntryPoint]:
+    """By name. Reading them is a walk through all installed packages."""
+    return {point.name: point for point in entry_points(group="murmuration.commands")}
+
+
 app = typer.Typer(
-    cls=LazyGroups, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    cls=LazyGroups, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="Reinforcement learning of a language model by a swarm of machines nobody controls.",
 )  # fmt: skip
 

@@ -57,6 +57,15 @@ class PeerSettings(Settings):
     """How long a look-up may take before it is an error."""
 
 
+class BootnodeSettings(Settings):
+    """Of a bootnode, which belongs to no run."""
+
+    listen: str = "/ip4/0.0.0.0/tcp/4001"
+    """libp2p listening address (multiaddr)."""
+    bootnodes: tuple[str, ...] = ()
+    """Other bootnodes of the same network."""
+
+
 class Connection:
     """A role's connection to one run: chain, peers, hub. Opened with `connect`."""
 

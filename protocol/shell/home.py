@@ -14,17 +14,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from platformdirs import user_data_path
+from typing import TYPE_CHECKING, Any
 
 from protocol.errors import ConfigError, LockHeld, PreflightError
-from protocol.identity import Key, load_keystore, read_password, save_keystore
+
+if TYPE_CHECKING:
+    from protocol.identity import Key
 
 PASSWORD_VARIABLE = "MURMUR_PASSWORD"  # noqa: S105  the name of a variable, not a password
 
 
 def default_home(role: str) -> Path:
+    from platformdirs import user_data_path
+
     return user_data_path("murmuration") / role
 
 
@@ -66,6 +68,8 @@ class Home:
 
     def create_key(self, name: str, *, chain_id: int, password_file: Path | None) -> Key:
         """A new key in a new keystore; an existing one is never touched."""
+        from protocol.identity import Key, read_password, save_keystore
+
         path = self.keystore(name)
         if path.exists():
             raise ConfigError(f"{path} exists; a key is never overwritten", hint="use it, or give another --home")
@@ -78,6 +82,8 @@ class Home:
 
     def open_key(self, name: str, password_file: Path | None, path: Path | None = None) -> Key:
         """Opens a keystore; `path` overrides where it lies."""
+        from protocol.identity import load_keystore, read_password
+
         path = path or self.keystore(name)
         if not path.exists():
             raise ConfigError(f"there is no {name} key at {path}", hint=f"create it with `{_init(self.role)}`")

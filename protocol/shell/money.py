@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from decimal import Context, Decimal, InvalidOperation
+from typing import TYPE_CHECKING
 
-from protocol.chain import Sender
 from protocol.errors import InsufficientFunds, UsageError
+
+if TYPE_CHECKING:
+    from protocol.chain import Sender
 
 DECIMALS = 18
 SYMBOL = "MUR"

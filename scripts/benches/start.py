@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
-from protocol.runfile import PolicyTable
+from protocol.shell.runfile import PolicyTable
 from swarm.anvil import Anvil
 
 from benches import Bench, Cost
@@ -85,7 +85,7 @@ def _reads(anvil: Anvil, folder: Path) -> list[list[str | Path]]:
     deployment = deploy(bank, withdrawal_delay=7 * 86_400, sink="0x" + "51" * 20)
     chain = Chain(anvil.rpc, deployment.runs)
     owner = Sender(chain, anvil.bank)
-    run = owner.send(chain.create(_POLICY.policy(owner.key.address), bytes(32))).event(RunCreated).run
+    run = owner.send(chain.create(_POLICY.policy(owner.key.address), b"\x07" * 32)).event(RunCreated).run
     file, addresses, home = folder / "run.toml", folder / "deployment.json", folder / "node"
     deployment.save(addresses)
     file.write_text(f'[chain]\nrpc = "{anvil.rpc}"\ncontract = "{deployment.runs}"\nrun = {run}\n')

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protocol.errors import ConfigError, PreflightError
-from protocol.identity import Key, load_keystore, read_password
-from protocol.settings import Loaded, as_environment, parse_overrides, toml
-from protocol.shell import runfile
 from protocol.shell.cli import Json, PasswordFile, emit, group, set_up_logging, strip_at
 from protocol.shell.home import PASSWORD_VARIABLE, Home
-from trainer.config import Layout, RunSettings, load_run
 
 if TYPE_CHECKING:
+    from protocol.identity import Key
+    from protocol.settings import Loaded
+    from trainer.config import Layout, RunSettings
     from trainer.evaluation.comparison import Interval, Row
     from trainer.evaluation.filter import Filtered
     from trainer.learning.ranks import Ranks
@@ -38,12 +37,16 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print every setting and
 
 
 def _open(file: str) -> tuple[RunSettings, Layout]:
+    from trainer.config import Layout, load_run
+
     path = strip_at(file)
     settings = load_run(path).value
     return settings, Layout(path, settings)
 
 
 def _key(layout: Layout, password_file: Path | None) -> Key:
+    from protocol.identity import load_keystore, read_password
+
     if not layout.keystore.exists():
         raise ConfigError(
             f"there is no trainer key at {layout.keystore}", hint=f"murmur chain new-key {layout.keystore}"
@@ -71,6 +74,9 @@ def resume(
 def _train(
     file: str, password_file: Path | None, set_: list[str] | None, dry_run: bool, as_json: bool, *, resume: bool
 ) -> None:
+    from protocol.settings import as_environment, parse_overrides
+    from trainer.config import Layout, load_run
+
     path = strip_at(file)
     overrides = parse_overrides(set_ or [])
     loaded = load_run(path, overrides)
@@ -90,6 +96,7 @@ def _train(
 
 
 def _lead(settings: RunSettings, layout: Layout, password_file: Path | None, ranks: Ranks, *, resume: bool) -> None:
+    from protocol.shell import runfile
     from trainer.hub.process import HubProcess
     from trainer.loop.train import Trainer
 
@@ -132,6 +139,7 @@ def _print_settings(loaded: Loaded[RunSettings], as_json: bool) -> None:
 @app.command()
 def preset(name: Annotated[str, typer.Argument(help="demo, intellect2-short or intellect2-long.")]) -> None:
     """Print [spec] and [trainer] of a run.toml to start from."""
+    from protocol.settings import toml
     from trainer.presets import preset as tables_of
 
     typer.echo(toml(tables_of(name), f"Preset {name}. Add [chain], [peers], [policy] and [hub]."), nl=False)
@@ -148,6 +156,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a checkpoint on the run's held-out problems beside the base model, with 95 % confidence intervals."""
+    from protocol.shell import runfile
     from trainer.evaluation.comparison import against, run_file_of
 
     set_up_logging("WARNING")
@@ -187,6 +196,7 @@ def export(
     dtype: Annotated[str, typer.Option(help="bfloat16, as published, or float32.")] = "bfloat16",
 ) -> None:
     """Write a checkpoint as a plain Hugging Face folder."""
+    from protocol.shell import runfile
     from trainer.evaluation.comparison import run_file_of
     from trainer.models.export import export as write
 
@@ -230,6 +240,7 @@ def filter_(
     as_json: Json = False,
 ) -> None:
     """Keep the training problems that a model solves sometimes. Can be interrupted; the same command goes on."""
+    from protocol.shell import runfile
     from trainer.evaluation.filter import Band, OfflineFilter
 
     set_up_logging("WARNING")
@@ -290,6 +301,7 @@ def tiny(
     as_json: Json = False,
 ) -> None:
     """Make a tiny Qwen3 policy on the spot for the run's tasks, warmed up on their training split. For development."""
+    from protocol.shell import runfile
     from trainer.models.tiny import make_policy
 
     set_up_logging("WARNING")
@@ -329,6 +341,7 @@ def hub_start(
     password_file: PasswordFile = None,
 ) -> None:
     """Serve rollouts, receipts and weights until stopped (Ctrl-C)."""
+    from protocol.shell import runfile
     from trainer.hub.service import HubService
 
     set_up_logging()
@@ -350,6 +363,7 @@ def _when_stdin_closes(stop: Callable[[], None]) -> None:
 @hub.command()
 def rebuild(file: File, password_file: PasswordFile = None) -> None:
     """Recreate the hub's database from the chain and the stored files; stop the hub first."""
+    from protocol.shell import runfile
     from trainer.hub.service import rebuild as rebuild_database
 
     settings, layout = _open(file)

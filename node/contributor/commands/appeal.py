@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,12 +16,14 @@ from node.contributor.commands.context import (
     settings,
 )
 from node.contributor.submission_log import Submission, SubmissionLog
-from protocol.chain import Chain, cases
 from protocol.chain.types import Case, State
 from protocol.errors import UsageError
 from protocol.shell.cli import PasswordFile, Yes, confirm
 from protocol.shell.home import Home
 from protocol.shell.money import duration, tokens
+
+if TYPE_CHECKING:
+    from protocol.chain import Chain
 
 _SETTLED = {
     State.NONE: "never reached the chain",
@@ -88,6 +90,8 @@ def find(place: Home, work: str) -> Submission:
 
 def _open_cases(chain: Chain, run: int, submission: Submission) -> tuple[str, list[tuple[int, Case]]]:
     """The seat's name, and (number, case) of all that can be appealed and concern a work. Raises UsageError where none does."""
+    from protocol.chain import cases
+
     short, ref, now = submission.work.hex()[:12], submission.ref, chain.block().time
     name = chain.seat_name(run, ref.node)
     found = [

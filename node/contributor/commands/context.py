@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.contributor.settings import NodeSettings
-from protocol.chain import Chain, Sender
-from protocol.chain.command import open_sender
-from protocol.settings import Loaded, load
 from protocol.shell.cli import until_end
 from protocol.shell.home import Home, default_home
+
+if TYPE_CHECKING:
+    from node.contributor.settings import NodeSettings
+    from protocol.chain import Chain, Sender
+    from protocol.settings import Loaded
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of keys, settings and data.", envvar="MURMUR_HOME")]
 OperatorKeystore = Annotated[
@@ -29,6 +30,9 @@ def open_home(path: Path) -> Home:
 
 
 def settings(home: Home) -> Loaded[NodeSettings]:
+    from node.contributor.settings import NodeSettings
+    from protocol.settings import load
+
     return load(NodeSettings, home.require_config())
 
 
@@ -62,6 +66,8 @@ def operator_sender(
     home: Home, node: NodeSettings, chain: Chain, password_file: Path | None, keystore: Path | None
 ) -> Sender:
     """The cold key's sender. What an earlier command began is ended before it is returned: read the chain afterwards."""
+    from protocol.chain.command import open_sender
+
     path = keystore or home.keystore("operator")
     key = home.open_key("operator", password_file, path)
     return until_end(open_sender(chain, key, path, node.chain.limits))

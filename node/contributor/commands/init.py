@@ -7,11 +7,9 @@ from typing import Annotated
 import typer
 
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_home, settings
-from protocol.chain import Chain
-from protocol.settings import write_toml
-from protocol.shell.cli import Json, PasswordFile, emit
+from protocol.shell.cli import Json, PasswordFile, emit, group
 
-config = typer.Typer(help="The node's settings.", no_args_is_help=True)
+config = group("The node's settings.")
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +36,9 @@ def init(
     The node key signs work and must be online; the operator key holds the stake and receives the rewards. Keep the
     operator's keystore somewhere safe: the running node never needs it.
     """
+    from protocol.chain import Chain
+    from protocol.settings import write_toml
+
     place = open_home(home)
     place.require_new()
     chain = Chain(rpc, contract)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,12 +14,13 @@ from node.contributor import submission_log
 from node.contributor.commands.appeal import find
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
 from node.contributor.submission_log import SubmissionLog
-from protocol.chain import Chain
 from protocol.chain.types import Role, Seat
 from protocol.shell.cli import Json, emit
 from protocol.shell.home import Home
 from protocol.shell.money import duration, tokens
-from protocol.verdict import ALL_SAMPLES, Outcome
+
+if TYPE_CHECKING:
+    from protocol.chain import Chain
 
 _WHAT_NEXT = {
     submission_log.MADE: "node start, if it does not run: it sends what is still to be sent",
@@ -153,6 +154,8 @@ def _print_many(rows: list[dict[str, Any]]) -> None:
 
 
 def _print_one(row: dict[str, Any]) -> None:
+    from protocol.verdict import Outcome
+
     typer.echo(
         f"work      {row['work']}\nstep      {row['step']}, sequence {row['sequence']}\nunits     {row['units']}\nstate     {row['state']}"
     )
@@ -176,6 +179,8 @@ def _print_one(row: dict[str, Any]) -> None:
 
 def _samples(mask: int) -> str:
     """The samples a verdict is about, in words."""
+    from protocol.verdict import ALL_SAMPLES
+
     return (
         "all" if mask == ALL_SAMPLES else ", ".join(str(i) for i in range(mask.bit_length()) if mask >> i & 1) or "none"
     )

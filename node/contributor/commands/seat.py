@@ -5,10 +5,9 @@ A seat keeps the name of its first key; what was earned, and what can be held ag
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from eth_utils import is_address, keccak, to_checksum_address
 
 from node.contributor import submission_log
 from node.contributor.commands.context import (
@@ -20,14 +19,15 @@ from node.contributor.commands.context import (
     open_operation,
 )
 from node.contributor.submission_log import SubmissionLog
-from protocol.chain import Chain
 from protocol.chain.types import Role, Seat
 from protocol.errors import UsageError
-from protocol.identity import Key
 from protocol.shell.cli import PasswordFile, Yes, confirm
 from protocol.shell.home import Home
 from protocol.shell.money import duration, tokens
-from protocol.signing import Join
+
+if TYPE_CHECKING:
+    from protocol.chain import Chain
+    from protocol.identity import Key
 
 _NEXT = "node-next"
 """Keystore of a key that has not taken over yet."""
@@ -46,6 +46,10 @@ def rotate(
     yes: Yes = False,
 ) -> None:
     """Give the seat a new node key. The node must not be running; interrupted, the same command goes on."""
+    from eth_utils import keccak
+
+    from protocol.signing import Join
+
     place = open_home(home)
     place.require_config()
     with place.lock():
@@ -121,6 +125,8 @@ def offer(
     yes: Yes = False,
 ) -> None:
     """Offer the seat to another operator, with the stake behind it; it is theirs once they accept."""
+    from eth_utils import is_address, to_checksum_address
+
     if to != "nobody" and not is_address(to):
         raise UsageError(f"{to!r} is no address")
     taker = _NOBODY if to == "nobody" else to_checksum_address(to)
@@ -149,6 +155,8 @@ def accept(
     yes: Yes = False,
 ) -> None:
     """Take over a seat that another operator has offered, with its stake, rewards and open cases."""
+    from eth_utils import is_address, to_checksum_address
+
     if not is_address(node):
         raise UsageError(f"{node!r} is no address")
     o = open_operation(home, password_file, operator_keystore)

@@ -5,10 +5,9 @@ Each shows what it does and what follows before it asks.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from eth_utils import keccak
 
 from node.contributor.commands.context import (
     CONSENT_SECONDS,
@@ -21,14 +20,13 @@ from node.contributor.commands.context import (
     operator_sender,
     settings,
 )
-from protocol.chain import Chain
-from protocol.chain.events import Claimed, Withdrawn
-from protocol.chain.reverts import banned
 from protocol.chain.types import Role, Seat
 from protocol.errors import InsufficientFunds
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit
 from protocol.shell.money import deposit, duration, parse_tokens, tokens
-from protocol.signing import Join
+
+if TYPE_CHECKING:
+    from protocol.chain import Chain
 
 Hardware = Annotated[int, typer.Option(min=0, max=255, help="Hardware class of this machine, as the run numbers them.")]
 
@@ -47,6 +45,11 @@ def stake(
     yes: Yes = False,
 ) -> None:
     """Deposit stake and take a seat in the run."""
+    from eth_utils import keccak
+
+    from protocol.chain.reverts import banned
+    from protocol.signing import Join
+
     place = open_home(home)
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
@@ -173,6 +176,8 @@ def withdraw(
     home: HomeOption = DEFAULT_HOME, operator_keystore: OperatorKeystore = None, password_file: PasswordFile = None
 ) -> None:
     """Pay out unstaked tokens whose time has come."""
+    from protocol.chain.events import Withdrawn
+
     o = open_operation(home, password_file, operator_keystore)
     sent = o.sender.send(o.chain.withdraw())
     typer.echo(f"withdrew {tokens(sent.event(Withdrawn).amount)}")
@@ -185,6 +190,8 @@ def claim(
     as_json: Json = False,
 ) -> None:
     """Pay the operator what has vested. Claiming nothing is not an error and sends nothing."""
+    from protocol.chain.events import Claimed
+
     place = open_home(home)
     node = settings(place).value
     chain, run, address = open_chain(node), node.chain.run, place.address("node")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.validator.commands import inspection, pay
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, validator_sender
-from node.validator.settings import ValidatorSettings
-from protocol.chain import Chain, Sender
-from protocol.chain.events import Withdrawn
 from protocol.chain.types import Validator
-from protocol.chain.wages import Wages
 from protocol.errors import InsufficientFunds, UsageError
-from protocol.settings import write_toml
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
 from protocol.shell.home import Home
 from protocol.shell.money import deposit, duration, parse_tokens, tokens
+
+if TYPE_CHECKING:
+    from node.validator.settings import ValidatorSettings
+    from protocol.chain import Sender
 
 app = group("Check rollouts, take what is false to court, never punish the honest.")
 pay.register(app)
@@ -45,6 +44,10 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Create a validator's key and settings."""
+    from protocol.chain import Chain
+    from protocol.chain.wages import Wages
+    from protocol.settings import write_toml
+
     place = Home(home, "validator")
     place.require_new()
     chain = Chain(rpc, contract)
@@ -53,7 +56,7 @@ def init(
     if wages is not None:
         wages = Wages(chain, wages).address
     key = place.new_key("validator", chain_id=chain.chain_id, password_file=password_file)
-    tables = {
+    tables: dict[str, dict[str, object]] = {
         "chain": {
             "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
         },
@@ -192,6 +195,8 @@ def unstake(
 @app.command()
 def withdraw(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Pay out unstaked tokens whose time has come."""
+    from protocol.chain.events import Withdrawn
+
     place, settings = open_home(home)
     sent = (sender := _sender(place, settings, password_file)).send(sender.chain.withdraw())
     typer.echo(f"withdrew {tokens(sent.event(Withdrawn).amount)}")

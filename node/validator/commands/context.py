@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.validator.settings import ValidatorSettings
-from protocol.chain import Chain, Sender
-from protocol.chain.command import open_sender
-from protocol.settings import load
 from protocol.shell.cli import until_end
 from protocol.shell.home import Home, default_home
+
+if TYPE_CHECKING:
+    from node.validator.settings import ValidatorSettings
+    from protocol.chain import Chain, Sender
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
 DEFAULT_HOME = default_home("validator")
@@ -20,10 +20,15 @@ DEFAULT_HOME = default_home("validator")
 
 def validator_sender(home: Home, settings: ValidatorSettings, chain: Chain, password_file: Path | None) -> Sender:
     """Sends for a command. What an earlier command began is ended before it is returned: read the chain afterwards."""
+    from protocol.chain.command import open_sender
+
     key = home.open_key("validator", password_file)
     return until_end(open_sender(chain, key, home.keystore("validator"), settings.chain.limits))
 
 
 def open_home(path: Path) -> tuple[Home, ValidatorSettings]:
+    from node.validator.settings import ValidatorSettings
+    from protocol.settings import load
+
     home = Home(path, "validator")
     return home, load(ValidatorSettings, home.require_config()).value

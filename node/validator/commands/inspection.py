@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home
-from protocol.chain.events import Submitted
 from protocol.errors import IntegrityError, UsageError
 from protocol.shell.cli import Json, PasswordFile, emit, set_up_logging
 from protocol.shell.home import Home
 from protocol.shell.money import duration
-from protocol.verdict import Details, Outcome
 
 if TYPE_CHECKING:
     from node.judging.evidence import Evidence, EvidenceStore
+    from protocol.verdict import Details
 
 
 def register(app: typer.Typer) -> None:
@@ -69,6 +68,7 @@ def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | 
     from node.validator.bench import Bench
     from node.validator.judgement_log import JudgementLog
     from node.validator.record import Record
+    from protocol.chain.events import Submitted
     from protocol.shell.connection import connect
 
     place, settings = open_home(home)
@@ -131,6 +131,7 @@ def replay(
 def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """List rejected works whose evidence is kept: what was found, and what became of it."""
     from node.validator.judgement_log import JudgementLog
+    from protocol.verdict import Outcome
 
     place, _ = open_home(home)
     journal = JudgementLog(place.data / "journal.sqlite")

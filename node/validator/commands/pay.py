@@ -10,22 +10,23 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, validator_sender
-from node.validator.settings import ValidatorSettings
-from protocol.chain import Chain
-from protocol.chain.wages import Wages
 from protocol.errors import InsufficientFunds
-from protocol.hub.client import HubClient
-from protocol.identity import Key
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit
-from protocol.shell.connection import connect
 from protocol.shell.home import Home
 from protocol.shell.money import tokens
-from protocol.voucher import SignedVoucher
+
+if TYPE_CHECKING:
+    from node.validator.settings import ValidatorSettings
+    from protocol.chain import Chain
+    from protocol.chain.wages import Wages
+    from protocol.hub.client import HubClient
+    from protocol.identity import Key
+    from protocol.voucher import SignedVoucher
 
 _Hub = Annotated[
     str | None, typer.Option(help="URL of the run's hub; looked up through the bootnodes, when not given.")
@@ -64,6 +65,9 @@ def _hub(
     settings: ValidatorSettings, place: Home, key: Key | None, chain: Chain, url: str | None
 ) -> Iterator[HubClient]:
     """The run's hub. A voucher proves itself, so a hub that was named needs no key and no look-up."""
+    from protocol.hub.client import HubClient
+    from protocol.shell.connection import connect
+
     if url is not None:
         with closing(HubClient(url, settings.chain.run, chain.domain)) as client:
             yield client
@@ -74,6 +78,8 @@ def _hub(
 
 
 def _open(path: Path) -> tuple[Home, ValidatorSettings, Chain, Wages]:
+    from protocol.chain.wages import Wages
+
     place, settings = open_home(path)
     chain = settings.chain.open()
     return place, settings, chain, Wages(chain, settings.chain.wages)

@@ -9,21 +9,12 @@ from typing import Annotated
 
 import typer
 
-from protocol.chain import Chain
-from protocol.settings import Settings, load, write_toml
 from protocol.shell.cli import PasswordFile, group, set_up_logging
 from protocol.shell.home import Home, default_home
 
 app = group("Help others to find each other: the well-known entry to a run's network.")
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key and settings.", envvar="MURMUR_HOME")]
 DEFAULT_HOME = default_home("bootnode")
-
-
-class BootnodeSettings(Settings):
-    listen: str = "/ip4/0.0.0.0/tcp/4001"
-    """libp2p listening address (multiaddr)."""
-    bootnodes: tuple[str, ...] = ()
-    """Other bootnodes of the same network."""
 
 
 @app.command()
@@ -36,6 +27,9 @@ def init(
     password_file: PasswordFile = None,
 ) -> None:
     """Create a bootnode's key and settings."""
+    from protocol.chain import Chain
+    from protocol.settings import write_toml
+
     place = Home(home, "bootnode")
     chain_id = Chain(rpc, None).chain_id if rpc else 1
     key = place.create_key("bootnode", chain_id=chain_id, password_file=password_file)
@@ -47,6 +41,8 @@ def init(
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Serve until stopped (Ctrl-C); prints the addresses that others put into their settings."""
     from protocol.p2p import Host, run_bootnode
+    from protocol.settings import load
+    from protocol.shell.connection import BootnodeSettings
 
     set_up_logging()
     place = Home(home, "bootnode")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protocol.chain import Chain, networks
-from protocol.chain.client import Code
-from protocol.chain.deploy import GAS, Deployment, deploy_to, refuse_overwriting
+from protocol.chain import networks
 from protocol.errors import UsageError, WrongChain
-from protocol.identity import Key, load_keystore, read_password, save_keystore
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
-from protocol.shell.doctor import Check, Health, Subject, examine
 from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import duration, tokens
+
+if TYPE_CHECKING:
+    from protocol.chain import Chain
+    from protocol.chain.deploy import Deployment
+    from protocol.shell.doctor import Check
 
 app = group("Deploy the contracts and look at them.")
 Network = Annotated[
@@ -32,7 +33,8 @@ Rpc = Annotated[
 Addresses = Annotated[Path | None, typer.Option(help="Addresses file that `murmur chain deploy` wrote.")]
 Contract = Annotated[str | None, typer.Option(help="Address of the Runs contract, without an addresses file.")]
 _DAY = 86_400
-_MARKS = {Health.OK: "✓", Health.WARNING: "!", Health.FAILED: "✗", Health.SKIPPED: "–"}
+_MARKS = {"ok": "✓", "warning": "!", "failed": "✗", "skipped": "–"}
+"""By the health that a check found (shell/doctor.py)."""
 
 
 @app.command("deploy")
@@ -55,6 +57,9 @@ def deploy_contracts(
 
     A deployment that was interrupted goes on when the same command is given again: a journal lies beside --out until then.
     """
+    from protocol.chain.deploy import GAS, deploy_to, refuse_overwriting
+    from protocol.identity import load_keystore, read_password
+
     set_up_logging("WARNING")
     refuse_overwriting(out)
     chain = networks.connect(*networks.endpoints(network, rpc or []))
@@ -89,6 +94,9 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Show the contracts, whether their code is what this version ships, and the runs. Exit code 4 when it is not."""
+    from protocol.chain.client import Code
+    from protocol.chain.deploy import Deployment
+
     known = Deployment.load(deployment) if deployment else None
     urls, chain_id = networks.endpoints(network, rpc or [], known.chain_id if known else None)
     chain = networks.connect(urls, chain_id, known.runs if known else contract)
@@ -114,9 +122,15 @@ def info(
 
 def _contracts(chain: Chain, known: Deployment | None) -> dict[str, dict[str, str]]:
     """Address and code of each contract; those that only Runs could name are left out where it is not ours."""
+    from protocol.chain.client import Code
+
     found = {"Runs": {"address": chain.runs.address, "code": chain.code_at(chain.runs.address, "Runs")}}
     if found["Runs"]["code"] == Code.SHIPPED:
-        where: dict[str, str] = {"Bonds": chain.bonds.address, "Court": chain.court.address, "Token": chain.token.address}
+        where: dict[str, str] = {
+            "Bonds": chain.bonds.address,
+            "Court": chain.court.address,
+            "Token": chain.token.address,
+        }
     else:
         where = {"Bonds": known.bonds, "Court": known.court, "Token": known.token} if known else {}
     if known is not None:
@@ -152,6 +166,9 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check endpoints, chain, code, run, jury and gas money, one by one, and say what to do. Exit code 0: nothing failed."""
+    from protocol.chain.deploy import Deployment
+    from protocol.shell.doctor import Health, Subject, examine
+
     if run is not None and deployment is None and contract is None:
         raise UsageError("--run needs the contracts", hint="give --deployment or --contract")
     known = Deployment.load(deployment) if deployment else None
@@ -171,7 +188,7 @@ def doctor(
 
 def _tell(check: Check) -> None:
     typer.echo(f"{_MARKS[check.health]} {check.name}: {check.detail}")
-    if check.hint and check.health in (Health.WARNING, Health.FAILED):
+    if check.hint and check.health in ("warning", "failed"):
         typer.echo(f"  try: {check.hint}")
 
 
@@ -186,6 +203,8 @@ def new_key(
 
     Only where an endpoint says that it is Anvil the keystore is weak, and quick to open; for public networks none is asked.
     """
+    from protocol.identity import Key, read_password, save_keystore
+
     chain_id = network.network.chain_id
     if rpc or not network.network.is_public:
         networks.connect(*networks.endpoints(network, rpc or []))

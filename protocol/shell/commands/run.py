@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from eth_typing import ChecksumAddress
 
-from protocol.chain import Chain, Sender
-from protocol.chain.client import Call
-from protocol.chain.command import open_sender
-from protocol.chain.events import Funded, RunCreated
-from protocol.chain.wages import Wages
 from protocol.errors import ConfigError, InsufficientFunds
-from protocol.identity import load_keystore, read_password
-from protocol.settings import read_toml
-from protocol.shell import runfile
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, strip_at, until_end
 from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import duration, parse_tokens, tokens
+
+if TYPE_CHECKING:
+    from eth_typing import ChecksumAddress
+
+    from protocol.chain import Chain, Sender
+    from protocol.chain.client import Call
+    from protocol.chain.wages import Wages
+
 
 app = group("Create a run, fund it, approve its validators.")
 File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
@@ -29,6 +28,10 @@ Keystore = Annotated[Path, typer.Option(help="Keystore of the run's owner.")]
 
 def _sender(file: Path, keystore: Path, password_file: Path | None) -> Sender:
     """What an earlier command of this key began is ended before it is returned: read the chain afterwards."""
+    from protocol.chain.command import open_sender
+    from protocol.identity import load_keystore, read_password
+    from protocol.shell import runfile
+
     chain = _chain(file)
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
     key = load_keystore(keystore, password)
@@ -36,15 +39,22 @@ def _sender(file: Path, keystore: Path, password_file: Path | None) -> Sender:
 
 
 def _chain(file: Path) -> Chain:
+    from protocol.shell import runfile
+
     settings, chain_id = runfile.client(file)
     return settings.connect(chain_id)
 
 
 def _wages(file: Path, chain: Chain) -> Wages:
+    from protocol.chain.wages import Wages
+    from protocol.settings import read_toml
+
     return Wages(chain, read_toml(file).get("chain", {}).get("wages"))
 
 
 def _run(file: Path) -> int:
+    from protocol.settings import read_toml
+
     run = read_toml(file).get("chain", {}).get("run")
     if not isinstance(run, int):
         raise ConfigError(
@@ -71,6 +81,9 @@ def create(
     file: File, keystore: Keystore, password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False
 ) -> None:
     """Complete the spec, write spec.json beside the file, and create the run on chain."""
+    from protocol.chain.events import RunCreated
+    from protocol.shell import runfile
+
     path = strip_at(file)
     sender = _sender(path, keystore, password_file)
     spec = runfile.complete(path, runfile.model_folder(path))
@@ -188,6 +201,8 @@ def defund(
 @app.command()
 def collect(file: File, keystore: Keystore, password_file: PasswordFile = None) -> None:
     """Pay the owner what `murmur run defund` announced, once the notice has passed."""
+    from protocol.chain.events import Funded
+
     path = strip_at(file)
     sender, run = _sender(path, keystore, password_file), _run(path)
     sent = sender.send(sender.chain.collect(run))
@@ -213,6 +228,8 @@ def ban(
 @app.command()
 def show(file: File, as_json: Json = False) -> None:
     """Show the run as the chain knows it."""
+    from protocol.settings import read_toml
+
     path = strip_at(file)
     chain, run = _chain(path), _run(path)
     policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
