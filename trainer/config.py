@@ -15,8 +15,8 @@ from pydantic import Field, field_validator, model_validator
 from protocol.chain.settings import ChainSettings
 from protocol.errors import UsageError
 from protocol.settings import Loaded, Settings, load
-from protocol.shell.connection import PeerSettings
 from protocol.shell.money import parse_tokens
+from protocol.shell.peers import PeerSettings
 from trainer.location import Location
 from trainer.recipes import RECIPES, Aggregation, Clip, Correction
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from protocol.chain.settings import ChainSettings
 from protocol.settings import Settings
-from protocol.shell.connection import PeerSettings
+from protocol.shell.peers import PeerSettings
 
 
 class WorkSettings(Settings):

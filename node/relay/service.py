@@ -16,8 +16,9 @@ from protocol.chain.settings import ChainSettings
 from protocol.errors import ConfigError, MurmurationError
 from protocol.settings import Settings
 from protocol.shardcast.server import Server
-from protocol.shell.connection import Connection, PeerSettings, is_fatal
+from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import Home
+from protocol.shell.peers import PeerSettings
 
 log = logging.getLogger("relay")
 

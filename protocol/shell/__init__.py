@@ -3,6 +3,7 @@
 cli.py         the command `murmur`, output, errors     home.py     a role's folder, keys and lock
 connection.py  chain, peers and hub of a role           money.py    amounts as people write them
 runfile.py     run.toml                                 machine.py  what the operating system refuses
-doctor.py      what is wrong, checked one by one        commands/   `murmur chain | run | bootnode`
+doctor.py      what is wrong, checked one by one        peers.py    settings of how peers are found
+commands/      `murmur chain | run | bootnode`
 The topmost room of this package: no other imports it.
 """

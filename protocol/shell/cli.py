@@ -46,7 +46,11 @@ def group(help_text: str) -> typer.Typer:
     Help is plain text: rich would draw boxes around it, and cost as much to import as all the rest of a command's start.
     """
     return typer.Typer(
-        help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+        help=help_text,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
     )
 
 

@@ -16,8 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import Field
-
 from protocol.chain import Chain, Sender
 from protocol.chain.index import EventIndex
 from protocol.chain.settings import ChainSettings
@@ -39,31 +37,13 @@ from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service
 from protocol.runspec import RunSpec, TaskFile
 from protocol.sandbox import Sandbox
-from protocol.settings import Settings
 from protocol.shardcast.client import Source
+from protocol.shell.peers import PeerSettings
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SPARE_BYTES = 256 << 20  # that stay free on the disk beside a task file
-
-
-class PeerSettings(Settings):
-    listen: str = "/ip4/0.0.0.0/tcp/0"
-    """libp2p listening address (multiaddr)."""
-    bootnodes: tuple[str, ...] = ()
-    """Multiaddrs, each ending in /p2p/PEERID."""
-    find_seconds: float = Field(default=60.0, gt=0)
-    """How long a look-up may take before it is an error."""
-
-
-class BootnodeSettings(Settings):
-    """Of a bootnode, which belongs to no run."""
-
-    listen: str = "/ip4/0.0.0.0/tcp/4001"
-    """libp2p listening address (multiaddr)."""
-    bootnodes: tuple[str, ...] = ()
-    """Other bootnodes of the same network."""
 
 
 class Connection:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
-from protocol.shell.runfile import PolicyTable
 from swarm.anvil import Anvil
 
 from benches import Bench, Cost
@@ -24,6 +23,7 @@ from protocol.chain import Chain, Sender
 from protocol.chain.deploy import deploy
 from protocol.chain.events import RunCreated
 from protocol.identity import Key
+from protocol.shell.runfile import PolicyTable
 
 HELP, READ = 0.3, 1.0
 """Goals in CPU seconds."""

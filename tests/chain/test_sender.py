@@ -29,7 +29,8 @@ from protocol.errors import (
     TransactionReverted,
 )
 from protocol.identity import Key
-from protocol.shell.connection import Connection, PeerSettings, is_fatal
+from protocol.shell.connection import Connection, is_fatal
+from protocol.shell.peers import PeerSettings
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, error, result
 
 QUICK = SendLimits(deadline=20, stuck=0.2)
@@ -323,7 +324,8 @@ from protocol.chain import Chain, Sender
 from protocol.chain import sender as module
 from protocol.chain.transaction_log import TransactionLog
 from protocol.identity import Key
-from protocol.shell.connection import Connection, PeerSettings, is_fatal
+from protocol.shell.connection import Connection, is_fatal
+from protocol.shell.peers import PeerSettings
 
 def die(*args, **kwargs):
     os._exit(9)

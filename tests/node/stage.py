@@ -34,8 +34,9 @@ from protocol.shardcast.origin import Origin
 from protocol.shardcast.server import Server
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
-from protocol.shell.connection import Connection, PeerSettings
+from protocol.shell.connection import Connection
 from protocol.shell.home import Home
+from protocol.shell.peers import PeerSettings
 from protocol.submission import SubmissionRef
 from protocol.verdict import Receipt
 from trainer.hub.app import create_app

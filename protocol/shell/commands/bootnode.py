@@ -42,7 +42,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     """Serve until stopped (Ctrl-C); prints the addresses that others put into their settings."""
     from protocol.p2p import Host, run_bootnode
     from protocol.settings import load
-    from protocol.shell.connection import BootnodeSettings
+    from protocol.shell.peers import BootnodeSettings
 
     set_up_logging()
     place = Home(home, "bootnode")

@@ -1,0 +1,25 @@
+"""How a role finds its peers: the settings of every role. Imports nothing of libp2p: commands that only read need these too."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from protocol.settings import Settings
+
+
+class PeerSettings(Settings):
+    listen: str = "/ip4/0.0.0.0/tcp/0"
+    """libp2p listening address (multiaddr)."""
+    bootnodes: tuple[str, ...] = ()
+    """Multiaddrs, each ending in /p2p/PEERID."""
+    find_seconds: float = Field(default=60.0, gt=0)
+    """How long a look-up may take before it is an error."""
+
+
+class BootnodeSettings(Settings):
+    """Of a bootnode, which belongs to no run."""
+
+    listen: str = "/ip4/0.0.0.0/tcp/4001"
+    """libp2p listening address (multiaddr)."""
+    bootnodes: tuple[str, ...] = ()
+    """Other bootnodes of the same network."""
