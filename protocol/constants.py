@@ -51,6 +51,9 @@ missing before both are over. Changing it breaks: verdicts on files that come la
 SAMPLES_MAX: Final = 256
 """Samples in one submission: as many as a receipt has bits for. Changing it breaks: receipts and the contracts."""
 
+NOBODY: Final = "0x0000000000000000000000000000000000000000"
+"""The address that contracts have where there is none. Changing it breaks: everything, for it is the EVM's."""
+
 SPEC_BYTES_MAX: Final = 1 << 20
 """Cap on a run spec's canonical JSON. Changing it breaks: nothing below the cap."""
 

@@ -7,7 +7,7 @@ a contract's no is explained by reverts.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -38,11 +38,17 @@ from protocol.chain.types import (
     Work,
 )
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, TransactionReverted, WrongChain
-from protocol.signing import Domain
+from protocol.errors import BadSignature, ConfigError, MurmurationError, RpcUnavailable, TransactionReverted, WrongChain
+from protocol.signing import Domain, Typed
 from protocol.submission import SubmissionRef
 
 T = TypeVar("T")
+_ERC_1271 = [
+    {
+        "type": "function", "name": "isValidSignature", "inputs": [{"type": "bytes32"}, {"type": "bytes"}],
+        "outputs": [{"type": "bytes4"}],
+    }
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -332,6 +338,18 @@ class Chain:
     def withdrawal_delay(self) -> int:
         return self._call("reading the withdrawal delay", self.bonds.functions.delay())
 
+    def signed(self, message: Typed, signature: bytes, who: ChecksumAddress) -> bool:
+        """Whether `who` signed, with a plain key or, being a contract, by ERC-1271: as Typed.signedBy of the contracts."""
+        with suppress(BadSignature):
+            if message.signer(signature, self.domain) == who:
+                return True
+        contract = Contract(self.ethereum, who, _ERC_1271)
+        asked = contract.functions.isValidSignature(message.signing_hash(self.domain), signature)
+        try:
+            return bool(self._call("asking the contract that signs", asked) == asked.data[:4])
+        except (TransactionReverted, WrongChain):  # it says no; or there is no contract
+            return False
+
     def _call(self, doing: str, function: Function, at: int | None = None) -> Any:
         return self._read(doing, lambda: function.call("latest" if at is None else at))
 
@@ -376,8 +394,12 @@ class Chain:
     def release_validator(self, run: int, validator: str) -> Call:
         return Call("freeing the seat's stake", self.court.functions.release(run, validator))
 
-    def join(self, run: int, node: str, peer: bytes, hardware: int, deadline: int, consent: bytes) -> Call:
-        return Call("taking a seat", self.runs.functions.join(run, node, peer, hardware, deadline, consent, b""))
+    def join(
+        self, run: int, node: str, peer: bytes, hardware: int, deadline: int, consent: bytes, invite: bytes = b""
+    ) -> Call:
+        """`consent` is the node's signature, `invite` that of the run's gate, where it has one: both until `deadline`."""
+        function = self.runs.functions.join(run, node, peer, hardware, deadline, consent, invite)
+        return Call("taking a seat", function)
 
     def leave(self, run: int, node: str) -> Call:
         return Call("leaving the seat", self.runs.functions.leave(run, node))

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -23,6 +23,9 @@ from typer.core import TyperGroup
 from protocol import __version__
 from protocol.errors import MurmurationError, UsageError
 from protocol.shell import machine
+
+if TYPE_CHECKING:
+    from eth_typing import ChecksumAddress
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -179,6 +182,15 @@ def set_up_logging(level: str = "INFO") -> None:
         "filelock",
     ):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def parse_address(text: str) -> ChecksumAddress:
+    """Raises UsageError for what is no address, or has a wrong checksum: then it is mistyped."""
+    from eth_utils import is_address, to_checksum_address
+
+    if not is_address(text):
+        raise UsageError(f"{text[:80]!r} is no address", hint="one is 0x and 40 hex digits")
+    return to_checksum_address(text)
 
 
 def strip_at(path: str) -> Path:

@@ -22,6 +22,7 @@ from protocol.calibration import Calibration
 from protocol.chain.settings import ClientSettings
 from protocol.chain.types import Policy
 from protocol.complaints import complaints
+from protocol.constants import NOBODY
 from protocol.environments import selection, taskfile
 from protocol.environments.reasoning import AUDITED_VERSION
 from protocol.environments.tasks import head_digest
@@ -43,7 +44,7 @@ class PolicyTable(Settings):
     """[policy] of run.toml. Times in seconds; amounts in tokens, as text."""
 
     trainer: str
-    gate: str = "0x" + "0" * 40
+    gate: str = NOBODY
     """Key that invites nodes; zero: anyone with stake may join."""
     window: int = Field(default=86_400, ge=5)
     appeal: int = Field(default=43_200, ge=0)

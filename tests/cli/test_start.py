@@ -63,7 +63,5 @@ def test_what_the_run_file_tells_is_read_as_lightly(contributor: Contributor, tm
 
 def test_no_program_of_ours_imports_what_only_the_tests_need() -> None:
     """They would come back unnoticed with one import statement."""
-    roles = (
-        "node.contributor.worker, node.validator.service, node.relay.service, protocol.shell.connection, protocol.shell.runfile"
-    )
+    roles = "node.contributor.worker, node.validator.service, node.relay.service, protocol.shell.connection, protocol.shell.runfile"
     assert not imported(f"import {roles}, trainer.hub.service\n{TELL}") & NEVER

@@ -20,8 +20,9 @@ from node.contributor.commands.context import (
 )
 from node.contributor.submission_log import SubmissionLog
 from protocol.chain.types import Role, Seat
+from protocol.constants import NOBODY
 from protocol.errors import UsageError
-from protocol.shell.cli import PasswordFile, Yes, confirm
+from protocol.shell.cli import PasswordFile, Yes, confirm, parse_address
 from protocol.shell.home import Home
 from protocol.shell.money import duration, tokens
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _NEXT = "node-next"
 """Keystore of a key that has not taken over yet."""
-_NOBODY = "0x" + "0" * 40
 
 
 def register(app: typer.Typer) -> None:
@@ -125,17 +125,13 @@ def offer(
     yes: Yes = False,
 ) -> None:
     """Offer the seat to another operator, with the stake behind it; it is theirs once they accept."""
-    from eth_utils import is_address, to_checksum_address
-
-    if to != "nobody" and not is_address(to):
-        raise UsageError(f"{to!r} is no address")
-    taker = _NOBODY if to == "nobody" else to_checksum_address(to)
+    taker = NOBODY if to == "nobody" else parse_address(to)
     o = open_operation(home, password_file, operator_keystore)
     chain, run, address = o.chain, o.run, o.node
     seat = _seat(chain, run, address)
     consequences = (
         [f"calls off what was offered of {address}"]
-        if taker == _NOBODY
+        if taker == NOBODY
         else [
             f"offers    {address} in run {run} to {taker}",
             f"once they accept, {tokens(seat.locked)} of stake and all rewards not yet claimed are theirs, without payment",
@@ -144,7 +140,7 @@ def offer(
     )
     confirm("Offer the seat?", consequences, yes)
     o.sender.send(chain.offer(run, address, taker))
-    typer.echo("called off" if taker == _NOBODY else f"offered; next, by {taker}: node accept {address}")
+    typer.echo("called off" if taker == NOBODY else f"offered; next, by {taker}: node accept {address}")
 
 
 def accept(
@@ -155,12 +151,9 @@ def accept(
     yes: Yes = False,
 ) -> None:
     """Take over a seat that another operator has offered, with its stake, rewards and open cases."""
-    from eth_utils import is_address, to_checksum_address
-
-    if not is_address(node):
-        raise UsageError(f"{node!r} is no address")
+    address = parse_address(node)
     o = open_operation(home, password_file, operator_keystore)
-    chain, run, address = o.chain, o.run, to_checksum_address(node)
+    chain, run = o.chain, o.run
     seat = _seat(chain, run, address)
     ready, pending = chain.claimable(run, address)
     reward, now = chain.policy(run).reward, chain.block().time

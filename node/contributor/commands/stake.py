@@ -5,6 +5,7 @@ Each shows what it does and what follows before it asks.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,14 +22,22 @@ from node.contributor.commands.context import (
     settings,
 )
 from protocol.chain.types import Role, Seat
-from protocol.errors import InsufficientFunds
+from protocol.constants import NOBODY
+from protocol.errors import InsufficientFunds, Malformed, UsageError
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit
 from protocol.shell.money import deposit, duration, parse_tokens, tokens
 
 if TYPE_CHECKING:
+    from eth_typing import ChecksumAddress
+
     from protocol.chain import Chain
+    from protocol.invite import SignedInvite
 
 Hardware = Annotated[int, typer.Option(min=0, max=255, help="Hardware class of this machine, as the run numbers them.")]
+
+InviteOption = Annotated[
+    str | None, typer.Option("--invite", help="Word of the run's gate, where it has one; or a file that holds it.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,12 +48,13 @@ def register(app: typer.Typer) -> None:
 def stake(
     amount: Annotated[str | None, typer.Argument(help="Tokens to stake; what the seat needs, when not given.")] = None,
     hardware: Hardware = 0,
+    invite: InviteOption = None,
     home: HomeOption = DEFAULT_HOME,
     operator_keystore: OperatorKeystore = None,
     password_file: PasswordFile = None,
     yes: Yes = False,
 ) -> None:
-    """Deposit stake and take a seat in the run."""
+    """Deposit stake and take a seat in the run; where the run has a gate, with an invite of its owner."""
     from eth_utils import keccak
 
     from protocol.chain.reverts import banned
@@ -60,6 +70,7 @@ def stake(
     if role == Role.BANNED:
         raise banned(node_key.address)
     seated = role == Role.ACTIVE
+    invited = None if seated else _require_invite(chain, run, policy.gate, node_key.address, invite)
     account = chain.account(sender.key.address)
     missing = 0 if seated else max(0, policy.node_stake - account.free)
     wei = missing if amount is None else parse_tokens(amount)
@@ -85,12 +96,41 @@ def stake(
     if wei:
         deposit(sender, sender.key.address, wei)
     if not seated:
-        deadline = chain.block().time + CONSENT_SECONDS
+        deadline = invited.invite.deadline if invited else chain.block().time + CONSENT_SECONDS
         join = Join(run, sender.key.address, node_key.address, keccak(node_key.peer), hardware, deadline)
-        consent = join.sign(node_key, chain.domain)
-        sender.send(chain.join(run, node_key.address, node_key.peer, hardware, deadline, consent))
+        consent, word = join.sign(node_key, chain.domain), invited.signature if invited else b""
+        sender.send(chain.join(run, node_key.address, node_key.peer, hardware, deadline, consent, word))
     typer.echo(f"{node_key.address} is seated in run {run} on {tokens(policy.node_stake)}")
     typer.echo("next: node start", err=True)
+
+
+def _require_invite(chain: Chain, run: int, gate: ChecksumAddress, node: str, given: str | None) -> SignedInvite | None:
+    """The invite that a gated run asks for, checked as the contract will, before any stake is deposited; None where anyone
+    may join. Raises UsageError."""
+    from protocol.invite import SignedInvite
+
+    if gate == NOBODY:
+        return None
+    ask = f"ask the run's owner for `murmur run invite {node}`, then: node stake --invite INVITE"
+    if given is None:
+        raise UsageError(f"run {run} takes invited nodes only", hint=ask)
+    try:
+        word = given if given.count(":") == 3 else Path(given).read_text()
+        signed = SignedInvite.parse(word)
+    except OSError as error:
+        raise UsageError(f"{given[:80]!r} is neither an invite nor a file of one", hint=ask) from error
+    except (Malformed, ValueError) as error:  # ValueError: a file that is no text
+        raise UsageError(str(error), hint=ask) from error
+    i, now = signed.invite, chain.block().time
+    if i.run != run:
+        raise UsageError(f"the invite is to run {i.run}, not to run {run}", hint=ask)
+    if i.node != node:
+        raise UsageError(f"the invite is for {i.node}, and this node is {node}", hint=ask)
+    if i.deadline <= now:
+        raise UsageError(f"the invite expired {duration(now - i.deadline)} ago", hint=ask)
+    if not chain.signed(i, signed.signature, gate):
+        raise UsageError(f"the invite is not signed by {gate}, the gate of run {run}", hint=ask)
+    return signed
 
 
 def leave(

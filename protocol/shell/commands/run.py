@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protocol.errors import ConfigError, InsufficientFunds
-from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, strip_at, until_end
+from protocol.constants import NOBODY
+from protocol.errors import ConfigError, InsufficientFunds, UsageError
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, parse_address, strip_at, until_end
 from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import duration, parse_tokens, tokens
 
@@ -163,11 +164,44 @@ def approve(
     yes: Yes = False,
 ) -> None:  # fmt: skip
     """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
-    path = strip_at(file)
+    path, validator = strip_at(file), parse_address(validator)
     sender, run = _sender(path, keystore, password_file), _run(path)
     confirm("Go on?", [f"{validator} may {'no longer ' if off else ''}judge work of run {run}"], yes)
     sender.send(sender.chain.approve_validator(run, validator, not off))
     typer.echo(f"{validator} {'is no longer approved' if off else 'is approved'} for run {run}")
+
+
+@app.command()
+def invite(
+    file: File,
+    node: Annotated[str, typer.Argument(help="Address of the node, as `node init` told.")],
+    keystore: Annotated[Path, typer.Option(help="Keystore of the run's gate (policy.gate).")],
+    days: Annotated[float, typer.Option(min=0.01, max=3650, help="How long the node may use it.")] = 7.0,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Sign an invite that lets a node take a seat in a gated run. Sends nothing; give the node's operator what it prints."""
+    from protocol.identity import load_keystore, read_password
+    from protocol.invite import SignedInvite
+    from protocol.signing import Invite
+
+    path, address = strip_at(file), parse_address(node)
+    chain, run = _chain(path), _run(path)
+    gate = chain.policy(run).gate
+    if gate == NOBODY:
+        raise UsageError(f"run {run} has no gate: anyone with stake may join", hint="node stake, without --invite")
+    key = load_keystore(keystore, read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore)))
+    if key.address != gate:
+        raise UsageError(f"{key.address} is not the gate of run {run}", hint=f"give the keystore of {gate}")
+    deadline = chain.block().time + round(days * 86_400)
+    signed = SignedInvite.sign(Invite(run, address, deadline), key, chain.domain)
+
+    def text() -> None:
+        typer.echo(signed.text)
+        typer.echo(f"lets {address} take a seat in run {run} for {duration(round(days * 86_400))}", err=True)
+        typer.echo("next, by its operator: node stake --invite INVITE", err=True)
+
+    emit(signed.as_json(), as_json, text)
 
 
 @app.command()
@@ -217,7 +251,7 @@ def ban(
     password_file: PasswordFile = None, yes: Yes = False,
 ) -> None:  # fmt: skip
     """Bar a node from further work once the run's notice has passed; it keeps its stake and what it earned."""
-    path = strip_at(file)
+    path, node = strip_at(file), parse_address(node)
     sender, run = _sender(path, keystore, password_file), _run(path)
     notice = duration(sender.chain.policy(run).notice)
     confirm("Ban?", [f"{node} works for run {run} no more in {notice}, for good"], yes)
