@@ -13,7 +13,7 @@
     ├── InsufficientFunds                 6   stake, tokens or gas money are missing
     ├── LockHeld                          7   another process works with the same key or folder
     ├── IntegrityError                    8   our own data does not hash to what it should
-    ├── ProtocolViolation                 8   a peer sent something that breaks the rules (peer_at_fault)
+    ├── ProtocolViolation                 8   a peer sent something that breaks the rules: it is to blame
     │   ├── Malformed                         cannot be parsed, or breaks its format
     │   ├── Oversized                         larger than its cap; refused before it was read
     │   ├── BadSignature                      the signature is not of the key it should be
@@ -23,8 +23,8 @@
     └── Unavailable                       1   a service did not answer within its deadline; try again
         └── DeadlineExceeded                  the wait for something took longer than it may
 
-`exit_code` is what a command ends with, `hint` the next thing a person should try, and `peer_at_fault` tells whether
-another party is to blame: only then may anybody be scored down, and never for anything else.
+`exit_code` is what a command ends with, `hint` the next thing a person should try. Another party is to blame for a
+ProtocolViolation and for nothing else: only for that may anybody be scored down.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class MurmurationError(Exception):
     """Root of the tree. `hint` may be given per error; otherwise the class's own is shown."""
 
     exit_code: ClassVar[int] = 1
-    peer_at_fault: ClassVar[bool] = False
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -105,7 +104,6 @@ class IntegrityError(MurmurationError):
 
 class ProtocolViolation(MurmurationError):
     exit_code = 8
-    peer_at_fault = True
 
 
 class Malformed(ProtocolViolation):

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
-
 from node.contributor import generation, submission_log
 from node.contributor.defence import Defence
 from node.contributor.generation import Made, Place
@@ -62,8 +60,6 @@ _MOVED_ON = (
     "Overexposed",
 )
 """Refusals of a submission that say: look at the chain again. None is a fault."""
-_PASSING = (httpx.codes.UNAUTHORIZED, httpx.codes.NOT_FOUND, httpx.codes.CONFLICT)
-"""Refusals of an upload by a hub whose view of the chain lags behind, or that has another upload of it under way."""
 _VERDICT_STATES = {
     Outcome.ACCEPT: submission_log.ACCEPTED,
     Outcome.SOFT: submission_log.SOFT,
@@ -321,7 +317,7 @@ class Worker:
             stored = self._c.hub.upload(work, ref.root, path, self._c.policy.trainer)
         except Refused as error:
             log.warning("the hub refused step %d, sequence %d: %s", ref.step, ref.sequence, error)
-            if error.status in _PASSING and self._c.block_time() <= found.time + self._c.spec.upload_grace_seconds:
+            if error.may_pass and self._c.block_time() <= found.time + self._c.spec.upload_grace_seconds:
                 self._say("waiting", reason=str(error), step=ref.step, sequence=ref.sequence)
                 return False
             self.journal.advance(work, submission_log.LOST)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from protocol.constants import WRITE_LIFETIME_SECONDS
@@ -37,11 +38,21 @@ WAIT_MAX = 20
 
 
 class Refused(MurmurationError):
-    """The hub understood and said no; `status` is the HTTP status. Trying the same again will not help."""
+    """The hub understood and said no; `status` is the HTTP status.
+
+    It ends a command. It never ends a role, whatever the status: no hub may stop a node that has cases to answer or a validator
+    that has votes to give. Who asked decides about what was refused, and goes on with the rest.
+    """
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same may be taken later: the hub's view of the chain lags (its clock, a seat, a commitment that it has not
+        seen), or another upload of the same work is under way. Anything else it says for good."""
+        return self.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 
 
 @dataclass(frozen=True)

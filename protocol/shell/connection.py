@@ -33,6 +33,7 @@ from protocol.errors import (
 )
 from protocol.folders import TASKS_VARIABLE
 from protocol.hub.client import HubClient
+from protocol.hub.wire import Refused
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service
 from protocol.runspec import RunSpec, TaskFile
@@ -137,13 +138,13 @@ class Connection:
         return self.chain.block().time
 
     def retry(self, action: Callable[[], T], doing: str) -> T:
-        """Repeats `action` while peers are unavailable, within the look-up deadline; then raises the last error."""
+        """Repeats `action` while peers are unavailable, or refuse what may pass, within the look-up deadline; then raises the last error."""
         until = time.monotonic() + self.peers.find_seconds
         while True:
             try:
                 return action()
-            except Unavailable as error:
-                if time.monotonic() > until:
+            except (Unavailable, Refused) as error:
+                if time.monotonic() > until or (isinstance(error, Refused) and not error.may_pass):
                     raise
                 log.info("%s: %s; trying again", doing, error)
                 self.forget_hub()
@@ -165,5 +166,5 @@ def connect(
 
 
 def is_fatal(error: MurmurationError) -> bool:
-    """Whether a running role must stop for this error; peers, endpoints that fail and dear gas are waited for."""
-    return not isinstance(error, Unavailable | RpcUnavailable | FeeTooHigh | ProtocolViolation)
+    """Whether a running role must stop for this error; peers, hubs that refuse, endpoints that fail and dear gas are waited for."""
+    return not isinstance(error, Unavailable | RpcUnavailable | FeeTooHigh | ProtocolViolation | Refused)

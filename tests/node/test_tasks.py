@@ -20,7 +20,7 @@ from node.judging.judge import judge
 from protocol.environments import TaskSet, selection, taskfile
 from protocol.environments.selection import Kept, SelectionFile
 from protocol.environments.tasks import head_digest
-from protocol.errors import ConfigError, HashMismatch, Malformed, PreflightError, Unavailable
+from protocol.errors import ConfigError, HashMismatch, Malformed, PreflightError, ProtocolViolation, Unavailable
 from protocol.identity import Key
 from protocol.runspec import EnvironmentSpec, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
@@ -146,7 +146,7 @@ def test_a_hub_without_end_fills_no_disk(delivery: Delivery) -> None:
     delivery.stage.hub.fault = lambda method, path: Response(bytes(1 << 22)) if "/tasks/" in path else None
     with pytest.raises(Exception, match="more than") as caught:
         delivery.fetch()
-    assert getattr(caught.value, "peer_at_fault", False)
+    assert isinstance(caught.value, ProtocolViolation)
     assert delivery.arrived() == []
 
 

@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
+from protocol.errors import Malformed, MurmurationError, Oversized, ProtocolViolation, Unavailable
 from protocol.hub import client as hub_client
 from protocol.hub.client import HubClient
 from protocol.hub.wire import PAGE, Refused, Stored
 from protocol.identity import Key
+from protocol.shell.connection import Connection, is_fatal
+from protocol.shell.peers import PeerSettings
 from protocol.signing import Domain, StorageReceipt
 
 RUN, TIMEOUT = 3, 1.0  # half of it was too little for a page of a listing beside three other tests on two cores
@@ -254,4 +257,36 @@ def test_a_storage_receipt_of_impossible_values_is_the_hubs_fault(
     hub.says(json.dumps(table).encode())
     with pytest.raises(MurmurationError) as caught:
         client.upload(WORK, ROOT, file, key.address)
-    assert caught.value.peer_at_fault
+    assert isinstance(caught.value, ProtocolViolation)
+
+
+@pytest.mark.parametrize(
+    ("status", "may_pass"),
+    [
+        ("400 Bad Request", False), ("401 Unauthorized", True), ("403 Forbidden", False), ("404 Not Found", True),
+        ("409 Conflict", True), ("413 Too Large", False), ("422 Unprocessable", False), ("451 Unavailable", False),
+    ],
+)  # fmt: skip
+def test_a_hub_that_refuses_ends_no_role_whatever_it_says(
+    hub: FakeHub, client: HubClient, status: str, may_pass: bool
+) -> None:
+    """A node has cases to answer and a validator votes to give: a hub could silence both by a word."""
+    hub.says(b"no", status)
+    with pytest.raises(Refused) as caught:
+        client.ask_opinion(WORK)
+    assert not is_fatal(caught.value)
+    assert caught.value.may_pass is may_pass
+
+
+def test_a_refusal_that_may_pass_is_asked_again(
+    hub: FakeHub, client: HubClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub of a run that starts answers before it has its spec."""
+    monkeypatch.setattr("protocol.shell.connection.time.sleep", lambda _: hub.says(b'{"ready": 1}'))
+    role = Connection.__new__(Connection)
+    role.peers, role.settings, role._hub = PeerSettings(), cast(Any, SimpleNamespace(poll_seconds=0.1)), None
+    hub.says(b"not yet", "404 Not Found")
+    assert role.retry(client.status, "asking") == {"ready": 1}
+    hub.says(b"never", "403 Forbidden")
+    with pytest.raises(Refused):
+        role.retry(client.status, "asking")

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import DeadlineExceeded, HashMismatch, IntegrityError, LockHeld, PreflightError, UsageError
+from protocol.errors import (
+    DeadlineExceeded,
+    HashMismatch,
+    IntegrityError,
+    LockHeld,
+    PreflightError,
+    ProtocolViolation,
+    UsageError,
+)
 from protocol.shardcast.store import VersionStore
 
 from .conftest import DEADLINE, Cast, contents, origin_at
@@ -264,5 +272,5 @@ def test_a_disk_that_refuses_is_no_peers_fault(cast: Cast, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(PreflightError, match="Input/output error") as caught:
         put(store, 1)
-    assert not caught.value.peer_at_fault
+    assert not isinstance(caught.value, ProtocolViolation)
     assert store.steps() == ()
