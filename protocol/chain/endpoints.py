@@ -77,7 +77,7 @@ class Endpoints:
     def make_request(self, method: str, params: Sequence[Any]) -> dict[str, Any]:
         """The whole JSON-RPC answer of the best endpoint. Raises RpcUnavailable when none gave one, StaleHead when none gave a newest block
         that is fresh enough, EndpointsDisagree."""
-        return self.ask(method, params)
+        return self.ask(method, params, cap=ANSWER_BYTES_MAX)
 
     def ask(self, method: str, params: Any, *, turn: int = 0, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
         """As make_request, for an answer of at most `cap` bytes. `turn` counts on among the endpoints that are in step: 0 begins

@@ -175,9 +175,9 @@ def test_a_run_is_created_once_and_its_number_told(
         def policy(self, address: str) -> object:
             return world.chain.policy(world.run)
 
-    monkeypatch.setattr("protocol.shell.commands.run.runfile.complete", lambda *_: Spec)
-    monkeypatch.setattr("protocol.shell.commands.run.runfile.read_policy", lambda *_: Table())
-    monkeypatch.setattr("protocol.shell.commands.run.runfile.write_spec", lambda *_: None)
+    monkeypatch.setattr("protocol.shell.runfile.complete", lambda *_: Spec)
+    monkeypatch.setattr("protocol.shell.runfile.read_policy", lambda *_: Table())
+    monkeypatch.setattr("protocol.shell.runfile.write_spec", lambda *_: None)
     runs = world.chain.run_count()
     killed(monkeypatch, "after sending", "creating the run", lambda: owner("create"))
     told = owner("create", "--json")
