@@ -4,6 +4,8 @@ The contract keeps no list of a case's works. A work's own `number` is no way to
 took its units. A second accusation moves it on while the first is still open, and an accusation after a soft verdict leaves it
 where it was. What names every work of every case are the events of the block that opened it, and while nobody has appealed,
 the deadline tells which block that was.
+
+For the accused alone, who keeps no book of the chain (view.py): all it needs of a run is a few cases about itself.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 
 from protocol.chain.client import Chain
 from protocol.chain.events import Challenged
+from protocol.chain.log_reader import LogReader
 from protocol.chain.types import Case, Seat, Stage
 from protocol.errors import RpcUnavailable
 from protocol.submission import SubmissionRef
@@ -32,19 +35,16 @@ def unanswered(chain: Chain, run: int, name: str, seat: Seat) -> Iterator[tuple[
 
 
 def works(chain: Chain, run: int, name: str, number: int, case: Case) -> list[SubmissionRef]:
-    """What a case that nobody has appealed was brought about, never empty.
+    """What a case that nobody has appealed was brought about: at least as many as the contract counts in it now.
 
-    Raises RpcUnavailable from an endpoint that knows the case but not its events.
+    Raises RpcUnavailable from an endpoint that knows the case but not all of its events.
     """
     first, head = _first_since(chain, case.deadline - chain.policy(run).appeal), chain.block_number()
-    events = [event.data for event in chain.logs(first, min(first + _SAME_SECOND, head))] if first <= head else []
-    found = [
-        SubmissionRef(c.node, c.step, c.sequence, c.root)
-        for c in events
-        if isinstance(c, Challenged) and (c.run, c.seat, c.number) == (run, name, number)
-    ]
-    if not found:
-        raise RpcUnavailable(f"the events of case {number} against {name} are not there (yet)")
+    logs = LogReader(chain, run).read(first, min(first + _SAME_SECOND, head)) if first <= head else []
+    brought = [log.kind(*log.values) for log in logs if log.kind is Challenged]
+    found = [SubmissionRef(c.node, c.step, c.sequence, c.root) for c in brought if (c.seat, c.number) == (name, number)]
+    if len(found) < max(1, case.works):
+        raise RpcUnavailable(f"the events of case {number} against {name} are not all there (yet)")
     return found
 
 

@@ -23,7 +23,7 @@ from protocol.chain.decoding import Log
 from protocol.chain.endpoints import SETTLED_BLOCKS, EndpointsDisagree
 from protocol.chain.events import Published, Skipped, Submitted
 from protocol.chain.log_reader import LogReader
-from protocol.chain.types import Block, Stage
+from protocol.chain.types import Block, Case, Stage
 from protocol.chain.view import View
 from protocol.errors import RpcUnavailable
 
@@ -195,21 +195,25 @@ class Completeness:
 
     def _compare_cases(self, at: int) -> None:
         """Some of the open cases, in turn: whether they are still open, and not appealed, in the contract as well."""
-        query = "SELECT seat, number, block FROM cases WHERE verdict = 0 AND block > ? AND block <= ? ORDER BY block LIMIT ?"
+        query = (
+            "SELECT seat, number, block, position FROM cases WHERE verdict = 0 AND position > ? AND block <= ?"
+            " ORDER BY position LIMIT ?"
+        )
         rows = self._view.rows(query, (self._next_case, at, _CASES))
-        self._next_case = rows[-1][2] if len(rows) == _CASES else 0
-        for seat, number, opened in rows:
-            stage = self._chain.case(self._run, seat, number, at=at).stage
+        self._next_case = rows[-1][3] if len(rows) == _CASES else 0
+        for seat, number, opened, _ in rows:
+            counted = self._chain.case(self._run, seat, number, at=at)
 
-            def is_known(seat: str = seat, number: int = number, stage: Stage = stage) -> bool:
+            def is_known(seat: str = seat, number: int = number, counted: Case = counted) -> bool:
                 case = self._view.case(seat, number)
-                return case is not None and (not case.is_open or (not stage.closed and (
-                    stage != Stage.APPEALED or case.is_appealed
-                )))  # fmt: skip
+                if case is None or not case.is_open:
+                    return case is not None
+                is_whole = len(case.refs) >= counted.works and (case.is_appealed or counted.stage != Stage.APPEALED)
+                return is_whole and not counted.stage.closed
 
             if not is_known():
-                what = f"what became of case {number} against {seat}"
-                self._search(what, _topics([seat]), opened, at, is_known)
+                what = f"all that became of case {number} against {seat}"
+                self._search(what, _topics(self._view.keys(seat)), opened, at, is_known)
 
     def _published_in(self, step: int) -> int:
         published = self._view.publication(step)

@@ -88,7 +88,7 @@ def _cheat(swarm: Swarm, watch: Watch, node: Member, trained: dict[str, int]) ->
         yield f"{node.name} got hard verdicts by {sorted(rules)}, not by {PLAYS[node.cheat].rule}"
     if node.address not in watch.seen.banned:
         yield f"{node.name} was not banned"
-    if not any(s.account == node.operator for _, s in watch.seen.slashed) or stake >= initial_stake(swarm):
+    if not any(s.seat == node.address for _, s in watch.seen.slashed) or stake >= initial_stake(swarm):
         yield f"the operator of {node.name} was not slashed"
     if trained.get(node.address):
         yield f"{trained[node.address]} groups of {node.name} were trained on"

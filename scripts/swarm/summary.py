@@ -87,7 +87,7 @@ def _cheating(swarm: Swarm, watch: Watch) -> Table:
             )
             table.add_row("  found by", ", ".join(sorted({watch.name(r.validator) for r in verdicts})))
         before, after = promises.initial_stake(swarm), swarm.chain.account(node.operator).active
-        slashed = [event for event, s in watch.seen.slashed if s.account == node.operator]
+        slashed = [event for event, s in watch.seen.slashed if s.seat == node.address]
         transaction = f" in transaction 0x{slashed[-1].transaction.hex()}" if slashed else ""
         table.add_row("  stake", f"{tokens(before)} → {tokens(after)}{transaction}")
         trained = watch.trainer["data"]["trained_nodes"].get(node.address, 0)

@@ -19,12 +19,11 @@ from protocol.chain.events import (
     Left,
     Published,
     Settled,
-    Slashed,
-    Submitted,
     Voted,
 )
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
 from protocol.chain.types import Stage
+from protocol.chain.view import Submission
 from protocol.errors import MurmurationError
 from protocol.hub.client import HubClient
 from protocol.shell.home import read_json
@@ -39,11 +38,12 @@ class Seen:
     """Everything learned so far. Times are block time."""
 
     head: int | None = None
-    submitted: dict[bytes, Submitted] = field(default_factory=dict)
+    submitted: dict[bytes, Submission] = field(default_factory=dict)
     times: dict[bytes, int] = field(default_factory=dict)
     receipts: dict[bytes, list[Receipt]] = field(default_factory=lambda: defaultdict(list))
     settled: list[Settled] = field(default_factory=list)
-    slashed: list[tuple[Event, Slashed]] = field(default_factory=list)
+    slashed: list[tuple[Event, Settled]] = field(default_factory=list)
+    """Cases that cost a seat stake."""
     challenged: list[tuple[Event, Challenged]] = field(default_factory=list)
     claimed: list[Claimed] = field(default_factory=list)
     banned: set[str] = field(default_factory=set)
@@ -71,7 +71,8 @@ class Watch:
         self.names |= {m.operator: f"operator of {m.name}" for m in swarm.nodes}
         self._swarm = swarm
         self._chain: Chain = swarm.chain
-        self._index = EventIndex(self._chain)
+        self._book = Book(self._chain, swarm.run)
+        self._read = 0
         self._hub: HubClient | None = None
         self._cursor = 0
 
@@ -100,11 +101,19 @@ class Watch:
 
     @property
     def now(self) -> int:
-        return self._index.head.time if self._index.head else 0
+        return self._book.head.time if self._book.head else 0
 
     def poll(self) -> list[str]:
         """Learns what is new; returns a line for each event worth telling."""
-        lines = [line for event in self._index.poll().added if (line := self._note(event))]
+        self._book.poll()
+        lines, more = [], True
+        while more:
+            changes = self._book.changes_since(self._read)
+            for submission in changes.submissions:
+                self.seen.submitted[submission.id] = submission
+                self.seen.times[submission.id] = self._book.time(submission)
+            lines += [line for event in changes.events if (line := self._note(event))]
+            self._read, more = changes.cursor, changes.more
         self._follow_receipts()
         return lines
 
@@ -120,7 +129,7 @@ class Watch:
         s = self.seen.submitted.get(work)
         return self._name_of(s) if s else work.hex()[:12]
 
-    def _name_of(self, s: Submitted) -> str:
+    def _name_of(self, s: Submission) -> str:
         return f"step {s.step}.{s.sequence} of {self.name(s.node)}"
 
     def name(self, address: str) -> str:
@@ -146,11 +155,6 @@ class Watch:
             case Published() as e:
                 seen.head = e.step
                 return f"weights of step {e.step} published"
-            case Submitted() as e:
-                work = work_of(e)
-                seen.submitted[work] = e
-                seen.times[work] = self._chain.block(event.block).time
-                return None
             case Joined() as e:
                 return f"{self.name(e.node)} took a seat"
             case Challenged() as e:
@@ -164,10 +168,11 @@ class Watch:
                 return f"{self.name(e.validator)} votes to {kind} case {e.number} against {self.name(e.seat)}"
             case Settled() as e:
                 seen.settled.append(e)
-                return f"case {e.number} against {self.name(e.seat)} {Stage(e.verdict).name.lower()}: {e.units} units revoked"
-            case Slashed() as e:
-                seen.slashed.append((event, e))
-                return f"{self.name(e.account)} slashed {tokens(e.amount)}"
+                lost = f"{e.units} units revoked"
+                if e.slashed:
+                    seen.slashed.append((event, e))
+                    lost += f", slashed {tokens(e.slashed)}"
+                return f"case {e.number} against {self.name(e.seat)} {Stage(e.verdict).name.lower()}: {lost}"
             case Left(role=3) as e:
                 seen.banned.add(e.seat)
                 return f"{self.name(e.seat)} banned"
@@ -177,6 +182,6 @@ class Watch:
         return None
 
 
-def work_of(event: Submitted | Challenged) -> bytes:
-    """The id of the work that an event is about."""
+def work_of(event: Challenged) -> bytes:
+    """The id of the submission that a case names."""
     return SubmissionRef(event.node, event.step, event.sequence, event.root).work_id(event.run)

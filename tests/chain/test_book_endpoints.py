@@ -35,6 +35,7 @@ def faulty(world: World) -> Iterator[FaultyEndpoint]:
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completeness, "BATCH", 4)
+    monkeypatch.setattr(completeness, "_REQUESTS", 20)
 
 
 def book_at(world: World, *urls: str, path: Path | None = None) -> Book:
@@ -143,6 +144,27 @@ def test_counters_show_publications_cases_and_verdicts_that_are_withheld(
     assert len(book.events(Published)) == 1
     assert len(book.events(Settled)) == 1
     assert [case.number for case in book.convictions()] == [1]
+
+
+def test_a_soft_case_that_misses_one_of_its_submissions_is_no_case(world: World, faulty: FaultyEndpoint) -> None:
+    validator, node = Key.generate(), Key.generate()
+    world.seat_node(Key.generate(), node)
+    world.seat_validator(validator)
+    world.publish(0)
+    refs = submitting(world, node, 0, 1, 2)
+    world.sender(validator).send(world.chain.challenge(world.run, refs, b"\x0e" * 32))
+    topic = next(event.topic for event in world.chain.court.events if event.event_name == "Challenged")
+    hidden = "0x" + refs[1].root.hex()
+    faulty.fault = changing(
+        world, lambda logs: [e for e in logs if e["topics"][0] != topic or hidden not in e["topics"]]
+    )
+    settle_blocks(world)
+    book = book_at(world, faulty.url)
+    with pytest.raises(RpcUnavailable, match="which the contract counts"):
+        book.poll()
+    faulty.fault = lambda method, params: None
+    book.poll()
+    assert [set(case.refs) for case in book.open_cases()] == [set(refs)]
 
 
 def test_an_event_that_no_block_holds_is_taken_back(world: World, faulty: FaultyEndpoint) -> None:

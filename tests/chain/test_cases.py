@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,13 +62,18 @@ def test_cases_that_are_appealed_or_closed_are_left_out(world: World, parties: t
 def test_a_case_whose_events_an_endpoint_does_not_know_has_no_works_yet(
     world: World, parties: tuple[Key, Key, Key], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor has one of which an endpoint leaves one out: a node that finds the others false would not appeal."""
     node, one, _ = parties
-    challenged(world, node, one, world.submit(node, 0, 0, b"\x01" * 32))
-    head = world.chain.block_number()
-    for lagging in ({"logs": lambda first, last: []}, {"block_number": lambda: head - 1}):
+    challenged(world, node, one, *(world.submit(node, 0, sequence, bytes([sequence]) * 32) for sequence in range(2)))
+    head, whole = world.chain.block_number(), world.chain.ask
+    lagging: list[tuple[str, Callable[..., Any]]] = [
+        ("ask", lambda *asked, **how: []),
+        ("ask", lambda *asked, **how: whole(*asked, **how)[:-1]),
+        ("block_number", lambda: head - 1),
+    ]
+    for name, answer in lagging:
         with monkeypatch.context() as patch, pytest.raises(RpcUnavailable, match="case 1"):
-            for name, answer in lagging.items():
-                patch.setattr(world.chain, name, answer)
+            patch.setattr(world.chain, name, answer)
             open_works(world, node)
     assert world.chain.case(world.run, node.address, 1).stage == Stage.OPEN
 
