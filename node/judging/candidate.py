@@ -41,7 +41,7 @@ class RunContext:
 class Commitment:
     """What the chain says about a work: who committed to which file, when, for which beacon.
 
-    `earlier_roots` are the roots the same node committed to before, `block_hash` that of the commitment's block.
+    `is_repeated`: whether the same node committed to the same file before; `block_hash` is that of the commitment's block.
     """
 
     ref: SubmissionRef
@@ -49,7 +49,7 @@ class Commitment:
     beacon: bytes
     hardware: int
     block_hash: bytes
-    earlier_roots: frozenset[bytes] = frozenset()
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,8 @@ class Evidence:
     @cached_property
     def commitment(self) -> Commitment:
         told, ref = self._told, self.receipt.details.ref
-        roots = frozenset([ref.root] if told["repeated"] else [])
         return Commitment(
-            ref, told["units"], _bytes(told["beacon"]), told["hardware"], _bytes(told["block_hash"]), roots
+            ref, told["units"], _bytes(told["beacon"]), told["hardware"], _bytes(told["block_hash"]), told["repeated"]
         )
 
     @property
@@ -152,7 +151,7 @@ class EvidenceStore:
         told = {
             "chain_id": domain.chain_id, "contract": domain.contract, "run": receipt.details.run, "units": commitment.units,
             "beacon": commitment.beacon.hex(), "hardware": commitment.hardware, "block_hash": commitment.block_hash.hex(),
-            "repeated": commitment.ref.root in commitment.earlier_roots, "share": repr(plan.share), "secret": plan.secret.hex(),
+            "repeated": commitment.is_repeated, "share": repr(plan.share), "secret": plan.secret.hex(),
             "manifest": digest_of(manifest).hex() if manifest else "",
         }  # fmt: skip
         (draft / COMMITMENT).write_bytes(canonical.encode(told))

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from node.validator.record import Record, work_id
 from protocol import prefill_sampling
-from protocol.chain.events import Event
+from protocol.chain.view import View
 from protocol.errors import HashMismatch, Oversized, ProtocolViolation
 from protocol.runspec import RunSpec
 from protocol.shell.connection import Connection
@@ -45,7 +44,7 @@ class Audited:
     waiting: int = 0
     """Accepts whose secret nobody can know yet: their validator has signed nothing in a later period."""
     unknown: int = 0
-    """Accepts of works whose commitment is not in the index, or not yet."""
+    """Accepts of works whose commitment is not in the book, or not yet."""
     broken: list[Broken] = field(default_factory=list)
 
 
@@ -65,32 +64,31 @@ def read_receipts(connection: Connection, most: int) -> list[Receipt]:
     return found
 
 
-def audit(receipts: Iterable[Receipt], record: Record, spec: RunSpec, window: int) -> dict[str, Audited]:
+def audit(receipts: Iterable[Receipt], view: View, spec: RunSpec, window: int) -> dict[str, Audited]:
     """By validator, of all that ever had a seat in the run; `window` in seconds, as the run's policy has it."""
     told: dict[str, list[Details]] = defaultdict(list)
+    known = view.ever_validated()
     for receipt in receipts:
-        if receipt.validator in record.ever_validated:
+        if receipt.validator in known:
             told[receipt.validator].append(receipt.details)
-    commitments = {work_id(event.data).hex(): event for event in record.works()}
     return {
-        validator: _audit(sorted(told[validator], key=lambda d: d.time), commitments, record, spec, window)
+        validator: _audit(sorted(told[validator], key=lambda d: d.time), view, spec, window)
         for validator in sorted(told)
     }
 
 
-def _audit(
-    details: list[Details], commitments: Mapping[str, Event], record: Record, spec: RunSpec, window: int
-) -> Audited:
+def _audit(details: list[Details], view: View, spec: RunSpec, window: int) -> Audited:
     found = Audited(receipts=len(details))
     for chained in _chains([d for d in details if d.draw != prefill_sampling.NO_DRAW], window, found):
         for d in chained:
             if d.outcome != Outcome.ACCEPT:
                 continue
-            event = commitments.get(d.work)
-            if event is None:
+            submission = view.submission(bytes.fromhex(d.work))
+            if submission is None:
                 found.unknown += 1
                 continue
-            is_newcomer = len(record.earlier_roots(event)) < spec.verification.newcomer_submissions
+            newcomer = spec.verification.newcomer_submissions
+            is_newcomer = view.earlier(submission, newcomer) < newcomer
             share = 1.0 if is_newcomer else float(spec.verification.prefill_share)
             secret = prefill_sampling.revealed(d, chained[-1], window)
             try:
@@ -100,7 +98,7 @@ def _audit(
                     found.waiting += 1
                     continue
                 else:
-                    prefill_sampling.require_drawn(d, secret, event.block_hash, spec.samples, share)
+                    prefill_sampling.require_drawn(d, secret, submission.block_hash, spec.samples, share)
             except ProtocolViolation as error:
                 found.broken.append(Broken(d.work, d.time, str(error)))
             else:

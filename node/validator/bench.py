@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,10 +14,9 @@ from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContex
 from node.judging.judge import details, judge
 from node.judging.rules import CHEAP
 from node.validator.judgement_log import JudgementLog
-from node.validator.record import Record, ref_of
 from node.versions import Versions
 from protocol import prefill_sampling
-from protocol.chain.events import Event
+from protocol.chain.view import Submission, View
 from protocol.environments import TaskSet
 from protocol.errors import IntegrityError, ProtocolViolation, Unavailable
 from protocol.retry import Backoff
@@ -28,6 +28,7 @@ from protocol.verdict import Details, Finding
 
 log = logging.getLogger("validator")
 
+_PASSED_MOST = 4096  # submissions that wait for their weights, which are not judged again without them
 _UNHELD_SECONDS = 60.0  # until a version that could not be had is asked for again, to be kept
 
 
@@ -47,7 +48,7 @@ class Bench:
         self._engine = TorchEngine(spec.model.compute_dtype, threads=threads)
         self._loaded: bytes | None = None
         self._tokenizer: Tokenizer | None = None
-        self._passed: set[SubmissionRef] = set()
+        self._passed: OrderedDict[SubmissionRef, None] = OrderedDict()  # the newest few
         self._unheld = Backoff(_UNHELD_SECONDS)
         self._master = journal.secret("prefill", secrets.token_bytes(32))
 
@@ -55,17 +56,17 @@ class Bench:
         self.context.sandbox.close()
         self._versions.close()
 
-    def commitment(self, event: Event, record: Record) -> Commitment:
-        """What the chain says of a work, as things stood when it was committed."""
-        s, chain, run = event.data, self._connection.chain, self._connection.run
-        hardware = record.hardware(event)
+    def commitment(self, submission: Submission, view: View) -> Commitment:
+        """What the chain says of a submission, as things stood when it was committed."""
+        chain, run = self._connection.chain, self._connection.run
+        hardware = view.hardware(submission)
         return Commitment(
-            ref_of(s),
-            s.units,
-            chain.publication(run, s.step).beacon,
-            chain.seat(run, s.node).hardware if hardware is None else hardware,
-            event.block_hash,
-            record.earlier_roots(event),
+            submission.ref,
+            submission.units,
+            chain.publication(run, submission.step).beacon,
+            chain.seat(run, submission.node).hardware if hardware is None else hardware,
+            submission.block_hash,
+            view.repeats(submission),
         )
 
     def fetch(self, root: bytes) -> Path | None:
@@ -113,7 +114,9 @@ class Bench:
             return None
         finding = judge(self._candidate(commitment, path, plan), CHEAP)
         if finding is None:
-            self._passed.add(commitment.ref)
+            self._passed[commitment.ref] = None
+            if len(self._passed) > _PASSED_MOST:
+                self._passed.popitem(last=False)
         return finding
 
     def _candidate(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Candidate:

@@ -5,22 +5,27 @@ go on chain as hard, otherwise as soft. It is shown earlier where another valida
 both have judged it by themselves, and after half the wait, since both may be waiting for each other.
 
 Chain and hub do not wait for each other: a hub that is down or refuses a receipt saves nobody from a challenge.
+
+A case is read, settled and closed once, however many submissions it lists, and is not looked at before its deadline unless
+something was heard of it. All waits but those after a failure are in block time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from eth_utils import keccak
 
 from node.validator import judgement_log as states
-from node.validator.judgement_log import Judgement, JudgementLog
+from node.validator.judgement_log import CaseName, Judgement, JudgementLog
 from node.validator.settings import JudgeSettings
 from protocol.chain import Sender
 from protocol.chain.events import Challenged
+from protocol.chain.sender import Sent
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import InsufficientFunds, TransactionReverted
 from protocol.hub.wire import Refused
@@ -35,11 +40,16 @@ _LAST_PART = 10  # a work is challenged in the last tenth of its window, even wh
 
 _WORKS_MOST = 64  # in one case: its gas stays well below any block's limit
 _NO_RIGHT = ("Denied", "NotOnBench")
+_FIRST = (-1, b"")
 _NOBODY = ("0x" + "0" * 40, 0, bytes(32), b"")  # a second validator's receipt, where the policy asks for none
 
-Brought = tuple[str, int | None]
-"""The next state of judgements that were brought to court, and the number of their case: challenged; closed, where there is
-nothing to gain any more; decided as before, for later."""
+_REFUSALS = 16  # how many times as long the longest pause is after a refusal as the first
+_POSTS_MOST = 64  # receipts in one turn: a hub that refuses them all is no reason to do nothing else
+_PARSED_MOST = 256  # own receipts whose signature need not be checked again
+
+Brought = tuple[str, CaseName | None]
+"""The next state of judgements that were brought to court, and their case: challenged; closed, where there is nothing to gain
+any more; decided as before, for later."""
 Told = Callable[[bytes], Mapping[str, Receipt]]
 """Receipts of seated validators on a work, by validator."""
 
@@ -48,23 +58,25 @@ class Court:
     def __init__(
         self,
         connection: Connection,
-        journal: JudgementLog,
+        judgements: JudgementLog,
         settings: JudgeSettings,
         sender: Sender,
         *,
         clock: Clock = SYSTEM,
     ) -> None:
         self._c = connection
-        self._journal = journal
+        self._log = judgements
         self._settings = settings
         self._address = connection.key.address
         self._sender = sender
-        self._clock = clock
         self._refused_at_hub = Backoff(settings.retry_seconds, clock=clock)
-        self._refused_on_chain = Backoff(settings.retry_seconds, clock=clock)
+        self._refused_on_chain = Backoff(settings.retry_seconds, _REFUSALS * settings.retry_seconds, clock=clock)
         self._poor = Backoff(settings.retry_seconds, clock=clock)
+        self._deadlines: dict[CaseName, int] = {}  # of open cases that were read, in block time
+        self._posted = _FIRST  # up to where receipts were tried to be posted
+        self._parse = lru_cache(_PARSED_MOST)(lambda data: Receipt.parse(data, connection.chain.domain, connection.run))
 
-    def take(self, details: Details, validators: Collection[str], requested: Collection[bytes]) -> None:
+    def take(self, details: Details, validators: Collection[str], requested: Container[bytes]) -> None:
         """Takes in this validator's own judgement."""
         receipt = Receipt.issue(details, self._c.key, self._c.chain.domain)
         state, posting = states.DECIDED, states.DUE
@@ -73,27 +85,26 @@ class Court:
         elif receipt.outcome == Outcome.HARD and set(validators) - {self._address}:
             state = states.WAITING
             posting = states.DUE if receipt.work in requested else states.SECRET
-        self._journal.put(
-            Judgement(receipt.work, int(receipt.outcome), receipt.encode(), state, posting, details.units, details.time)
-        )
+        outcome, data = int(receipt.outcome), receipt.encode()
+        self._log.put(Judgement(receipt.work, details.node, outcome, data, state, posting, details.units, details.time))
 
     # ---- hard findings -------------------------------------------------------------------------------------------------
 
     def decide(self, told: Told, validators: Collection[str], now: int) -> None:
         """Hard findings become hard once another validator has found the same, and soft when none does in time."""
-        for judgement in self._journal.in_state(states.WAITING):
+        for judgement in self._log.waiting():
             others = {validator: r for validator, r in told(judgement.work).items() if validator != self._address}
             everybody = not set(validators) - {self._address} - set(others)
             waited = self._waited(judgement, now)
             second = self._second(judgement, others.values())
             if second is not None:
-                self._journal.put(_shown(replace(judgement, state=states.DECIDED, second=second.encode())))
+                self._log.put(_shown(replace(judgement, state=states.DECIDED, second=second.encode())))
             elif everybody or waited > 1:
                 reason = "no other validator found it" if others else "no second validator answered"
                 log.warning("hard finding on %s becomes soft: %s", judgement.work.hex()[:12], reason)
-                self._journal.put(self._softened(judgement))
+                self._log.put(self._softened(judgement))
             elif waited > 0.5:
-                self._journal.put(_shown(judgement))
+                self._log.put(_shown(judgement))
 
     def _second(self, judgement: Judgement, others: Collection[Receipt]) -> Receipt | None:
         """Another validator's receipt that finds some of the same samples false."""
@@ -103,20 +114,20 @@ class Court:
     def _waited(self, judgement: Judgement, now: int) -> float:
         """Which part of the wait for a second opinion is over. Where the hub takes no request, half of the window is."""
         if judgement.asked_at is not None:
-            return (self._clock.wall() - judgement.asked_at) / self._settings.opinion_seconds
+            return (now - judgement.asked_at) / self._settings.opinion_seconds
         return (now - judgement.judged_at) / (self._c.policy.window / 2)
 
-    def ask(self, requested: Collection[bytes]) -> None:
+    def ask(self, requested: Container[bytes], now: int) -> None:
         """Asks for second opinions. A work that somebody else asked about needs none: both judged without the other."""
-        for judgement in self._journal.in_state(states.WAITING):
+        for judgement in self._log.waiting():
             if judgement.asked_at is not None:
                 continue
-            asked = replace(judgement, asked_at=self._clock.wall())
+            asked = replace(judgement, asked_at=now)
             if judgement.work in requested:
-                self._journal.put(_shown(asked))
+                self._log.put(_shown(asked))
             else:
                 self._c.hub.ask_opinion(judgement.work)
-                self._journal.put(asked)
+                self._log.put(asked)
 
     def _softened(self, judgement: Judgement) -> Judgement:
         """As soft; its receipt says so as well, unless the hard one was shown."""
@@ -131,7 +142,9 @@ class Court:
 
     def post(self) -> None:
         """Posts receipts. One that the hub refuses is tried again; it keeps no other from being posted."""
-        for judgement in self._journal.due():
+        page = self._log.due(self._posted, _POSTS_MOST)
+        for judgement in page:
+            self._posted = judgement.judged_at, judgement.work
             if judgement.work in self._refused_at_hub:
                 continue
             try:
@@ -140,36 +153,40 @@ class Court:
                 log.warning("the hub refuses the receipt of %s: %s", judgement.work.hex()[:12], error)
                 self._refused_at_hub.failed(judgement.work)
                 continue
-            self._journal.put(replace(judgement, posting=states.POSTED))
+            self._log.put(replace(judgement, posting=states.POSTED))
+        if len(page) < _POSTS_MOST:
+            self._posted = _FIRST
 
     # ---- chain ---------------------------------------------------------------------------------------------------------
 
     def challenge(self, now: int) -> None:
         """Takes to court what is to be challenged, the gravest first; `now` in block time."""
-        soft: dict[str, list[Judgement]] = {}
-        for judgement in self._journal.in_state(states.DECIDED):
-            if judgement.work in self._refused_on_chain:
-                continue
-            if judgement.outcome == Outcome.HARD:
-                self._bring([judgement], now, self._accuse)
-            else:
-                soft.setdefault(self._receipt(judgement).details.node, []).append(judgement)
-        for of_node in soft.values():
-            if now - min(judgement.judged_at for judgement in of_node) >= self._settings.batch_seconds:
-                self._bring(of_node[:_WORKS_MOST], now, self._challenge)
+        for judgement in self._log.decided(Outcome.HARD):
+            if judgement.work not in self._refused_on_chain:
+                self._bring([judgement], now, self._accuse, judgement.work)
+        for node in self._log.decided_nodes(Outcome.SOFT, int(now - self._settings.batch_seconds)):
+            if node not in self._refused_on_chain:
+                self._bring(self._log.decided_of(node, Outcome.SOFT, _WORKS_MOST), now, self._challenge, node)
 
     def _bring(
-        self, judgements: list[Judgement], now: int, to_court: Callable[[list[Judgement], int], Brought]
+        self,
+        judgements: list[Judgement],
+        now: int,
+        to_court: Callable[[list[Judgement], int], Brought],
+        key: bytes | str,
     ) -> None:
-        """Brings judgements to court together, but for those that are there; they share what becomes of them."""
+        """Brings judgements to court together, but for those that are there; they share what becomes of them.
+
+        `key`: what is left alone for a while where that is for later.
+        """
         name = ", ".join(judgement.work.hex()[:12] for judgement in judgements)
-        number = None
+        case = None
         try:
             self._sender.recover()  # what was sent before a crash may land only now
             judgements = [judgement for judgement in judgements if not self._took_up(judgement)]
             if not judgements:
                 return
-            state, number = (states.DECIDED, None) if self._poor.left() else to_court(judgements, now)
+            state, case = (states.DECIDED, None) if self._poor.left() else to_court(judgements, now)
         except InsufficientFunds as error:
             log.error("cannot challenge %s now: %s (%s)", name, error, error.hint)
             self._poor.failed()
@@ -178,13 +195,12 @@ class Court:
             state = self._after_refusal(error, judgements[0])
             log.info("no case on %s: %s", name, error)
             if state == states.DECIDED and error.reason in _NO_RIGHT:
-                self._journal.put(self._softened(judgements[0]))
+                self._log.put(self._softened(judgements[0]))
                 return
-        for judgement in judgements:
-            if state == states.DECIDED:
-                self._refused_on_chain.failed(judgement.work)
-            else:
-                self._journal.put(replace(judgement, state=state, number=number))
+        if state == states.DECIDED:
+            self._refused_on_chain.failed(key)
+        else:
+            self._log.put(*(_in_case(judgement, state, case) for judgement in judgements))
 
     def _took_up(self, judgement: Judgement) -> bool:
         """Whether this validator has a case about the work, which a crash kept it from noting; now it is noted.
@@ -196,9 +212,12 @@ class Court:
             number = chain.charge(run, ref, self._signer(judgement))
         else:
             number = chain.work(run, ref).number
-        if not number or chain.case(run, chain.seat_name(run, ref.node), number).challenger != self._address:
+        if not number:
             return False
-        self._journal.put(replace(judgement, state=states.CHALLENGED, number=number))
+        case = chain.seat_name(run, ref.node), number
+        if chain.case(run, *case).challenger != self._address:
+            return False
+        self._log.put(_in_case(judgement, states.CHALLENGED, case))
         log.info("case %d about %s was opened before", number, judgement.work.hex()[:12])
         return True
 
@@ -235,7 +254,7 @@ class Court:
         call = chain.accuse(run, ref, receipt.samples, receipt.evidence(chain.domain), second)
         sent = self._sender.send(call, name=f"accuse/{judgement.work.hex()}")
         log.warning("accused %s: rule %s", receipt.details.work[:12], receipt.details.rule)
-        return states.CHALLENGED, sent.event(Challenged).number
+        return states.CHALLENGED, _opened(sent)
 
     def _challenge(self, judgements: list[Judgement], now: int) -> Brought:
         """Disputes works of one seat in one case. Those past their window or in a case already are left out by the chain."""
@@ -252,45 +271,66 @@ class Court:
         sent = self._sender.send(call, name=f"challenge/{name}")
         for receipt in receipts:
             log.warning("challenged %s: rule %s", receipt.details.work[:12], receipt.details.rule)
-        return states.CHALLENGED, sent.event(Challenged).number
+        return states.CHALLENGED, _opened(sent)
+
+    def heard_of(self, name: CaseName) -> None:
+        """Something happened in a case: should it be one of this validator's, it is looked at again."""
+        self._deadlines.pop(name, None)
 
     def settle(self, now: int) -> None:
         """Closes this validator's cases whose time is up; `now` in block time."""
-        for judgement in self._journal.in_state(states.CHALLENGED):
-            if judgement.work in self._refused_on_chain:
-                continue
-            seat = self._c.chain.seat_name(self._c.run, self._receipt(judgement).details.node)
-            number = judgement.number or 0
-            case = self._c.chain.case(self._c.run, seat, number)
-            if case.challenger != self._address:  # a reorg took ours, or this endpoint lags: it is brought once more
-                self._refused_on_chain.failed(judgement.work)
-                self._journal.put(replace(judgement, state=states.DECIDED))
-                continue
-            if not case.stage.closed:
-                if now < case.deadline:
-                    continue
-                try:
-                    self._sender.send(self._c.chain.settle(self._c.run, seat, number), name=f"settle/{seat}/{number}")
-                except (TransactionReverted, InsufficientFunds) as error:
-                    log.warning("case %d against %s not settled yet: %s", number, seat, error)
-                    self._refused_on_chain.failed(judgement.work)
-                    continue
-            self._journal.put(replace(judgement, state=states.CLOSED))
-            log.info("case %s is closed", judgement.work.hex()[:12])
+        for name in self._log.cases():
+            if name not in self._refused_on_chain and now >= self._deadlines.get(name, 0):
+                self._settle(name, now)
+
+    def _settle(self, name: CaseName, now: int) -> None:
+        seat, number = name
+        case = self._c.chain.case(self._c.run, seat, number)
+        if case.challenger != self._address:  # a reorg took ours, or this endpoint lags: it is brought once more
+            self._close(name, states.DECIDED)
+            return
+        if not case.stage.closed:
+            if now < case.deadline:
+                self._deadlines[name] = case.deadline
+                return
+            try:
+                self._sender.send(self._c.chain.settle(self._c.run, seat, number), name=f"settle/{seat}/{number}")
+            except (TransactionReverted, InsufficientFunds) as error:
+                log.warning("case %d against %s not settled yet: %s", number, seat, error)
+                self._refused_on_chain.failed(name)
+                return
+        self._close(name, states.CLOSED)
+        log.info("case %d against %s is closed", number, seat)
+
+    def _close(self, name: CaseName, state: str) -> None:
+        """Gives all judgements of a case their next state."""
+        judgements = self._log.in_case(name)
+        self._log.put(*(replace(judgement, state=state) for judgement in judgements))
+        self._deadlines.pop(name, None)
+        if state == states.DECIDED:
+            for judgement in judgements:
+                self._refused_on_chain.failed(judgement.work if judgement.outcome == Outcome.HARD else judgement.node)
 
     # ---- both ----------------------------------------------------------------------------------------------------------
 
     def _receipt(self, judgement: Judgement) -> Receipt:
         return self._parse(judgement.receipt)
 
-    def _parse(self, data: bytes) -> Receipt:
-        return Receipt.parse(data, self._c.chain.domain, self._c.run)
-
 
 def _evidence(receipts: Sequence[Receipt], domain: Domain) -> bytes:
     """The 32 bytes that stand for receipts on chain: the EIP-712 digest of one, keccak256 of all digests of several."""
     digests = [receipt.evidence(domain) for receipt in receipts]
     return digests[0] if len(digests) == 1 else keccak(b"".join(digests))
+
+
+def _opened(sent: Sent) -> CaseName:
+    opened = sent.event(Challenged)
+    return opened.seat, opened.number
+
+
+def _in_case(judgement: Judgement, state: str, case: CaseName | None) -> Judgement:
+    seat, number = case or (None, None)
+    return replace(judgement, state=state, seat=seat, number=number)
 
 
 def _shown(judgement: Judgement) -> Judgement:

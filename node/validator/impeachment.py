@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from node.validator.record import CaseName, Record
+from node.validator.judgement_log import CaseName
 from protocol.chain import Sender
 from protocol.chain.events import Impeached
 from protocol.chain.types import Stage
+from protocol.chain.view import CaseEntry, View
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, TransactionReverted, Unavailable
 from protocol.retry import Backoff
@@ -29,48 +30,73 @@ class Impeachment:
         self,
         connection: Connection,
         sender: Sender,
+        view: View,
         receipts: Callable[[bytes], Mapping[str, Receipt]],
         retry_seconds: float,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`receipts`: what validators have said of a work, by validator, also those who have left since."""
+        """`receipts`: what validators have said of a submission, by validator, also those who have left since."""
         self._c = connection
         self._sender = sender
+        self._view = view
         self._receipts = receipts
-        self._false: dict[CaseName, int] = {}
-        self._done: set[tuple[bytes, str]] = set()
+        self._due: dict[CaseName, list[Receipt]] = {}
+        """Convictions, and accepting receipts that were not held against them yet."""
         self._backoff = Backoff(retry_seconds, clock=clock)
+        for case in view.convictions():
+            self._convicted(case)
 
-    def turn(self, record: Record) -> None:
+    def heard_of(self, name: CaseName) -> None:
+        """Something happened in a case: it may be a conviction by now, or, after a reorg, none any more."""
+        self._due.pop(name, None)
+        case = self._view.case(*name)
+        if case is not None and case.convicts:
+            self._convicted(case)
+
+    def heard(self, receipt: Receipt) -> None:
+        """A validator has spoken, perhaps on what was convicted long ago."""
+        if self._is_to_blame(receipt):
+            for case in self._view.cases_of(receipt.work):
+                if case.convicts:
+                    self._due.setdefault(case.name, []).append(receipt)
+
+    def turn(self) -> None:
         """Impeaches whoever vouched for what was convicted, as far as their receipts are known by now."""
-        for name, ref in record.convictions.items():
-            if name in self._backoff:
-                continue
+        for name in [name for name in self._due if name not in self._backoff]:
             try:
-                self._look(name, ref)
+                self._look(name)
             except MurmurationError as error:
                 if is_fatal(error):
                     raise
-                log.warning("who accepted %s cannot be impeached yet: %s", ref.root.hex()[:12], error)
+                log.warning(
+                    "who accepted what case %d against %s convicted is not impeached yet: %s", name[1], name[0], error
+                )
                 self._backoff.failed(name)
+            else:
+                del self._due[name]
 
-    def _look(self, name: CaseName, ref: SubmissionRef) -> None:
-        work = ref.work_id(self._c.run)
-        for validator, receipt in self._receipts(work).items():
-            if validator == self._c.key.address or (work, validator) in self._done:
-                continue
-            if receipt.outcome is Outcome.ACCEPT and self._samples(name) & receipt.samples:
-                self._impeach(name[1], ref, receipt)
-            self._done.add((work, validator))
+    def _convicted(self, case: CaseEntry) -> None:
+        accepted = [r for r in self._receipts(case.refs[0].work_id(self._c.run)).values() if self._is_to_blame(r)]
+        if accepted:
+            self._due[case.name] = accepted
 
-    def _samples(self, name: CaseName) -> int:
-        """Those that the case found false. Raises Unavailable from an endpoint that does not know of its end yet."""
-        if name not in self._false:
-            case = self._c.chain.case(self._c.run, *name)
-            if case.stage != Stage.UPHELD:
-                raise Unavailable(f"case {name[1]} against {name[0]} is not upheld where it was asked about")
-            self._false[name] = case.samples
-        return self._false[name]
+    def _is_to_blame(self, receipt: Receipt) -> bool:
+        """Whether somebody else has vouched for a submission, and was not impeached for it."""
+        if receipt.outcome is not Outcome.ACCEPT or receipt.validator == self._c.key.address:
+            return False
+        return all(e.data.work != receipt.work for e in self._view.events(Impeached, receipt.validator))
+
+    def _look(self, name: CaseName) -> None:
+        """Raises Unavailable from an endpoint that does not know of the case's end yet."""
+        case = self._c.chain.case(self._c.run, *name)
+        if case.stage != Stage.UPHELD:
+            raise Unavailable(f"case {name[1]} against {name[0]} is not upheld where it was asked about")
+        accepted = self._due[name]
+        while accepted:
+            receipt = accepted[0]
+            if case.samples & receipt.samples:
+                self._impeach(name[1], receipt.details.ref, receipt)
+            del accepted[0]  # only now: what fails half-way is tried again
 
     def _impeach(self, number: int, ref: SubmissionRef, accepted: Receipt) -> None:
         work = ref.work_id(self._c.run).hex()

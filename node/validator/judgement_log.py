@@ -1,19 +1,16 @@
-"""What a validator judged and did about it: SQLite (WAL), so that a restart judges nothing twice and forgets nothing."""
+"""What a validator judged and did about it: SQLite (WAL), so that a restart judges nothing twice and forgets nothing.
+
+Every question that a running validator asks again and again is answered from an index, and judgements that nobody can come
+back to are dropped (`prune`), so neither time nor space grows with what was done before. Their number stays in the totals.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS judgements (
-    work BLOB PRIMARY KEY, outcome INTEGER NOT NULL, receipt BLOB NOT NULL, state TEXT NOT NULL, posting TEXT NOT NULL,
-    units INTEGER NOT NULL, judged_at INTEGER NOT NULL, asked_at REAL, second BLOB, number INTEGER
-);
-CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
-"""
 
 WAITING, DECIDED, CHALLENGED, CLOSED = "waiting", "decided", "challenged", "closed"
 """States of a judgement: a hard finding that waits for a second validator; one that is to be challenged; one with a case
@@ -22,10 +19,40 @@ on chain; one with nothing left to do on chain."""
 SECRET, DUE, POSTED = "secret", "due", "posted"
 """Posting of its receipt: not to be shown yet; to be sent to the hub; there."""
 
+CaseName = tuple[str, int]
+"""Seat and number of a case."""
+
+# The texts of states stand in indexes and queries alike: SQLite uses a partial index only where it sees that it applies.
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS judgements (
+    work BLOB PRIMARY KEY, node TEXT NOT NULL, outcome INTEGER NOT NULL, receipt BLOB NOT NULL, state TEXT NOT NULL,
+    posting TEXT NOT NULL, units INTEGER NOT NULL, judged_at INTEGER NOT NULL, asked_at INTEGER, second BLOB, seat TEXT,
+    number INTEGER
+);
+CREATE INDEX IF NOT EXISTS judgements_waiting ON judgements (judged_at) WHERE state = '{WAITING}';
+CREATE INDEX IF NOT EXISTS judgements_decided ON judgements (outcome, judged_at, node) WHERE state = '{DECIDED}';
+CREATE INDEX IF NOT EXISTS judgements_decided_of ON judgements (node, outcome, units DESC) WHERE state = '{DECIDED}';
+CREATE INDEX IF NOT EXISTS judgements_in_cases ON judgements (seat, number) WHERE state = '{CHALLENGED}';
+CREATE INDEX IF NOT EXISTS judgements_due ON judgements (judged_at, work) WHERE posting = '{DUE}';
+CREATE INDEX IF NOT EXISTS judgements_done ON judgements (judged_at) WHERE state = '{CLOSED}' AND posting = '{POSTED}';
+CREATE TABLE IF NOT EXISTS totals (outcome INTEGER PRIMARY KEY, judgements INTEGER NOT NULL);
+CREATE TRIGGER IF NOT EXISTS judged AFTER INSERT ON judgements BEGIN
+    INSERT INTO totals VALUES (new.outcome, 1) ON CONFLICT (outcome) DO UPDATE SET judgements = judgements + 1;
+END;
+CREATE TRIGGER IF NOT EXISTS judged_otherwise AFTER UPDATE ON judgements WHEN new.outcome != old.outcome BEGIN
+    UPDATE totals SET judgements = judgements - 1 WHERE outcome = old.outcome;
+    INSERT INTO totals VALUES (new.outcome, 1) ON CONFLICT (outcome) DO UPDATE SET judgements = judgements + 1;
+END;
+CREATE TABLE IF NOT EXISTS pending (work BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cursor (book INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+"""  # noqa: S608
+
 
 @dataclass(frozen=True)
 class Judgement:
     work: bytes
+    node: str
     outcome: int
     """What it is treated as. A hard finding that nobody confirmed is soft, even where its receipt was shown before."""
     receipt: bytes
@@ -34,15 +61,26 @@ class Judgement:
     units: int
     judged_at: int
     """Block time."""
-    asked_at: float | None = None
-    """Since when a second opinion is waited for, in wall-clock seconds; None until the hub has taken the request."""
+    asked_at: int | None = None
+    """Since when a second opinion is waited for, in block time; None until the hub has taken the request."""
     second: bytes | None = None
     """Receipt of the validator that found the same hard fault; it goes on chain with the accusation."""
+    seat: str | None = None
+    """Of the case that was opened, as `number`."""
     number: int | None = None
     """Of the seat's case that was opened. The chain's own note on a work may name another: a soft verdict outlives an accusation."""
 
 
+_COLUMNS = ", ".join(field.name for field in fields(Judgement))
+_PUT = (
+    f"INSERT INTO judgements ({_COLUMNS}) VALUES ({', '.join('?' for _ in fields(Judgement))}) ON CONFLICT (work) DO UPDATE SET "  # noqa: S608
+    + ", ".join(f"{field.name} = excluded.{field.name}" for field in fields(Judgement)[1:])
+)
+
+
 class JudgementLog:
+    """Safe to share between threads. Times are block time."""
+
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -53,28 +91,90 @@ class JudgementLog:
         with self._lock:
             self._db.close()
 
-    def put(self, judgement: Judgement) -> None:
-        with self._lock:
-            self._db.execute(
-                "INSERT OR REPLACE INTO judgements VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(judgement)
-            )
+    def put(self, *judgements: Judgement) -> None:
+        """Writes all of them, or after a crash none."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN")
+            self._db.executemany(_PUT, [astuple(judgement) for judgement in judgements])
 
     def get(self, work: bytes) -> Judgement | None:
-        found = self._select("WHERE work = ?", (work,))
+        found = self._select("WHERE work = ?", work)
         return found[0] if found else None
 
-    def in_state(self, state: str) -> list[Judgement]:
-        """Gravest first, then those with the most at stake, then the oldest."""
-        return self._select("WHERE state = ? ORDER BY outcome DESC, units DESC, judged_at", (state,))
+    def waiting(self) -> list[Judgement]:
+        """Hard findings that wait for a second validator, oldest first."""
+        return self._select(f"WHERE state = '{WAITING}' ORDER BY judged_at")
 
-    def due(self) -> list[Judgement]:
-        """Whose receipts are to be posted, oldest first."""
-        return self._select("WHERE posting = ? ORDER BY judged_at", (DUE,))
+    def decided(self, outcome: int) -> list[Judgement]:
+        """What is to be challenged, with the most at stake first, then the oldest."""
+        return self._select(f"WHERE state = '{DECIDED}' AND outcome = ? ORDER BY units DESC, judged_at", outcome)
+
+    def decided_nodes(self, outcome: int, until: int) -> list[str]:
+        """Whose submissions are to be challenged and were judged at `until` or before."""
+        query = f"SELECT DISTINCT node FROM judgements WHERE state = '{DECIDED}' AND outcome = ? AND judged_at <= ?"  # noqa: S608
+        with self._lock:
+            return [node for (node,) in self._db.execute(query, (outcome, until)).fetchall()]
+
+    def decided_of(self, node: str, outcome: int, most: int) -> list[Judgement]:
+        """At most so many of one node's that are to be challenged, with the most at stake first, then the oldest."""
+        where = f"WHERE state = '{DECIDED}' AND node = ? AND outcome = ? ORDER BY units DESC, judged_at LIMIT ?"
+        return self._select(where, node, outcome, most)
+
+    def cases(self) -> list[CaseName]:
+        """Cases of this validator that are not known to be closed."""
+        query = f"SELECT DISTINCT seat, number FROM judgements WHERE state = '{CHALLENGED}'"  # noqa: S608
+        with self._lock:
+            return self._db.execute(query).fetchall()
+
+    def in_case(self, name: CaseName) -> list[Judgement]:
+        """What a case of this validator was brought about."""
+        return self._select(f"WHERE state = '{CHALLENGED}' AND seat = ? AND number = ?", *name)
+
+    def due(self, after: tuple[int, bytes], most: int) -> list[Judgement]:
+        """At most so many whose receipts are to be posted, oldest first, after one of that (judged_at, work)."""
+        return self._select(
+            f"WHERE posting = '{DUE}' AND (judged_at, work) > (?, ?) ORDER BY judged_at, work LIMIT ?", *after, most
+        )
 
     def totals(self) -> dict[int, int]:
-        """Judgements per outcome."""
+        """Judgements per outcome, dropped ones included."""
         with self._lock:
-            return dict(self._db.execute("SELECT outcome, COUNT(*) FROM judgements GROUP BY outcome").fetchall())
+            return dict(self._db.execute("SELECT outcome, judgements FROM totals").fetchall())
+
+    def prune(self, before: int, most: int = 1000) -> None:
+        """Drops judgements from before that time with which nothing is left to do: at most so many at once."""
+        query = (
+            "DELETE FROM judgements WHERE work IN (SELECT work FROM judgements "  # noqa: S608
+            f"WHERE state = '{CLOSED}' AND posting = '{POSTED}' AND judged_at < ? ORDER BY judged_at LIMIT ?)"
+        )
+        with self._lock:
+            self._db.execute(query, (before, most))
+
+    # ---- what is still to be judged --------------------------------------------------------------------------------------
+
+    def pending(self) -> list[bytes]:
+        """Submissions that may still have to be judged."""
+        with self._lock:
+            return [work for (work,) in self._db.execute("SELECT work FROM pending").fetchall()]
+
+    @property
+    def cursor(self) -> int:
+        """Up to where the book was followed; 0: not yet."""
+        with self._lock:
+            row = self._db.execute("SELECT book FROM cursor").fetchone()
+        return row[0] if row else 0
+
+    def note_pending(self, added: Iterable[bytes], removed: Iterable[bytes], cursor: int | None = None) -> None:
+        """Writes all of it, or after a crash nothing. `cursor`: up to where the book was followed by that."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN")
+            self._db.executemany("DELETE FROM pending WHERE work = ?", [(work,) for work in removed])
+            self._db.executemany("INSERT OR IGNORE INTO pending VALUES (?)", [(work,) for work in added])
+            if cursor is not None:
+                self._db.execute("DELETE FROM cursor")
+                self._db.execute("INSERT INTO cursor VALUES (?)", (cursor,))
+
+    # ---- secrets -------------------------------------------------------------------------------------------------------
 
     def secret(self, name: str, fresh: bytes) -> bytes:
         """A secret that stays the same across restarts; `fresh` is what it becomes the first time."""
@@ -82,7 +182,7 @@ class JudgementLog:
             self._db.execute("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, fresh))
             return self._db.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()[0]
 
-    def _select(self, clause: str, values: tuple[object, ...]) -> list[Judgement]:
-        query = f"SELECT work, outcome, receipt, state, posting, units, judged_at, asked_at, second, number FROM judgements {clause}"  # noqa: S608
+    def _select(self, clause: str, *values: object) -> list[Judgement]:
         with self._lock:
-            return [Judgement(*row) for row in self._db.execute(query, values).fetchall()]
+            rows = self._db.execute(f"SELECT {_COLUMNS} FROM judgements {clause}", values).fetchall()  # noqa: S608
+        return [Judgement(*row) for row in rows]

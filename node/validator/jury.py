@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from node.validator.record import CaseName, Record
+from node.validator.judgement_log import CaseName
 from protocol.chain import Sender
 from protocol.chain.types import Case, Stage
+from protocol.chain.view import CaseEntry
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import TransactionReverted
 from protocol.retry import Backoff
@@ -28,7 +29,7 @@ class Jury:
         self,
         connection: Connection,
         sender: Sender,
-        judge: Callable[[Record, SubmissionRef], Details | None],
+        judge: Callable[[SubmissionRef], Details | None],
         retry_seconds: float,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -40,19 +41,23 @@ class Jury:
         self._found: dict[CaseName, dict[SubmissionRef, Details]] = {}
         self._backoff = Backoff(retry_seconds, clock=clock)
 
-    def serve(self, record: Record, now: int) -> bool:
-        """Judges one work of a case, and votes when that was the last; False when there is none. `now` in block time."""
-        return any(name not in self._backoff and self._serve(name, record, now) for name in sorted(record.appeals))
+    def serve(self, appeals: Sequence[CaseEntry], now: int) -> bool:
+        """Judges one submission of a case, and votes when that was the last; False when there is none. `appeals`: cases that
+        wait for votes; `now` in block time."""
+        names = {entry.name for entry in appeals}
+        self._found = {name: found for name, found in self._found.items() if name in names}
+        return any(entry.name not in self._backoff and self._serve(entry, now) for entry in appeals)
 
-    def _serve(self, name: CaseName, record: Record, now: int) -> bool:
-        case, refs = self._open_to_me(name, now), record.cases.get(name, [])
-        if case is None or not refs:
+    def _serve(self, entry: CaseEntry, now: int) -> bool:
+        name, refs = entry.name, entry.refs
+        case = self._open_to_me(name, now)
+        if case is None:
             self._backoff.hold(name, _LOOK_SECONDS)
             return False
         found = self._found.setdefault(name, {})
         left = [ref for ref in refs if ref not in found]
         if left:
-            judged = self._judge(record, left[0])
+            judged = self._judge(left[0])
             if judged is None:
                 self._backoff.failed(name)
                 return False

@@ -6,14 +6,10 @@ Nothing a file, a hub or a peer does ends the service.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from node.judging.candidate import Commitment
 from node.judging.evidence import EvidenceStore
 from node.judging.judge import details
 from node.judging.rules import available
@@ -23,12 +19,16 @@ from node.validator.court import Court
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
 from node.validator.jury import Jury
-from node.validator.record import Record, work_id
+from node.validator.queue import Task
+from node.validator.receipt_log import ReceiptLog
 from node.validator.settings import JudgeSettings
-from protocol.chain.events import Event, Submitted
+from node.validator.workload import Workload
+from protocol.chain.events import Appealed, Challenged, Settled
 from protocol.chain.transaction_log import TransactionLog
+from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
-from protocol.errors import MurmurationError, PreflightError, ProtocolViolation
+from protocol.errors import MurmurationError, PreflightError
+from protocol.retry import Backoff
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import Home
@@ -37,64 +37,61 @@ from protocol.verdict import Details, Outcome, Receipt
 
 log = logging.getLogger("validator")
 
+_PATIENCE = 16  # a file that has been missing for so many seconds is asked for again after one more
 _REST_MOST = 60.0  # seconds between attempts at a judgement that cannot be made
-
-
-@dataclass
-class Task:
-    """A work that is not judged yet. Times are of the monotonic clock unless said otherwise."""
-
-    event: Event
-    work: bytes
-    committed_at: int
-    """Block time."""
-    seen_at: float
-    not_before: float = 0.0
-    failures: int = 0
-
-    @property
-    def step(self) -> int:
-        return self.event.data.step
 
 
 class ValidatorService:
     def __init__(
-        self, connection: Connection, home: Home, settings: JudgeSettings, stop: threading.Event | None = None
+        self,
+        connection: Connection,
+        home: Home,
+        settings: JudgeSettings,
+        stop: threading.Event | None = None,
+        *,
+        clock: Clock = SYSTEM,
     ) -> None:
         """`stop` ends the service when it is set."""
         self._c = connection
         self._home = home
         self._settings = settings
+        self._clock = clock
         self._address = connection.key.address
         self._stop = stop or threading.Event()
-        self._journal = JudgementLog(home.data / "journal.sqlite")
-        self._bench = Bench(connection, home.data, self._journal, threads=settings.threads)
+        spec, policy = connection.spec, connection.policy
+        self._judgements = JudgementLog(home.data / "judgements.sqlite")
+        self._bench = Bench(connection, home.data, self._judgements, threads=settings.threads)
         self._evidence = EvidenceStore(home.data / "evidence", settings.evidence_most, settings.evidence_days)
         self._transactions = TransactionLog(home.data / "transactions.sqlite")
         sender = connection.sender(self._transactions)
-        self._court = Court(connection, self._journal, settings, sender)
-        self._jury = Jury(connection, sender, self._judge_for_jury, settings.retry_seconds)
-        self._impeachment = Impeachment(
-            connection, sender, lambda work: self._receipts.get(work, {}), settings.retry_seconds
+        self._book = connection.book(home.data / "chain.sqlite")
+        self._receipts = ReceiptLog(
+            home.data / "receipts.sqlite",
+            lambda data: Receipt.parse(data, connection.chain.domain, connection.run),
+            lambda validator: validator in self._book.ever_validated(),
+            2 * policy.span,
         )
-        self._index = connection.index(home.data / "chain.sqlite")
-        self._record = Record(self._index, connection.run)
-        self._behind = True  # whether news of the chain may have been missed
-        self._tasks: dict[bytes, Task] = {}
-        self._receipts: dict[bytes, dict[str, Receipt]] = {}
-        self._read: set[bytes] = set()
-        self._requested: set[bytes] = set()
-        self._cursor = {"receipts": 0, "opinions": 0}
-        self._hub_rests_until = 0.0
+        self._workload = Workload(
+            self._book, self._judgements, self._receipts, self._address, needed=spec.verification.validators_needed,
+            window=policy.window, fallback_seconds=settings.fallback_seconds, clock=clock,
+        )  # fmt: skip
+        self._court = Court(connection, self._judgements, settings, sender, clock=clock)
+        self._jury = Jury(connection, sender, self._judge_for_jury, settings.retry_seconds, clock)
+        self._impeachment = Impeachment(
+            connection, sender, self._book, self._receipts.of, settings.retry_seconds, clock
+        )
+        self._cases = self._book.open_cases()
+        self._away = Backoff(settings.retry_seconds, clock=clock)  # the hub, after it failed
 
     def stop(self) -> None:
         self._stop.set()
 
     def close(self) -> None:
         self._bench.close()
-        self._journal.close()
+        self._judgements.close()
+        self._receipts.close()
         self._transactions.close()
-        self._index.close()
+        self._book.close()
 
     def run(self) -> None:
         """Judges until stopped. Raises only what is this validator's own trouble."""
@@ -120,71 +117,59 @@ class ValidatorService:
         True when there was something to judge: then the next round may follow at once, and nobody who asks for an opinion
         waits for a long queue.
         """
-        self._follow_chain()
+        now = self._follow_chain()
         steps = self._open_steps()
         self._bench.hold(steps, fetch=False)
-        now = self._now()
-        validators = self._record.validators(now)
-        reached = self._at_hub(self._follow_hub)
+        reached = self._at_hub(lambda: self._receipts.follow(self._c.hub, now))
+        self._hear(now)
         judged = reached and self._judge(now)
-        self._court.decide(self._told, validators, now)
+        self._court.decide(self._told, self._book.validators(now), now)
         self._court.challenge(now)
         self._court.settle(now)
-        self._impeachment.turn(self._record)
+        self._impeachment.turn()
         if reached:
-            self._at_hub(lambda: self._court.ask(self._requested)) and self._at_hub(self._court.post)
+            self._at_hub(lambda: self._court.ask(self._receipts, now)) and self._at_hub(self._court.post)
         if not judged:
             self._bench.hold(steps, fetch=True)
-        totals = self._journal.totals()
+        self._prune(now)
+        totals = self._judgements.totals()
         counts = {outcome.name.lower(): totals.get(int(outcome), 0) for outcome in Outcome}
-        self._home.write_status(state="judging", pending=len(self._tasks), **counts)
+        self._home.write_status(state="judging", pending=len(self._workload), **counts)
         return judged
 
     # ---- news ----------------------------------------------------------------------------------------------------------
 
-    def _follow_chain(self) -> None:
-        """Takes in the chain's news. What a failure interrupts is read anew from the index the next time."""
-        behind, self._behind = self._behind, True
-        changes = self._index.poll()
-        if behind or changes.removed:
-            self._record.rebuild()
-            self._find_tasks()
-        else:
-            for event in changes.added:
-                self._record.add(event)
-                if isinstance(event.data, Submitted) and event.data.run == self._c.run:
-                    self._add(event, self._tasks)
-        self._behind = False
-        ended = self._now() - self._c.policy.window
-        self._tasks = {work: task for work, task in self._tasks.items() if task.committed_at > ended}
-        done = self._now() - 2 * self._c.policy.span  # no stake answers for what was signed before
-        for work in [w for w, told in self._receipts.items() if all(r.details.time <= done for r in told.values())]:
-            del self._receipts[work]
+    def _follow_chain(self) -> int:
+        """Takes in the chain's news; returns block time. What a failure interrupts is taken in again the next time."""
+        now = self._book.poll().time
+        changed = False
+        for event in self._workload.follow(now):
+            if isinstance(event.data, Challenged | Appealed | Settled):
+                changed = True
+                name = event.data.seat, event.data.number
+                self._court.heard_of(name)
+                self._impeachment.heard_of(name)
+        if changed:
+            self._cases = self._book.open_cases()
+        for task in self._workload.expire(now):
+            self._bench.discard(task.submission.root)
+        return now
 
-    def _find_tasks(self) -> None:
-        """Works that were never judged and can still be challenged; those that a reorg took back are forgotten."""
-        before, self._tasks = self._tasks, {}
-        for event in reversed(self._record.works()):
-            if not self._add(event, before):
-                return  # all earlier ones are older still
+    def _hear(self, now: int) -> None:
+        """What others have said since the last turn."""
+        asked, told = self._receipts.news()
+        self._workload.heard(asked, told, now)
+        for receipt in told:
+            self._impeachment.heard(receipt)
 
-    def _add(self, event: Event, before: dict[bytes, Task]) -> bool:
-        """Makes a work a task unless it was judged. False when its window has passed."""
-        work = work_id(event.data)
-        if self._journal.get(work) is not None:
-            return True
-        known = before.get(work)
-        if known is None or known.event != event:
-            committed_at = self._c.chain.block(event.block).time
-            if self._now() >= committed_at + self._c.policy.window:
-                return False
-            known = Task(event, work, committed_at, time.monotonic())
-        self._tasks[work] = known
-        return True
+    def _prune(self, now: int) -> None:
+        """Forgets what nobody can come back to: no stake answers any more for what was signed so long ago."""
+        self._judgements.prune(now - 2 * self._c.policy.span)
+        self._receipts.prune(now, now - self._c.policy.span)
 
     def _at_hub(self, action: Callable[[], None]) -> bool:
         """Does something at the hub; False where that failed, and then the hub is left alone for a while."""
-        if time.monotonic() < self._hub_rests_until:
+        if self._away.left():
             return False
         try:
             action()
@@ -197,77 +182,36 @@ class ValidatorService:
         else:
             return True
         self._c.forget_hub()
-        self._cursor = {"receipts": 0, "opinions": 0}  # it may have been rebuilt and number its listings anew
-        self._hub_rests_until = time.monotonic() + self._settings.retry_seconds
+        self._receipts.doubt()
+        self._away.failed()
         return False
-
-    def _follow_hub(self) -> None:
-        for cursor, work in self._c.hub.opinions(self._cursor["opinions"]):
-            self._requested.add(work)
-            self._cursor["opinions"] = cursor
-        for cursor, data in self._c.hub.receipts(self._cursor["receipts"]):
-            self._cursor["receipts"] = cursor
-            digest = hashlib.sha256(data).digest()
-            if digest in self._read:
-                continue
-            self._read.add(digest)
-            try:
-                receipt = Receipt.parse(data, self._c.chain.domain, self._c.run)
-            except ProtocolViolation as error:
-                log.warning("the hub lists a receipt that is none: %s", error)
-                continue
-            self._receipts.setdefault(receipt.work, {}).setdefault(receipt.validator, receipt)
-
-    def _now(self) -> int:
-        """Block time."""
-        return self._index.head.time if self._index.head else 0
 
     # ---- judging -------------------------------------------------------------------------------------------------------
 
     def _judge(self, now: int) -> bool:
         """Judges the next work, and one for a jury besides: no queue shall keep a jury waiting. False when there was neither."""
         judged = self._judge_one()
-        return self._jury.serve(self._record, now) or judged
+        return self._jury.serve([case for case in self._cases if case.is_appealed], now) or judged
 
     def _judge_one(self) -> bool:
-        """Judges the next work that is this validator's to judge; False when there is none just now.
-
-        Those go first that somebody has asked about, for a hard finding becomes soft where no opinion comes in time. The others
-        follow in the order in which their windows end, or after an outage works would vest while later ones are judged.
-        """
-        order = sorted(self._tasks.values(), key=lambda t: (t.work not in self._requested, t.committed_at, t.step))
-        return any(self._is_mine(task) and self._attempt(task) for task in order)
-
-    def _is_mine(self, task: Task) -> bool:
-        """Asked, assigned, or standing in for somebody silent."""
-        if time.monotonic() < task.not_before or self._stop.is_set():
-            return False
-        if task.work in self._requested:
-            return True
-        line, needed = self._record.line(task.event, self._now()), self._c.spec.verification.validators_needed
-        if self._address not in line:
-            return False
-        silent = line.index(self._address) + 1 - needed
-        waited = time.monotonic() - task.seen_at
-        return silent <= 0 or (self._is_open(task) and waited >= silent * self._settings.fallback_seconds)
-
-    def _is_open(self, task: Task) -> bool:
-        """Whether too few validators have spoken yet."""
-        return len(self._told(task.work)) < self._c.spec.verification.validators_needed
+        """Judges the next submission that is this validator's to judge; False when there is none just now."""
+        while not self._stop.is_set() and (task := self._workload.next()) is not None:
+            if self._attempt(task):
+                return True
+        return False
 
     def _told(self, work: bytes) -> dict[str, Receipt]:
         """Receipts of a work, by validator; only those count who hold a seat now."""
-        told, serving = self._receipts.get(work, {}), self._record.validators(self._now())
-        return {validator: receipt for validator, receipt in told.items() if validator in serving}
+        serving = self._book.validators(self._now())
+        return {validator: receipt for validator, receipt in self._receipts.of(work).items() if validator in serving}
 
     def _open_steps(self) -> set[int]:
-        """Steps whose weights may be needed later: those that works wait to be judged for, and those of open cases, which may
-        be appealed long after everybody has retired the version. Of each the newest, as many as may be kept besides the usual.
+        """Steps whose weights may be needed later: those of what waits to be judged, and those of open cases, which may be
+        appealed long after everybody has retired the version. Of each the newest, as many as may be kept besides the usual.
         """
-        waiting = {task.step for task in self._tasks.values() if self._is_open(task)}
-        accused = {ref.step for refs in self._record.cases.values() for ref in refs}
+        accused = {ref.step for case in self._cases for ref in case.refs}
         most = 2 * self._c.spec.versions_kept
-        return {*sorted(waiting)[-most:], *sorted(accused)[-most:]}
+        return {*sorted(self._workload.steps)[-most:], *sorted(accused)[-most:]}
 
     def _attempt(self, task: Task) -> bool:
         """Whether there is a judgement now. Whatever keeps it from being made is logged and tried again, later and later."""
@@ -278,52 +222,53 @@ class ValidatorService:
                 raise
             known = isinstance(error, MurmurationError)
             log.warning("no verdict on %s yet: %s", task.work.hex()[:12], error, exc_info=not known)
-            task.not_before = time.monotonic() + min(self._settings.retry_seconds * 2**task.failures, _REST_MOST)
+            self._workload.put_off(task, min(self._settings.retry_seconds * 2**task.failures, _REST_MOST))
             task.failures += 1
             return False
         if found is None:
-            task.not_before = time.monotonic() + self._c.settings.poll_seconds
+            missed = (self._clock.monotonic() - task.seen_at) / _PATIENCE
+            self._workload.put_off(task, min(max(self._c.settings.poll_seconds, missed), _REST_MOST))
             return False
-        self._court.take(found, self._record.validators(self._now()), self._requested)
-        del self._tasks[task.work]
+        self._court.take(found, self._book.validators(self._now()), self._receipts)
+        self._workload.drop(task)
         if found.outcome != Outcome.ACCEPT:
             self._keep_evidence(task, found)
-        self._bench.discard(task.event.data.root)
+        self._bench.discard(task.submission.root)
         _log(found)
         return True
 
     def _keep_evidence(self, task: Task, found: Details) -> None:
         """Keeps what a rejection stands on. That it cannot be kept is logged: the verdict stands without it."""
         try:
-            commitment = self._bench.commitment(task.event, self._record)
+            commitment = self._bench.commitment(task.submission, self._book)
             rollout = self._bench.judged(commitment.ref.root)
             self._evidence.keep(
                 Receipt.issue(found, self._c.key, self._c.chain.domain),
                 commitment,
                 self._c.spec,
-                self._bench.plan(in_full=self._in_full(task, commitment), time=found.time),
+                self._bench.plan(in_full=self._in_full(task), time=found.time),
                 self._c.chain.domain,
                 rollout=rollout,
                 manifest=None if rollout is None else self._bench.manifest(task.step),
             )
-            self._evidence.prune(self._is_closed, time.time())
+            self._evidence.prune(self._is_closed, self._clock.wall())
         except (MurmurationError, OSError) as error:
             log.warning("no evidence of %s is kept: %s", task.work.hex()[:12], error)
 
     def _is_closed(self, work: bytes) -> bool:
-        judgement = self._journal.get(work)
+        judgement = self._judgements.get(work)
         return judgement is None or judgement.state == states.CLOSED
 
-    def _in_full(self, task: Task, commitment: Commitment) -> bool:
-        newcomer = len(commitment.earlier_roots) < self._c.spec.verification.newcomer_submissions
-        return newcomer or task.work in self._requested
+    def _in_full(self, task: Task) -> bool:
+        newcomer = self._c.spec.verification.newcomer_submissions
+        return task.asked or self._book.earlier(task.submission, newcomer) < newcomer
 
     def _judge_task(self, task: Task, *, in_full: bool = False) -> Details | None:
         """The judgement; None while the file may still arrive. Raises what keeps a rule from running."""
-        commitment = self._bench.commitment(task.event, self._record)
-        path = self._bench.fetch(commitment.ref.root)
+        path = self._bench.fetch(task.submission.root)
         if path is not None:
-            in_full = in_full or self._in_full(task, commitment)
+            commitment = self._bench.commitment(task.submission, self._book)
+            in_full = in_full or self._in_full(task)
             return self._bench.judge(commitment, path, in_full=in_full, time=self._now())
         grace = self._c.spec.upload_grace_seconds
         is_due = self._now() > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
@@ -331,19 +276,19 @@ class ValidatorService:
             return None
         return details(
             self._bench.context,
-            commitment,
+            self._bench.commitment(task.submission, self._book),
             available.missing(grace),
             self._now(),
             secret=self._bench.secret(self._now()),
         )
 
-    def _judge_for_jury(self, record: Record, ref: SubmissionRef) -> Details | None:
+    def _judge_for_jury(self, ref: SubmissionRef) -> Details | None:
         """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""
-        event = record.submission(ref)
-        if event is None:
+        submission = self._book.submission(ref.work_id(self._c.run))
+        if submission is None:
             return None
         try:
-            task = Task(event, ref.work_id(self._c.run), self._c.chain.block(event.block).time, time.monotonic())
+            task = Task(submission, submission.id, self._book.time(submission), self._clock.monotonic())
             judged = self._judge_task(task, in_full=True)
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error):
@@ -353,6 +298,11 @@ class ValidatorService:
             return None
         self._bench.discard(ref.root)
         return judged
+
+    def _now(self) -> int:
+        """Block time."""
+        head = self._book.head
+        return head.time if head else 0
 
 
 def _log(d: Details) -> None:

@@ -19,6 +19,7 @@ from typing import TypeVar
 from protocol.chain import Chain, Sender
 from protocol.chain.index import EventIndex
 from protocol.chain.settings import ChainSettings
+from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Policy
 from protocol.environments.taskfile import partial_of, path_of
@@ -99,6 +100,11 @@ class Connection:
         """An event index of this role's own."""
         s = self.settings
         return EventIndex(self.chain, first_block=s.first_block, confirmations=s.confirmations, path=path)
+
+    def book(self, path: Path | None = None) -> Book:
+        """A book of the run that this role keeps, in memory or in a file; it is its only writer."""
+        s = self.settings
+        return Book(self.chain, self.run, path, first_block=s.first_block, confirmations=s.confirmations)
 
     def service(self, role: str) -> Service:
         return Service(self.settings.chain_id, self.chain.runs.address, self.run, role)

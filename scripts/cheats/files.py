@@ -119,7 +119,7 @@ def another_file(scene: Scene, sequence: int) -> Candidate:
 def replayed_file(scene: Scene, sequence: int) -> Candidate:
     """The node commits a second time to a file that was accepted."""
     made = scene.honest(sequence).made
-    return scene.run.candidate(made, earlier_roots=frozenset({made.ref.root}))
+    return scene.run.candidate(made, is_repeated=True)
 
 
 @cheat("identity", outcome=SOFT)

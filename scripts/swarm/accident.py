@@ -63,5 +63,5 @@ class Accident:
         self._swarm.start_validator(validator)
 
     def _judged(self, validator: Member, work: bytes) -> bool:
-        with closing(sqlite3.connect(validator.home / "data/journal.sqlite", timeout=5)) as journal:
-            return journal.execute("SELECT 1 FROM judgements WHERE work = ?", (work,)).fetchone() is not None
+        with closing(sqlite3.connect(validator.home / "data/judgements.sqlite", timeout=5)) as judgements:
+            return judgements.execute("SELECT 1 FROM judgements WHERE work = ?", (work,)).fetchone() is not None

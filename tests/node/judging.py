@@ -8,28 +8,22 @@ from typing import Any
 import pytest
 
 from node.contributor.generation import Made
-from node.validator.record import Record
 from node.validator.service import ValidatorService
-from protocol.chain.events import Submitted
-from protocol.chain.index import EventIndex
+from protocol import rendezvous
+from protocol.chain.sync import Book
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.identity import Key
-from protocol.submission import SubmissionRef
 from protocol.verdict import Details
 from tests.node.stage import Stage
 
 
 def line(stage: Stage, work: bytes) -> list[str]:
     """Validators in the order in which a work is theirs."""
-    index = EventIndex(stage.world.chain)
-    index.poll()
-    record = Record(index, stage.world.run)
-    event = next(
-        e
-        for e, s in index.events(Submitted)
-        if SubmissionRef(s.node, s.step, s.sequence, s.root).work_id(s.run) == work
-    )
-    return list(record.line(event, stage.world.chain.block().time))
+    book = Book(stage.world.chain, stage.world.run)
+    now = book.poll().time
+    submission = book.submission(work)
+    assert submission is not None
+    return rendezvous.order(work, submission.block_hash, book.validators(now))
 
 
 def in_line(stage: Stage, work: bytes, *services: ValidatorService) -> list[ValidatorService]:

@@ -12,9 +12,8 @@ from starlette.responses import Response
 
 from node.judging.candidate import PrefillPlan
 from node.validator.audit import Audited, audit, read_receipts
-from node.validator.record import Record
 from node.validator.service import ValidatorService
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
 from protocol.errors import Oversized
 from protocol.identity import Key
 from protocol.runspec import RunSpec
@@ -29,10 +28,10 @@ def sampled(stage: Stage) -> RunSpec:
 
 
 def audited(stage: Stage, spec: RunSpec, receipts: list[Receipt] | None = None) -> dict[str, Audited]:
-    index = EventIndex(stage.world.chain)
-    index.poll()
+    book = Book(stage.world.chain, stage.world.run)
+    book.poll()
     found = read_receipts(stage.connection(Key.generate()), 100) if receipts is None else receipts
-    return audit(found, Record(index, stage.world.run), spec, stage.world.chain.policy(stage.world.run).window)
+    return audit(found, book, spec, stage.world.chain.policy(stage.world.run).window)
 
 
 def judged(stage: Stage, node: Key, service: ValidatorService) -> Receipt:

@@ -12,9 +12,16 @@ from node.validator import judgement_log as states
 from node.validator.judgement_log import Judgement
 from node.validator.service import ValidatorService
 from protocol.chain.types import Role, State
-from protocol.verdict import Outcome
+from protocol.verdict import Outcome, Receipt
 from tests.node.judging import asked_for, disagrees, in_line, inflated, past_grace, softly_wrong
 from tests.node.stage import Panel, Stage, rounds, until
+
+
+def asks(service: ValidatorService, work: bytes) -> bool:
+    """Whether it waits for another validator's word, since a known time."""
+    judgement = service._judgements.get(work)
+    return judgement is not None and judgement.state == states.WAITING and judgement.asked_at is not None
+
 
 # ---- two validators ----------------------------------------------------------------------------------------------------
 
@@ -73,7 +80,11 @@ def test_a_hard_finding_that_nobody_answers_is_soft(stage: Stage, panel: Panel) 
     stage.publish()
     keys = stage.validator(), stage.validator()
     made, work = inflated(stage, node)
-    services = [panel.start(key, opinion_seconds=0.3, fallback_seconds=0.01) for key in keys]
+    services = [panel.start(key, opinion_seconds=30, fallback_seconds=0.01) for key in keys]
+    until(lambda: asks(services[0], work), services[0], what="the request")
+    rounds(services[0])
+    assert panel.state(made.ref) == State.SUBMITTED, "it waits"
+    stage.world.anvil.advance(31)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, services[0], what="the challenge")
     assert not panel.case(made.ref).hard
     assert set(panel.receipts(work)) == {services[0]._address}
@@ -89,7 +100,7 @@ def test_a_hub_that_takes_no_request_does_not_make_it_soft(stage: Stage, panel: 
     stage.hub.fault = lambda method, path: PlainTextResponse("", 503) if method == "POST" else None
     rounds(first, count=20)
     assert panel.state(made.ref) == State.SUBMITTED
-    assert first._journal.get(work).state == states.WAITING
+    assert first._judgements.get(work).state == states.WAITING
     stage.hub.fault = lambda method, path: None
     second = panel.start(second._c.key, opinion_seconds=600)
     first = panel.start(first._c.key, opinion_seconds=600)
@@ -103,15 +114,15 @@ def test_two_that_wait_for_each_other_find_out(stage: Stage, panel: Panel) -> No
     stage.publish()
     keys = stage.validator(), stage.validator()
     made, work = inflated(stage, node)
-    services = [panel.start(key, fallback_seconds=0.01, opinion_seconds=1.5) for key in keys]
+    services = [panel.start(key, fallback_seconds=0.01, opinion_seconds=30) for key in keys]
 
     def unheard(method: str, path: str) -> Response | None:
         opinions = method == "GET" and path.endswith("/opinions")
         return PlainTextResponse('{"entries": []}') if opinions else None
 
     stage.hub.fault = unheard
-    waiting = lambda: all((j := s._journal.get(work)) and j.state == states.WAITING for s in services)  # noqa: E731
-    until(waiting, *services, what="both wait")
+    until(lambda: all(asks(service, work) for service in services), *services, what="both wait")
+    stage.world.anvil.advance(16)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, *services, what="the challenge")
     assert panel.case(made.ref).hard
 
@@ -134,7 +145,9 @@ def test_a_validator_that_asks_and_then_falls_silent_saves_nobody(stage: Stage, 
     key = stage.validator()
     made, work = inflated(stage, node)
     stage.client(accomplice).ask_opinion(work)
-    service = panel.start(key, opinion_seconds=0.3)
+    service = panel.start(key, opinion_seconds=30)
+    until(lambda: asks(service, work), service, what="the finding")
+    stage.world.anvil.advance(31)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
     assert panel.receipts(work)[key.address].outcome == Outcome.HARD
     assert not panel.case(made.ref).hard
@@ -157,15 +170,15 @@ def test_a_request_that_comes_before_the_commitment_is_not_forgotten(stage: Stag
     node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat()
+    before = services[0]._book.poll()
+    services[1]._book.poll()
     made, work = inflated(stage, node)
     first, second = in_line(stage, work, *services)
-    behind, second._follow_chain = second._follow_chain, lambda: second._index.poll() and None
-    second._index.poll = lambda: None  # its endpoint lags behind
+    second._book.poll = lambda: before  # its endpoint lags behind
     rounds(first, count=2)
     rounds(second, count=2)
-    assert work in second._requested
-    del second._index.poll
-    second._follow_chain = behind
+    assert work in second._receipts
+    del second._book.poll
     rounds(second, first)
     assert panel.case(made.ref).hard
 
@@ -196,7 +209,7 @@ def test_a_hub_that_is_down_saves_nobody_from_a_challenge(stage: Stage, panel: P
     service._court.challenge = lambda now: None
     stage.hub.fault = lambda method, path: PlainTextResponse("", 503) if method == "POST" else None
     rounds(service)
-    assert service._journal.get(work).state == states.DECIDED
+    assert service._judgements.get(work).state == states.DECIDED
     stage.hub.stop()
     service._court.challenge = challenge
     rounds(service)
@@ -224,13 +237,13 @@ def test_cases_are_settled_when_their_time_has_come_also_after_a_restart(stage: 
     service = panel.seat()
     made, work = inflated(stage, node)
     rounds(service)
-    assert service._journal.get(work).state == states.CHALLENGED
+    assert service._judgements.get(work).state == states.CHALLENGED
     service = panel.start(service._c.key)
     world.anvil.advance(world.chain.policy(world.run).appeal)
     rounds(service)
     assert panel.state(made.ref) == State.REVOKED
     assert world.chain.seat(world.run, node.address).role == Role.BANNED
-    assert service._journal.get(work).state == states.CLOSED
+    assert service._judgements.get(work).state == states.CLOSED
 
 
 one_bond = pytest.mark.parametrize("stage", [{"validator_stake": 10 * TOKEN}], indirect=True, ids=["one bond"])
@@ -242,14 +255,14 @@ class Killed(BaseException):
 
 
 def dies_before_noting_a_case(service: ValidatorService, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = service._court._journal.put
+    put = service._court._log.put
 
-    def dying(judgement: Judgement) -> None:
-        if judgement.state == states.CHALLENGED:
+    def dying(*judgements: Judgement) -> None:
+        if any(judgement.state == states.CHALLENGED for judgement in judgements):
             raise Killed
-        put(judgement)
+        put(*judgements)
 
-    monkeypatch.setattr(service._court._journal, "put", dying)
+    monkeypatch.setattr(service._court._log, "put", dying)
 
 
 def dies_before_sending(service: ValidatorService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +279,7 @@ both_deaths = pytest.mark.parametrize("dies", [dies_before_noting_a_case, dies_b
 
 def settled(stage: Stage, service: ValidatorService, *works: bytes) -> bool:
     """Whether nothing of this validator's is open any more: its judgements are closed and its bonds free."""
-    closed = {service._journal.get(work).state for work in works} == {states.CLOSED}
+    closed = {service._judgements.get(work).state for work in works} == {states.CLOSED}
     return closed and not stage.world.chain.validator(stage.world.run, service._address).open_cases
 
 
@@ -285,7 +298,7 @@ def test_a_case_that_a_crash_kept_from_being_noted_is_settled(
         rounds(service)
     service = panel.start(service._c.key)
     rounds(service)
-    assert service._journal.get(work).state == states.CHALLENGED
+    assert service._judgements.get(work).state == states.CHALLENGED
     world.anvil.advance(world.chain.policy(world.run).appeal)
     until(lambda: settled(stage, service, work), service, what="the case is settled")
     assert world.chain.seat(world.run, node.address).cases == 1
@@ -314,7 +327,7 @@ def test_a_case_that_was_not_noted_is_settled_though_more_was_found_meanwhile(
     until(lambda: len(panel.all_receipts()) == 3, service, what="another finding")
     monkeypatch.undo()
     rounds(service)
-    assert [service._journal.get(work).number for work in (*before, after)] == [1, 1, 2]
+    assert [service._judgements.get(work).number for work in (*before, after)] == [1, 1, 2]
     world.anvil.advance(world.chain.policy(world.run).appeal)
     until(lambda: settled(stage, service, *before, after), service, what="both cases are settled")
     assert world.chain.seat(world.run, node.address).cases == 2
@@ -335,10 +348,10 @@ def test_a_case_that_was_not_noted_is_settled_though_its_bond_is_missing_elsewhe
         rounds(service)
     service = panel.start(service._c.key)
     _, hard = inflated(stage, nodes[1])
-    until(lambda: service._journal.get(hard), service, what="the graver finding")
+    until(lambda: service._judgements.get(hard), service, what="the graver finding")
     world.anvil.advance(world.chain.policy(world.run).appeal)
-    until(lambda: service._journal.get(hard).state == states.CHALLENGED, service, what="the second case")
-    assert service._journal.get(soft).state == states.CLOSED
+    until(lambda: service._judgements.get(hard).state == states.CHALLENGED, service, what="the second case")
+    assert service._judgements.get(soft).state == states.CLOSED
 
 
 def test_an_accusation_of_revoked_work_that_was_not_noted_is_settled_after_the_window(
@@ -393,6 +406,51 @@ def test_many_soft_faults_of_one_seat_are_one_case_with_one_bond(stage: Stage, p
     stage.world.anvil.advance(30)
     until(lambda: all(panel.state(m.ref) == State.CHALLENGED for m in made), service, what="the case")
     assert (panel.case(made[0].ref).works, stage.world.chain.seat(stage.world.run, node.address).cases) == (3, 1)
+
+
+def test_a_case_costs_the_same_however_many_works_it_lists(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its time has come, or something happens in it, nobody looks at it; then it is read and settled once."""
+    node, world = stage.seated(), stage.world
+    stage.publish()
+    service = panel.seat()
+    works = [softly_wrong(stage, node, sequence)[1] for sequence in range(3)]
+    past_grace(stage)
+    monkeypatch.setattr(service._court, "challenge", lambda now: None)
+    until(lambda: len(panel.all_receipts()) == 3, service, what="the findings")
+    monkeypatch.undo()
+    rounds(service, count=2)
+    assert world.chain.seat(world.run, node.address).cases == 1
+    asked: list[str] = []
+    for of, name in ((world.chain, "case"), (world.chain, "seat_name"), (world.chain, "work"), (Receipt, "parse")):
+        plain = getattr(of, name)
+
+        def counted(*arguments: Any, plain: Any = plain, name: str = name, **options: Any) -> Any:
+            asked.append(name)
+            return plain(*arguments, **options)
+
+        monkeypatch.setattr(of, name, counted)
+    rounds(service)
+    assert not asked
+    world.anvil.advance(world.chain.policy(world.run).appeal)
+    rounds(service)
+    assert asked == ["case"]
+    assert settled(stage, service, *works)
+
+
+def test_a_case_that_a_reorg_took_back_is_brought_again(stage: Stage, panel: Panel) -> None:
+    node, world = stage.seated(), stage.world
+    stage.publish()
+    service = panel.seat()
+    made, work = inflated(stage, node)
+    rounds(service)
+    assert service._judgements.get(work).state == states.CHALLENGED
+    world.anvil.request("anvil_reorg", 1, [])
+    assert panel.state(made.ref) == State.SUBMITTED
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the case")
+    world.anvil.advance(world.chain.policy(world.run).appeal)
+    until(lambda: settled(stage, service, work), service, what="the case is settled")
 
 
 @one_bond
@@ -483,7 +541,7 @@ def test_a_convicted_seat_is_left_alone(stage: Stage, panel: Panel) -> None:
     world.anvil.advance(world.chain.policy(world.run).appeal)
     rounds(service, count=8)
     assert sorted(panel.state(made.ref) for made, _ in works) == [State.SUBMITTED, State.SUBMITTED, State.REVOKED]
-    assert {service._journal.get(work).state for _, work in works} == {states.CLOSED}
+    assert {service._judgements.get(work).state for _, work in works} == {states.CLOSED}
 
 
 def test_a_validator_without_a_seat_ends(stage: Stage, panel: Panel) -> None:

@@ -10,7 +10,7 @@ from node.validator.service import ValidatorService
 from protocol.chain.events import Impeached
 from protocol.chain.index import EventIndex
 from protocol.chain.types import Stage as CaseStage
-from protocol.verdict import Outcome
+from protocol.verdict import Outcome, Receipt
 from tests.node.judging import disagrees, in_line, inflated
 from tests.node.stage import Panel, Stage, rounds, until
 
@@ -36,7 +36,7 @@ def accused_though_accepted(stage: Stage, panel: Panel, monkeypatch: pytest.Monk
     rounds(careless)
     assert panel.receipts(work)[careless._address].outcome is Outcome.ACCEPT
     for service in services:
-        service._requested.add(work)
+        service._receipts.request(work, 0)
     rounds(first, second)
     assert stage.world.chain.seat(stage.world.run, node.address).open_hard == 1
     return first, second, careless
@@ -71,7 +71,7 @@ def test_before_the_verdict_is_final_nobody_is_impeached(
 def test_it_impeaches_after_a_restart_too(stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, _ = convicted_though_accepted(stage, panel, monkeypatch)
     with monkeypatch.context() as asleep:
-        asleep.setattr("node.validator.impeachment.Impeachment.turn", lambda self, record: None)
+        asleep.setattr("node.validator.impeachment.Impeachment.turn", lambda self: None)
         rounds(first, second)
     assert not impeached(stage)
     again = panel.start(first._c.key)
@@ -83,9 +83,8 @@ def test_who_vouched_for_other_samples_keeps_its_bond(
     stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, careless = convicted_though_accepted(stage, panel, monkeypatch)
-    (told,) = [told for told in first._receipts.values()]
-    accepted = told[careless._address]
-    monkeypatch.setattr(type(accepted), "samples", property(lambda self: 0 if self == accepted else 1))
+    address = careless._address
+    monkeypatch.setattr(Receipt, "samples", property(lambda self: 0 if self.validator == address else 1))
     rounds(first, second)
     assert not impeached(stage)
 
@@ -96,7 +95,7 @@ def test_an_endpoint_that_does_not_know_the_verdict_yet_is_asked_again(
     first, second, _ = convicted_though_accepted(stage, panel, monkeypatch)
     case = first._c.chain.case
     with monkeypatch.context() as behind:
-        behind.setattr(second._impeachment, "turn", lambda record: None)
+        behind.setattr(second._impeachment, "turn", lambda: None)
         behind.setattr(first._c.chain, "case", lambda *name: replace(case(*name), stage=CaseStage.OPEN))
         rounds(second)
         rounds(first, count=2)

@@ -154,7 +154,7 @@ for header_field in fields(Header):
 def committed_before(run: TinyRun) -> Candidate:
     """The chain says so, not the file: under another sequence the same file would be another node's or sequence's as well."""
     made = run.honest()
-    return run.candidate(made, earlier_roots=frozenset({made.ref.root}))
+    return run.candidate(made, is_repeated=True)
 
 
 # ---- assignment, tokens, termination -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from swarm.tiny_run import longest, with_sample
 
 from node.contributor.generation import Made
 from node.validator import bench
-from protocol import rollout
+from protocol import rendezvous, rollout
 from protocol.chain.types import State
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import DeadlineExceeded, RpcUnavailable, Unavailable
@@ -84,8 +84,31 @@ def test_a_validator_that_lost_its_seat_does_not_count(stage: Stage, panel: Pane
     )  # until then it judges what was submitted before
     works = [stage.submit(node, stage.make(node, sequence)) for sequence in range(3)]
     rounds(service)
-    assert service._record.validators(world.chain.block().time) == {service._address}
+    assert service._book.validators(world.chain.block().time) == {service._address}
     assert sorted(r.work for r in panel.all_receipts()) == sorted(works)
+
+
+def test_what_enough_have_judged_leaves_the_queue_until_one_of_them_loses_its_seat(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue of all that was submitted in a window would cost more every minute; yet nothing may be left unjudged."""
+    world, gone, stays = stage.world, stage.validator(), stage.validator()
+    node = stage.seated()
+    stage.publish()
+    monkeypatch.setattr(rendezvous, "order", lambda work, block, among: sorted(among, key=lambda v: v != gone.address))
+    world.owner.send(world.chain.approve_validator(world.run, gone.address, False))
+    world.anvil.advance(world.chain.policy(world.run).span - 60)  # until then it judges what is submitted
+    works = [stage.submit(node, stage.make(node, sequence)) for sequence in range(2)]
+    first, second = panel.start(gone), panel.start(stays)
+    rounds(second, count=2)
+    assert all(work in second._workload for work in works), "it may have to stand in"
+    rounds(first)
+    rounds(second, count=1)
+    assert len(second._workload) == 0
+    assert len(panel.start(stays)._workload) == 0, "also after a restart"
+    world.anvil.advance(120)
+    second = panel.start(stays)
+    until(lambda: len(panel.all_receipts()) == 4, second, what="the one that is left judges them as well")
 
 
 def test_works_are_judged_in_the_order_in_which_their_windows_end(stage: Stage, panel: Panel) -> None:
@@ -166,10 +189,10 @@ def test_what_a_reorg_took_back_is_forgotten(stage: Stage, panel: Panel) -> None
     made = stage.make(node)
     work = stage.commit(node, made.ref, made.units)
     rounds(service)
-    assert work in service._tasks
+    assert work in service._workload
     stage.world.anvil.request("anvil_reorg", 1, [])
     rounds(service)
-    assert work not in service._tasks
+    assert work not in service._workload
     assert not panel.all_receipts()
 
 

@@ -11,7 +11,6 @@ from protocol.verdict import Finding, Outcome
 
 
 def check(c: Candidate) -> Finding | None:
-    root = c.commitment.ref.root
-    if root in c.commitment.earlier_roots:
-        return Finding("duplicate", Outcome.SOFT, "committed twice", "once", f"file {root.hex()}")
+    if c.commitment.is_repeated:
+        return Finding("duplicate", Outcome.SOFT, "committed twice", "once", f"file {c.commitment.ref.root.hex()}")
     return None

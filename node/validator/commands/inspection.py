@@ -67,16 +67,14 @@ def verify(
 def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | None) -> Details:
     from node.validator.bench import Bench
     from node.validator.judgement_log import JudgementLog
-    from node.validator.record import Record
-    from protocol.chain.events import Submitted
     from protocol.shell.connection import connect
 
     place, settings = open_home(home)
     key = place.open_key("validator", password_file)
     with connect(settings.chain, settings.peers, key) as connection:
-        index = connection.index()
-        index.poll()
-        found = index.find(Submitted, lambda s: s.run == connection.run and s.root == root)
+        book = connection.book()
+        book.poll()
+        found = next((submission for submission in book.newest_submissions() if submission.root == root), None)
         if found is None:
             raise UsageError(
                 f"nobody committed to {file} in run {connection.run}", hint="is it the whole, unchanged file?"
@@ -84,7 +82,7 @@ def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | 
         journal = JudgementLog(place.data / "verify.sqlite")
         bench = Bench(connection, place.data / "verify", journal, threads=settings.judge.threads)
         try:
-            commitment = bench.commitment(found[0], Record(index, connection.run))
+            commitment = bench.commitment(found, book)
             return bench.judge(commitment, file, in_full=True, time=connection.block_time())
         finally:
             bench.close()
@@ -134,7 +132,7 @@ def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     from protocol.verdict import Outcome
 
     place, _ = open_home(home)
-    journal = JudgementLog(place.data / "journal.sqlite")
+    journal = JudgementLog(place.data / "judgements.sqlite")
     rows: list[dict[str, Any]] = []
     try:
         for evidence in _evidence(home).all():
@@ -191,7 +189,7 @@ def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     place, settings = open_home(home)
     chain = settings.chain.open()
     window = chain.policy(settings.chain.run).window
-    journal = JudgementLog(place.data / "journal.sqlite")
+    journal = JudgementLog(place.data / "judgements.sqlite")
     try:
         master = journal.secret("prefill", os.urandom(32))
     finally:
@@ -218,7 +216,6 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """
     from node.validator.audit import UNSEEN_MOST, read_receipts
     from node.validator.audit import audit as audit_all
-    from node.validator.record import Record
     from protocol.identity import Key
     from protocol.shell.connection import connect
 
@@ -228,11 +225,12 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         update={"listen": "/ip4/0.0.0.0/tcp/0"}
     )  # the running validator has the other port
     with connect(settings.chain, peers, Key.generate()) as connection:
-        index = connection.index()
-        index.poll()
-        record = Record(index, connection.run)
-        most = len(record.works()) * len(record.ever_validated) + UNSEEN_MOST  # the first word of each on each stands
-        found = audit_all(read_receipts(connection, most), record, connection.spec, connection.policy.window)
+        book = connection.book()
+        book.poll()
+        most = (
+            book.count_submissions() * len(book.ever_validated()) + UNSEEN_MOST
+        )  # the first word of each on each stands
+        found = audit_all(read_receipts(connection, most), book, connection.spec, connection.policy.window)
     data = {"validators": [{"validator": validator} | asdict(audited) for validator, audited in found.items()]}
 
     def text() -> None:

@@ -1,0 +1,185 @@
+"""Which submissions are a validator's to judge, and when: its own first, and those of validators that stay silent.
+
+Follows the book and what others say, and keeps no more than what may still have to be judged: a submission that is somebody
+else's leaves when enough have spoken on it, and comes back where one of those loses its seat. What is here, and how far the
+book was followed, is on disk: a restart reads neither the window nor the hub again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from node.validator.judgement_log import JudgementLog
+from node.validator.queue import Queue, Task
+from node.validator.receipt_log import ReceiptLog
+from protocol import rendezvous
+from protocol.chain.events import Event
+from protocol.chain.sync import Book
+from protocol.chain.view import Submission
+from protocol.clock import SYSTEM, Clock
+from protocol.verdict import Receipt
+
+
+class Workload:
+    """Not safe to share between threads."""
+
+    def __init__(
+        self, book: Book, judgements: JudgementLog, receipts: ReceiptLog, address: str, *, needed: int, window: int,
+        fallback_seconds: float, clock: Clock = SYSTEM,
+    ) -> None:  # fmt: skip
+        """`address`: the validator's; `needed`: how many have to speak on a submission; `window` in seconds of block time;
+        `fallback_seconds`: how long each validator in line may be silent before the next stands in."""
+        self._book = book
+        self._log = judgements
+        self._receipts = receipts
+        self._address = address
+        self._needed = needed
+        self._window = window
+        self._fallback_seconds = fallback_seconds
+        self._clock = clock
+        self._queue = Queue(clock)
+        self._serving = book.ever_validated()  # who of them has gone meanwhile is seen when the book is followed
+        self._cursor = judgements.cursor
+        for work in judgements.pending():
+            submission = book.submission(work)
+            if submission is not None and judgements.get(work) is None:
+                self._add(submission)
+        self._restored = False  # whether requests of an earlier life were looked at
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __contains__(self, work: object) -> bool:
+        return work in self._queue
+
+    @property
+    def steps(self) -> set[int]:
+        """Steps of all that may still have to be judged."""
+        return self._queue.steps
+
+    # ---- what happens --------------------------------------------------------------------------------------------------
+
+    def follow(self, now: int) -> Iterator[Event]:
+        """Takes in what the book has learned; gives all events but commitments, also those that a reorg took back. `now` in
+        block time. What a failure interrupts is taken in again the next time."""
+        self._seats(now)
+        if not self._restored:
+            self.heard(self._receipts.requests(), [], now)
+            self._restored = True
+        while True:
+            changes = self._book.changes_since(self._cursor)
+            gone = [submission.id for submission in changes.gone_submissions]
+            for work in gone:
+                self._queue.remove(work)
+            added = [s.id for s in self._open(changes.submissions, now) if self._add(s)]
+            yield from changes.gone_events
+            yield from changes.events
+            if changes.cursor != self._cursor:
+                self._log.note_pending(added, gone, changes.cursor)
+                self._cursor = changes.cursor
+            if not changes.more:
+                break
+
+    def expire(self, now: int) -> list[Task]:
+        """Drops submissions whose window is over."""
+        ended = list(self._queue.expire(now - self._window))
+        if ended:
+            self._log.note_pending([], [task.work for task in ended])
+        return ended
+
+    def heard(self, asked: Sequence[bytes], told: Sequence[Receipt], now: int) -> None:
+        """Somebody has asked about submissions; others have spoken on some."""
+        for work in asked:
+            self._return(work, now)
+        for receipt in told:
+            task = self._queue.get(receipt.work)
+            if task is not None:
+                self._place(task)
+
+    def _open(self, submissions: Sequence[Submission], now: int) -> list[Submission]:
+        """Those whose window is not over, in the chain's order. Times of older ones are not asked for."""
+        found = []
+        for submission in sorted(submissions, key=lambda s: s.place, reverse=True):
+            if self._book.time(submission) + self._window <= now:
+                break
+            found.append(submission)
+        return found[::-1]
+
+    def _seats(self, now: int) -> None:
+        """Everything is looked at again where a validator has come or gone."""
+        serving, before = self._book.validators(now), self._serving
+        if serving == before:
+            return
+        self._serving = serving
+        self._receipts.greet(now)
+        for task in self._queue:
+            self._place(task)
+        for validator in before - serving:
+            for work in self._receipts.by(validator):
+                self._return(work, now)
+
+    def _return(self, work: bytes, now: int) -> None:
+        """A submission may be this validator's to judge after all."""
+        task = self._queue.get(work)
+        if task is not None:
+            self._place(task)
+            return
+        submission = self._book.submission(work)
+        if submission is not None and self._open([submission], now) and self._add(submission):
+            self._log.note_pending([work], [])
+
+    def _add(self, submission: Submission) -> bool:
+        """Takes a submission in, unless it was judged or is nothing for this validator. Whether it is here now."""
+        work = submission.id
+        if work in self._queue:
+            return True
+        if self._log.get(work) is not None:
+            return False
+        return self._place(Task(submission, work, self._book.time(submission), self._clock.monotonic()))
+
+    # ---- the line ------------------------------------------------------------------------------------------------------
+
+    def line(self, submission: Submission) -> tuple[str, ...]:
+        """Validators in the order in which a submission is theirs to judge."""
+        return _line(submission.id, submission.block_hash, self._serving)
+
+    def _place(self, task: Task) -> bool:
+        """Gives a task its time, or drops it where nothing is left to do. Whether it is here afterwards."""
+        task.asked = task.work in self._receipts
+        line = self.line(task.submission)
+        silent = line.index(self._address) + 1 - self._needed if self._address in line else None
+        if not task.asked and (silent is None or silent > 0) and not self._is_open(task.work):
+            self.drop(task)
+            return False
+        if task.asked:
+            self._queue.put(task, task.not_before)
+        elif silent is None:
+            self._queue.put(task, None)
+        else:
+            self._queue.put(task, max(task.not_before, task.seen_at + max(0, silent) * self._fallback_seconds))
+        return True
+
+    def _is_open(self, work: bytes) -> bool:
+        """Whether too few validators have spoken yet."""
+        return len(self._receipts.validators(work) & self._serving) < self._needed
+
+    # ---- judging -------------------------------------------------------------------------------------------------------
+
+    def next(self) -> Task | None:
+        """The most urgent submission that may be tried now. It is out of turn until it is put off or dropped."""
+        return self._queue.next()
+
+    def put_off(self, task: Task, seconds: float) -> None:
+        task.not_before = self._clock.monotonic() + seconds
+        self._place(task)
+
+    def drop(self, task: Task) -> None:
+        """It is judged, or is nobody's to judge any more."""
+        if self._queue.remove(task.work) is not None:
+            self._log.note_pending([], [task.work])
+
+
+@lru_cache(1 << 12)
+def _line(work: bytes, block_hash: bytes, validators: frozenset[str]) -> tuple[str, ...]:
+    return tuple(rendezvous.order(work, block_hash, validators))
