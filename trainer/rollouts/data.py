@@ -3,7 +3,7 @@
 The hub is believed nothing: commitments and seats come from the trainer's own index of the chain, receipts must carry the
 signatures of seated validators, files must hash to their commitments and are read in the sandbox. Of a node's work for a
 step only what lies before its first rejected, skipped or missing sequence counts: nobody gains by withholding a submission.
-Whatever is not as it should be is counted and left out; it stops nothing.
+Whatever is not as it should be is counted and left out; it stops nothing. A poll costs what is new, not what came before.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from protocol.verdict import Outcome, Receipt
 from trainer.learning import advantage
 from trainer.learning.packing import TrainingSample
 from trainer.rollouts.counts import DataCounts, names_of
+from trainer.rollouts.lines import Lines
+from trainer.rollouts.pool import Group, Name, Pool
 from trainer.rollouts.share import cap, least_cap, pick
 
 log = logging.getLogger("trainer")
@@ -39,23 +41,6 @@ log = logging.getLogger("trainer")
 _STRANGERS_MAX = 1024  # receipts kept in case their signer's seat is on chain but not read yet
 _ATTEMPTS_MAX = 5  # of fetching one file from a hub that answers otherwise
 _LOGPROB_MIN, _LOGPROB_MAX = -1e3, 1e-2  # what a sampled token's logprob can be, with room for rounding
-
-
-@dataclass(frozen=True)
-class Group:
-    """Samples of one problem that teach something; `work` and `index` name it."""
-
-    work: bytes
-    index: int
-    node: str
-    step: int
-    samples: tuple[TrainingSample, ...]
-    content: str = ""
-    """Digest of prompts and completions, in order: the same samples under another name teach nothing new."""
-
-    def age(self, step: int) -> int:
-        """Staleness in a batch for `step`: versions of the weights between the group's and the trainer's."""
-        return step - self.step
 
 
 @dataclass(frozen=True)
@@ -102,13 +87,15 @@ class RolloutSource:
         self._oldest = 0
         self._service: dict[str, int] = {}  # validator → end of service in block time, 0: none in sight
         self._works: dict[bytes, _Work] = {}
-        self._lines: dict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)  # (node, step) → sequence → work
+        self._lines = Lines(self._stands, self._admit, self._withdraw)
         self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)  # (step, work) → validator →
         self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
         self._cursor = 0
-        self._ready: list[Group] = []
-        self._consumed: dict[tuple[bytes, int], tuple[int, str]] = {}  # (work, index) → (step, content)
-        self._duplicates: set[tuple[bytes, int]] = set()
+        self._pool = Pool()
+        self._duplicates: set[Name] = set()
+        self._supplies: Counter[str] = Counter()  # usable submissions by node
+        self._serving: frozenset[str] = frozenset()
+        self._stale_before = 0
         shutil.rmtree(folder, ignore_errors=True)  # downloads of a process that died
         folder.mkdir(parents=True)
 
@@ -118,12 +105,13 @@ class RolloutSource:
         for cursor, data in self.hub.receipts(self._cursor, wait=wait):
             self._cursor = cursor
             self._add_receipt(data)
-        self._collect()
+        self._seats_in_time()
+        self._lines.settle()
 
     def ready(self, step: int) -> int:
         """Groups that a batch for `step` could be made of now."""
         self._drop_stale(step)
-        return len(self._ready)
+        return len(self._pool)
 
     def take(self, step: int, count: int, *, uncapped: bool = False) -> list[Group] | None:
         """`count` groups for the batch of `step`, of the newest weights first, or None while there are too few.
@@ -131,18 +119,15 @@ class RolloutSource:
         One node's part is capped; `uncapped` spreads what the others cannot supply as evenly as it goes.
         """
         self._drop_stale(step)
-        least = least_cap(self._ready, count)
-        if least is None:
+        if len(self._pool) < count:
             return None
-        most = cap(count, self._node_share, self._suppliers())
-        if least > most and not uncapped:
+        ready = self._pool.ready()
+        least, most = least_cap(ready, count), cap(count, self._node_share, len(self._supplies))
+        if least is None or (least > most and not uncapped):
             return None
-        self._ready.sort(key=lambda group: group.age(step))
-        batch = pick(self._ready, count, max(least, most))
-        taken = {(group.work, group.index) for group in batch}
-        self._ready = [group for group in self._ready if (group.work, group.index) not in taken]
+        batch = pick(sorted(ready, key=lambda group: group.age(step)), count, max(least, most))
         for group in batch:
-            self._consumed[group.work, group.index] = (group.step, group.content)
+            self._pool.train_on(group)
             self.counts.staleness[group.age(step)] += 1
             self.trained_nodes[group.node] += 1
         return batch
@@ -151,26 +136,22 @@ class RolloutSource:
         """Drops, and from now on ignores, what no batch can use any more when the next one is for `step`."""
         self._drop_stale(step)
         oldest = self._oldest = self._oldest_for(step)
+        self._lines.forget_before(oldest)
         self._works = {work: state for work, state in self._works.items() if state.event.step >= oldest}
-        self._lines = defaultdict(dict, {key: line for key, line in self._lines.items() if key[1] >= oldest})
         self._verdicts = defaultdict(dict, {key: of for key, of in self._verdicts.items() if key[0] >= oldest})
-        self._consumed = {key: of for key, of in self._consumed.items() if of[0] >= oldest}
+        self._pool.forget_before(oldest)
         self._duplicates = {key for key in self._duplicates if key[0] in self._works}
 
     @property
     def cursor(self) -> list[list[object]]:
         """What was consumed and could be met again, for a checkpoint."""
-        return [[work.hex(), index, *of] for (work, index), of in sorted(self._consumed.items())]
+        return [[work.hex(), index, step, content] for (work, index), step, content in self._pool.trained]
 
     def restore(self, cursor: list[list[object]]) -> None:
-        self._consumed = {
-            (bytes.fromhex(str(work)), int(str(index))): (int(str(step)), str(content))
+        self._pool.restore(
+            ((bytes.fromhex(str(work)), int(str(index))), int(str(step)), str(content))
             for work, index, step, content in cursor
-        }
-
-    def _suppliers(self) -> int:
-        """Nodes whose usable work is not too old yet."""
-        return len({state.event.node for state in self._works.values() if state.read and not state.broken})
+        )
 
     # ---- following -----------------------------------------------------------------------------------------------------
 
@@ -180,13 +161,13 @@ class RolloutSource:
             self._read_seats()
         for s in self._submissions(changes.removed):
             work = _work(s)
+            self._lines.remove(work)
             self._works.pop(work, None)
-            self._lines[s.node, s.step].pop(s.sequence, None)
         for s in self._submissions(changes.added):
             if s.step >= self._oldest:
                 work = _work(s)
                 self._works[work] = _Work(s)
-                self._lines[s.node, s.step][s.sequence] = work
+                self._lines.put(s.node, s.step, s.sequence, work)
 
     def _submissions(self, events: list[Event]) -> Iterator[Submitted]:
         return (e.data for e in events if isinstance(e.data, Submitted) and e.data.run == self._run)
@@ -225,6 +206,7 @@ class RolloutSource:
             self._strangers.append(receipt)
         elif receipt.details.step >= self._oldest:
             self._verdicts[receipt.details.step, receipt.work].setdefault(receipt.validator, receipt.outcome)
+            self._lines.stir(receipt.work)
 
     def _accepted(self, work: bytes) -> bool:
         """Whether enough of those who hold a seat now have accepted a work, and none of them has not."""
@@ -232,33 +214,39 @@ class RolloutSource:
         outcomes = [outcome for validator, outcome in of.items() if self._serves(validator)]
         return len(outcomes) >= self._spec.verification.validators_needed and set(outcomes) == {Outcome.ACCEPT}
 
-    def _collect(self) -> None:
-        """Takes what has become usable, line by line from sequence 0, and gives back what no longer is."""
-        usable = []
-        for line in self._lines.values():
-            for sequence in range(len(line)):
-                work = line.get(sequence)
-                if work is None or not self._accepted(work):
-                    break
-                if not self._works[work].read:
-                    self._read(work, self._works[work])
-                if self._works[work].broken:
-                    break
-                usable.append(work)
-        self._ready = list(self._fresh(usable))
+    def _seats_in_time(self) -> None:
+        """Where a validator has come or gone, whatever was said counts anew."""
+        serving = frozenset(validator for validator in self._service if self._serves(validator))
+        if serving != self._serving:
+            self._serving = serving
+            self._lines.stir_all()
 
-    def _fresh(self, usable: list[bytes]) -> Iterator[Group]:
-        """The groups of these works that were not consumed, none of them twice under whatever name."""
-        met = {content: name for name, (_, content) in self._consumed.items()}
-        for group in (group for work in usable for group in self._works[work].groups):
-            name = (group.work, group.index)
-            if name in self._consumed:
-                continue
-            if met.setdefault(group.content, name) == name:
-                yield group
-            elif name not in self._duplicates:
-                self._duplicates.add(name)
+    def _stands(self, work: bytes) -> bool:
+        return self._accepted(work) and not self._works[work].broken
+
+    def _admit(self, work: bytes) -> bool:
+        """Takes a submission's groups into the pool, where it is accepted and of use."""
+        if not self._accepted(work):
+            return False
+        state = self._works[work]
+        if not state.read:
+            self._read(work, state)
+        if state.broken:
+            return False
+        self._supplies[state.event.node] += 1
+        for group in state.groups:
+            if not self._pool.add(group) and group.name not in self._duplicates:
+                self._duplicates.add(group.name)
                 self.counts.duplicate_groups += 1
+        return True
+
+    def _withdraw(self, work: bytes) -> None:
+        """Gives back what is not usable any more."""
+        state = self._works[work]
+        self._supplies[state.event.node] -= 1
+        if not self._supplies[state.event.node]:
+            del self._supplies[state.event.node]
+        self._pool.take_back(state.groups)
 
     def _read(self, work: bytes, state: _Work) -> None:
         """Takes a file's groups. Raises Unavailable when the hub does not give it; some more polls try again then."""
@@ -315,7 +303,7 @@ class RolloutSource:
 
     def _group(self, work: bytes, index: int, s: Submitted, samples: tuple[Sample, ...]) -> Group | None:
         """A group with its advantages; None where it teaches nothing or was trained on before."""
-        if (work, index) in self._consumed:
+        if self._pool.was_trained_on((work, index)):
             return None
         self.counts.groups += 1
         rewards = np.array([sample.reward for sample in samples])
@@ -341,12 +329,12 @@ class RolloutSource:
 
     def _drop_stale(self, step: int) -> None:
         oldest = self._oldest_for(step)
-        fresh = [group for group in self._ready if group.step >= oldest]
-        self.counts.stale_groups += len(self._ready) - len(fresh)
-        self._ready = fresh
-        for state in self._works.values():
-            if state.event.step < oldest:
-                state.groups = ()
+        self.counts.stale_groups += self._pool.drop_before(oldest)
+        if oldest > self._stale_before:
+            self._stale_before = oldest
+            for state in self._works.values():
+                if state.event.step < oldest:
+                    state.groups = ()
 
 
 def _content(samples: tuple[Sample, ...]) -> str:
