@@ -82,6 +82,10 @@ class Exporter:
         host, port = self._server.server_address[:2]
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
+    def progress(self) -> None:
+        """The role got on; from any thread."""
+        self._health.progress()
+
     def __enter__(self) -> Exporter:
         host, port = self._settings.host, self._settings.port
         if port is None:

@@ -60,9 +60,8 @@ def short(submission: bytes) -> str:
     return submission.hex()[:12]
 
 
-def set_up_logging(settings: LoggingSettings | None = None) -> None:
-    """Raises PreflightError where the file cannot be written."""
-    settings = settings or LoggingSettings()
+def set_up_logging(settings: LoggingSettings = LoggingSettings()) -> None:
+    """For the whole process, instead of what was set up before. Raises PreflightError where the file cannot be written."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if settings.file is not None:
         handler = _file(Path(settings.file), settings)
@@ -70,6 +69,11 @@ def set_up_logging(settings: LoggingSettings | None = None) -> None:
     logging.basicConfig(level=settings.level, handlers=[handler], force=True)
     for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def only_warnings() -> None:
+    """Logs of a command that does one thing and ends."""
+    set_up_logging(LoggingSettings(level="WARNING"))
 
 
 def _file(path: Path, settings: LoggingSettings) -> logging.Handler:

@@ -181,6 +181,10 @@ class Registry:
     def __contains__(self, name: str) -> bool:
         return name in self._metrics
 
+    def remove(self, metric: Metric[float]) -> None:
+        """For a metric whose name the process learns only as it runs."""
+        self._metrics.pop(metric.name, None)
+
     def _add(self, metric: M) -> M:
         if metric.name in self._metrics:
             raise ValueError(f"the metric {metric.name} is declared twice")

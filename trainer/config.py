@@ -14,6 +14,8 @@ from pydantic import Field, field_validator, model_validator
 
 from protocol.chain.settings import ChainSettings
 from protocol.errors import UsageError
+from protocol.logs import LoggingSettings
+from protocol.metrics import MetricsSettings
 from protocol.settings import Loaded, Settings, load
 from protocol.shell.money import parse_tokens
 from protocol.shell.peers import PeerSettings
@@ -108,10 +110,6 @@ class MetricSettings(Settings):
 
     tensorboard: bool = True
     """Event files in output/tensorboard."""
-    prometheus_port: int = Field(default=0, ge=0, le=65535)
-    """HTTP port of the Prometheus endpoint; 0: none."""
-    prometheus_host: str = "127.0.0.1"
-    """Address that the endpoint listens on. It has no password."""
     wandb_project: str | None = None
     """Project at Weights & Biases; needs the package wandb and its own login."""
     peak_tflops: float = Field(default=0, ge=0)
@@ -212,6 +210,7 @@ class HubSettings(Settings):
     """Rollout files that stay on this disk after a bucket has them, in bytes."""
     store_timeout_seconds: float = Field(default=60, gt=0)
     """Deadline of each request to a bucket; a request moves at most 8 MiB."""
+    metrics: MetricsSettings = MetricsSettings()
 
     @field_validator("store")
     @classmethod
@@ -254,6 +253,8 @@ class RunSettings(Settings):
     trainer: TrainSettings
     hub: HubSettings = HubSettings()
     pay: PaySettings = PaySettings()
+    logging: LoggingSettings = LoggingSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
 
 def load_run(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[RunSettings]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol import metrics
 from protocol.submission import SubmissionRef
 
 _SCHEMA = """
@@ -24,6 +25,11 @@ CREATE TABLE IF NOT EXISTS submissions (
 MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD = "made", "committed", "lost", "stored", "accepted", "soft", "hard"
 """States of a submission. `lost`: never reached the chain, or its upload came too late."""
 
+_SUBMISSIONS = metrics.counter(
+    "murmur_node_submissions_total",
+    "Submissions that reached a state: made, committed, stored at the hub, then accepted, soft or hard; lost on the way.",
+    "state",
+)
 _ORDER = (MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD)
 
 
@@ -56,7 +62,10 @@ class SubmissionLog:
         row = (work, ref.node, ref.step, ref.sequence, ref.root, units, MADE, made_at, None, None)
         with self._lock:
             self._db.execute("DELETE FROM submissions WHERE work = ? AND state = ?", (work, LOST))
-            self._db.execute("INSERT OR IGNORE INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            new = self._db.execute(
+                "INSERT OR IGNORE INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row
+            ).rowcount
+        _SUBMISSIONS.add(new, state=MADE)
 
     def advance(self, work: bytes, state: str, *, receipt: str | None = None) -> None:
         """Moves a submission on to `state`. Nothing goes back: a verdict may be heard before the upload has returned, and
@@ -64,7 +73,8 @@ class SubmissionLog:
         earlier = _ORDER[: _ORDER.index(state)]
         with self._lock:
             query = f"UPDATE submissions SET state = ?, receipt = ? WHERE work = ? AND state IN ({_marks(earlier)})"  # noqa: S608
-            self._db.execute(query, (state, receipt, work, *earlier))
+            moved = self._db.execute(query, (state, receipt, work, *earlier)).rowcount
+        _SUBMISSIONS.add(moved, state=state)
 
     def keep_storage_receipt(self, work: bytes, receipt: str) -> None:
         with self._lock:

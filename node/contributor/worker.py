@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,9 +23,11 @@ from node.judging.judge import judge
 from node.judging.rules import CHEAP, RULES, available
 from node.signals import Ending
 from node.versions import Versions
+from protocol import metrics
 from protocol.chain.reverts import banned
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Publication, Role, Seat, Work
+from protocol.clock import SYSTEM, Clock
 from protocol.environments import TaskSet
 from protocol.errors import (
     InsufficientFunds,
@@ -39,6 +40,7 @@ from protocol.errors import (
     Unavailable,
 )
 from protocol.hub.wire import Refused
+from protocol.logs import about
 from protocol.sandbox import Sandbox
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import Home
@@ -49,6 +51,15 @@ from protocol.verdict import Finding, Outcome, Receipt
 
 log = logging.getLogger("node")
 
+_TOKENS = metrics.counter("murmur_node_generated_tokens_total", "Completion tokens that were generated.")
+_GENERATION = metrics.histogram("murmur_node_generation_seconds", "Time to generate one submission and score it.")
+_SECONDS = metrics.counter(
+    "murmur_node_seconds_total",
+    "Time spent, by phase: starting, waiting, fetching weights, generating, checking, submitting.",
+    "phase",
+)
+_STEP = metrics.gauge("murmur_node_step", "Step of the weights that are loaded.")
+_AT_RISK = metrics.gauge("murmur_node_unvested_units", "Units that wait for the window or for a case.")
 _MOVED_ON = (
     "WrongStep",
     "WrongBeacon",
@@ -75,13 +86,19 @@ class Worker:
         settings: WorkSettings,
         engine: Callable[[str], TorchEngine] | None = None,
         stop: Ending | None = None,
+        *,
+        progress: Callable[[], None] = lambda: None,
+        clock: Clock = SYSTEM,
     ) -> None:
-        """`engine` makes the engine for a compute dtype, by default TorchEngine; `stop` ends the loop when it is set."""
+        """`engine` makes the engine for a compute dtype, by default TorchEngine; `stop` ends the loop when it is set;
+        `progress` is called at every turn of it."""
         self._c = connection
         self._home = home
         self._settings = settings
         self._address = connection.key.address
         self._stop = stop or Ending()
+        self._progress = progress
+        self._clock = clock
         self._transactions = TransactionLog(home.data / "transactions.sqlite")
         self._sender = connection.sender(self._transactions)
         self._versions = Versions(connection, home.data / "weights")
@@ -98,7 +115,10 @@ class Worker:
         self._engine = make_engine(spec.model.compute_dtype)
         self._tokenizer: Tokenizer | None = None
         self._loaded: bytes | None = None
-        self._defence = Defence(connection, self.journal, self._sender, self._judge_again, settings.retry_seconds)
+        self._phase, self._since = "starting", clock.monotonic()  # what it does, and since when
+        self._defence = Defence(
+            connection, self.journal, self._sender, self._judge_again, settings.retry_seconds, clock
+        )
 
     def stop(self) -> None:
         """Asks the loop to end after what it is doing; safe from other threads."""
@@ -117,7 +137,7 @@ class Worker:
                 log.warning("%s; trying again", error)
                 self._say("waiting", reason=str(error))
                 self._c.forget_hub()
-                self._stop.wait(self._settings.retry_seconds)
+                self._clock.wait(self._stop, self._settings.retry_seconds)
 
     def close(self) -> None:
         self.stop()
@@ -135,10 +155,12 @@ class Worker:
             head = self._c.chain.head(self._c.run)
             sequence = self._next_sequence(seat, head) if self._delivered_all(head) else None
             if head is None or sequence is None:
-                self._stop.wait(self._c.settings.poll_seconds)
+                self._progress()
+                self._clock.wait(self._stop, self._c.settings.poll_seconds)
                 continue
             self._load(head)
             self._submit(head, seat, sequence)
+            self._progress()
 
     def _seat(self) -> Seat:
         seat = self._c.chain.seat(self._c.run, self._address)
@@ -187,7 +209,9 @@ class Worker:
     @property
     def _at_risk(self) -> int:
         """Units that wait for the window or for a case."""
-        return self._c.chain.claimable(self._c.run, self._address)[1]
+        units = self._c.chain.claimable(self._c.run, self._address)[1]
+        _AT_RISK.set(units)
+        return units
 
     def _can_be_paid(self, units: int) -> bool:
         return self._c.chain.available(self._c.run) >= units * self._c.policy.reward
@@ -206,19 +230,24 @@ class Worker:
             if self._tokenizer is None:
                 self._tokenizer = Tokenizer(folder)
         self._loaded = head.manifest
+        _STEP.set(head.step)
         self._tidy()
 
     def _submit(self, head: Publication, seat: Seat, sequence: int) -> None:
         assert self._tokenizer is not None
         self._say("generating", step=head.step, sequence=sequence)
         place = Place(self._address, head.step, sequence, head.beacon, seat.hardware)
-        made = generation.make(self._context, self._engine, self._tokenizer, place, self._rollouts)
+        with _GENERATION.time():
+            made = generation.make(self._context, self._engine, self._tokenizer, place, self._rollouts)
+        _TOKENS.add(made.units)
+        self._say("checking", step=head.step, sequence=sequence)
         self._check(made)
         work = made.ref.work_id(self._c.run)
-        self.journal.add(made.ref, work, made.units, int(time.time()))
+        self.journal.add(made.ref, work, made.units, int(self._clock.wall()))
         self._say("submitting", step=head.step, sequence=sequence)
         with self._stop.finish_first():
-            self._commit(made, work, head)
+            with about(work):
+                self._commit(made, work, head)
             self._delivered_all(head)
 
     def _commit(self, made: Made, work: bytes, head: Publication) -> None:
@@ -295,8 +324,11 @@ class Worker:
             elif not path.exists():
                 log.warning("the file of step %d, sequence %d is gone", submission.ref.step, submission.ref.sequence)
                 self.journal.advance(submission.work, submission_log.LOST)
-            elif not self._upload(submission, found, path):
-                return False
+            else:
+                with about(submission.work):
+                    delivered = self._upload(submission, found, path)
+                if not delivered:
+                    return False
         return True
 
     def _may_be_taken(self, ref: SubmissionRef, head: Publication | None) -> bool:
@@ -330,7 +362,7 @@ class Worker:
     def _tidy(self) -> None:
         """Removes files whose work can neither be disputed nor claimed for any more."""
         policy = self._c.policy
-        oldest = time.time() - (2 * policy.window + policy.appeal + policy.vote)
+        oldest = self._clock.wall() - (2 * policy.window + policy.appeal + policy.vote)
         for path in self._rollouts.glob("*.parquet"):
             if path.stat().st_mtime < oldest:
                 path.unlink(missing_ok=True)
@@ -344,14 +376,14 @@ class Worker:
                 for position, data in self._c.hub.receipts(cursor, wait=10):
                     self._learn(data)
                     cursor = position
-                self._stop.wait(self._c.settings.poll_seconds)
+                self._clock.wait(self._stop, self._c.settings.poll_seconds)
                 continue
             except MurmurationError as error:
                 log.debug("verdicts: %s", error)
             except Exception:
                 log.exception("cannot follow the verdicts; trying again")
             cursor = 0  # the hub may have been rebuilt and number its receipts anew
-            self._stop.wait(self._settings.retry_seconds)
+            self._clock.wait(self._stop, self._settings.retry_seconds)
 
     def _learn(self, data: bytes) -> None:
         if self._address.encode() not in data:
@@ -369,10 +401,15 @@ class Worker:
         after = self.journal.get(receipt.work)
         if receipt.outcome != Outcome.ACCEPT and after != before:
             d = receipt.details
-            log.warning(
-                "step %d, sequence %d judged %s by %s: rule %s measured %s, threshold %s (%s)",
-                d.step, d.sequence, receipt.outcome.name.lower(), receipt.validator, d.rule, d.measured, d.threshold, d.detail,
-            )  # fmt: skip
+            with about(receipt.work):
+                log.warning(
+                    "step %d, sequence %d judged %s by %s: rule %s measured %s, threshold %s (%s)",
+                    d.step, d.sequence, receipt.outcome.name.lower(), receipt.validator, d.rule, d.measured, d.threshold,
+                    d.detail,
+                )  # fmt: skip
 
     def _say(self, state: str, **more: object) -> None:
+        now = self._clock.monotonic()
+        _SECONDS.add(now - self._since, phase=self._phase)
+        self._phase, self._since = state, now
         self._home.write_status(state=state, **more)

@@ -8,12 +8,17 @@ from __future__ import annotations
 import ipaddress
 import logging
 import threading
+from collections.abc import Callable
 
 from pydantic import Field
 
 from node.versions import Versions
+from protocol import metrics
 from protocol.chain.settings import ChainSettings
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import ConfigError, MurmurationError
+from protocol.logs import LoggingSettings
+from protocol.metrics import MetricsSettings
 from protocol.settings import Settings
 from protocol.shardcast.server import Server
 from protocol.shell.connection import Connection, is_fatal
@@ -21,6 +26,9 @@ from protocol.shell.home import Home
 from protocol.shell.peers import PeerSettings
 
 log = logging.getLogger("relay")
+
+_HEAD = metrics.gauge("murmur_relay_head_step", "Step of the newest version that the chain knows.")
+_NEWEST = metrics.gauge("murmur_relay_newest_step", "Step of the newest version that is served here.")
 
 
 class ServeSettings(Settings):
@@ -37,18 +45,29 @@ class RelaySettings(Settings):
     chain: ChainSettings
     peers: PeerSettings = PeerSettings()
     serve: ServeSettings = ServeSettings()
+    logging: LoggingSettings = LoggingSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
 
 class RelayService:
     def __init__(
-        self, connection: Connection, home: Home, settings: ServeSettings, stop: threading.Event | None = None
+        self,
+        connection: Connection,
+        home: Home,
+        settings: ServeSettings,
+        stop: threading.Event | None = None,
+        *,
+        progress: Callable[[], None] = lambda: None,
+        clock: Clock = SYSTEM,
     ) -> None:
-        """Raises ConfigError when nobody could be told where to reach it."""
+        """`progress` is called after every look at the head that succeeded. Raises ConfigError when nobody could be told where to reach it."""
         require_reachable(settings.host, settings.public_url)
         self._c = connection
         self._home = home
         self._settings = settings
         self._stop = stop or threading.Event()
+        self._progress = progress
+        self._clock = clock
 
     def stop(self) -> None:
         self._stop.set()
@@ -69,6 +88,7 @@ class RelayService:
             while not self._stop.is_set():
                 try:
                     self._follow(versions)
+                    self._progress()
                 except MurmurationError as error:
                     if is_fatal(error):
                         raise
@@ -77,13 +97,16 @@ class RelayService:
                 self._home.write_status(
                     state="serving", versions=list(store.steps()), bytes_served=served, url=server.url
                 )
-                self._stop.wait(self._c.settings.poll_seconds)
+                self._clock.wait(self._stop, self._c.settings.poll_seconds)
 
     def _follow(self, versions: Versions) -> None:
         head = self._c.chain.head(self._c.run)
         if head is not None and not versions.holds(head):
             versions.fetch(head)
             log.info("version %d is here", head.step)
+        if head is not None:
+            _HEAD.set(head.step)
+            _NEWEST.set(max(versions.store.steps()))
 
 
 def require_reachable(host: str, public_url: str | None) -> None:

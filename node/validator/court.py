@@ -23,6 +23,7 @@ from eth_utils import keccak
 from node.validator import judgement_log as states
 from node.validator.judgement_log import CaseName, Judgement, JudgementLog
 from node.validator.settings import JudgeSettings
+from protocol import metrics
 from protocol.chain import Sender
 from protocol.chain.events import Challenged
 from protocol.chain.sender import Sent
@@ -36,6 +37,9 @@ from protocol.verdict import Details, Outcome, Receipt
 
 log = logging.getLogger("validator")
 
+_CASES = metrics.counter(
+    "murmur_validator_cases_total", "Cases of this validator: accused, challenged, closed.", "event"
+)
 _LAST_PART = 10  # a work is challenged in the last tenth of its window, even while another hard case is open
 
 _WORKS_MOST = 64  # in one case: its gas stays well below any block's limit
@@ -253,6 +257,7 @@ class Court:
         second = _NOBODY if judgement.second is None else self._parse(judgement.second).on_chain()
         call = chain.accuse(run, ref, receipt.samples, receipt.evidence(chain.domain), second)
         sent = self._sender.send(call, name=f"accuse/{judgement.work.hex()}")
+        _CASES.add(event="accused")
         log.warning("accused %s: rule %s", receipt.details.work[:12], receipt.details.rule)
         return states.CHALLENGED, _opened(sent)
 
@@ -269,6 +274,7 @@ class Court:
         )
         name = hashlib.sha256(b"".join(judgement.work for judgement in judgements)).hexdigest()
         sent = self._sender.send(call, name=f"challenge/{name}")
+        _CASES.add(event="challenged")
         for receipt in receipts:
             log.warning("challenged %s: rule %s", receipt.details.work[:12], receipt.details.rule)
         return states.CHALLENGED, _opened(sent)
@@ -300,6 +306,7 @@ class Court:
                 self._refused_on_chain.failed(name)
                 return
         self._close(name, states.CLOSED)
+        _CASES.add(event="closed")
         log.info("case %d against %s is closed", number, seat)
 
     def _close(self, name: CaseName, state: str) -> None:

@@ -23,11 +23,13 @@ from node.validator.queue import Task
 from node.validator.receipt_log import ReceiptLog
 from node.validator.settings import JudgeSettings
 from node.validator.workload import Workload
+from protocol import metrics
 from protocol.chain.events import Appealed, Challenged, Settled
 from protocol.chain.transaction_log import TransactionLog
 from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import MurmurationError, PreflightError
+from protocol.logs import about
 from protocol.retry import Backoff
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
@@ -37,6 +39,18 @@ from protocol.verdict import Details, Outcome, Receipt
 
 log = logging.getLogger("validator")
 
+_TURN = metrics.histogram(
+    "murmur_validator_turn_seconds", "Duration of a turn: news, at most one judgement, the court."
+)
+_JUDGING = metrics.histogram("murmur_validator_judging_seconds", "Duration of an attempt at a judgement.")
+_JUDGED = metrics.counter(
+    "murmur_validator_judgements_total",
+    "Judgements, by outcome and the rule that was broken (none).",
+    "outcome",
+    "rule",
+)
+_FAILED = metrics.counter("murmur_validator_failed_judgements_total", "Attempts at a judgement that gave no verdict.")
+_PENDING = metrics.gauge("murmur_validator_pending", "Submissions that wait to be judged.")
 _PATIENCE = 16  # a file that has been missing for so many seconds is asked for again after one more
 _REST_MOST = 60.0  # seconds between attempts at a judgement that cannot be made
 
@@ -49,15 +63,17 @@ class ValidatorService:
         settings: JudgeSettings,
         stop: threading.Event | None = None,
         *,
+        progress: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`stop` ends the service when it is set."""
+        """`stop` ends the service when it is set; `progress` is called after every turn that succeeded."""
         self._c = connection
         self._home = home
         self._settings = settings
         self._clock = clock
         self._address = connection.key.address
         self._stop = stop or threading.Event()
+        self._progress = progress
         spec, policy = connection.spec, connection.policy
         self._judgements = JudgementLog(home.data / "judgements.sqlite")
         self._bench = Bench(connection, home.data, self._judgements, threads=settings.threads)
@@ -97,19 +113,22 @@ class ValidatorService:
         """Judges until stopped. Raises only what is this validator's own trouble."""
         while not self._stop.is_set():
             try:
-                if self.turn():
+                with _TURN.time():
+                    more = self.turn()
+                self._progress()
+                if more:
                     continue
             except MurmurationError as error:
                 if is_fatal(error):
                     raise
                 log.warning("%s; trying again", error)
-                self._stop.wait(self._settings.retry_seconds)
+                self._clock.wait(self._stop, self._settings.retry_seconds)
             except Exception as error:
                 if machine.trouble(error):
                     raise
                 log.exception("this should not happen; trying again")
-                self._stop.wait(self._settings.retry_seconds)
-            self._stop.wait(self._c.settings.poll_seconds)
+                self._clock.wait(self._stop, self._settings.retry_seconds)
+            self._clock.wait(self._stop, self._c.settings.poll_seconds)
 
     def turn(self) -> bool:
         """One round: news from chain and hub, at most one judgement and one for a jury, and whatever the court has to do.
@@ -134,6 +153,7 @@ class ValidatorService:
         self._prune(now)
         totals = self._judgements.totals()
         counts = {outcome.name.lower(): totals.get(int(outcome), 0) for outcome in Outcome}
+        _PENDING.set(len(self._workload))
         self._home.write_status(state="judging", pending=len(self._workload), **counts)
         return judged
 
@@ -215,14 +235,20 @@ class ValidatorService:
 
     def _attempt(self, task: Task) -> bool:
         """Whether there is a judgement now. Whatever keeps it from being made is logged and tried again, later and later."""
+        with about(task.work):
+            return self._try(task)
+
+    def _try(self, task: Task) -> bool:
         try:
-            found = self._judge_task(task)
+            with _JUDGING.time():
+                found = self._judge_task(task)
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error):
                 raise
             known = isinstance(error, MurmurationError)
-            log.warning("no verdict on %s yet: %s", task.work.hex()[:12], error, exc_info=not known)
-            self._workload.put_off(task, min(self._settings.retry_seconds * 2**task.failures, _REST_MOST))
+            log.warning("no verdict yet: %s", error, exc_info=not known)
+            _FAILED.add()
+            self._workload.put_off(task, min(self._settings.retry_seconds * 2 ** min(task.failures, 16), _REST_MOST))
             task.failures += 1
             return False
         if found is None:
@@ -253,7 +279,7 @@ class ValidatorService:
             )
             self._evidence.prune(self._is_closed, self._clock.wall())
         except (MurmurationError, OSError) as error:
-            log.warning("no evidence of %s is kept: %s", task.work.hex()[:12], error)
+            log.warning("no evidence is kept: %s", error)
 
     def _is_closed(self, work: bytes) -> bool:
         judgement = self._judgements.get(work)
@@ -309,7 +335,8 @@ def _log(d: Details) -> None:
     outcome = Outcome(d.outcome)
     why = f": rule {d.rule} measured {d.measured}, threshold {d.threshold} ({d.detail})" if d.rule else ""
     level = logging.INFO if outcome == Outcome.ACCEPT else logging.WARNING
-    log.log(level, "%s step %d.%d of %s: %s%s", d.work[:12], d.step, d.sequence, d.node, outcome.name.lower(), why)
+    _JUDGED.add(outcome=outcome.name.lower(), rule=d.rule or "none")
+    log.log(level, "step %d.%d of %s: %s%s", d.step, d.sequence, d.node, outcome.name.lower(), why)
 
 
 def require_seat(connection: Connection) -> None:

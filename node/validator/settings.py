@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from protocol.chain.settings import ChainSettings
+from protocol.logs import LoggingSettings
+from protocol.metrics import MetricsSettings
 from protocol.settings import Settings
 from protocol.shell.peers import PeerSettings
 
@@ -30,3 +32,5 @@ class ValidatorSettings(Settings):
     chain: ChainSettings
     peers: PeerSettings = PeerSettings()
     judge: JudgeSettings = JudgeSettings()
+    logging: LoggingSettings = LoggingSettings()
+    metrics: MetricsSettings = MetricsSettings()

@@ -20,9 +20,10 @@ from typing import Any
 
 import requests
 
-from protocol import canonical
+from protocol import canonical, metrics
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ChainError, Malformed, RpcUnavailable, StaleHead
+from protocol.metrics import host_of
 from protocol.retry import Backoff
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,18 @@ HEAD_SECONDS = 60.0
 """A public chain whose newest block is older than this stands still, or the endpoint lags. Blocks of Base come every 2 s."""
 SETTLED_BLOCKS = 12
 """Depth at which honest endpoints agree on a block, and a used nonce has been used for good."""
+
+_CALLS = metrics.counter(
+    "murmur_rpc_calls_total", "JSON-RPC calls, by endpoint (host) and method.", "endpoint", "method"
+)
+_ERRORS = metrics.counter(
+    "murmur_rpc_errors_total",
+    "Calls that an endpoint did not answer as it should: busy, malformed, oversized, refused, stale head, timeout, unreachable.",
+    "endpoint",
+    "reason",
+)
+_SECONDS = metrics.histogram("murmur_rpc_seconds", "Duration of JSON-RPC calls.", "endpoint")
+_HEAD = metrics.gauge("murmur_chain_head_block", "Newest block that an endpoint has named.", "endpoint")
 
 
 class EndpointsDisagree(ChainError):
@@ -88,14 +101,20 @@ class Endpoints:
         body = _request(method, params)
         silence: type[RpcUnavailable] = RpcUnavailable
         for endpoint in self._order(turn):
+            host = host_of(endpoint.url)
             try:
-                answer = self._ask(endpoint, body, cap)
+                with _SECONDS.time(endpoint=host):
+                    answer = self._ask(endpoint, body, cap)
             except _Failed as error:
+                _ERRORS.add(endpoint=host, reason=error.reason)
                 self._note_failure(endpoint, str(error))
                 continue
+            finally:
+                _CALLS.add(endpoint=host, method=method)
             self._backoff.succeeded(endpoint.url)
             self._note_head(endpoint, method, params, answer)
             if endpoint.is_stale and _asks_for_newest(method, params):
+                _ERRORS.add(endpoint=host, reason="stale head")
                 silence = StaleHead
                 continue
             return answer
@@ -135,6 +154,7 @@ class Endpoints:
                 "RPC endpoint %s is at block %d, others were at %d; passing it over", endpoint.url, number, newest
             )
         endpoint.head = number
+        _HEAD.set(number, endpoint=host_of(endpoint.url))
 
     def _note_age(self, endpoint: _Endpoint, newest: Any) -> None:
         """Learns from its newest block whether an endpoint, or the whole chain, stands still."""
@@ -202,24 +222,24 @@ class Endpoints:
                     size += len(part)
                     parts.append(part)
                     if size > cap:
-                        raise _Failed(f"answers with more than {cap} bytes")
+                        raise _Failed(f"answers with more than {cap} bytes", "oversized")
                     if time.monotonic() > until:
-                        raise _Failed(f"no whole answer within {self._timeout:g} s")
+                        raise _Failed(f"no whole answer within {self._timeout:g} s", "timeout")
                 if response.status_code >= 500 or response.status_code in (401, 403, 404, 429):
-                    raise _Failed(f"HTTP {response.status_code}")
+                    raise _Failed(f"HTTP {response.status_code}", "refused")
         except requests.exceptions.Timeout as error:
-            raise _Failed(f"no answer within {self._timeout:g} s") from error
+            raise _Failed(f"no answer within {self._timeout:g} s", "timeout") from error
         except (requests.exceptions.RequestException, OSError) as error:
-            raise _Failed(f"no answer ({type(error).__name__})") from error
+            raise _Failed(f"no answer ({type(error).__name__})", "unreachable") from error
         try:
             answer = canonical.parse(b"".join(parts), "the answer")
         except Malformed as error:
-            raise _Failed(str(error)) from error
+            raise _Failed(str(error), "malformed") from error
         if not isinstance(answer, dict) or not ({"result", "error"} & answer.keys()):
-            raise _Failed("the answer is no JSON-RPC")
+            raise _Failed("the answer is no JSON-RPC", "malformed")
         refusal = answer.get("error")
         if isinstance(refusal, dict) and refusal.get("code") in _BUSY:
-            raise _Failed(f"busy: {str(refusal.get('message'))[:100]}")
+            raise _Failed(f"busy: {str(refusal.get('message'))[:100]}", "busy")
         return answer
 
     def _session(self) -> requests.Session:
@@ -245,4 +265,8 @@ def _environment(url: str) -> dict[str, Any]:
 
 
 class _Failed(Exception):
-    """One endpoint did not answer as it should."""
+    """One endpoint did not answer as it should; `reason` is a word for the metrics."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason

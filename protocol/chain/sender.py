@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from eth_utils import keccak
 
+from protocol import metrics
 from protocol.chain.client import Call, Chain
 from protocol.chain.endpoints import SETTLED_BLOCKS
 from protocol.chain.envelope import Envelope
 from protocol.chain.ethereum import Receipt, RpcRefusal
 from protocol.chain.transaction_log import DROPPED, FAILED, MINED, PENDING, Attempt, Transaction, TransactionLog
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import (
     ChainError,
     DeadlineExceeded,
@@ -39,6 +40,12 @@ _BUMP = 1.25  # nodes want at least 10 % more before they replace a transaction
 _TIP = 1_000_000  # 0.001 gwei: enough on Base, whose sequencer orders by arrival
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.01, 1.0
 _RESEND_SECONDS = 5.0
+
+_TRANSACTIONS = metrics.counter(
+    "murmur_transactions_total",
+    "Transactions of this process's keys: mined, reverted, replaced at a higher fee, late (not mined within the deadline).",
+    "outcome",
+)
 
 
 @dataclass(frozen=True)
@@ -78,12 +85,14 @@ class Sender:
     """May be shared by threads; transactions go out one after the other."""
 
     def __init__(
-        self, chain: Chain, key: Key, journal: TransactionLog | None = None, limits: SendLimits | None = None
-    ) -> None:
+        self, chain: Chain, key: Key, journal: TransactionLog | None = None, limits: SendLimits | None = None,
+        *, clock: Clock = SYSTEM,
+    ) -> None:  # fmt: skip
         self.chain = chain
         self.key = key
         self._journal = journal or TransactionLog()
         self._limits = limits or SendLimits()
+        self._clock = clock
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -143,28 +152,29 @@ class Sender:
 
     def _finish(self, transaction: Transaction, *, fresh: bool = False) -> Sent:
         """Sends, watches, replaces, until the transaction has landed. `fresh`: no endpoint has seen it yet."""
-        until, pause, resend_at = time.monotonic() + self._limits.deadline, _POLL_SECONDS, 0.0
+        until, pause, resend_at = self._clock.monotonic() + self._limits.deadline, _POLL_SECONDS, 0.0
         while True:
             landed = None if fresh else self._landed(transaction)
             if landed is not None:
                 return self._close(transaction, landed)
-            if time.monotonic() >= resend_at:
+            if self._clock.monotonic() >= resend_at:
                 transaction = self._push(transaction, fresh)
                 fresh = False
-                resend_at = time.monotonic() + _RESEND_SECONDS
-            if time.monotonic() > until:
+                resend_at = self._clock.monotonic() + _RESEND_SECONDS
+            if self._clock.monotonic() > until:
+                _TRANSACTIONS.add(outcome="late")
                 raise DeadlineExceeded(
                     f"{transaction.doing}: not mined within {self._limits.deadline:g} s",
                     hint="it may still land; the journal knows it",
                 )
-            time.sleep(pause)
+            self._clock.sleep(pause)
             pause = min(_POLL_SECONDS_MAX, pause * 1.6)
 
     def _push(self, transaction: Transaction, fresh: bool) -> Transaction:
         """Sends the newest attempt, or a dearer one when that has waited too long. Returns it with its nonce of now."""
         newest = self._journal.attempts(transaction)[-1]
         try:
-            if time.time() - newest.signed > self._limits.stuck:
+            if self._clock.wall() - newest.signed > self._limits.stuck:
                 newest = self._replace(transaction, newest)
             with self.chain.errors(transaction.doing):
                 try:
@@ -221,7 +231,10 @@ class Sender:
             fee = max(attempt.fee, self._limits.fee)
         dearer = self._sign(transaction, fee, int(attempt.tip * _BUMP) + 1)
         self._journal.add_attempt(transaction, dearer)
-        log.info("%s waits for %.0f s; offering %d wei per gas", transaction.doing, time.time() - attempt.signed, fee)
+        _TRANSACTIONS.add(outcome="replaced")
+        log.info(
+            "%s waits for %.0f s; offering %d wei per gas", transaction.doing, self._clock.wall() - attempt.signed, fee
+        )
         return dearer
 
     def _renew(self, transaction: Transaction) -> Transaction:
@@ -235,8 +248,10 @@ class Sender:
         landed, block = receipt.hash, receipt.block
         if receipt.succeeded:
             self._journal.finish(transaction, MINED, landed, block)
+            _TRANSACTIONS.add(outcome="mined")
             return self._result(transaction, receipt)
         self._journal.finish(transaction, FAILED, landed, block)
+        _TRANSACTIONS.add(outcome="reverted")
         call = {"from": self.key.address, "data": "0x" + transaction.data.hex(), "gas": hex(transaction.gas)}
         if transaction.target is not None:
             call["to"] = transaction.target
@@ -312,7 +327,7 @@ class Sender:
         t = transaction
         envelope = Envelope(self.chain.chain_id, t.nonce, min(tip, fee), fee, t.gas, t.target, t.data)
         raw = envelope.sign(self.key)
-        return Attempt(keccak(raw), raw, fee, tip, time.time())
+        return Attempt(keccak(raw), raw, fee, tip, self._clock.wall())
 
 
 def _offer(base: int) -> int:

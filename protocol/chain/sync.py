@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
+from protocol import metrics
 from protocol.chain import book_schema
 from protocol.chain.book_entries import Entries
 from protocol.chain.client import Chain
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 REORG_BLOCKS = 1_024
 """Blocks that a chain may take back; twice the depth at which Base's are final on Ethereum. Blocks."""
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request; fewer while the provider refuses or blocks are full
+_LAG = metrics.gauge("murmur_book_lag_blocks", "Blocks between the chain's newest and the last that the book has read.")
 _EVENTS = 2_000  # in a page, about: what is held in memory at once
 _ANOTHER_FILE = "another run's or chain's book lies there; delete it, or name another folder"
 
@@ -79,7 +81,9 @@ class Book(View):
             return known or head
         self._roll_back()
         self._is_behind = not self._read_on(head)
-        self._completeness.check(head, (self._known_below(1 << 62) or (0,))[0])
+        read = (self._known_below(1 << 62) or (0,))[0]
+        _LAG.set(max(0, head.number - read))
+        self._completeness.check(head, read)
         if not self._is_behind:
             with self.lock, self._entries.transaction():
                 self._entries.set_head(head)

@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from protocol import metrics
 from protocol.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -27,6 +29,7 @@ from protocol.errors import (
     Unavailable,
     UsageError,
 )
+from protocol.metrics import REGISTRY
 from protocol.p2p.address import ADDRESSES_MAX, Address, PeerAddress, peer_text
 from protocol.p2p.settings import Limits, Setup, Timing
 from protocol.retry import Backoff
@@ -41,9 +44,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_PEERS = metrics.gauge("murmur_p2p_peers", "Peers in the routing table.")
+_CONNECTIONS = metrics.gauge("murmur_p2p_connections", "Open libp2p connections.")
+_RECORDS = metrics.gauge("murmur_p2p_records", "Provider records held for others.")
+_EVENTS = metrics.counter(
+    "murmur_p2p_events_total", "Connections, streams and answers that were refused or failed.", "event"
+)
+
 _SLACK_SECONDS = 1.0  # the thread keeps a deadline itself; should it be too busy to, its caller does, this much later
 _RESTART_SECONDS = (0.5, 30.0)
 _HEALTHY_SECONDS = 60.0
+_MEASURE_SECONDS = 1.0  # for the host's part of the metrics
 
 
 @dataclass(frozen=True)
@@ -100,12 +111,15 @@ class Host:
         self._addresses: tuple[str, ...] = ()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._measured = ExitStack()
 
     def __enter__(self) -> Host:
         self.start()
+        self._measured.enter_context(REGISTRY.looking(self._measure))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._measured.close()
         self.close()
 
     @property
@@ -165,6 +179,15 @@ class Host:
             )
 
         return self.run_inside(look, deadline=deadline, what="the status of the p2p host")
+
+    def _measure(self) -> None:
+        """For the metrics. Raises Unavailable while the host is not running."""
+        found = self.status(deadline=_MEASURE_SECONDS)
+        _PEERS.set(found.peers)
+        _CONNECTIONS.set(found.connections)
+        _RECORDS.set(found.records)
+        for event, count in found.counts.items():
+            _EVENTS.reach(count, event=event)
 
     def provide(self, service: Service, endpoint: Endpoint | None) -> None:
         """Provides `service` from now on, or no longer; used by `Directory`."""

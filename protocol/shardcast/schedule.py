@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Condition
 
+from protocol import metrics
 from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
 from protocol.shardcast.source import Source, Standing, weights
 
@@ -29,6 +30,12 @@ _TASK_CHUNKS = 16  # and never longer than this
 _LAG_SECONDS = 1.0  # a task lags when it has not moved for this time
 _LAG_CHUNKS = 3.0  # and for as long as the best source takes for this many chunks
 _NAP_SECONDS = 1.0  # the longest a worker waits before it looks again
+_BYTES = metrics.counter(
+    "murmur_weights_fetched_bytes_total", "Verified bytes of weights, by source: relay, origin.", "source"
+)
+_FAILED = metrics.counter(
+    "murmur_weights_broken_requests_total", "Requests to sources that broke off: failed, lied.", "reason"
+)
 _NAMED = 4  # missing chunks that an error names
 
 
@@ -152,6 +159,7 @@ class Schedule:
             if size and not self._have[chunk]:
                 self.bytes_present += size
                 self._statistics.bytes_from[name] += size
+                _BYTES.add(size, source="relay" if task.source.is_relay else "origin")
             self._have[chunk] = 1
             self._changed.notify_all()
 
@@ -168,6 +176,7 @@ class Schedule:
             if not self._is_over:
                 self._standings[task.source.name].failed(str(error) or type(error).__name__, self._clock())
                 self._statistics.failovers += 1
+                _FAILED.add(reason="failed")
             self._give_back(task)
 
     def violated(self, task: Task, violation: ProtocolViolation) -> None:
@@ -178,6 +187,7 @@ class Schedule:
             name = task.source.name
             self._banned.add(name)
             self._statistics.violations[name] += 1
+            _FAILED.add(reason="lied")
             if isinstance(violation, HashMismatch) and self._sizes[task.chunks[task.done]]:
                 self._statistics.bad_chunks[name] += 1
             self._statistics.failovers += 1

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from threading import Event, Lock, Thread
 
+from protocol import metrics
 from protocol.errors import PreflightError, ProtocolViolation
 from protocol.shardcast.http1 import Head, Wire, write_head
 from protocol.shardcast.manifest import FILE_NAME
@@ -31,6 +32,9 @@ from protocol.shardcast.store import VersionStore
 _REQUEST = re.compile(r"(?P<method>[A-Z]{1,16}) (?P<target>/[\x21-\x7e]*) HTTP/1\.1")
 _TARGET = re.compile(rf"/v/(?P<step>0|[1-9][0-9]{{0,9}})/(?:(?P<manifest>manifest)|files/(?P<name>{FILE_NAME}))")
 _RANGE = re.compile(r"bytes=(?P<first>[0-9]{1,16})-(?P<last>[0-9]{1,16})")
+_BYTES = metrics.counter("murmur_shardcast_served_bytes_total", "Bytes of weights that left this server.")
+_REQUESTS = metrics.counter("murmur_shardcast_requests_total", "Requests for weights.")
+_REFUSED = metrics.counter("murmur_shardcast_refused_total", "Connections turned away for want of room.")
 _ACCEPT_PAUSE = 0.1  # seconds without accepting after the system refused a connection, for instance for want of files
 
 
@@ -164,6 +168,7 @@ class Server:
                 self.counts.connections += 1
             else:
                 self.counts.refused += 1
+                _REFUSED.add()
         if admitted:
             try:
                 guest.thread.start()
@@ -211,6 +216,7 @@ class Server:
                         return
                     guest.idle_since = None
                     self.counts.requests += 1
+                    _REQUESTS.add()
                 if not self._answer(wire, head):
                     return
                 guest.idle_since = time.monotonic()
@@ -278,6 +284,7 @@ class Server:
     def _count(self, step: int, name: str, count: int) -> None:
         with self._mutex:
             self.counts.bytes_served += count
+        _BYTES.add(count)
         self._progress(step, name, count)
 
     def _deadline(self, length: int) -> float:

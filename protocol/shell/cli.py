@@ -7,7 +7,6 @@ carries data, stderr carries progress and logs; every reading command has --json
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -160,28 +159,6 @@ def confirm(question: str, consequences: list[str], yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"{question} needs a confirmation and there is no terminal", hint="give --yes")
     typer.confirm(question, abort=True, err=True)
-
-
-def set_up_logging(level: str = "INFO") -> None:
-    """Logs of a long-running command: one line per event on stderr."""
-    logging.basicConfig(
-        level=level,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        datefmt="%H:%M:%S",
-        force=True,
-    )
-    for noisy in (
-        "urllib3",
-        "httpx",
-        "httpcore",
-        "asyncio",
-        "uvicorn.access",
-        "libp2p",
-        "multiaddr",
-        "filelock",
-    ):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def parse_address(text: str) -> ChecksumAddress:

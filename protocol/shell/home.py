@@ -34,6 +34,8 @@ class Home:
     def __init__(self, path: Path, role: str) -> None:
         self.path = path
         self.role = role
+        self.metrics_url: str | None = None
+        """Where this process serves its metrics; part of every status."""
 
     @property
     def config(self) -> Path:
@@ -110,7 +112,8 @@ class Home:
 
     def write_status(self, **values: Any) -> None:
         """Says what the role does; readers see the old or the new status, never half of one."""
-        write_json(self.path / "status.json", {"pid": os.getpid(), "at": time.time(), **values})
+        fixed = {} if self.metrics_url is None else {"metrics_url": self.metrics_url}
+        write_json(self.path / "status.json", {"pid": os.getpid(), "at": time.time(), **fixed, **values})
 
     def read_status(self) -> dict[str, Any] | None:
         return read_json(self.path / "status.json")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from protocol.logs import LoggingSettings
+from protocol.metrics import MetricsSettings
 from protocol.settings import Settings
 
 
@@ -23,3 +25,5 @@ class BootnodeSettings(Settings):
     """libp2p listening address (multiaddr)."""
     bootnodes: tuple[str, ...] = ()
     """Other bootnodes of the same network."""
+    logging: LoggingSettings = LoggingSettings()
+    metrics: MetricsSettings = MetricsSettings()

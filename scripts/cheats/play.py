@@ -21,8 +21,9 @@ from node.contributor.worker import Worker
 from node.engine import TorchEngine
 from node.signals import Ending, until_signalled
 from protocol.errors import MurmurationError
+from protocol.logs import set_up_logging
 from protocol.sandbox import Sandbox
-from protocol.shell.cli import report, set_up_logging
+from protocol.shell.cli import report
 from protocol.shell.connection import connect
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 from swarm.anvil import Anvil
@@ -65,7 +66,8 @@ class Live:
             "run": self.stage.world.run, "poll_seconds": 0.1,
         }  # fmt: skip
         peers = {"listen": "/ip4/127.0.0.1/tcp/0", "bootnodes": list(self.bootnode.addresses)}
-        write_toml(home.config, {"chain": chain, "peers": peers, **serve}, "For a test.")
+        tables = {"chain": chain, "peers": peers, "metrics": {"port": 0}, "logging": {"format": "json"}, **serve}
+        write_toml(home.config, tables, "For a test.")
         return home
 
     def start(self, *arguments: object) -> Process:
@@ -119,6 +121,8 @@ def test_node_validator_and_relay_find_each_other_work_and_stop_promptly(live: L
     processes = {role: live.start(role, "start", "--home", home.path) for role, home in homes.items()}
     eventually(lambda: in_state(homes["node"], states.ACCEPTED) >= 3, within=90, what="three works are accepted")
     assert (homes["relay"].read_status() or {}).get("versions") == [0]
+    for role, home in homes.items():
+        _require_metrics(role, home)
     second = live.start("node", "start", "--home", homes["node"].path)
     assert second.wait(60) == 7, second.tail()
     assert f"process {processes['node'].pid}" in second.tail()
@@ -126,6 +130,25 @@ def test_node_validator_and_relay_find_each_other_work_and_stop_promptly(live: L
         assert stopped(processes[role], number) == 0, processes[role].tail()
         assert (homes[role].read_status() or {})["state"] == "stopped"
     _require_no_secrets(live, homes)
+
+
+SHOWN = {
+    "node": 'murmur_node_submissions_total{state="accepted"} 3.0',
+    "validator": 'murmur_validator_judgements_total{outcome="accept",rule="none"} 3.0',
+    "relay": "murmur_relay_newest_step 0.0",
+}
+
+
+def _require_metrics(role: str, home: Home) -> None:
+    """A running role shows what it has done, that it is healthy, whom it knows, and no secret."""
+    url = (home.read_status() or {})["metrics_url"]
+    text = httpx.get(f"{url}/metrics", timeout=10).text
+    assert SHOWN[role] in text
+    assert 'murmur_rpc_calls_total{endpoint="127.0.0.1:' in text
+    assert "murmur_p2p_peers" in text
+    assert PASSWORD not in text
+    health = httpx.get(f"{url}/healthz", timeout=10)
+    assert (health.status_code, health.json()["healthy"]) == (200, True)
 
 
 def _require_no_secrets(live: Live, homes: dict[str, Home]) -> None:

@@ -301,7 +301,7 @@ def test_a_waiting_reader_is_answered_with_nothing_when_its_time_is_up(desk: Des
     client = desk.client()
     started = time.monotonic()
     assert list(client.receipts(newest(client), wait=1)) == []
-    assert 0.9 < time.monotonic() - started < 10
+    assert time.monotonic() - started > 0.9
 
 
 def test_who_asks_for_what_is_there_does_not_wait(desk: Desk, validator: Key, ref: SubmissionRef) -> None:

@@ -19,9 +19,10 @@ from protocol.constants import WRITE_LIFETIME_SECONDS
 from protocol.hub.wire import ADDRESS, EXPIRY, NONCE, SIGNATURE, Stored
 from protocol.identity import Key
 from protocol.submission import SubmissionRef
+from tests.clock import VirtualClock
 from tests.hub.desk import FILE_BYTES_MAX, GRACE, Desk, some_file
 from trainer.hub import hub as hub_module
-from trainer.hub.hub import Hub, Quota
+from trainer.hub.hub import Allowance, Hub, Quota
 
 
 def test_the_committing_node_gets_a_storage_receipt_signed_by_the_hub(desk: Desk, node: Key) -> None:
@@ -274,6 +275,21 @@ def test_writes_beyond_the_quota_wait_and_others_do_not(desk: Desk, monkeypatch:
     assert desk.upload(modest, desk.commit(modest, files[3]), files[3]).status_code == 200
     desk.hub._allowances[greedy.address].last -= 60  # a minute passes
     assert desk.upload(greedy, third, files[2]).status_code == 200
+
+
+def test_a_quota_comes_back_as_time_passes() -> None:
+    clock = VirtualClock()
+    allowance = Allowance(Quota(writes_per_minute=2, bytes_per_hour=3600), clock)
+    assert [allowance.spend(0) for _ in range(3)] == [True, True, False]
+    clock.advance(29)
+    assert not allowance.spend(0)
+    clock.advance(1)
+    assert allowance.spend(3600)
+    clock.advance(60)
+    assert not allowance.spend(61)
+    assert allowance.spend(60)
+    clock.advance(10 * 3600)
+    assert not allowance.spend(3601), "what was not used does not add up"
 
 
 def test_bytes_beyond_the_quota_wait(desk: Desk, node: Key, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from protocol.errors import PreflightError, Unavailable
 from protocol.exporter import Exporter, Health
-from protocol.metrics import OTHER, SERIES_MAX, MetricsSettings, Registry, host_of
+from protocol.metrics import OTHER, REGISTRY, SERIES_MAX, MetricsSettings, Registry, host_of
 from tests.clock import VirtualClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,3 +206,11 @@ def test_readers_that_say_nothing_keep_nobody_else_out_for_long(
 def test_a_module_that_only_counts_brings_no_server() -> None:
     code = "import sys, protocol.metrics; sys.exit('prometheus_client' in sys.modules or 'http.server' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+def test_every_metric_that_a_role_declares_is_documented() -> None:
+    for role in ("node.contributor.worker", "node.validator.service", "node.relay.service", "trainer.hub.service"):
+        import_module(role)
+    import_module("trainer.loop.train")
+    documented = set(re.findall(r"^\| `(murmur_\w+)`", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE))
+    assert documented == {metric.name for metric in REGISTRY}

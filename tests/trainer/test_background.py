@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from protocol.errors import DeadlineExceeded, PreflightError
+from tests.clock import VirtualClock
 from trainer.loop.background import Line
 from trainer.telemetry.phases import Phases
 
@@ -65,33 +66,25 @@ def test_a_job_that_hangs_is_not_waited_for_for_ever(phases: Phases) -> None:
     released.set()
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_the_times_of_a_thread_add_up_and_the_next_deadline_is_known() -> None:
-    clock = Clock()
-    phases = Phases(clock)
+    clock, changes = VirtualClock(), []
+    phases = Phases(clock, lambda: changes.append(1))
     with phases("starting", 100):
-        clock.now = 3
+        clock.advance(3)
         with phases("saving", 20):
-            clock.now = 8
+            clock.advance(5)
             urgent = phases.most_urgent()
             assert urgent is not None
             assert (urgent[0], urgent[1].name) == (15, "saving")
             assert [told["name"] for told in phases.as_json()] == ["saving"]
             assert phases.as_json()[0]["seconds"] == 5
-        clock.now = 10
-        clock.now = 101
+        clock.advance(93)
         urgent = phases.most_urgent()
         assert urgent is not None
         assert (urgent[0], urgent[1].name) == (-1, "starting")
     assert phases.seconds == {"starting": 96, "saving": 5}
     assert phases.most_urgent() is None
+    assert len(changes) == 4, "two beginnings and two ends"
 
 
 @pytest.fixture(autouse=True)

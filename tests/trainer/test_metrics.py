@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import socket
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
-from protocol.errors import ConfigError, PreflightError
+from protocol.errors import ConfigError
+from protocol.exporter import Exporter, Health
+from protocol.metrics import MetricsSettings
 from protocol.rollout import Sample
 from tests.trainer import small
 from trainer.config import AlarmSettings, Layout, MetricSettings, RunSettings, TrainSettings
@@ -32,27 +33,19 @@ def layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path / "run.toml", RunSettings.model_validate({"chain": chain, "trainer": {"steps": 9}}))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 RECORD = {"loss": 0.5, "reward": None, "reward_by_environment": {"rotate_matrix": 0.25, "spiral_matrix": None}}
 
 
 # ---- sinks -------------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_can_be_read_from_the_prometheus_endpoint(layout: Layout) -> None:
-    port = free_port()
-    metrics = Metrics(MetricSettings(tensorboard=False, prometheus_port=port), layout, step=0)
+def test_numbers_of_a_step_are_among_the_trainers_metrics(layout: Layout) -> None:
+    metrics = Metrics(MetricSettings(tensorboard=False), layout, step=0)
     metrics.write(7, RECORD)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    with pytest.raises(PreflightError, match=str(port)):
-        Metrics(MetricSettings(tensorboard=False, prometheus_port=port), layout, step=0)
-    metrics.close()
+    with Exporter(MetricsSettings(port=0), Health("a phase", 600)) as exporter:
+        text = httpx.get(f"{exporter.url}/metrics", timeout=5).text
+        metrics.close()
+        assert "murmur_trainer_loss" not in httpx.get(f"{exporter.url}/metrics", timeout=5).text
     assert "murmur_trainer_step 7.0" in text
     assert "murmur_trainer_loss 0.5" in text
     assert 'murmur_trainer_reward_by_environment{of="rotate_matrix"} 0.25' in text

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from protocol.hub.client import HubClient
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from protocol.shell.home import Home
+from tests.clock import VirtualClock
 from tests.hub.desk import run_settings, small_spec
 from tests.trainer import small
 from trainer.config import Layout
@@ -43,6 +42,7 @@ class Bench:
     layout: Layout
     spec: RunSpec
     learner: Learner
+    clock: VirtualClock = field(default_factory=VirtualClock)
 
     def checkpoint(self, step: int) -> None:
         state = {"spec": self.spec.digest.hex(), "consumed": [], "trained_tokens": 5, "evaluations": []}
@@ -53,7 +53,9 @@ class Bench:
         settings = settings.model_copy(update={"trainer": settings.trainer.model_copy(update=changes)})
         self.layout.output.mkdir(exist_ok=True)
         hub = HubProcess(self.layout, None)
-        return Trainer(settings, self.layout, spec or self.spec, hub, threading.Event(), Ranks.alone())
+        return Trainer(
+            settings, self.layout, spec or self.spec, hub, threading.Event(), Ranks.alone(), clock=self.clock
+        )
 
     def outbox(self, *steps: int) -> Outbox:
         made = Outbox(self.layout.outgoing, self.layout.model)
@@ -187,26 +189,26 @@ class Idle:
 
 
 def test_nonsense_from_the_hub_does_not_end_the_wait_but_its_deadline_does(
-    bench: Bench, lying_hub: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, lying_hub: tuple[str, list[bytes]]
 ) -> None:
     url, left = lying_hub
-    trainer: Any = bench.trainer(groups_per_step=3, rollout_wait_seconds=0.5)
+    trainer: Any = bench.trainer(groups_per_step=3, rollout_wait_seconds=60)
     trainer._hub, trainer._source = Idle(), bench.source(url)
-    monkeypatch.setattr(trainer._stop, "wait", lambda _: None)  # the pause after an error
-    clock = SimpleNamespace(monotonic=lambda: 0.0 if left else 1.0, time=time.time)  # stands until all was said
-    monkeypatch.setattr("trainer.loop.train.time", clock)
+    bench.clock.meanwhile = lambda: bench.clock.advance(0 if left else 60)  # the deadline comes after all was said
     with pytest.raises(DeadlineExceeded, match="only 0 of 3 groups"):
         trainer._wait_for_batch()
     assert left == []
 
 
 class Shelf:
-    """A source with so many groups, that many more after each look, and a cap that lets all of them be taken."""
+    """A source with so many groups, that many more after each look of a second, and a cap that lets all be taken."""
 
-    def __init__(self, *counts: int) -> None:
+    def __init__(self, clock: VirtualClock, *counts: int) -> None:
+        self._clock = clock
         self.left, self.now = list(counts), 0
 
     def poll(self, *, wait: int) -> None:
+        self._clock.advance(wait)
         self.now = self.left.pop(0) if self.left else self.now
 
     def ready(self, step: int) -> int:
@@ -231,18 +233,14 @@ def test_a_batch_that_does_not_fill_is_taken_once_nothing_more_comes(
     trainer: Any = bench.trainer(
         groups_per_step=8, rollout_wait_seconds=100, rollout_quiet_seconds=2, optimizer_steps=1
     )
-    trainer._hub, trainer._source = Idle(), Shelf(*counts, *[8] * (taken == 8))
-    clock = iter(range(1000))
-    monkeypatch.setattr("trainer.loop.train.time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
+    trainer._hub, trainer._source = Idle(), Shelf(bench.clock, *counts, *[8] * (taken == 8))
     monkeypatch.setattr(trainer, "_say", lambda *_, **__: None)
     assert len(trainer._wait_for_batch()) == taken
 
 
 def test_too_few_groups_end_the_wait_at_its_deadline(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer: Any = bench.trainer(groups_per_step=8, rollout_wait_seconds=20, rollout_quiet_seconds=2, groups_least=6)
-    trainer._hub, trainer._source = Idle(), Shelf(5)
-    clock = iter(range(1000))
-    monkeypatch.setattr("trainer.loop.train.time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
+    trainer._hub, trainer._source = Idle(), Shelf(bench.clock, 5)
     monkeypatch.setattr(trainer, "_say", lambda *_, **__: None)
     with pytest.raises(DeadlineExceeded, match="only 5 of 8 groups"):
         trainer._wait_for_batch()
@@ -270,7 +268,7 @@ def training(bench: Bench, monkeypatch: pytest.MonkeyPatch, batches: list[list[G
     trainer._hub, trainer._source, trainer._lead = Idle(), bench.source(), Lead(bench.learner)
     trainer._checkpoints, trainer._outbox = Checkpoints(bench.layout.checkpoints, keep=2), bench.outbox(0)
     monkeypatch.setattr(trainer, "_open", lambda resume: trainer._save())
-    monkeypatch.setattr(trainer._source, "poll", lambda wait: None)
+    monkeypatch.setattr(trainer._source, "poll", lambda wait: bench.clock.advance(wait))
     monkeypatch.setattr(trainer._source, "take", lambda step, count, uncapped: batches.pop(0) if batches else None)
     return trainer
 

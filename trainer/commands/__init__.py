@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protocol.errors import ConfigError, PreflightError
-from protocol.shell.cli import Json, PasswordFile, emit, group, set_up_logging, strip_at
+from protocol.shell.cli import Json, PasswordFile, emit, group, strip_at
 from protocol.shell.home import PASSWORD_VARIABLE, Home
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def resume(
 def _train(
     file: str, password_file: Path | None, set_: list[str] | None, dry_run: bool, as_json: bool, *, resume: bool
 ) -> None:
+    from protocol.logs import set_up_logging
     from protocol.settings import as_environment, parse_overrides
     from trainer.config import Layout, load_run
 
@@ -83,7 +84,7 @@ def _train(
     if dry_run:
         _print_settings(loaded, as_json)
         return
-    set_up_logging()
+    set_up_logging(loaded.value.logging)
     os.environ.update(as_environment(overrides))  # for the hub, a process of its own
     layout = Layout(path, loaded.value)
     from trainer.learning.ranks import torchrun
@@ -96,6 +97,7 @@ def _train(
 
 
 def _lead(settings: RunSettings, layout: Layout, password_file: Path | None, ranks: Ranks, *, resume: bool) -> None:
+    from protocol.exporter import Exporter, Health
     from protocol.shell import runfile
     from trainer.hub.process import HubProcess
     from trainer.loop.train import Trainer
@@ -104,12 +106,18 @@ def _lead(settings: RunSettings, layout: Layout, password_file: Path | None, ran
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
-    with Home(layout.output, "trainer").lock(), HubProcess(layout, password_file) as child:
-        Trainer(settings, layout, spec, child, stop, ranks).run(resume=resume)
+    health = Health("a change of phase of the trainer", settings.metrics.progress_seconds)
+    with (
+        Home(layout.output, "trainer").lock(),
+        Exporter(settings.metrics, health) as exporter,
+        HubProcess(layout, password_file) as child,
+    ):
+        Trainer(settings, layout, spec, child, stop, ranks, exporter=exporter).run(resume=resume)
         if not stop.is_set():  # validators, nodes and stragglers still need the hub
             typer.echo("training has finished; the hub goes on until this is stopped (Ctrl-C)", err=True)
             while not stop.wait(1.0):
                 child.require_running()
+                exporter.progress()
 
 
 def _follow(settings: RunSettings, layout: Layout, ranks: Ranks) -> None:
@@ -156,10 +164,11 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a checkpoint on the run's held-out problems beside the base model, with 95 % confidence intervals."""
+    from protocol.logs import only_warnings
     from protocol.shell import runfile
     from trainer.evaluation.comparison import against, run_file_of
 
-    set_up_logging("WARNING")
+    only_warnings()
     path = strip_at(run_file) if run_file else run_file_of(checkpoint)
     settings, layout = _open(str(path))
     spec = runfile.read_spec(path)
@@ -240,10 +249,11 @@ def filter_(
     as_json: Json = False,
 ) -> None:
     """Keep the training problems that a model solves sometimes. Can be interrupted; the same command goes on."""
+    from protocol.logs import only_warnings
     from protocol.shell import runfile
     from trainer.evaluation.filter import Band, OfflineFilter
 
-    set_up_logging("WARNING")
+    only_warnings()
     path = strip_at(file)
     folder = model or runfile.model_folder(path)
     band = Band(low, high)
@@ -301,10 +311,11 @@ def tiny(
     as_json: Json = False,
 ) -> None:
     """Make a tiny Qwen3 policy on the spot for the run's tasks, warmed up on their training split. For development."""
+    from protocol.logs import only_warnings
     from protocol.shell import runfile
     from trainer.models.tiny import make_policy
 
-    set_up_logging("WARNING")
+    only_warnings()
     path = strip_at(file)
     made = make_policy(path, runfile.model_folder(path), target=target, seed=seed)
 
@@ -341,17 +352,22 @@ def hub_start(
     password_file: PasswordFile = None,
 ) -> None:
     """Serve rollouts, receipts and weights until stopped (Ctrl-C)."""
+    from protocol.exporter import Exporter, Health
+    from protocol.logs import set_up_logging
     from protocol.shell import runfile
     from trainer.hub.service import HubService
 
-    set_up_logging()
     settings, layout = _open(file)
-    service = HubService(settings, layout, runfile.read_spec(layout.file), _key(layout, password_file))
+    set_up_logging(settings.logging)
+    shown = settings.hub.metrics
+    exporter = Exporter(shown, Health("a look of the hub at the chain", shown.progress_seconds))
+    spec, key = runfile.read_spec(layout.file), _key(layout, password_file)
+    service = HubService(settings, layout, spec, key, exporter)
     signal.signal(signal.SIGTERM, lambda *_: service.stop())
     signal.signal(signal.SIGINT, lambda *_: service.stop())
     if with_parent:
         threading.Thread(target=_when_stdin_closes, args=(service.stop,), daemon=True).start()
-    with Home(layout.hub, "hub").lock():
+    with Home(layout.hub, "hub").lock(), exporter:
         service.run()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,9 @@ from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from protocol import metrics
 from protocol.constants import RECEIPT_BYTES_MAX
 from protocol.errors import (
     BadSignature,
@@ -35,16 +39,23 @@ _STATUS: list[tuple[type[MurmurationError], int]] = [
     (RpcUnavailable, 503),
 ]  # fmt: skip
 _BODY_SECONDS_MAX = 20
+_REQUESTS = metrics.counter("murmur_hub_requests_total", "Requests, by route and HTTP status.", "route", "status")
+_SECONDS = metrics.histogram(
+    "murmur_hub_request_seconds", "Duration of requests, waits that were asked for included.", "route"
+)
+_REFUSALS = metrics.counter("murmur_hub_refusals_total", "Refused requests, by the error's class.", "reason")
 
 
 def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     """`status` is the file in which the trainer says what it does."""
     app = FastAPI(title="Murmuration hub", docs_url=None, redoc_url=None, openapi_url=None)
     base = f"/v1/runs/{hub.run}"
+    app.add_middleware(Counted, base=base)
 
     @app.exception_handler(MurmurationError)
     async def refuse(_: Request, error: MurmurationError) -> Response:
         hub.refused[type(error).__name__] += 1
+        _REFUSALS.add(reason=type(error).__name__)
         if isinstance(error, Refused):
             return PlainTextResponse(str(error), error.status)
         return PlainTextResponse(str(error), next((code for kind, code in _STATUS if isinstance(error, kind)), 500))
@@ -103,6 +114,33 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
         return JSONResponse({"entries": [{"id": number, "value": {"work": work.hex()}} for number, work in entries]})
 
     return app
+
+
+class Counted:
+    """Counts requests by what they are about and how they ended, and the time until the last byte of the answer."""
+
+    def __init__(self, app: ASGIApp, base: str) -> None:
+        self._app = app
+        self._base = base
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 500
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        with ExitStack() as stack:
+            if scope["type"] == "http":
+                stack.callback(self._count, scope, time.monotonic(), lambda: status)
+            await self._app(scope, receive, noting)
+
+    def _count(self, scope: Scope, began: float, status: Callable[[], int]) -> None:
+        route = getattr(scope.get("route"), "path", "unknown").removeprefix(self._base)
+        _REQUESTS.add(route=route, status=status())
+        _SECONDS.observe(time.monotonic() - began, route=route)
 
 
 def _signed(request: Request) -> Signed:

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,10 +17,11 @@ from typing import Any
 
 from eth_utils import is_checksum_address
 
-from protocol import canonical
+from protocol import canonical, metrics
 from protocol.chain import Chain
 from protocol.chain.sync import Book
 from protocol.chain.view import Submission
+from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.environments.taskfile import path_of
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
@@ -33,6 +33,8 @@ from protocol.verdict import Receipt
 from trainer.hub.database import Database
 from trainer.hub.store import Store
 
+_UPLOADED = metrics.counter("murmur_hub_uploaded_bytes_total", "Bytes of rollout files that were taken.")
+_RECEIPTS = metrics.counter("murmur_hub_receipts_total", "Verdict receipts that were taken, by outcome.", "outcome")
 FORBIDDEN, NOT_FOUND, CONFLICT, TOO_MANY = 403, 404, 409, 429
 
 
@@ -51,13 +53,15 @@ class Allowance:
     quota: Quota
     writes: float = field(init=False)
     size: float = field(init=False)
-    last: float = field(default_factory=time.monotonic)
+    clock: Clock = SYSTEM
+    last: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.last = self.clock.monotonic()
         self.writes, self.size = float(self.quota.writes_per_minute), float(self.quota.bytes_per_hour)
 
     def spend(self, size: int) -> bool:
-        now = time.monotonic()
+        now = self.clock.monotonic()
         passed, self.last = now - self.last, now
         self.writes = min(self.quota.writes_per_minute, self.writes + passed * self.quota.writes_per_minute / 60)
         self.size = min(self.quota.bytes_per_hour, self.size + passed * self.quota.bytes_per_hour / 3600)
@@ -73,7 +77,7 @@ class Hub:
 
     def __init__(
         self, chain: Chain, run: int, spec: RunSpec, book: Book, store: Store, database: Database, key: Key,
-        quota: Quota | None = None,
+        quota: Quota | None = None, *, clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
         self.run = run
         self.spec = spec
@@ -84,6 +88,7 @@ class Hub:
         self._db = database
         self._key = key
         self._quota = quota or Quota()
+        self._clock = clock
         self._allowances: dict[str, Allowance] = {}
         self._learning = threading.Lock()
         self._learned_at = 0.0  # monotonic, when the last finished look at the chain began
@@ -96,7 +101,7 @@ class Hub:
     def learn(self) -> None:
         """Reads new events of the chain."""
         with self._learning:  # whoever finds nothing new must find what others have found in place
-            began = time.monotonic()
+            began = self._clock.monotonic()
             self._book.poll()
             self._learned_at = began
 
@@ -107,7 +112,7 @@ class Hub:
 
     async def commitment(self, work: bytes) -> Submission:
         """What was committed to as `work`. A node uploads right after its transaction was mined: so look once more."""
-        asked_at = time.monotonic()
+        asked_at = self._clock.monotonic()
         found = self._book.submission(work)
         if found is None:
             async with self._poll:  # those who wait here together share one look
@@ -150,6 +155,7 @@ class Hub:
         text = json.dumps(stored)
         self._store.put("stored", f"{work.hex()}.json", text.encode())
         self._db.add_stored(work, submitted.root, size, text)
+        _UPLOADED.add(size)
         await self.notify()
         return stored
 
@@ -164,6 +170,7 @@ class Hub:
             self._store.note_arrival(data, self.now)  # before it is listed: pay looks it up there
         if self._db.add_receipt(receipt.work, address, data):
             self._store.put("receipts", f"{hashlib.sha256(data).hexdigest()}.json", data)
+            _RECEIPTS.add(outcome=receipt.outcome.name.lower())
             await self.notify()
 
     async def add_opinion(self, data: bytes, request: Signed) -> None:
@@ -208,7 +215,7 @@ class Hub:
         """Spends nonce and quota. Only seated keys get here, so nobody else can fill these tables."""
         if not self._db.use_nonce(nonce, int(request.headers[EXPIRY]), self.now):
             raise Refused("this write was sent before", CONFLICT)
-        if not self._allowances.setdefault(address, Allowance(self._quota)).spend(size):
+        if not self._allowances.setdefault(address, Allowance(self._quota, self._clock)).spend(size):
             raise Refused("quota of this seat is used up; wait a little", TOO_MANY)
 
     # ---- reading -------------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import DeadlineExceeded, LockHeld, MurmurationError, PreflightError
 from protocol.shell.home import Home, read_json
 from trainer.config import Layout
@@ -22,7 +22,8 @@ _RESTARTS_PER_HOUR = 5
 class HubProcess:
     """`start` it within its context. The child also ends by itself when this process does (its stdin closes)."""
 
-    def __init__(self, layout: Layout, password_file: Path | None) -> None:
+    def __init__(self, layout: Layout, password_file: Path | None, *, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._layout = layout
         self._password_file = password_file
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,26 +46,26 @@ class HubProcess:
 
         One that a killed trainer left behind ends by itself, but may be publishing still.
         """
-        until = time.monotonic() + deadline
+        until = self._clock.monotonic() + deadline
         while True:
             try:
                 with Home(self._layout.hub, "hub").lock():
                     break
             except LockHeld:
-                if time.monotonic() > until:
+                if self._clock.monotonic() > until:
                     raise
-                time.sleep(0.1)
+                self._clock.sleep(0.1)
         self._start()
 
     def wait_for_url(self, deadline: float = 90.0) -> str:
         """The hub's local URL, once it serves. Raises what ended the hub, or DeadlineExceeded."""
-        until = time.monotonic() + deadline
-        while time.monotonic() < until:
+        until = self._clock.monotonic() + deadline
+        while self._clock.monotonic() < until:
             told = read_json(self._layout.hub_status)
             if told and self._process and told.get("pid") == self._process.pid and told.get("url"):
                 return str(told["url"])
             self._raise_if_ended()
-            time.sleep(0.05)
+            self._clock.sleep(0.05)
         raise DeadlineExceeded(f"the hub did not come up within {deadline:g} s", hint="see its messages above")
 
     def require_running(self) -> str | None:
@@ -73,7 +74,7 @@ class HubProcess:
             return None
         while True:
             log.error("the hub ended with %s; restarting it", self._process.returncode)
-            recent = [t for t in self._started if time.monotonic() - t < 3600]
+            recent = [t for t in self._started if self._clock.monotonic() - t < 3600]
             if len(recent) >= _RESTARTS_PER_HOUR:
                 self._raise_if_ended()
             self._start()
@@ -87,7 +88,7 @@ class HubProcess:
         if self._password_file is not None:
             command += ["--password-file", str(self._password_file)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self._started.append(time.monotonic())
+        self._started.append(self._clock.monotonic())
 
     def _raise_if_ended(self) -> None:
         if self._process is not None and (code := self._process.poll()) is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from protocol import metrics
 from protocol.chain import Sender
 from protocol.errors import IntegrityError, TransactionReverted, Unavailable
 from protocol.shardcast.manifest import Manifest
@@ -15,6 +16,8 @@ from protocol.shardcast.origin import Origin
 from trainer.hub.outbox import Outbox
 
 log = logging.getLogger("hub")
+
+_PUBLISHED = metrics.gauge("murmur_hub_published_step", "Newest step that was served and put on chain.")
 
 
 class Publisher:
@@ -45,6 +48,7 @@ class Publisher:
             elif chain.publication(self._run, step).manifest != manifest.digest:
                 raise IntegrityError(f"step {step} is on chain with other weights than these")
             self.published = step
+            _PUBLISHED.set(step)
             self._outbox.remove_before(step + 1 - self._kept)
             return True
         return False

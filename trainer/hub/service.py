@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,9 @@ from pathlib import Path
 from protocol.chain import Chain
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
+from protocol.exporter import Exporter
 from protocol.identity import Key
 from protocol.p2p import Host
 from protocol.runspec import RunSpec
@@ -47,12 +48,18 @@ _ARCHIVE_SECONDS = 1.0
 
 
 class HubService:
-    def __init__(self, settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> None:
+    def __init__(
+        self, settings: RunSettings, layout: Layout, spec: RunSpec, key: Key,
+        exporter: Exporter | None = None, *, clock: Clock = SYSTEM,
+    ) -> None:  # fmt: skip
+        """`exporter` shows the hub's metrics and is told of every look at the chain."""
         self._settings = settings
         self._layout = layout
         self._spec = spec
         self._key = key
         self._stop = threading.Event()
+        self._exporter = exporter
+        self._clock = clock
         self._failed: MurmurationError | None = None
 
     def stop(self) -> None:
@@ -94,7 +101,7 @@ class HubService:
                 local = f"http://{_reachable(h.host)}:{http.port}"
                 log.info("hub at %s, origin on port %d", local, origin_server.port)
                 turns: list[tuple[str, Callable[[], object], float]] = [
-                    ("chain", hub.learn, c.poll_seconds),
+                    ("chain", lambda: self._learn(hub), c.poll_seconds),
                     ("publish", publisher.turn, min(0.1, c.poll_seconds)),
                     ("tidy", lambda: self._tidy(chain, files), _TIDY_SECONDS),
                 ]
@@ -111,7 +118,7 @@ class HubService:
                     thread.start()
                 while not self._stop.is_set():
                     self._tell(local, publisher, origin_server, files)
-                    self._stop.wait(0.5)
+                    self._clock.wait(self._stop, 0.5)
                 for thread in followers:
                     thread.join(10)
         database.close()
@@ -130,6 +137,11 @@ class HubService:
         if chain.spec_digest(run) != self._spec.digest:
             raise IntegrityError(f"spec.json is not the spec of run {run} on chain", hint="check chain.run in run.toml")
 
+    def _learn(self, hub: Hub) -> None:
+        hub.learn()
+        if self._exporter is not None:
+            self._exporter.progress()
+
     def _tidy(self, chain: Chain, files: Store) -> None:
         """Removes rollout files whose work can neither be disputed nor trained on any more."""
         run = self._settings.chain.run
@@ -137,7 +149,7 @@ class HubService:
         if oldest < 0:
             return
         # A file's age is this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them.
-        now = min(time.time(), chain.block().time)
+        now = min(self._clock.wall(), chain.block().time)
         undisputed = now - (policy.window + policy.appeal + policy.vote)
         removed = files.remove_files_before(min(undisputed, chain.publication(run, oldest).time))
         if removed:
@@ -159,9 +171,9 @@ class HubService:
                 else:  # a hub that serves on and publishes nothing would look healthy
                     log.exception("%s failed; trying again", threading.current_thread().name)
                 again = False
-                self._stop.wait(_RETRY_SECONDS)
+                self._clock.wait(self._stop, _RETRY_SECONDS)
             if not again:
-                self._stop.wait(pause)
+                self._clock.wait(self._stop, pause)
 
     def _tell(self, url: str, publisher: Publisher, origin: Server, files: Store) -> None:
         told = {
@@ -170,6 +182,7 @@ class HubService:
             "published": publisher.published,
             "bytes_served": origin.counts.bytes_served,
             "waiting_for_bucket": files.waiting if isinstance(files, ArchivedStore) else 0,
+            "metrics_url": None if self._exporter is None else self._exporter.url,
         }
         write_json(self._layout.hub_status, told)
 

@@ -11,14 +11,15 @@ Every phase has a deadline (phases.py), and a watchdog that ends the process whe
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from protocol.chain.index import EventIndex
+from protocol.clock import SYSTEM, Clock
 from protocol.environments import TaskSet
 from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, UsageError
+from protocol.exporter import Exporter
 from protocol.hub.client import HubClient
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
@@ -50,8 +51,10 @@ class Trainer:
     """
 
     def __init__(
-        self, settings: RunSettings, layout: Layout, spec: RunSpec, hub: HubProcess, stop: Event, ranks: Ranks
-    ) -> None:
+        self, settings: RunSettings, layout: Layout, spec: RunSpec, hub: HubProcess, stop: Event, ranks: Ranks,
+        *, exporter: Exporter | None = None, clock: Clock = SYSTEM,
+    ) -> None:  # fmt: skip
+        """`exporter` shows the trainer's metrics and is told of every change of phase."""
         self._settings = settings
         self._t = settings.trainer
         self._layout = layout
@@ -59,8 +62,9 @@ class Trainer:
         self._hub = hub
         self._stop = stop
         self._ranks = ranks
-        self._phases = Phases()
-        self._report = Report(self._t, layout, self._phases)
+        self._clock = clock
+        self._phases = Phases(clock) if exporter is None else Phases(clock, exporter.progress)
+        self._report = Report(self._t, layout, self._phases, None if exporter is None else exporter.url, clock)
         deadlines = self._t.deadlines
         self._publishing: Line[Path] = Line("publishing", self._phases, deadlines.publishing)
         self._evaluating: Line[tuple[int, Evaluation | None]] = Line("evaluating", self._phases, deadlines.evaluating)
@@ -194,9 +198,9 @@ class Trainer:
 
     def _stop_evaluating(self) -> None:
         """Takes the result of an evaluation that is nearly done; one that is not is given up."""
-        until = time.monotonic() + _STOPPING_SECONDS
-        while self._evaluating.is_busy and time.monotonic() < until:
-            time.sleep(0.05)
+        until = self._clock.monotonic() + _STOPPING_SECONDS
+        while self._evaluating.is_busy and self._clock.monotonic() < until:
+            self._clock.sleep(0.05)
         self._note_evaluation(self._evaluating.take())
 
     def _save_what_can_be(self) -> None:
@@ -212,7 +216,7 @@ class Trainer:
 
     def _wait_for_batch(self) -> list[Group] | None:
         """The next batch; None when stopped. Raises DeadlineExceeded when it does not fill in time."""
-        needed, started = self._t.groups_per_step, time.monotonic()
+        needed, started = self._t.groups_per_step, self._clock.monotonic()
         until = started + self._t.rollout_wait_seconds
         before, risen = 0, started  # groups at the last look, and when they last grew more
         withheld: float | None = None  # since when a batch is full but for the cap per node
@@ -220,7 +224,7 @@ class Trainer:
             while not self._stop.is_set():
                 self._note_evaluation(self._evaluating.take())
                 self._poll()
-                now, have = time.monotonic(), self._source.ready(self._step)
+                now, have = self._clock.monotonic(), self._source.ready(self._step)
                 risen = now if have > before else risen
                 before = have
                 if self._t.fewest_groups <= have < needed and now >= risen + self._t.rollout_quiet_seconds:
@@ -250,7 +254,7 @@ class Trainer:
             if is_fatal(error):
                 raise
             log.warning("%s; trying again", error)
-            self._stop.wait(1.0)
+            self._clock.wait(self._stop, 1.0)
 
     def _advance(self, batch: list[Group], metrics: StepMetrics) -> None:
         consumed_step, self._step, self._mid_step = self._step, self._step + 1, False

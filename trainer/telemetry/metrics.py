@@ -1,8 +1,8 @@
-"""Where the numbers of a step go: metrics.jsonl, TensorBoard, a Prometheus endpoint, Weights & Biases.
+"""Where the numbers of a step go: metrics.jsonl, the trainer's own /metrics, TensorBoard, Weights & Biases.
 
 Watching never ends what it watches: a sink that fails is warned of once and left out from then on. A record is a flat or
 once-nested mapping of numbers; `reward_by_environment: {x: 0.5}` is `reward_by_environment/x` in TensorBoard and
-`murmur_trainer_reward_by_environment{of="x"}` at the endpoint. None means: not known in this step.
+`murmur_trainer_reward_by_environment{of="x"}` at /metrics. None means: not known in this step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from protocol.errors import ConfigError, PreflightError
+from protocol.errors import ConfigError
+from protocol.metrics import REGISTRY, Gauge, Registry
 from trainer.config import Layout, MetricSettings
 
 log = logging.getLogger("trainer")
@@ -30,15 +31,13 @@ class Sink(Protocol):
 
 
 class Metrics:
-    """All sinks of a run. Raises ConfigError or PreflightError for what was asked for and cannot be had."""
+    """All sinks of a run. Raises ConfigError for what was asked for and cannot be had."""
 
     def __init__(self, settings: MetricSettings, layout: Layout, *, step: int) -> None:
         """`step`: the first that will be written; what an earlier process wrote from there on is superseded."""
-        self._sinks: list[Sink] = [Lines(layout.metrics)]
+        self._sinks: list[Sink] = [Lines(layout.metrics), Gauges()]
         if settings.tensorboard:
             self._sinks += _tensorboard(layout.tensorboard, step)
-        if settings.prometheus_port:
-            self._sinks.append(Prometheus(settings.prometheus_host, settings.prometheus_port))
         if settings.wandb_project:
             self._sinks.append(WeightsAndBiases(settings.wandb_project, layout.output))
 
@@ -111,38 +110,24 @@ class TensorBoard:
         self._writer.close()
 
 
-class Prometheus:
-    name = "Prometheus"
+class Gauges:
+    """What the trainer's /metrics shows of a step, beside what every role counts (protocol/metrics.py)."""
 
-    def __init__(self, host: str, port: int) -> None:
-        from prometheus_client import CollectorRegistry, start_http_server
+    name = "/metrics"
 
-        self._registry = CollectorRegistry()
-        self._gauges: dict[str, Any] = {}
-        try:
-            self._server, self._thread = start_http_server(port, host, self._registry)
-        except OSError as error:
-            raise PreflightError(
-                f"cannot serve metrics at {host}:{port}: {error.strerror}",
-                hint="set trainer.telemetry.metrics.prometheus_port",
-            ) from error
+    def __init__(self, registry: Registry = REGISTRY) -> None:
+        self._registry = registry
+        self._gauges: dict[str, Gauge] = {}
 
     def write(self, step: int, record: Record) -> None:
         for name, part, value in numbers({"step": step, **record}):
-            self._gauge(name, nested=bool(part), part=part).set(value)
-
-    def _gauge(self, name: str, *, nested: bool, part: str) -> Any:
-        from prometheus_client import Gauge
-
-        if name not in self._gauges:
-            labels = ("of",) if nested else ()
-            self._gauges[name] = Gauge(f"murmur_trainer_{name}", name, labels, registry=self._registry)
-        return self._gauges[name].labels(part) if nested else self._gauges[name]
+            if name not in self._gauges:
+                self._gauges[name] = self._registry.gauge(f"murmur_trainer_{name}", name, *(["of"] if part else []))
+            self._gauges[name].set(value, **({"of": part} if part else {}))
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+        for gauge in self._gauges.values():
+            self._registry.remove(gauge)
 
 
 class WeightsAndBiases:

@@ -7,12 +7,16 @@ thread add up. The watchdog (watchdog.py) ends the process when a phase outlasts
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from protocol import metrics
+from protocol.clock import SYSTEM, Clock
+
+_SECONDS = metrics.counter("murmur_trainer_seconds_total", "Time spent in phases that have ended, by phase.", "phase")
 
 
 @dataclass
@@ -37,8 +41,10 @@ class Phase:
 class Phases:
     """Safe to share between threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = SYSTEM, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called at each beginning and end of a phase."""
         self._clock = clock
+        self._changed = changed
         self._stacks: dict[int, list[Phase]] = {}
         self._seconds: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -46,22 +52,25 @@ class Phases:
     @contextmanager
     def __call__(self, name: str, deadline: float) -> Iterator[Phase]:
         """The calling thread is in phase `name` for as long as the block lasts, for at most `deadline` seconds."""
-        phase = Phase(name, self._clock(), time.time(), deadline)
+        phase = Phase(name, self._clock.monotonic(), self._clock.wall(), deadline)
         thread = threading.get_ident()
         with self._lock:
             stack = self._stacks.setdefault(thread, [])
             stack.append(phase)
+        self._changed()
         try:
             yield phase
         finally:
             with self._lock:
                 stack.remove(phase)
-                spent = self._clock() - phase.started
+                spent = self._clock.monotonic() - phase.started
                 self._seconds[name] += spent - phase.inner  # type: ignore[assignment]
                 if stack:
                     stack[-1].inner += spent
                 else:
                     del self._stacks[thread]
+            _SECONDS.add(spent - phase.inner, phase=name)
+            self._changed()
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -76,11 +85,11 @@ class Phases:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The innermost phase of each thread."""
-        now = self._clock()
+        now = self._clock.monotonic()
         with self._lock:
             return [stack[-1].as_json(now) for stack in self._stacks.values()]
 
     def most_urgent(self) -> tuple[float, Phase] | None:
         """Seconds that are left to the phase whose deadline is next, negative when it is over."""
-        now = self._clock()
+        now = self._clock.monotonic()
         return min(((phase.left(now), phase) for phase in self.running()), key=lambda of: of[0], default=None)

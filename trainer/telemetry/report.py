@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from protocol.clock import SYSTEM, Clock
 from protocol.shell.home import read_json, write_json
 from trainer.config import Layout, TrainSettings
 from trainer.evaluation.evaluate import Evaluation
@@ -26,11 +27,25 @@ log = logging.getLogger("trainer")
 class Report:
     """Used from the training thread, but for `overrun`, which is the watchdog's last word."""
 
-    def __init__(self, settings: TrainSettings, layout: Layout, phases: Phases) -> None:
+    def __init__(
+        self,
+        settings: TrainSettings,
+        layout: Layout,
+        phases: Phases,
+        metrics_url: str | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`metrics_url`: where the trainer serves its metrics; part of the status."""
         self._settings = settings
         self._layout = layout
         self._phases = phases
-        self._status: dict[str, Any] = {"state": "starting", "evaluations": [], "alarms": []}
+        self._status: dict[str, Any] = {
+            "state": "starting",
+            "evaluations": [],
+            "alarms": [],
+            "metrics_url": metrics_url,
+        }
+        self._clock = clock
         self._alarms = Alarms(settings.alarms)
         self._metrics: Metrics | None = None
         self._counts = DataCounts()  # as they stood at the last step
@@ -59,7 +74,7 @@ class Report:
         self._status |= {
             "state": state, "waiting": waiting or None, "step": step, "steps": self._settings.steps,
             "phases": self._phases.as_json(), "seconds": self._phases.seconds, "trained_tokens": self.trained_tokens,
-            "bytes_broadcast": self._bytes_broadcast(), "at": time.time(),
+            "bytes_broadcast": self._bytes_broadcast(), "at": self._clock.wall(),
         }  # fmt: skip
         if source is not None:
             self._status["data"] = source.counts.as_json() | {"trained_nodes": dict(source.trained_nodes)}
@@ -69,7 +84,7 @@ class Report:
         """The record of one step: data since the last one, losses, times, alarms."""
         self.trained_tokens += metrics.tokens
         record = {
-            "time": time.time(), **asdict(metrics), **self._data(counts), **self._batch(step, batch),
+            "time": self._clock.wall(), **asdict(metrics), **self._data(counts), **self._batch(step, batch),
             **self._pace(batch, metrics), "bytes_broadcast": self._bytes_broadcast(),
         }  # fmt: skip
         alarms = self._alarms.check(record)
@@ -97,7 +112,10 @@ class Report:
             )
 
     def overrun(self, phase: Phase) -> None:
-        self._status |= {"state": f"ended: {phase.name} took longer than its {phase.deadline:g} s", "at": time.time()}
+        self._status |= {
+            "state": f"ended: {phase.name} took longer than its {phase.deadline:g} s",
+            "at": self._clock.wall(),
+        }
         write_json(self._layout.status, self._status)
 
     # ---- parts of a record ---------------------------------------------------------------------------------------------

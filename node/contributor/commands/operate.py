@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_home, settings
-from protocol.shell.cli import PasswordFile, set_up_logging
+from protocol.shell.cli import PasswordFile
 
 if TYPE_CHECKING:
     from node.engine import TorchEngine
@@ -28,19 +28,23 @@ def run_worker(home: Path, password_file: Path | None, engine: Callable[[str], T
     """Runs a worker with the default engine or another one."""
     from node.contributor.worker import Worker
     from node.signals import until_signalled
+    from protocol.exporter import Exporter, Health
+    from protocol.logs import set_up_logging
     from protocol.shell.connection import connect
 
-    set_up_logging()
     place = open_home(home)
     node = settings(place).value
+    set_up_logging(node.logging)
     key = place.open_key("node", password_file)
     peers_file = place.data / "peers.json"
     with (
         until_signalled() as ending,
         place.lock(),
+        Exporter(node.metrics, Health("a turn of the node", node.metrics.progress_seconds)) as exporter,
         connect(node.chain, node.peers, key, peers_file=peers_file) as connection,
     ):
-        worker = Worker(connection, place, node.work, engine, ending)
+        place.metrics_url = exporter.url
+        worker = Worker(connection, place, node.work, engine, ending, progress=exporter.progress)
         try:
             worker.run()
         finally:

@@ -11,7 +11,7 @@ from node.validator.commands import inspection, pay
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, validator_sender
 from protocol.chain.types import Validator
 from protocol.errors import InsufficientFunds, UsageError
-from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group
 from protocol.shell.home import Home
 from protocol.shell.money import deposit, duration, parse_tokens, tokens
 
@@ -207,19 +207,23 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     """Judge work until stopped (Ctrl-C); restarts lose nothing."""
     from node.signals import until_signalled
     from node.validator.service import ValidatorService, require_seat
+    from protocol.exporter import Exporter, Health
+    from protocol.logs import set_up_logging
     from protocol.shell.connection import connect
 
-    set_up_logging()
     place, settings = open_home(home)
+    set_up_logging(settings.logging)
     key = place.open_key("validator", password_file)
     peers_file = place.data / "peers.json"
     with (
         until_signalled() as ending,
         place.lock(),
+        Exporter(settings.metrics, Health("a turn of the validator", settings.metrics.progress_seconds)) as exporter,
         connect(settings.chain, settings.peers, key, peers_file=peers_file) as connection,
     ):
+        place.metrics_url = exporter.url
         require_seat(connection)
-        service = ValidatorService(connection, place, settings.judge, ending)
+        service = ValidatorService(connection, place, settings.judge, ending, progress=exporter.progress)
         try:
             service.run()
         finally:

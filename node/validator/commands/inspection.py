@@ -12,7 +12,7 @@ import typer
 
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home
 from protocol.errors import IntegrityError, UsageError
-from protocol.shell.cli import Json, PasswordFile, emit, set_up_logging
+from protocol.shell.cli import Json, PasswordFile, emit
 from protocol.shell.home import Home
 from protocol.shell.money import duration
 
@@ -49,8 +49,9 @@ def verify(
     """
     from node.judging.evidence import Evidence
     from node.judging.replay import replay as judge_again
+    from protocol.logs import only_warnings
 
-    set_up_logging("WARNING")
+    only_warnings()
     root = hashlib.sha256(file.read_bytes()).digest()
     found = Evidence(evidence) if evidence is not None else _evidence(home).of_file(root)
     if found is None:
@@ -104,8 +105,9 @@ def replay(
     from node.judging.evidence import Evidence
     from node.judging.replay import compare
     from node.judging.replay import replay as judge_again
+    from protocol.logs import only_warnings
 
-    set_up_logging("WARNING")
+    only_warnings()
     found = Evidence(Path(work)) if Path(work).is_dir() else _evidence(home).find(work)
     receipt = found.receipt
     again = judge_again(found, weights or _own_weights(home, found))
@@ -217,9 +219,10 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     from node.validator.audit import UNSEEN_MOST, read_receipts
     from node.validator.audit import audit as audit_all
     from protocol.identity import Key
+    from protocol.logs import only_warnings
     from protocol.shell.connection import connect
 
-    set_up_logging("WARNING")
+    only_warnings()
     _, settings = open_home(home)
     peers = settings.peers.model_copy(
         update={"listen": "/ip4/0.0.0.0/tcp/0"}
@@ -292,10 +295,11 @@ def calibrate(
     from node.judging.calibration import report as reporting
     from protocol.calibration import Calibration
     from protocol.environments import TaskSet
+    from protocol.logs import only_warnings
     from protocol.shell import runfile
     from protocol.shell.cli import strip_at
 
-    set_up_logging("WARNING")
+    only_warnings()
     run = strip_at(file)
     spec = runfile.sampling(run)
     if max_new_tokens is not None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from protocol.shell.cli import PasswordFile, group, set_up_logging
+from protocol.shell.cli import PasswordFile, group
 from protocol.shell.home import Home, default_home
 
 app = group("Help others to find each other: the well-known entry to a run's network.")
@@ -40,15 +40,18 @@ def init(
 @app.command()
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Serve until stopped (Ctrl-C); prints the addresses that others put into their settings."""
+    from protocol.exporter import Exporter, Health
+    from protocol.logs import set_up_logging
     from protocol.p2p import Host, run_bootnode
     from protocol.settings import load
     from protocol.shell.peers import BootnodeSettings
 
-    set_up_logging()
     place = Home(home, "bootnode")
     settings = load(BootnodeSettings, place.require_config()).value
+    set_up_logging(settings.logging)
     key = place.open_key("bootnode", password_file)
     stop = threading.Event()
+    health = Health("an answer of the p2p host", settings.metrics.progress_seconds)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
 
@@ -57,5 +60,8 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
         for address in host.addresses:
             typer.echo(address)
 
-    with place.lock():
-        run_bootnode(key, settings.listen, bootnodes=settings.bootnodes, ready=ready, stop=stop)
+    with place.lock(), Exporter(settings.metrics, health) as exporter:
+        place.metrics_url = exporter.url
+        run_bootnode(
+            key, settings.listen, bootnodes=settings.bootnodes, ready=ready, stop=stop, progress=exporter.progress
+        )

@@ -10,7 +10,7 @@ import typer
 
 from protocol.chain import networks
 from protocol.errors import UsageError, WrongChain
-from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group, set_up_logging
+from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group
 from protocol.shell.home import PASSWORD_VARIABLE
 from protocol.shell.money import duration, tokens
 
@@ -59,8 +59,9 @@ def deploy_contracts(
     """
     from protocol.chain.deploy import GAS, deploy_to, refuse_overwriting
     from protocol.identity import load_keystore, read_password
+    from protocol.logs import only_warnings
 
-    set_up_logging("WARNING")
+    only_warnings()
     refuse_overwriting(out)
     chain = networks.connect(*networks.endpoints(network, rpc or []))
     password = read_password(file=password_file, variable=PASSWORD_VARIABLE, what=str(keystore))
