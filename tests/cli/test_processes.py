@@ -17,6 +17,7 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 from swarm.anvil import Anvil
+from swarm.pace import Patience
 from swarm.processes import Process
 from swarm.tiny_run import TinyRun
 from swarm.world import World
@@ -101,11 +102,11 @@ def in_state(home: Home, state: str) -> int:
 
 def stopped(process: Process, number: int = signal.SIGTERM) -> int:
     """The exit code of a process that was asked to stop; it must obey promptly."""
-    started = time.monotonic()
+    patience = Patience(STOP_SECONDS)
     os.kill(process.pid, number)
     code = process.wait(30)
     assert code is not None, process.tail()
-    assert time.monotonic() - started < STOP_SECONDS
+    assert not patience.ended()
     return code
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from swarm.pace import Patience
 
 from protocol.errors import Unavailable, UsageError
 from protocol.identity import Key
@@ -41,10 +40,10 @@ def test_without_the_bootnodes_address_nothing_is_found_and_the_error_says_so(ne
     network.provider(bootnode)
     seeker = network.host()
 
-    began = time.monotonic()
+    patience = Patience(3)
     with pytest.raises(Unavailable, match="no bootnode was given"):
         find(seeker, within=0.5)
-    assert time.monotonic() - began < 3
+    assert not patience.ended()
 
 
 def test_with_an_unreachable_bootnode_find_ends_in_time_and_names_it_and_the_reason(network: Network) -> None:
@@ -53,10 +52,10 @@ def test_with_an_unreachable_bootnode_find_ends_in_time_and_names_it_and_the_rea
     gone.close()
     seeker = network.host(address)
 
-    began = time.monotonic()
+    patience = Patience(4)
     with pytest.raises(Unavailable, match=r"no bootnode is reachable \(127\.0\.0\.1:\d+: .*connection refused"):
         find(seeker, within=1.0)
-    assert time.monotonic() - began < 4
+    assert not patience.ended()
 
 
 def test_a_bootnode_address_with_another_peer_id_is_never_trusted(network: Network) -> None:
@@ -207,9 +206,9 @@ def test_a_find_after_joining_answers_within_two_seconds(network: Network) -> No
     seeker = network.host(bootnode)
     seeker.join(20)
 
-    began = time.monotonic()
+    patience = Patience(2)
     find(seeker, at_least=5)
-    assert time.monotonic() - began < 2
+    assert not patience.ended()
 
 
 def test_an_announcement_must_be_of_its_service(network: Network) -> None:
@@ -220,10 +219,10 @@ def test_an_announcement_must_be_of_its_service(network: Network) -> None:
 
 def test_announcing_with_a_deadline_fails_in_time_while_nobody_takes_the_record(network: Network) -> None:
     alone = network.host(timing=QUICK)
-    began = time.monotonic()
+    patience = Patience(3)
     with pytest.raises(Unavailable, match="announcing relay of run 1"):
         Directory(alone).announce(RELAY, endpoint(8100), deadline=0.3)
-    assert time.monotonic() - began < 3
+    assert not patience.ended()
 
     joined = network.host(alone)  # and the record is placed as soon as somebody comes
     assert set(find(joined)) == {alone.peer_id}

@@ -7,16 +7,16 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
+from swarm.pace import Patience
 
 from protocol.errors import ConfigError, DeadlineExceeded, PreflightError, Unavailable, UsageError
 from protocol.identity import Key
 from protocol.p2p import Host, run_bootnode
 from protocol.p2p.discovery import Discovery
 from protocol.p2p.node import Connection
-from tests.p2p.network import QUICK, Network, eventually, find, listening_on, port_of, quick
+from tests.p2p.network import QUICK, Network, eventually, find, listening_on, port_of, quick, with_our_modules
 
 
 def p2p_threads() -> int:
@@ -78,10 +78,10 @@ def test_close_ends_the_thread_and_frees_the_port_at_once(network: Network) -> N
         host.join(20)
     place = listening_on(bootnode)
 
-    began = time.monotonic()
+    patience = Patience(3)
     network.close()
 
-    assert time.monotonic() - began < 3
+    assert not patience.ended()
     assert p2p_threads() == 0
     network.host(listen=place)
 
@@ -177,10 +177,10 @@ def test_a_call_keeps_its_deadline_even_when_the_thread_is_blocked(network: Netw
     async def block(discovery: Discovery) -> None:
         release.wait(20)
 
-    began = time.monotonic()
+    patience = Patience(3)
     with pytest.raises(DeadlineExceeded, match=r"blocking took longer than 0\.2 s"):
         host.run_inside(block, deadline=0.2, what="blocking")
-    assert time.monotonic() - began < 3
+    assert not patience.ended()
     release.set()
 
 
@@ -269,7 +269,8 @@ eventually(lambda: bootnode.status().connections == 2)
 bootnode.close()
 network.close()
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, timeout=60, text=True)
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, env=with_our_modules(), capture_output=True, timeout=60, text=True)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "the bootnode" not in line and "no bootnode" not in line]
     assert (done.stdout, lines) == ("", [])

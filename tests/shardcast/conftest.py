@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm.pace import Patience
 
 from protocol.identity import Key
 from protocol.shardcast import schedule
@@ -107,9 +107,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """What another thread brings about in a moment."""
-    end = time.monotonic() + DEADLINE
+    patience = Patience(DEADLINE)
     while not condition():
-        assert time.monotonic() < end, "it never came to pass"
+        assert not patience.ended(), "it never came to pass"
         threading.Event().wait(0.002)
 
 

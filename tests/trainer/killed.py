@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from swarm.pace import Patience
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
 from protocol.errors import MurmurationError
@@ -155,8 +156,8 @@ def _die(*_: Any, **__: Any) -> Any:
 
 def _wait_for(folder: Path, seconds: float) -> None:
     """For a checkpoint that must not come before the version that is being written."""
-    until = time.monotonic() + seconds
-    while not folder.exists() and time.monotonic() < until:
+    patience = Patience(seconds)
+    while not folder.exists() and not patience.ended():
         time.sleep(0.01)
 
 
