@@ -1,4 +1,4 @@
-"""The researcher's own settings: [trainer], [hub] and [pay] of run.toml, beside [chain] and [peers] that every role has.
+"""The researcher's own settings: [trainer], [hub], [pay] and [engine] of run.toml, beside [chain] and [peers] that every role has.
 
 Nothing here is hashed or agreed upon: contributors and validators never see it. Defaults are INTELLECT-2's recipe
 (arXiv 2505.07291, section 3 and the numbers in its appendix) where it names one.
@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from node.engine.settings import EngineSettings
 from protocol.chain.settings import ChainSettings
 from protocol.errors import UsageError
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
-from protocol.settings import Loaded, Settings, load
+from protocol.settings import Loaded, Settings, load, read_toml
 from protocol.shell.money import parse_tokens
 from protocol.shell.peers import PeerSettings
 from trainer.location import Location
@@ -154,8 +155,6 @@ class TrainSettings(Settings):
     compile_layers: bool = False
     """Compile each layer with torch.compile: the first step takes minutes, the later ones less on a GPU."""
     seed: int = 0
-    threads: int = Field(default=1, ge=1)
-    """Torch threads on the CPU."""
     evaluate_every: int = Field(default=10, ge=1)
     """Steps between evaluations on the held-out problems."""
     checkpoint_every: int = Field(default=10, ge=1)
@@ -247,12 +246,20 @@ class PaySettings(Settings):
         return parse_tokens(self.per_work, least=0)
 
 
+class EvaluationEngine(EngineSettings):
+    """[engine] of run.toml: what evaluates and filters. `threads` are those of the training as well."""
+
+    memory: str = "25%"
+    """What model and batches may take of the device's memory, beside the training: a share ("25%") or an amount ("24GiB")."""
+
+
 class RunSettings(Settings):
     chain: ChainSettings
     peers: PeerSettings = PeerSettings()
     trainer: TrainSettings
     hub: HubSettings = HubSettings()
     pay: PaySettings = PaySettings()
+    engine: EvaluationEngine = EvaluationEngine()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()
 
@@ -260,6 +267,16 @@ class RunSettings(Settings):
 def load_run(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[RunSettings]:
     """Reads run.toml; [spec] and [policy] belong to protocol/shell/runfile.py. `overrides` by dotted path win."""
     return load(RunSettings, file, overrides, tables=("spec", "policy"))
+
+
+class _EngineOnly(Settings):
+    engine: EvaluationEngine = EvaluationEngine()
+
+
+def load_engine(file: Path) -> EngineSettings:
+    """[engine] of a run.toml, whose other tables need not be complete yet."""
+    others = tuple(set(read_toml(file)) - {"engine"})
+    return load(_EngineOnly, file, tables=others).value.engine
 
 
 class Layout:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from node.engine import Prompt, TorchEngine
+from node.engine import Generator, Prompt
 from node.judging.candidate import Commitment, RunContext
 from protocol import rollout, seeds
 from protocol.environments.assignment import Group, assign, length_penalty
@@ -44,7 +44,7 @@ class Made:
         return Commitment(self.ref, self.units, self.place.beacon, self.place.hardware, block_hash=bytes(32))
 
 
-def make(context: RunContext, engine: TorchEngine, tokenizer: Tokenizer, place: Place, folder: Path) -> Made:
+def make(context: RunContext, engine: Generator, tokenizer: Tokenizer, place: Place, folder: Path) -> Made:
     """Generates the whole submission and writes it into `folder` under its SHA-256.
 
     Raises Unavailable where the weights make no numbers, or where an answer cannot be scored.
@@ -74,7 +74,7 @@ def _header(context: RunContext, place: Place) -> Header:
 
 
 def _samples(
-    context: RunContext, engine: TorchEngine, tokenizer: Tokenizer, groups: list[Group], step: int
+    context: RunContext, engine: Generator, tokenizer: Tokenizer, groups: list[Group], step: int
 ) -> list[Sample]:
     spec = context.spec
     prompts = [Prompt(tokenizer.prompt(spec, group.problem.prompt, group.budget), group.keys) for group in groups]

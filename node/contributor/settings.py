@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from node.engine.settings import EngineSettings
 from protocol.chain.settings import ChainSettings
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
@@ -14,8 +15,6 @@ from protocol.shell.peers import PeerSettings
 class WorkSettings(Settings):
     self_check_share: float = Field(default=0.1, ge=0, le=1)
     """Share of samples whose proofs and sampling the node re-checks by its own prefill before it commits."""
-    threads: int = Field(default=1, ge=1)
-    """Torch threads on the CPU."""
     retry_seconds: float = Field(default=5.0, gt=0)
     """Pause after a peer or endpoint failed."""
 
@@ -24,5 +23,6 @@ class NodeSettings(Settings):
     chain: ChainSettings
     peers: PeerSettings = PeerSettings()
     work: WorkSettings = WorkSettings()
+    engine: EngineSettings = EngineSettings()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()

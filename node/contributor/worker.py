@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from node.contributor import generation, submission_log
@@ -17,7 +18,7 @@ from node.contributor.defence import Defence
 from node.contributor.generation import Made, Place
 from node.contributor.settings import WorkSettings
 from node.contributor.submission_log import Submission, SubmissionLog
-from node.engine import TorchEngine
+from node.engine import Engine, EngineSettings, make_engine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from node.judging.judge import judge
 from node.judging.rules import CHEAP, RULES, available
@@ -84,13 +85,13 @@ class Worker:
         connection: Connection,
         home: Home,
         settings: WorkSettings,
-        engine: Callable[[str], TorchEngine] | None = None,
+        engine: Callable[[str], Engine] | None = None,
         stop: Ending | None = None,
         *,
         progress: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`engine` makes the engine for a compute dtype, by default TorchEngine; `stop` ends the loop when it is set;
+        """`engine` makes the engine for a compute dtype, by default that of unset settings; `stop` ends the loop when it is set;
         `progress` is called at every turn of it."""
         self._c = connection
         self._home = home
@@ -111,8 +112,7 @@ class Worker:
         tasks.require_same_problems()
         self._context = RunContext(spec, connection.chain.domain, connection.run, tasks, sandbox)
         self._context.sandbox.warm_up()
-        make_engine = engine or (lambda dtype: TorchEngine(dtype, threads=settings.threads))
-        self._engine = make_engine(spec.model.compute_dtype)
+        self._engine = (engine or partial(make_engine, EngineSettings()))(spec.model.compute_dtype)
         self._tokenizer: Tokenizer | None = None
         self._loaded: bytes | None = None
         self._phase, self._since = "starting", clock.monotonic()  # what it does, and since when

@@ -1,12 +1,17 @@
 """The engine: generates completions with seeded sampling and proofs, and prefills other people's to check them.
 
-    torch_engine.py   the engine on transformers and torch     noise.py    Gumbel noise in torch
-    sampler.py        drawing and scoring, of what can win     proofs.py   TOPLOC proofs as rows appear
-    vllm_sampling.py  the same draw inside vLLM                weights.py  loading a published version safely
+    interface.py      what an engine is              factory.py   engines by name          settings.py  [engine] of every role
+    torch_engine.py   the one on transformers        memory.py    how many rows at once    proofs.py    TOPLOC proofs as rows appear
+    sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch
+    vllm_sampling.py  the same draw inside vLLM      weights.py   loading a published version safely
     degrade.py        cheaper weights, to measure what rules catch
-The trainer evaluates with the same engine as the nodes generate with.
+
+The trainer evaluates with the same engine as the nodes generate with. What is named here imports no torch; the factory imports
+the engine that is asked for.
 """
 
-from node.engine.torch_engine import Completion, Prompt, TorchEngine
+from node.engine.factory import make_engine
+from node.engine.interface import Adjustable, Completion, Engine, Generator, Prompt, Verifier
+from node.engine.settings import EngineSettings
 
-__all__ = ["Completion", "Prompt", "TorchEngine"]
+__all__ = ["Adjustable", "Completion", "Engine", "EngineSettings", "Generator", "Prompt", "Verifier", "make_engine"]

@@ -1,7 +1,7 @@
 """Cheaper weights, made of a loaded model in place: what a cheat may compute with instead of the published ones.
 
 For calibration (which limits tell them from honest work?), tests and benchmarks; no worker uses it. Loading the version again
-(`TorchEngine.load`) undoes it. Quantisation is of weights only, symmetric with one scale per output channel, of the linear
+(`Engine.load`) undoes it. Quantisation is of weights only, symmetric with one scale per output channel, of the linear
 layers but the output layer, as quantised checkpoints usually are: embeddings, norms, activations and the cache stay as they
 were, so that these are the mildest of their kind. Values are rounded and kept in the model's own type.
 """

@@ -1,15 +1,17 @@
 """The engine on transformers and torch: batched decoding with a KV cache, seeded sampling, proofs as rows appear.
 
-Covers: any causal language model transformers knows, one device. One prefill serves all samples of a prompt; finished rows
-leave the batch; proofs.py folds proofs chunk by chunk. Does not cover: continuous refill, many GPUs.
+Covers: the models of protocol/architectures.py, one device. One prefill serves all samples of a prompt; finished rows leave the
+batch; proofs.py folds proofs chunk by chunk; memory.py says how many rows are computed at once. Does not cover: continuous
+refill, many GPUs.
 
 Shapes: B rows of a batch, T tokens, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +20,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import noise, sampler
+from node.engine import memory, noise, sampler
+from node.engine.interface import Completion, Prompt
+from node.engine.memory import Budget, Footprint
 from node.engine.proofs import ProofFolder
-from node.engine.weights import build_model, load_weights
-from protocol.errors import IntegrityError
+from node.engine.settings import EngineSettings
+from node.engine.weights import build_model, load_weights, stored_tensors
+from protocol import architectures
+from protocol.constants import TOPLOC_CHUNK
+from protocol.errors import ConfigError, IntegrityError, PreflightError
 from protocol.sampling import TokenScores
 
-TokenIds = Sequence[int] | NDArray[np.int32]
+TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 
-_PREFILL_TOKENS = 1 << 14  # tokens of one prefill batch, padding included
+_PREFILL_TOKENS = 1 << 14  # tokens of one prefill batch at most, padding included: more is no faster
 _SCORED_TOKENS = 128  # tokens whose logits are held at once: as many rows as make a product with `lm_head` efficient
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """One problem's prompt; `keys` holds the unsigned 64-bit sampling key of each of its samples."""
-
-    tokens: list[int]
-    keys: tuple[int, ...]
-
-
-@dataclass
-class Completion:
-    """One sample as it grows: token ids, their logprobs at temperature 1, and its TOPLOC proofs."""
-
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    proofs: list[bytes] = field(default_factory=list)
-
-
 class TorchEngine:
-    def __init__(self, compute_dtype: str, *, threads: int | None = 1) -> None:
-        """`compute_dtype` as the run spec names it; `threads` for torch on the CPU, None leaves its default."""
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self._dtype = getattr(torch, compute_dtype)
+    def __init__(self, compute_dtype: str, settings: EngineSettings | None = None) -> None:
+        """`compute_dtype` as the run spec names it. Raises PreflightError where the device is not there."""
+        settings = settings or EngineSettings()
+        torch.set_num_threads(settings.threads)
+        self._dtype: torch.dtype = getattr(torch, compute_dtype)
+        self._device = _device(settings.device)
+        self._most = memory.parse(settings.memory, _device_bytes(self._device))
         self._model: Any = None
+        self._budget: Budget | None = None
 
     def load(self, folder: Path) -> None:
-        """Loads a version; the first call builds the model from its config.json. Raises IntegrityError, and then the
-        engine holds what it held before."""
+        """Loads a version; the first call builds the model from its config.json. Raises ConfigError for a model that is not computed
+        rightly, IntegrityError for weights that are not the model's, and then the engine holds what it held before."""
         model = build_model(folder, self._dtype) if self._model is None else self._model
         load_weights(model, folder)
-        self._model = model
+        self._model = model.to(self._device)
 
     @property
     def hidden_size(self) -> int:
@@ -69,6 +62,15 @@ class TorchEngine:
     @property
     def vocabulary(self) -> int:
         return int(self._model.config.vocab_size)
+
+    def adjust(self, *, attention: str, threads: int) -> None:
+        """Computes with another attention implementation of transformers, and so many threads."""
+        torch.set_num_threads(threads)
+        self._model.set_attn_implementation(attention)
+
+    def degrade(self, change: Callable[[Any], None]) -> None:
+        """Changes the loaded model in place (degrade.py); the next `load` undoes it."""
+        change(self._model)
 
     # ---- generation ----------------------------------------------------------------------------------------------------
 
@@ -84,17 +86,23 @@ class TorchEngine:
         top_p: float = 1.0,
         prove: bool = True,
     ) -> list[list[Completion]]:
-        """Completions per prompt and key, in order. All prompts must have equally many keys.
+        """Completions per prompt and key, in order (node/engine/interface.py). What is sampled from, protocol/sampling.py defines."""
+        self._require_positions(prompts, max_new_tokens)
+        made: list[Completion] = []
+        for batch in self._fits.decode_batches(prompts, max_new_tokens):
+            made += self._decode(batch, temperature, max_new_tokens, end_tokens, top_k, top_p, prove=prove)
+        flat = iter(made)
+        return [list(islice(flat, len(prompt.keys))) for prompt in prompts]
 
-        What is sampled from, protocol/sampling.py defines.
-        """
-        samples = len(prompts[0].keys)
-        if any(len(prompt.keys) != samples for prompt in prompts):
-            raise ValueError("all prompts of a batch need equally many keys")
-        state = self._prefill_prompts(prompts, samples)
-        done = [Completion() for _ in range(len(prompts) * samples)]
-        proofs = ProofFolder([c.proofs for c in done], state.hidden.shape[1], state.hidden.device) if prove else None
-        keys = torch.tensor([noise.as_signed(key) for prompt in prompts for key in prompt.keys])
+    def _decode(
+        self, prompts: Sequence[Prompt], temperature: float, max_new_tokens: int, end_tokens: frozenset[int],
+        top_k: int, top_p: float, *, prove: bool,
+    ) -> list[Completion]:  # fmt: skip
+        """The completions of one batch, prompt after prompt."""
+        state = self._prefill_prompts(prompts)
+        done = [Completion() for prompt in prompts for _ in prompt.keys]
+        proofs = ProofFolder([c.proofs for c in done], state.hidden.shape[1], self._device) if prove else None
+        keys = torch.tensor([noise.as_signed(key) for prompt in prompts for key in prompt.keys], device=self._device)
         rows = torch.arange(len(done))  # which completion each living row belongs to
         for position in range(max_new_tokens):
             tokens, logprobs = self._sample(state.hidden, keys, position, temperature, top_k, top_p)
@@ -110,14 +118,15 @@ class TorchEngine:
                 break
             if not living.all():
                 kept = living.nonzero().squeeze(1)
+                rows, kept = rows[kept], kept.to(self._device)
                 state.select(kept)
-                keys, rows, tokens = keys[kept], rows[kept], tokens[kept]
+                keys, tokens = keys[kept], tokens[kept]
             self._step(state, tokens)
         if proofs:
             proofs.finish()
-        return [done[i : i + samples] for i in range(0, len(done), samples)]
+        return done
 
-    def _prefill_prompts(self, prompts: Sequence[Prompt], samples: int) -> _Decoding:
+    def _prefill_prompts(self, prompts: Sequence[Prompt]) -> _Decoding:
         """One row per prompt through the model, left-padded, then repeated for its samples."""
         from transformers import DynamicCache
 
@@ -127,12 +136,14 @@ class TorchEngine:
         for row, prompt in enumerate(prompts):
             ids[row, width - len(prompt.tokens) :] = torch.tensor(prompt.tokens)
             mask[row, width - len(prompt.tokens) :] = 1
+        ids, mask = ids.to(self._device), mask.to(self._device)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         cache = DynamicCache(config=self._model.config)
         out = self._model.base_model(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         )
-        cache.batch_repeat_interleave(samples)
+        samples = torch.tensor([len(prompt.keys) for prompt in prompts], device=self._device)
+        cache.batch_repeat_interleave(samples)  # one number for each prompt
         return _Decoding(
             cache=cache,
             mask=mask.repeat_interleave(samples, 0),
@@ -169,16 +180,17 @@ class TorchEngine:
     @torch.inference_mode()
     def prefill_in_batches(self, sequences: Sequence[tuple[TokenIds, TokenIds]]) -> Iterator[dict[int, Tensor]]:
         """As `prefill`, a batch at a time and by index, of which nothing is kept here: memory does not grow with the work."""
-        order = sorted(range(len(sequences)), key=lambda i: len(sequences[i][0]) + len(sequences[i][1]))
-        for batch in _batches(order, [len(p) + len(c) for p, c in sequences]):
-            width = max(len(sequences[i][0]) + len(sequences[i][1]) for i in batch)
+        lengths = [len(prompt) + len(completion) for prompt, completion in sequences]
+        for batch in self._fits.prefill_batches(lengths, _PREFILL_TOKENS):
+            width = max(lengths[i] for i in batch)
             ids = torch.zeros(len(batch), width, dtype=torch.long)
             mask = torch.zeros(len(batch), width, dtype=torch.long)
             for row, i in enumerate(batch):
-                tokens = np.concatenate(sequences[i])
-                ids[row, : len(tokens)] = torch.as_tensor(tokens, dtype=torch.long)
-                mask[row, : len(tokens)] = 1
-            hidden = self._model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+                ids[row, : lengths[i]] = torch.as_tensor(np.concatenate(sequences[i]), dtype=torch.long)
+                mask[row, : lengths[i]] = 1
+            hidden = self._model.base_model(
+                input_ids=ids.to(self._device), attention_mask=mask.to(self._device), use_cache=False
+            ).last_hidden_state
             starts = [len(sequences[i][0]) - 1 for i in batch]
             ends = [start + len(sequences[i][1]) for start, i in zip(starts, batch, strict=True)]
             yield {i: hidden[row, starts[row] : ends[row]] for row, i in enumerate(batch)}
@@ -210,6 +222,25 @@ class TorchEngine:
         """Logits [T, V] of hidden states."""
         return self._model.lm_head(hidden_TH).float().cpu().numpy()
 
+    # ---- limits --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _fits(self) -> Budget:
+        """What may be computed at once; measured of the model when it is first asked for."""
+        if self._budget is None:
+            self._budget = Budget(self._most, _footprint(self._model, self._device))
+        return self._budget
+
+    def _require_positions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> None:
+        config = self._model.config
+        told = {"model_type": config.model_type, "max_position_embeddings": config.max_position_embeddings}
+        most = architectures.most_tokens(told)
+        longest = max(len(prompt.tokens) for prompt in prompts) + max_new_tokens
+        if most is not None and longest > most:
+            raise ConfigError(
+                f"a prompt and its completion may take {longest} tokens, and the model has {most} positions"
+            )
+
 
 @dataclass
 class _Decoding:
@@ -226,12 +257,42 @@ class _Decoding:
         self.mask, self.position, self.hidden = self.mask[rows], self.position[rows], self.hidden[rows]
 
 
-def _batches(order: list[int], lengths: list[int]) -> list[list[int]]:
-    """Runs of `order` (ascending lengths) whose padded size stays within the prefill budget."""
-    batches: list[list[int]] = []
-    for i in order:
-        if batches and (len(batches[-1]) + 1) * lengths[i] <= _PREFILL_TOKENS:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
-    return batches
+def _device(name: str) -> torch.device:
+    """The device that a setting names. Raises PreflightError where it is not there."""
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    found = torch.device(name)
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        seen = torch.cuda.device_count()
+        raise PreflightError(f"engine.device is {name}, and torch sees {seen} NVIDIA GPUs", hint='set it to "auto"')
+    return found
+
+
+def _device_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return memory.machine_bytes()
+
+
+@torch.inference_mode()
+def _footprint(model: Any, device: torch.device) -> Footprint:
+    """The cache of a token is looked up in a cache of one; activations are estimated from the widths of a layer."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    ids = torch.zeros(1, 1, dtype=torch.long, device=device)
+    model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
+    held = [layer for layer in cache.layers if layer.keys is not None]  # none of a layer that the model does not run
+    layers = [layer.keys.nbytes + layer.values.nbytes for layer in held]
+    config = model.config
+    hidden, vocabulary, size = int(config.hidden_size), int(config.vocab_size), model.dtype.itemsize
+    groups = int(config.num_attention_heads) // held[0].keys.shape[1]
+    copies = 1 + (groups if groups > 1 else 0)  # of a layer that grows, and of its keys and values for every query head
+    wide = max(int(getattr(config, "intermediate_size", None) or 0), 4 * hidden)
+    return Footprint(
+        weights=sum(tensor.nbytes for tensor in stored_tensors(model).values()),
+        cache_token=sum(layers) + copies * max(layers),
+        row=vocabulary * (2 * size + 8) + TOPLOC_CHUNK * hidden * 2,
+        prefill_token=size * (8 * hidden + 3 * wide) + 8 * hidden,
+        pair=1 + size,
+    )

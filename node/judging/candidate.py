@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from node.engine import TorchEngine
+from node.engine import Verifier
 from protocol import prefill_sampling, seeds
 from protocol.environments import TaskSet
 from protocol.environments.assignment import Group, assign
@@ -85,7 +85,7 @@ class Candidate:
     commitment: Commitment
     path: Path
     """The rollout file, as it was downloaded."""
-    engine: TorchEngine
+    engine: Verifier
     """Holds the weights of the commitment's step."""
     tokenizer: Tokenizer
     plan: PrefillPlan

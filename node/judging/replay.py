@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from node.engine import TorchEngine
+from node.engine import EngineSettings, make_engine
 from node.judging.candidate import Candidate, PrefillPlan, RunContext
 from node.judging.evidence import Evidence
 from node.judging.judge import details, judge
@@ -24,7 +24,9 @@ from protocol.tokenizer import Tokenizer
 from protocol.verdict import Details
 
 
-def replay(evidence: Evidence, weights: Path | None, *, in_full: bool = False, threads: int = 1) -> Details:
+def replay(
+    evidence: Evidence, weights: Path | None, *, in_full: bool = False, settings: EngineSettings | None = None
+) -> Details:
     """The judgement of the evidence, of the samples that were drawn or of all of them.
 
     Raises PreflightError where weights are needed and not given, HashMismatch for others than the work was judged with, and
@@ -43,7 +45,7 @@ def replay(evidence: Evidence, weights: Path | None, *, in_full: bool = False, t
             return details(context, evidence.commitment, missing, time, secret=drawn_with)
         if weights is None:
             raise PreflightError("the weights of this work are not here any more", hint="give them with --weights")
-        engine, rules = TorchEngine(spec.model.compute_dtype, threads=threads), tuple(RULES)
+        engine, rules = make_engine(settings or EngineSettings(), spec.model.compute_dtype), tuple(RULES)
         if evidence.judged_without_weights:
             rules = CHEAP  # any version will do, for its tokenizer
             require_model_files(weights, spec.model)

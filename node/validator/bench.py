@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
-from node.engine import TorchEngine
+from node.engine import EngineSettings, make_engine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from node.judging.judge import details, judge
 from node.judging.rules import CHEAP
@@ -33,7 +33,7 @@ _UNHELD_SECONDS = 60.0  # until a version that could not be had is asked for aga
 
 
 class Bench:
-    def __init__(self, connection: Connection, folder: Path, journal: JudgementLog, *, threads: int) -> None:
+    def __init__(self, connection: Connection, folder: Path, journal: JudgementLog, engine: EngineSettings) -> None:
         spec = connection.spec
         self._versions = Versions(connection, folder / "weights")
         sandbox = Sandbox(spec)
@@ -45,7 +45,7 @@ class Bench:
         self._connection = connection
         self._files = folder / "rollouts"
         self._files.mkdir(parents=True, exist_ok=True)
-        self._engine = TorchEngine(spec.model.compute_dtype, threads=threads)
+        self._engine = make_engine(engine, spec.model.compute_dtype)
         self._loaded: bytes | None = None
         self._tokenizer: Tokenizer | None = None
         self._passed: OrderedDict[SubmissionRef, None] = OrderedDict()  # the newest few

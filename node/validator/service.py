@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from node.engine import EngineSettings
 from node.judging.evidence import EvidenceStore
 from node.judging.judge import details
 from node.judging.rules import available
@@ -62,6 +63,7 @@ class ValidatorService:
         home: Home,
         settings: JudgeSettings,
         stop: threading.Event | None = None,
+        engine: EngineSettings | None = None,
         *,
         progress: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
@@ -76,7 +78,7 @@ class ValidatorService:
         self._progress = progress
         spec, policy = connection.spec, connection.policy
         self._judgements = JudgementLog(home.data / "judgements.sqlite")
-        self._bench = Bench(connection, home.data, self._judgements, threads=settings.threads)
+        self._bench = Bench(connection, home.data, self._judgements, engine or EngineSettings())
         self._evidence = EvidenceStore(home.data / "evidence", settings.evidence_most, settings.evidence_days)
         self._transactions = TransactionLog(home.data / "transactions.sqlite")
         sender = connection.sender(self._transactions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from node.engine.settings import EngineSettings
 from protocol.chain.settings import ChainSettings
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
@@ -24,13 +25,12 @@ class JudgeSettings(Settings):
     """Rejected works whose evidence is kept after their cases are closed; that of open cases is kept in any case."""
     evidence_days: float = Field(default=90.0, ge=0)
     """How long evidence is kept at most after the judgement, once the case is closed."""
-    threads: int = Field(default=1, ge=1)
-    """Torch threads on the CPU."""
 
 
 class ValidatorSettings(Settings):
     chain: ChainSettings
     peers: PeerSettings = PeerSettings()
     judge: JudgeSettings = JudgeSettings()
+    engine: EngineSettings = EngineSettings()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -111,7 +111,7 @@ def _policy(folder: Path, seed: int) -> Path:
 def curve(file: Path, folder: Path, lag: int, seed: int, steps: int) -> Curve:
     """Trains one run from the policy beside `file`."""
     with solo.Solo(file, folder, lag=lag, seed=seed) as run:
-        evaluator = Evaluator(run.spec, run.tasks, run.sandbox, threads=1)
+        evaluator = Evaluator(run.spec, run.tasks, run.sandbox)
         accuracies = {0: evaluator.evaluate(run.newest).score}
         made = []
         for step in range(1, steps + 1):

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from benches import Bench, Cost, Row, in_turns
-from node.engine import Completion, Prompt, TorchEngine, noise, sampler
+from node.engine import Completion, Prompt, noise, sampler
 from node.engine.proofs import bits
+from node.engine.torch_engine import TorchEngine
 from protocol import toploc
 
 _VOCABULARY, _PROMPT, _NEW, _ROUNDS = 151_936, 16, 32, 3

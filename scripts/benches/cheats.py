@@ -31,8 +31,9 @@ from swarm.settings import SwarmSettings, run_file
 from swarm.tiny_run import TinyRun
 
 from benches import Bench, Cost, Row
-from node.engine import TorchEngine, torch_engine
+from node.engine import torch_engine
 from node.engine.proofs import bits
+from node.engine.torch_engine import TorchEngine
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE
 from node.judging.candidate import Candidate
 from node.judging.judge import judge

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from benches import Bench, Row, in_turns
-from node.engine import Prompt, TorchEngine
+from node.engine import Prompt
+from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from protocol.model_files import WEIGHTS
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from node.contributor.generation import Place, make
-from node.engine import TorchEngine
+from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import RunContext
 from protocol.environments import TaskSet
 from protocol.rollout import Sample

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from benches.watermark import Watermark
-from node.engine import Prompt, TorchEngine
+from node.engine import Prompt
+from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from protocol.model_files import WEIGHTS
 from trainer.config import KlSettings, LossSettings, OptimizerSettings, TrainSettings

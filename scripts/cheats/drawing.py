@@ -7,7 +7,7 @@ from dataclasses import replace
 from cheats.catalogue import HARD, SOFT, Make, add, cheat
 from cheats.engines import NearTieEngine, NucleusEngine, sharing
 from cheats.scene import Scene
-from node.engine import TorchEngine
+from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate
 
 

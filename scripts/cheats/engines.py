@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from node.engine import TorchEngine, noise
+from node.engine import noise
+from node.engine.torch_engine import TorchEngine
 from protocol.sampling import TokenScores
 
 

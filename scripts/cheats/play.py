@@ -18,7 +18,7 @@ from typing import Any
 from cheats.engines import ForcedTokenEngine, SmallerModelEngine
 from node.contributor.commands.context import open_home, settings
 from node.contributor.worker import Worker
-from node.engine import TorchEngine
+from node.engine.torch_engine import TorchEngine
 from node.signals import Ending, until_signalled
 from protocol.errors import MurmurationError
 from protocol.logs import set_up_logging

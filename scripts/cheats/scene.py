@@ -16,9 +16,10 @@ from swarm.tiny_run import TinyRun, tokens_of
 
 from cheats.engines import SmallerModelEngine
 from node.contributor.generation import Made
-from node.engine import Completion, Prompt, TorchEngine
+from node.engine import Completion, Prompt
 from node.engine.degrade import Degradation
 from node.engine.proofs import bits
+from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from node.judging.candidate import Candidate
 from protocol import sampling, toploc

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from node.contributor.generation import Made, Place, make
-from node.engine import TorchEngine
 from node.engine.proofs import bits
+from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from protocol import rollout, sampling, toploc
 from protocol.environments import TaskSet

@@ -189,9 +189,9 @@ def test_a_contract_that_is_not_there_is_named(contributor: Contributor) -> None
 
 
 def test_config_show_says_where_each_value_came_from(contributor: Contributor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MURMUR_WORK__THREADS", "3")
+    monkeypatch.setenv("MURMUR_ENGINE__THREADS", "3")
     shown = contributor.run("config", "show", "--origin").out.splitlines()
-    assert any(line.startswith("work.threads = 3") and "environment MURMUR_WORK__THREADS" in line for line in shown)
+    assert any(line.startswith("engine.threads = 3") and "environment MURMUR_ENGINE__THREADS" in line for line in shown)
     assert any(line.startswith("chain.run = ") and str(contributor.home.config) in line for line in shown)
     assert any(line.startswith("chain.timeout_seconds = ") and line.endswith("# default") for line in shown)
 

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 import torch
 from swarm.tiny_run import BEACON, CONTRACT
 
-from node.engine import Prompt, TorchEngine
+from node.engine import Prompt
+from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from node.judging.judge import judge

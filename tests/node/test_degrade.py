@@ -9,8 +9,8 @@ import torch
 from swarm.tiny_run import TinyRun
 from torch import Tensor, nn
 
-from node.engine import TorchEngine
 from node.engine.degrade import DEGRADATIONS, add_noise, quantise_integer
+from node.engine.torch_engine import TorchEngine
 from node.engine.weights import stored_tensors
 
 

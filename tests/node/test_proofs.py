@@ -11,8 +11,8 @@ import torch
 from swarm.tiny_run import TinyRun
 from torch import Tensor
 
-from node.engine import TorchEngine
 from node.engine.proofs import ProofFolder, bits, largest, largest_on_device
+from node.engine.torch_engine import TorchEngine
 from node.judging.rules import computation
 from protocol import toploc
 from protocol.constants import TOPLOC_CHUNK, TOPLOC_K

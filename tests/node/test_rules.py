@@ -16,7 +16,8 @@ import pytest
 from cheats.engines import SmallerModelEngine
 from swarm.tiny_run import TinyRun, longest, tokens_of, with_sample
 
-from node.engine import Prompt, TorchEngine
+from node.engine import Prompt
+from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate, PrefillPlan
 from node.judging.judge import details, judge
 from node.judging.rules import RULES

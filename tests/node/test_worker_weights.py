@@ -10,7 +10,7 @@ import pytest
 import torch
 from swarm.world import World
 
-from node.engine import TorchEngine
+from node.engine.torch_engine import TorchEngine
 from protocol.errors import IntegrityError
 from protocol.identity import Key
 from protocol.shardcast.source import Source

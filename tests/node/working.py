@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from node.contributor.settings import WorkSettings
 from node.contributor.worker import Worker
-from node.engine import TorchEngine
+from node.engine.torch_engine import TorchEngine
 from protocol.chain import Sender
 from protocol.chain.client import Call
 from protocol.chain.events import Submitted

@@ -9,7 +9,7 @@ from pathlib import Path
 from swarm.world import World
 
 from node.contributor.generation import Made, Place, make
-from node.engine import TorchEngine
+from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import RunContext
 from protocol.constants import PROTOCOL_VERSION
 from protocol.environments import TaskSet

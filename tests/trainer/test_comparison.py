@@ -114,7 +114,7 @@ def test_a_checkpoint_is_compared_with_the_base_model(run: Path) -> None:
 def test_a_checkpoint_of_another_run_is_refused(run: Path, made: Made) -> None:
     spec = made.spec.model_copy(update={"name": "another"})
     with pytest.raises(IntegrityError, match="another spec"):
-        against(None, run / "output/checkpoints/step_3", spec, run / "policy", samples=1, threads=1)
+        against(None, run / "output/checkpoints/step_3", spec, run / "policy", samples=1)
     with pytest.raises(UsageError, match=r"no run\.toml"):
         run_file_of(Path("/"))
 

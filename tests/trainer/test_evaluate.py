@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from node.engine import Prompt, TorchEngine
+from node.engine import Prompt
+from node.engine.torch_engine import TorchEngine
 from protocol import seeds
 from protocol.environments import TaskSet
 from protocol.sandbox import Sandbox
@@ -29,7 +30,7 @@ def tasks(made: Made) -> TaskSet:
 @pytest.fixture(scope="module")
 def evaluator(made: Made, tasks: TaskSet) -> Iterator[Evaluator]:
     with Sandbox(made.spec) as sandbox:
-        yield Evaluator(made.spec, tasks, sandbox, threads=1)
+        yield Evaluator(made.spec, tasks, sandbox)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def spec(made: Made) -> RunSpec:
 
 
 def work(made: Made, spec: RunSpec, samples: int = 4) -> OfflineFilter:
-    return OfflineFilter(spec, made.folder, samples=samples, problems=TRIED, threads=1)
+    return OfflineFilter(spec, made.folder, samples=samples, problems=TRIED)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_each_environment_numbers_its_own_problems(tiny_run: TinyRun, tmp_path: 
 
     huge = [e.model_copy(update={"size": 2**31 - 1}) for e in tiny_run.spec.environments]  # no time to walk through it
     spec = tiny_run.spec.model_copy(update={"environments": huge})
-    work = OfflineFilter(spec, tiny_run.model, samples=4, problems=3, threads=1)
+    work = OfflineFilter(spec, tiny_run.model, samples=4, problems=3)
     with pytest.raises(Interrupted):
         work.run(tmp_path / "tasks.json", Band(0.25, 0.5), stop)
     second = 2**31 - 1

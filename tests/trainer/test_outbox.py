@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.engine import TorchEngine
+from node.engine.torch_engine import TorchEngine
 from protocol.model_files import FILES
 from tests.trainer import small
 from trainer.hub.outbox import Outbox

@@ -15,7 +15,7 @@ from tokenizers import models
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from node.engine import TorchEngine
+from node.engine.torch_engine import TorchEngine
 from node.engine.weights import build_model
 from protocol.errors import ConfigError, IntegrityError, UsageError
 from protocol.model_files import FILES

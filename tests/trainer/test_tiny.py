@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from node.engine import TorchEngine
+from node.engine.torch_engine import TorchEngine
 from protocol.environments import Problem, TaskSet
 from protocol.model_files import FILES
 from protocol.tokenizer import BUDGET_SENTENCE, Tokenizer

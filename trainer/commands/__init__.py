@@ -132,7 +132,7 @@ def _follow(settings: RunSettings, layout: Layout, ranks: Ranks) -> None:
     phases, stacks = Phases(), layout.stacks.with_name(f"stacks-{ranks.rank}.txt")
     with Watchdog(phases, stacks, lambda phase: None):
         with phases("starting", settings.trainer.deadlines.starting):
-            learner = Learner(layout.model, settings.trainer, ranks)
+            learner = Learner(layout.model, settings.trainer, ranks, threads=settings.engine.threads)
         follow(learner, settings.trainer, phases)
 
 
@@ -175,8 +175,7 @@ def evaluate(
     problems = 2 * sum(environment.held_out_size for environment in spec.environments)
     with _progress("problems", problems) as advance:
         rows = against(
-            base or layout.model, checkpoint, spec, layout.model, samples=samples, threads=settings.trainer.threads,
-            progress=advance,
+            base or layout.model, checkpoint, spec, layout.model, samples=samples, engine=settings.engine, progress=advance,
         )  # fmt: skip
     emit({"samples": samples, "rows": [asdict(row) for row in rows]}, as_json, lambda: _print_rows(rows))
 
@@ -245,12 +244,12 @@ def filter_(
     problems: Annotated[int, typer.Option(min=1, help="Problems of each environment that are tried.")] = 1000,
     low: Annotated[float, typer.Option(help="Lowest solve rate that is kept.")] = 0.125,
     high: Annotated[float, typer.Option(help="Highest solve rate that is kept.")] = 0.5,
-    threads: Annotated[int, typer.Option(min=1, help="Torch threads on the CPU.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Keep the training problems that a model solves sometimes. Can be interrupted; the same command goes on."""
     from protocol.logs import only_warnings
     from protocol.shell import runfile
+    from trainer.config import load_engine
     from trainer.evaluation.filter import Band, OfflineFilter
 
     only_warnings()
@@ -258,7 +257,7 @@ def filter_(
     folder = model or runfile.model_folder(path)
     band = Band(low, high)
     spec = runfile.complete(path, folder)
-    work = OfflineFilter(spec, folder, samples=samples, problems=problems, threads=threads)
+    work = OfflineFilter(spec, folder, samples=samples, problems=problems, engine=load_engine(path))
     with _progress("problems", work.total) as advance:
         made = work.run(out, band, advance)
     emit(asdict(made), as_json, lambda: _show_filtered(made, path))

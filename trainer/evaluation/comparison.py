@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from node.engine import EngineSettings
 from protocol.environments import TaskSet
 from protocol.errors import IntegrityError, UsageError
 from protocol.runspec import RunSpec
@@ -106,7 +107,7 @@ def _means(scores: Sequence[Sequence[float]]) -> list[float]:
 
 
 def against(
-    base: Path | None, candidate: Path, spec: RunSpec, model: Path, *, samples: int, threads: int,
+    base: Path | None, candidate: Path, spec: RunSpec, model: Path, *, samples: int, engine: EngineSettings | None = None,
     progress: Callable[[int], object] = lambda _: None,
 ) -> list[Row]:  # fmt: skip
     """Rows on the run's held-out problems for two checkpoints or model folders; `model` is the policy before training.
@@ -123,7 +124,7 @@ def against(
     tasks.require_same_problems()
     found: list[list[list[float]]] = []
     with Sandbox(spec) as sandbox:
-        evaluator = Evaluator(spec, tasks, sandbox, threads=threads)
+        evaluator = Evaluator(spec, tasks, sandbox, engine)
         for folder in folders:
             done = len(found) * len(tasks.held_out)
             with as_model(folder, model) as plain:

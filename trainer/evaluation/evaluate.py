@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.engine import Prompt, TorchEngine
+from node.engine import EngineSettings, Generator, Prompt, make_engine
 from protocol import seeds
 from protocol.environments import TaskSet
 from protocol.runspec import RunSpec
@@ -34,11 +34,11 @@ class Evaluation:
 
 
 class Evaluator:
-    def __init__(self, spec: RunSpec, tasks: TaskSet, sandbox: Sandbox, *, threads: int) -> None:
+    def __init__(self, spec: RunSpec, tasks: TaskSet, sandbox: Sandbox, engine: EngineSettings | None = None) -> None:
         self._spec = spec
         self._tasks = tasks
         self._sandbox = sandbox
-        self._engine = TorchEngine(spec.model.compute_dtype, threads=threads)
+        self._engine = make_engine(engine or EngineSettings(), spec.model.compute_dtype)
         names = names_of(environment.dataset for environment in tasks.specs)
         self.names = [names[problem.environment] for problem in tasks.held_out]
         """The environment of each held-out problem."""
@@ -81,7 +81,7 @@ class Evaluator:
 class Sampler:
     """Answers of a loaded engine to prompts, with keys derived from a seed, the prompt's number and the sample's."""
 
-    def __init__(self, spec: RunSpec, engine: TorchEngine, tokenizer: Tokenizer) -> None:
+    def __init__(self, spec: RunSpec, engine: Generator, tokenizer: Tokenizer) -> None:
         self._spec = spec
         self._engine = engine
         self._tokenizer = tokenizer

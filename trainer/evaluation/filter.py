@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node.engine import TorchEngine
+from node.engine import EngineSettings, make_engine
 from protocol.environments import Problem, TaskSet
 from protocol.environments.selection import Kept, SelectionFile
 from protocol.environments.tasks import head_digest
@@ -60,7 +60,9 @@ class Filtered:
 
 
 class OfflineFilter:
-    def __init__(self, spec: RunSpec, model: Path, *, samples: int, problems: int, threads: int) -> None:
+    def __init__(
+        self, spec: RunSpec, model: Path, *, samples: int, problems: int, engine: EngineSettings | None = None
+    ) -> None:
         """`problems`: how many of each environment are tried, from its first on; `spec` must be of `model`."""
         if samples < 1 or problems < 1:
             raise UsageError("samples and problems must be at least 1")
@@ -70,7 +72,7 @@ class OfflineFilter:
         self._model = model
         self._samples = samples
         self._tasks = TaskSet(self._environments)
-        self._threads = threads
+        self._settings = engine or EngineSettings()
         self._numbers = [
             start + i
             for start, environment in zip(self._starts, self._environments, strict=False)
@@ -136,7 +138,7 @@ class OfflineFilter:
         """(problem, solve rate) for each number; None for one that evaluation asks as well."""
         if not numbers:
             return
-        engine = TorchEngine(self._spec.model.compute_dtype, threads=self._threads)
+        engine = make_engine(self._settings, self._spec.model.compute_dtype)
         engine.load(self._model)
         sampler = Sampler(self._spec, engine, Tokenizer(self._model))
         size = max(1, _BATCH // self._samples)

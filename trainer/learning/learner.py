@@ -117,8 +117,9 @@ class Batch:
 
 
 class Learner:
-    def __init__(self, model: Path, settings: TrainSettings, ranks: Ranks | None = None) -> None:
-        torch.set_num_threads(settings.threads)
+    def __init__(self, model: Path, settings: TrainSettings, ranks: Ranks | None = None, *, threads: int = 1) -> None:
+        """`threads`: torch's on the CPU, of this whole process."""
+        torch.set_num_threads(threads)
         self.ranks = ranks or Ranks.alone()
         self._settings = settings
         self._objective = loss.OBJECTIVES[RECIPES[settings.loss.name].objective]

@@ -123,10 +123,10 @@ class Trainer:
         tasks = TaskSet(self._spec.environments)
         tasks.require_same_problems()
         self._sandbox = Sandbox(self._spec)
-        self._lead = Lead(Learner(self._layout.model, self._t, self._ranks))
+        self._lead = Lead(Learner(self._layout.model, self._t, self._ranks, threads=self._settings.engine.threads))
         self._report.parameters = sum(p.numel() for p in self._lead.model.parameters())
         # A sandbox of its own: while it scores, rollouts must go on being read.
-        self._evaluator = Evaluator(self._spec, tasks, Sandbox(self._spec), threads=self._t.threads)
+        self._evaluator = Evaluator(self._spec, tasks, Sandbox(self._spec), self._settings.engine)
         self._source = self._open_source()
         if found:
             self._restore(*found)

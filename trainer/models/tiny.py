@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from node.engine import Prompt, TorchEngine
+from node.engine import EngineSettings, Generator, Prompt, make_engine
 from node.engine.weights import save_weights
 from protocol import seeds
 from protocol.environments import Problem, TaskSet
@@ -149,7 +149,7 @@ def _warm_up(
     """Supervised steps until every environment scores `target` on held-out problems; returns (steps, scores)."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, betas=(0.9, 0.95), weight_decay=0.01)
     rng = random.Random(seed)
-    engine = TorchEngine("float32")
+    engine = make_engine(EngineSettings(device="cpu"), "float32")
     weights = [1.0] * len(tasks.specs)
     scores: dict[str, float] = {}
     for step in range(1, _STEPS_MAX + 1):
@@ -197,7 +197,7 @@ def _example(problem: Problem, tokenizer: Tokenizer) -> TrainingSample:
     return TrainingSample(np.array(tokenizer.encode(problem.prompt), np.int32), np.array(answer, np.int32), 0.0)
 
 
-def _held_out_scores(engine: TorchEngine, tasks: TaskSet, tokenizer: Tokenizer, folder: Path) -> dict[str, float]:
+def _held_out_scores(engine: Generator, tasks: TaskSet, tokenizer: Tokenizer, folder: Path) -> dict[str, float]:
     engine.load(folder)
     seed = hashlib.sha256(b"murmuration/warm-up/1").digest()
     scores = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_hom
 from protocol.shell.cli import PasswordFile
 
 if TYPE_CHECKING:
-    from node.engine import TorchEngine
+    from node.engine import Engine
 
 
 def register(app: typer.Typer) -> None:
@@ -24,9 +25,10 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     run_worker(home, password_file)
 
 
-def run_worker(home: Path, password_file: Path | None, engine: Callable[[str], TorchEngine] | None = None) -> None:
-    """Runs a worker with the default engine or another one."""
+def run_worker(home: Path, password_file: Path | None, engine: Callable[[str], Engine] | None = None) -> None:
+    """Runs a worker with the engine of its settings or another one."""
     from node.contributor.worker import Worker
+    from node.engine import make_engine
     from node.signals import until_signalled
     from protocol.exporter import Exporter, Health
     from protocol.logs import set_up_logging
@@ -44,7 +46,14 @@ def run_worker(home: Path, password_file: Path | None, engine: Callable[[str], T
         connect(node.chain, node.peers, key, peers_file=peers_file) as connection,
     ):
         place.metrics_url = exporter.url
-        worker = Worker(connection, place, node.work, engine, ending, progress=exporter.progress)
+        worker = Worker(
+            connection,
+            place,
+            node.work,
+            engine or partial(make_engine, node.engine),
+            ending,
+            progress=exporter.progress,
+        )
         try:
             worker.run()
         finally:

@@ -12,17 +12,17 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 
-from node.engine import Prompt, TorchEngine
+from node.engine import Adjustable, Completion, Engine, EngineSettings, Prompt, make_engine
 from node.engine.degrade import DEGRADATIONS
 from node.engine.proofs import bits
-from node.engine.torch_engine import Completion
 from protocol import sampling, toploc
 from protocol.environments import TaskSet
+from protocol.errors import ConfigError
 from protocol.runspec import SamplingSpec
 from protocol.tokenizer import Tokenizer
 
@@ -46,9 +46,8 @@ class Variant:
     threads: int
     batch: int
 
-    def apply(self, engine: TorchEngine) -> None:
-        torch.set_num_threads(self.threads)
-        engine._model.set_attn_implementation(self.attention)
+    def apply(self, engine: Adjustable) -> None:
+        engine.adjust(attention=self.attention, threads=self.threads)
 
     def __str__(self) -> str:
         return f"{self.attention}, {self.threads} thread{'s' * (self.threads > 1)}, batch {self.batch}"
@@ -104,8 +103,7 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
     found = Measured()
     for model in matrix.models:
         tokenizer = Tokenizer(model)
-        engine = TorchEngine(matrix.dtype)
-        engine.load(model)
+        engine = _engine(matrix.dtype, model)
         for variant in matrix.variants:
             progress(f"honest work of {model.name}: {variant}")
             variant.apply(engine)
@@ -123,9 +121,12 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
     return found
 
 
-def check(engine: TorchEngine, spec: SamplingSpec, works: Sequence[_Work]) -> list[Checked]:
+def check(engine: Engine, spec: SamplingSpec, works: Sequence[_Work]) -> list[Checked]:
     """Prefills completions together and measures each."""
-    hidden = engine.prefill([(work.prompt, work.completion.tokens) for work in works])
+    found_at = {}
+    for batch in engine.prefill_in_batches([(work.prompt, work.completion.tokens) for work in works]):
+        found_at.update(batch)
+    hidden = [found_at[i] for i in range(len(works))]
     scores = toploc.score([bits(h) for h in hidden], [work.completion.proofs for work in works])
     found = []
     for work, states, of_row in zip(works, hidden, scores, strict=True):
@@ -145,47 +146,59 @@ def check(engine: TorchEngine, spec: SamplingSpec, works: Sequence[_Work]) -> li
 def _cheats(matrix: Matrix, model: Path, tasks: TaskSet, tokenizer: Tokenizer) -> Iterator[tuple[str, list[_Work]]]:
     """Each cheat's name and work, made by an engine of its own."""
 
-    def work(engine: TorchEngine, **options: Any) -> list[_Work]:
+    def work(engine: _Measured, **options: Any) -> list[_Work]:
         _PLAIN.apply(engine)
         return list(_generate(engine, matrix, tasks, tokenizer, _CHEAT_BATCH, **options))
 
-    engine = TorchEngine(matrix.dtype)
-    engine.load(model)
+    engine = _engine(matrix.dtype, model)
     yield "another seed", work(engine, key_offset=1)
     for factor in (0.9, 1.1):
         yield f"temperature × {factor:g}", work(engine, temperature_factor=factor)
     for name, degrade in DEGRADATIONS.items():
         engine.load(model)
-        degrade(engine._model)
+        engine.degrade(degrade)
         yield name, work(engine)
     dtype = "bfloat16" if matrix.dtype == "float32" else "float32"
-    engine = TorchEngine(dtype)
-    engine.load(model)
+    engine = _engine(dtype, model)
     yield f"computed in {dtype}", work(engine)
     for other in matrix.others:
-        engine = TorchEngine(matrix.dtype)
-        engine.load(other)
+        engine = _engine(matrix.dtype, other)
         yield f"model {other.name}", work(engine)
 
 
 def _generate(
-    engine: TorchEngine, matrix: Matrix, tasks: TaskSet, tokenizer: Tokenizer, batch: int, *,
+    engine: Engine, matrix: Matrix, tasks: TaskSet, tokenizer: Tokenizer, batch: int, *,
     temperature_factor: float = 1.0, key_offset: int = 0,
 ) -> Iterator[_Work]:  # fmt: skip
     """Completions of random problems; their keys are those that were assigned, whatever was used."""
-    spec = matrix.sampling
+    spec, drawn = matrix.sampling, matrix.sampling.distribution
     for start in range(0, matrix.problems, batch):
         picks = [tasks.problem(secrets.randbelow(tasks.size)) for _ in range(min(batch, matrix.problems - start))]
         prompts = [tokenizer.encode(problem.prompt) for problem in picks]
         keys = [[secrets.randbits(63) for _ in range(matrix.samples)] for _ in picks]
         made = engine.generate(
             [Prompt(p, tuple(key + key_offset for key in of)) for p, of in zip(prompts, keys, strict=True)],
-            **{**spec.distribution, "temperature": spec.distribution["temperature"] * temperature_factor},
+            temperature=drawn["temperature"] * temperature_factor,
+            top_k=drawn["top_k"],
+            top_p=drawn["top_p"],
             max_new_tokens=spec.max_new_tokens,
             end_tokens=tokenizer.end_tokens,
         )
         for prompt, of, group in zip(prompts, keys, made, strict=True):
             yield from (_Work(prompt, key, completion) for key, completion in zip(of, group, strict=True))
+
+
+class _Measured(Engine, Adjustable, Protocol):
+    """An engine of which all of this can be measured."""
+
+
+def _engine(dtype: str, model: Path) -> _Measured:
+    """The usual engine with a model loaded."""
+    engine = make_engine(EngineSettings(), dtype)
+    if not isinstance(engine, Adjustable):
+        raise ConfigError("this engine computes in one way only, and cannot be calibrated")
+    engine.load(model)
+    return cast(_Measured, engine)
 
 
 def _parts(works: Sequence[_Work], size: int) -> Iterator[Sequence[_Work]]:

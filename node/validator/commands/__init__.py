@@ -223,7 +223,9 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     ):
         place.metrics_url = exporter.url
         require_seat(connection)
-        service = ValidatorService(connection, place, settings.judge, ending, progress=exporter.progress)
+        service = ValidatorService(
+            connection, place, settings.judge, ending, settings.engine, progress=exporter.progress
+        )
         try:
             service.run()
         finally:

@@ -81,7 +81,7 @@ def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | 
                 f"nobody committed to {file} in run {connection.run}", hint="is it the whole, unchanged file?"
             )
         journal = JudgementLog(place.data / "verify.sqlite")
-        bench = Bench(connection, place.data / "verify", journal, threads=settings.judge.threads)
+        bench = Bench(connection, place.data / "verify", journal, settings.engine)
         try:
             commitment = bench.commitment(found, book)
             return bench.judge(commitment, file, in_full=True, time=connection.block_time())

@@ -1,0 +1,41 @@
+"""The factory: the one place that knows engines by name.
+
+"torch" is built in; an installed package adds others under the entry-point group `murmuration.engines`, each a callable of
+(compute dtype, settings) that gives an Engine. What is asked for is imported, and nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from node.engine.interface import Engine
+from node.engine.settings import EngineSettings
+from protocol.errors import ConfigError
+
+GROUP = "murmuration.engines"
+ENGINES = {"torch": EntryPoint("torch", "node.engine.torch_engine:TorchEngine", GROUP)}
+"""Those that are built in; a package cannot take their names."""
+
+
+def make_engine(settings: EngineSettings, compute_dtype: str) -> Engine:
+    """The engine of these settings for a run that computes in `compute_dtype`; it holds no weights yet.
+
+    Raises ConfigError for a name that nobody registered, a package that cannot be imported, and another dtype than the run's:
+    limits were calibrated for the rounding of one type, so that honest work in another looks like cheating, and a validator in
+    another accuses the honest.
+    """
+    if settings.dtype not in ("auto", compute_dtype):
+        raise ConfigError(
+            f"engine.dtype is {settings.dtype}, and the run computes in {compute_dtype}",
+            hint='leave it "auto", or join a run that computes in it',
+        )
+    found = {point.name: point for point in entry_points(group=GROUP)} | ENGINES
+    if settings.name not in found:
+        known = ", ".join(sorted(found))
+        raise ConfigError(f"there is no engine {settings.name!r}", hint=f"engine.name is one of: {known}")
+    try:
+        make = found[settings.name].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"engine {settings.name!r} cannot be imported: {error}") from error
+    made: Engine = make(compute_dtype, settings)
+    return made

@@ -1,0 +1,111 @@
+"""What an engine is to the rest: two protocols, and what goes in and comes out of them.
+
+A `Generator` makes completions with seeded sampling and proofs (a contributor, an evaluation). A `Verifier` computes other people's
+completions again (a validator, a contributor's check of its own work). An `Engine` is both. Nobody but the factory
+(node/engine/factory.py) knows a concrete one, and tests/engine/contract.py is what each must pass.
+
+Imports no torch: settings and commands come by here.
+
+Shapes: T tokens of a completion, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from protocol.sampling import TokenScores
+
+    TokenIds = Sequence[int] | NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One problem's prompt: token ids, and in `keys` the unsigned 64-bit sampling key of each of its samples."""
+
+    tokens: list[int]
+    keys: tuple[int, ...]
+
+
+@dataclass
+class Completion:
+    """One sample as it grows: token ids, their logprobs at temperature 1, and its TOPLOC proofs."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    proofs: list[bytes] = field(default_factory=list)
+
+
+class Generator(Protocol):
+    def load(self, folder: Path) -> None:
+        """Loads a version: config.json and model.safetensors of `folder`, whose bytes were checked against the chain before.
+
+        Raises ConfigError for a model that no engine computes rightly (protocol/architectures.py), IntegrityError for weights that
+        are not exactly the model's. Then the engine holds what it held before.
+        """
+        ...
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, temperature: float, max_new_tokens: int, end_tokens: frozenset[int],
+        top_k: int = 0, top_p: float = 1.0, prove: bool = True,
+    ) -> list[list[Completion]]:  # fmt: skip
+        """Completions per prompt and key, in order; what is drawn, protocol/sampling.py defines.
+
+        A completion ends with its first end token or after `max_new_tokens`. Without `prove` it has no proofs. Callers give a whole
+        submission: the engine splits it as its memory allows, and what is drawn does not depend on that, but for rounding.
+        Raises PreflightError where a single sequence takes more memory than it may, ConfigError where one is longer than the
+        model's positions.
+        """
+        ...
+
+
+class Verifier(Protocol):
+    def load(self, folder: Path) -> None:
+        """As a Generator's."""
+        ...
+
+    @property
+    def hidden_size(self) -> int:
+        """H of the version that is loaded."""
+        ...
+
+    def prefill_in_batches(self, sequences: Sequence[tuple[TokenIds, TokenIds]]) -> Iterator[dict[int, Tensor]]:
+        """Final hidden states [T, H], the rows that enter the output layer, that produced each completion's tokens.
+
+        `sequences` are (prompt, completion). Each index comes once, in batches that the engine's memory allows; it keeps none of
+        them. Raises PreflightError where a single sequence takes more memory than it may.
+        """
+        ...
+
+    def score(
+        self, hidden_TH: Tensor, tokens_T: TokenIds, *, key: int, temperature: float, top_k: int = 0, top_p: float = 1.0
+    ) -> TokenScores:
+        """Scores a completion's tokens against the logits of its hidden states (protocol/sampling.py), from position 0 on.
+
+        Raises IntegrityError where the logits are no numbers: that is this machine's trouble, never the claim's.
+        """
+        ...
+
+
+class Engine(Generator, Verifier, Protocol):
+    """What a role makes for itself: nodes check their own work, so nearly all need both halves."""
+
+
+@runtime_checkable
+class Adjustable(Protocol):
+    """An engine that calibration can measure: honest variants of how it computes, and weights made worse."""
+
+    def adjust(self, *, attention: str, threads: int) -> None:
+        """Computes with another attention implementation of this name, and so many threads on the CPU."""
+        ...
+
+    def degrade(self, change: Callable[[Any], None]) -> None:
+        """Changes the loaded model in place (node/engine/degrade.py); the next `load` undoes it."""
+        ...

@@ -1,0 +1,29 @@
+"""[engine] of every role that computes: which engine, where, and how much memory it may take. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from node.engine.memory import parse
+from protocol.settings import Settings
+
+
+class EngineSettings(Settings):
+    name: str = "torch"
+    """Engine that computes: "torch", or one that an installed package adds."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")
+    """"auto" (the first NVIDIA GPU, or else the CPU), "cpu", "cuda" or "cuda:N"."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What is computed in: the run spec's type. Named here, it must be the same, or the role does not start."""
+    memory: str = "80%"
+    """What model and batches may take of the device's memory: a share of it ("80%") or an amount ("24GiB", "500MiB")."""
+    threads: int = Field(default=1, ge=1)
+    """Torch threads on the CPU."""
+
+    @field_validator("memory")
+    @classmethod
+    def _is_an_amount(cls, text: str) -> str:
+        parse(text, 1)
+        return text

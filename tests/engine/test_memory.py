@@ -1,0 +1,117 @@
+"""Batches are planned so that what they take stays within what the engine may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.engine import EngineSettings, Prompt, memory
+from node.engine.memory import Budget, Footprint
+from node.engine.torch_engine import TorchEngine
+from node.engine.weights import stored_tensors
+from protocol.errors import PreflightError
+from tests.engine import models
+from trainer.models.pretrained import make_policy
+
+OF = Footprint(weights=1000, cache_token=10, row=50, prefill_token=7, pair=1)
+PROMPTS = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"), [("80%", 800), ("0.5%", 5), ("100%", 1000), ("2MiB", 2 << 20), ("1.5GiB", 3 << 29)]
+)
+def test_an_amount_is_a_share_or_bytes(text: str, bytes_: int) -> None:
+    assert memory.parse(text, 1000) == bytes_
+
+
+def test_a_container_has_what_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = memory.machine_bytes()
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "memory.max")
+    assert memory.machine_bytes() >= machine
+    for text, expected in (("max\n", None), (f"{1 << 20}\n", 1 << 20)):
+        (tmp_path / "memory.max").write_text(text)
+        assert memory.machine_bytes() == (expected or memory.machine_bytes())
+        assert (memory.machine_bytes() == 1 << 20) == (expected is not None)
+
+
+@settings(deadline=None)
+@given(asked=PROMPTS, new=st.integers(1, 20), free=st.integers(400, 5000))
+def test_decoding_stays_within_the_budget_and_loses_nothing(asked: list[tuple[int, int]], new: int, free: int) -> None:
+    prompts = [Prompt([i] * length, tuple(range(100 * i, 100 * i + keys))) for i, (length, keys) in enumerate(asked)]
+    budget = Budget(OF.weights + free, OF)
+    try:
+        batches = budget.decode_batches(prompts, new)
+    except PreflightError:
+        longest = max(length for length, _ in asked)
+        assert OF.decoding(longest + new) > free or OF.prefilling(1, longest, cached=True) > free
+        return
+    for batch in batches:
+        width = max(len(prompt.tokens) for prompt in batch)
+        assert sum(len(prompt.keys) for prompt in batch) * OF.decoding(width + new) <= free
+        assert OF.prefilling(len(batch), width, cached=True) <= free
+    found = [(prompt.tokens[0], key) for batch in batches for prompt in batch for key in prompt.keys]
+    assert found == [(prompt.tokens[0], key) for prompt in prompts for key in prompt.keys]
+
+
+def test_what_fits_is_one_batch() -> None:
+    prompts = [Prompt([0] * 5, (1, 2, 3)), Prompt([0] * 9, (4, 5))]
+    assert Budget(1 << 20, OF).decode_batches(prompts, 10) == [prompts]
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(st.integers(1, 40), max_size=12), free=st.integers(50, 4000), most=st.integers(1, 200))
+def test_a_prefill_stays_within_the_budget_and_loses_nothing(lengths: list[int], free: int, most: int) -> None:
+    try:
+        batches = Budget(OF.weights + free, OF).prefill_batches(lengths, most)
+    except PreflightError:
+        assert OF.prefilling(1, max(lengths), cached=False) > free
+        return
+    for batch in batches:
+        width = max(lengths[i] for i in batch)
+        assert OF.prefilling(len(batch), width, cached=False) <= free
+        assert len(batch) == 1 or len(batch) * width <= most
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+
+
+class Watched(TorchEngine):
+    """Notes the rows of its batches, and the most bytes that weights, caches and logits took."""
+
+    def __init__(self, memory: str) -> None:
+        super().__init__("float32", EngineSettings(device="cpu", memory=memory))
+        self.batches: list[int] = []
+        self.most = 0
+
+    def _prefill_prompts(self, prompts: Any) -> Any:
+        self.batches.append(sum(len(prompt.keys) for prompt in prompts))
+        return super()._prefill_prompts(prompts)
+
+    def _step(self, state: Any, tokens: torch.Tensor) -> None:
+        super()._step(state, tokens)
+        weights = sum(tensor.nbytes for tensor in stored_tensors(self._model).values())
+        cache = sum(layer.keys.nbytes + layer.values.nbytes for layer in state.cache.layers)
+        self.most = max(self.most, weights + cache + len(tokens) * self.vocabulary * self._dtype.itemsize)
+
+
+@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "gpt2"])
+def test_caches_take_no_more_than_the_engine_may(name: str, tmp_path: Path) -> None:
+    make_policy(models.make(models.RIGHT[name], tmp_path / "theirs"), tmp_path / "policy")
+    prompts = [Prompt([2 + i] * (4 + 3 * i), tuple(range(10 * i, 10 * i + 8))) for i in range(4)]
+
+    def tokens(engine: TorchEngine) -> list[list[int]]:
+        engine.load(tmp_path / "policy")
+        found = engine.generate(prompts, temperature=1.0, max_new_tokens=40, end_tokens=frozenset())
+        return [completion.tokens for group in found for completion in group]
+
+    free = Watched("1GiB")
+    expected = tokens(free)
+    assert free.batches == [32]
+    allowed = int(0.7 * free.most)
+    bound = Watched(f"{allowed / (1 << 20):.6f}MiB")
+    assert tokens(bound) == expected
+    assert len(bound.batches) > 1
+    assert bound.most <= allowed
