@@ -18,10 +18,8 @@ import base58
 from eth_keys.datatypes import PrivateKey, PublicKey
 from eth_typing import ChecksumAddress
 
-from protocol import keystore
 from protocol.constants import ANVIL_CHAIN_ID
 from protocol.errors import ConfigError, Malformed, PreflightError, UsageError
-from protocol.keystore import WrongPassword
 
 _PEER_PREFIX = bytes.fromhex("0025") + bytes.fromhex(
     "08021221"
@@ -105,8 +103,10 @@ def save_keystore(key: Key, path: Path, password: str, *, chain_id: int) -> None
 
     On the development chain scrypt is made cheap, because every process of a local swarm opens a keystore.
     """
-    rounds = 1 << 4 if chain_id == ANVIL_CHAIN_ID else 1 << 18
-    stored = keystore.encrypt(key.secret, password, key.address, rounds=rounds)
+    from eth_account import Account  # takes a second of CPU to import: only who opens a keystore pays for it
+
+    iterations = 1 << 4 if chain_id == ANVIL_CHAIN_ID else 1 << 18
+    stored = Account.encrypt(key.secret, password, kdf="scrypt", iterations=iterations)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -129,14 +129,20 @@ def load_keystore(path: Path, password: str) -> Key:
         raise ConfigError(f"cannot read the keystore {path}: {error.strerror}") from error
     if stat.S_IMODE(mode) & 0o077:
         raise PreflightError(f"others may read the keystore {path}", hint=f"chmod 600 {path}")
+    from eth_account import Account
+
     try:
-        secret = keystore.decrypt(json.loads(text), password)
-    except WrongPassword:
-        hint = "try another one, at the prompt, with --password-file or in MURMUR_PASSWORD; without it the key is lost"
-        raise ConfigError(f"wrong password for the keystore {path}", hint=hint) from None
-    except (ValueError, TypeError, KeyError, AttributeError):
+        secret = Account.decrypt(json.loads(text), password)
+    except ValueError as error:
+        if "MAC mismatch" in str(error):
+            hint = (
+                "try another one, at the prompt, with --password-file or in MURMUR_PASSWORD; without it the key is lost"
+            )
+            raise ConfigError(f"wrong password for the keystore {path}", hint=hint) from None
         raise ConfigError(f"{path} is not a keystore file") from None
-    return Key.from_secret(secret)
+    except (TypeError, KeyError, AttributeError):
+        raise ConfigError(f"{path} is not a keystore file") from None
+    return Key.from_secret(bytes(secret))
 
 
 def read_password(*, file: Path | None, variable: str, what: str, confirm: bool = False) -> str:

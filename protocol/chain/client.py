@@ -77,8 +77,8 @@ class Chain:
         endpoints = [rpc] if isinstance(rpc, str) else list(rpc)
         self.endpoints = tuple(endpoints)
         self.rpc = ", ".join(endpoints)
-        self._provider = Endpoints(endpoints, timeout=timeout, clock=clock)
-        self.ethereum = Ethereum(self._provider)
+        self.provider = Endpoints(endpoints, timeout=timeout, clock=clock)
+        self.ethereum = Ethereum(self.provider)
         self._contract = contract
 
     # ---- connection ----------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Chain:
 
         Where all lag, asking for the newest block, and with it sending anything, raises StaleHead.
         """
-        self._provider.head_age = seconds
+        self.provider.head_age = seconds
 
     def check(self, chain_id: int | None = None) -> None:
         """Raises WrongChain unless this is `chain_id` and the contracts hold the code this package ships."""
@@ -143,7 +143,7 @@ class Chain:
     def ask(self, method: str, params: list[Any], *, turn: int = 0, cap: int = ANSWER_BYTES_MAX) -> Any:
         """The `result` of a JSON-RPC request as it came; arguments as of Endpoints.ask. Raises RpcUnavailable, also where it is
         refused."""
-        answer = self._provider.ask(method, params, turn=turn, cap=cap)
+        answer = self.provider.ask(method, params, turn=turn, cap=cap)
         if "error" in answer:
             raise RpcUnavailable(f"{method}: {self.rpc} refuses: {str(answer['error'])[:200]}")
         return answer["result"]

@@ -72,10 +72,6 @@ class Function:
         values = CODEC.decode(self.outputs, returned)
         return values[0] if len(values) == 1 else values or None
 
-    def estimate_gas(self, sender: str) -> int:
-        """Gas that it needs when `sender` sends it. Raises RpcRefusal where it would revert."""
-        return self.ethereum.estimate_gas({"from": sender, **self.transaction()})
-
     def transaction(self) -> dict[str, str]:
         """Fields that every JSON-RPC form of this call has."""
         to = {} if self.address is None else {"to": self.address}

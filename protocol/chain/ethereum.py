@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from eth_typing import ChecksumAddress
-from eth_utils import to_checksum_address
 
 from protocol.chain.types import Block
 
@@ -90,11 +89,6 @@ class Ethereum:
         found = self._block(which)
         return found and Block(quantity(found["number"]), data(found["hash"], 32), quantity(found["timestamp"]))
 
-    def base_fee(self) -> int:
-        """Wei per gas that the newest block burns; 0 on chains that burn none."""
-        found = self._block("latest")
-        return quantity((found and found.get("baseFeePerGas")) or "0x0")
-
     def balance(self, address: str) -> int:
         """In wei."""
         return quantity(self.request("eth_getBalance", address, "latest"))
@@ -105,25 +99,6 @@ class Ethereum:
 
     def code(self, address: str, which: Which = "latest") -> bytes:
         return data(self.request("eth_getCode", address, _which(which)))
-
-    def transaction_count(self, address: str, which: Which = "latest") -> int:
-        """Transactions that an account has sent up to a block: its next nonce there."""
-        return quantity(self.request("eth_getTransactionCount", address, _which(which)))
-
-    def send_raw(self, raw: bytes) -> bytes:
-        """Hash of the transaction."""
-        return data(self.request("eth_sendRawTransaction", "0x" + raw.hex()), 32)
-
-    def receipt(self, transaction: bytes) -> Receipt | None:
-        """None where the endpoint knows of none."""
-        found = self.request("eth_getTransactionReceipt", "0x" + transaction.hex())
-        if found is None:
-            return None
-        contract = found.get("contractAddress")
-        return Receipt(
-            data(found["transactionHash"], 32), quantity(found["blockNumber"]), quantity(found["gasUsed"]),
-            quantity(found["status"]) == 1, tuple(found["logs"]), contract and to_checksum_address(contract),
-        )  # fmt: skip
 
     def logs(self, addresses: Sequence[str], first: int, last: int) -> list[Log]:
         """Logs of these contracts in blocks first … last."""
@@ -136,9 +111,6 @@ class Ethereum:
     def call(self, transaction: Mapping[str, Any], which: Which = "latest") -> bytes:
         """What a call would return after a block; nothing is sent."""
         return data(self.request("eth_call", transaction, _which(which)))
-
-    def estimate_gas(self, transaction: Mapping[str, Any]) -> int:
-        return quantity(self.request("eth_estimateGas", transaction))
 
     def _block(self, which: Which) -> Any:
         return self.request("eth_getBlockByNumber", _which(which), False)

@@ -12,14 +12,14 @@ import logging
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from eth_utils import keccak
 
 from protocol import metrics
 from protocol.chain.client import Call, Chain
 from protocol.chain.endpoints import SETTLED_BLOCKS
-from protocol.chain.envelope import Envelope
 from protocol.chain.ethereum import Receipt, RpcRefusal
 from protocol.chain.transaction_log import DROPPED, FAILED, MINED, PENDING, Attempt, Transaction, TransactionLog
 from protocol.clock import SYSTEM, Clock
@@ -32,6 +32,9 @@ from protocol.errors import (
     TransactionReverted,
 )
 from protocol.identity import Key
+
+if TYPE_CHECKING:
+    from protocol.chain.writing import Writer
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +101,12 @@ class Sender:
     def close(self) -> None:
         self._journal.close()
 
+    @cached_property
+    def _writer(self) -> Writer:
+        from protocol.chain.writing import Writer
+
+        return Writer(self.chain.provider, self.key.address)
+
     def send(self, call: Call, *, name: str | None = None) -> Sent:
         """Sends and waits until mined. The same `name` again returns what it did the first time, and does nothing.
 
@@ -132,7 +141,7 @@ class Sender:
     def estimate(self, call: Call) -> tuple[int, int]:
         """(gas, most it can cost in wei) of a call, without sending it."""
         with self.chain.errors(call.doing):
-            gas = int(call.function.estimate_gas(self.key.address) * _GAS_HEADROOM)
+            gas = int(self._writer.estimate_gas(call.function) * _GAS_HEADROOM)
             return gas, gas * self._fee()
 
     # ---- a transaction's life ------------------------------------------------------------------------------------------
@@ -140,7 +149,7 @@ class Sender:
     def _begin(self, call: Call, name: str | None) -> Transaction:
         """Estimates, signs and writes down; nothing is sent yet. A call that would revert never gets a nonce."""
         with self.chain.errors(call.doing):
-            gas = int(call.function.estimate_gas(self.key.address) * _GAS_HEADROOM)
+            gas = int(self._writer.estimate_gas(call.function) * _GAS_HEADROOM)
             if gas > self._limits.gas:
                 raise TransactionReverted(
                     f"{call.doing} needs {gas} gas, more than the cap of {self._limits.gas}",
@@ -178,7 +187,7 @@ class Sender:
                 newest = self._replace(transaction, newest)
             with self.chain.errors(transaction.doing):
                 try:
-                    self.chain.ethereum.send_raw(newest.raw)
+                    self._writer.send_raw(newest.raw)
                 except RpcRefusal as error:
                     return self._refused(transaction, newest, error, fresh)
         except RpcUnavailable as error:
@@ -252,11 +261,8 @@ class Sender:
             return self._result(transaction, receipt)
         self._journal.finish(transaction, FAILED, landed, block)
         _TRANSACTIONS.add(outcome="reverted")
-        call = {"from": self.key.address, "data": "0x" + transaction.data.hex(), "gas": hex(transaction.gas)}
-        if transaction.target is not None:
-            call["to"] = transaction.target
         with self.chain.errors(transaction.doing):
-            self.chain.ethereum.call(call, block)  # raises the reason
+            self._writer.call(transaction.target, transaction.data, transaction.gas, block)  # raises the reason
         raise TransactionReverted(f"{transaction.doing}: transaction 0x{landed.hex()} failed")
 
     def _recover(self) -> list[tuple[Transaction, Sent | None]]:
@@ -295,7 +301,7 @@ class Sender:
 
     def _receipt(self, transaction_hash: bytes) -> Receipt | None:
         with self.chain.errors("reading a receipt"):
-            return self.chain.ethereum.receipt(transaction_hash)
+            return self._writer.receipt(transaction_hash)
 
     def _result(self, transaction: Transaction, receipt: Receipt) -> Sent:
         with self.chain.errors(transaction.doing):
@@ -305,7 +311,7 @@ class Sender:
     def _count(self, block: int | None = None) -> int:
         """Transactions of this key that are in the chain (up to a block): the next nonce, but for what is pending."""
         with self.chain.errors("reading the nonce"):
-            return self.chain.ethereum.transaction_count(self.key.address, "latest" if block is None else block)
+            return self._writer.transaction_count(block)
 
     def _nonce(self) -> int:
         return max([self._count(), *(pending.nonce + 1 for pending in self._journal.pending())])
@@ -321,12 +327,18 @@ class Sender:
 
     def _base_fee(self) -> int:
         with self.chain.errors("reading the gas price"):
-            return self.chain.ethereum.base_fee()
+            return self._writer.base_fee()
 
     def _sign(self, transaction: Transaction, fee: int, tip: int = _TIP) -> Attempt:
-        t = transaction
-        envelope = Envelope(self.chain.chain_id, t.nonce, min(tip, fee), fee, t.gas, t.target, t.data)
-        raw = envelope.sign(self.key)
+        from eth_account import Account
+
+        fields: dict[str, Any] = {
+            "type": 2, "chainId": self.chain.chain_id, "nonce": transaction.nonce, "gas": transaction.gas, "value": 0,
+            "maxFeePerGas": fee, "maxPriorityFeePerGas": min(tip, fee), "data": transaction.data,
+        }  # fmt: skip
+        if transaction.target is not None:
+            fields["to"] = transaction.target
+        raw = bytes(Account.sign_transaction(fields, self.key.secret).raw_transaction)
         return Attempt(keccak(raw), raw, fee, tip, self._clock.wall())
 
 

@@ -19,6 +19,7 @@ from benches import Bench, Cost
 from protocol.chain.client import Call
 from protocol.chain.sender import Sent
 from protocol.chain.wages import Wages
+from protocol.chain.writing import Writer
 from protocol.identity import Key
 from protocol.signing import Join, Verdict, Voucher
 from protocol.submission import SubmissionRef
@@ -176,9 +177,10 @@ def _once(bench: Bench, field: _Field) -> None:
 def _deployment(world: World) -> int:
     """Gas of the transactions that created the contracts, without the development token's."""
     ethereum, gas = world.chain.ethereum, 0
+    writer = Writer(world.chain.provider, world.chain.runs.address)
     for number in range(1, world.chain.block_number()):
         for transaction in ethereum.request("eth_getBlockByNumber", hex(number), False)["transactions"]:
-            receipt = ethereum.receipt(bytes.fromhex(transaction[2:]))
+            receipt = writer.receipt(bytes.fromhex(transaction[2:]))
             if receipt and receipt.contract not in (None, world.chain.token.address):
                 gas += receipt.gas_used
         if ethereum.code(world.wages, number):

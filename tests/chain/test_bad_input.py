@@ -17,6 +17,7 @@ from protocol.chain import Chain, Sender
 from protocol.chain.client import Call
 from protocol.chain.ethereum import RpcRefusal
 from protocol.chain.reverts import HINTS
+from protocol.chain.writing import Writer
 from protocol.errors import TransactionReverted, WrongChain
 from protocol.identity import Key
 from protocol.signing import Domain, Join, Verdict
@@ -124,7 +125,9 @@ def test_a_wrong_chain_id_is_noticed_before_anything_is_signed(world: World, oth
         Chain(other_chain.rpc, world.chain.runs.address).check(84532)
 
 
-def test_a_transaction_signed_for_another_chain_does_not_land(world: World, other_chain: Anvil) -> None:
+def test_a_transaction_signed_for_another_chain_does_not_land(
+    world: World, other_chain: Anvil, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even where the same key has gas on both: EIP-155."""
     key = Key.generate()
     for anvil in (world.anvil, other_chain):
@@ -133,12 +136,13 @@ def test_a_transaction_signed_for_another_chain_does_not_land(world: World, othe
     sender = Sender(chain, key)
     assert chain.chain_id == 31337
     seen: list[bytes] = []
-    real = chain.ethereum.send_raw
-    chain.ethereum.send_raw = lambda raw: (seen.append(raw), real(raw))[1]  # type: ignore[method-assign]
+    real = Writer.send_raw
+    monkeypatch.setattr(Writer, "send_raw", lambda self, raw: (seen.append(raw), real(self, raw))[1])
     sender.send(chain.approve_tokens(chain.runs.address, 1))
+    other = Writer(Chain(other_chain.rpc, None).provider, key.address)
     with pytest.raises(RpcRefusal, match=r"(?i)chain"):
-        Chain(other_chain.rpc, None).ethereum.send_raw(seen[0])
-    assert Chain(other_chain.rpc, None).ethereum.transaction_count(key.address) == 0
+        other.send_raw(seen[0])
+    assert other.transaction_count() == 0
 
 
 SAYS_YES = "0x60015f5260205ff3"  # returns 1 whatever it is asked: balances never move

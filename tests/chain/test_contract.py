@@ -7,15 +7,12 @@ from typing import Any
 import pytest
 from eth_abi import encode
 from eth_abi.exceptions import EncodingError
-from eth_account import Account
 from hexbytes import HexBytes
 from web3 import Web3
 
 from protocol.chain import artifacts
 from protocol.chain.contract import Contract, NoContract, creation
-from protocol.chain.envelope import Envelope
 from protocol.chain.ethereum import Ethereum, RpcRefusal, data, quantity
-from protocol.identity import Key
 
 ADDRESS = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
 OTHER = "0x7d931fd3f5a12c18Cd77f9Cb90ff58E677dF9479"
@@ -95,18 +92,6 @@ def test_a_deployment_is_the_bytes_that_web3_makes(name: str) -> None:
         Web3().eth.contract(abi=artifact.abi, bytecode=artifact.bytecode).constructor(*arguments).data_in_transaction
     )
     assert "0x" + creation(ethereum(), artifact.abi, artifact.bytecode, *arguments).data.hex() == theirs
-
-
-@pytest.mark.parametrize("target", [ADDRESS, None], ids=["call", "creation"])
-def test_a_signed_transaction_is_the_bytes_that_eth_account_makes(target: str | None) -> None:
-    key = Key.from_secret(b"\x07" * 32)
-    ours = Envelope(84532, 300, 0, 2**40, 90_000, target, b"\x01\x02").sign(key)
-    fields: dict[str, Any] = {
-        "type": 2, "chainId": 84532, "nonce": 300, "maxPriorityFeePerGas": 0, "maxFeePerGas": 2**40, "gas": 90_000,
-        "data": b"\x01\x02", "value": 0,
-    }  # fmt: skip
-    theirs = Account.from_key(key.secret).sign_transaction(fields | ({"to": target} if target else {}))
-    assert ours == bytes(theirs.raw_transaction)
 
 
 @pytest.mark.parametrize("arguments", [(1, b"\x01" * 31), (-1, bytes(32)), (1,), (1, "0x" + "01" * 32)], ids=str)
