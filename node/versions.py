@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from protocol.chain.types import Publication
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import Unavailable
 from protocol.model_files import require_model_files
 from protocol.shardcast.client import Client
@@ -27,6 +27,7 @@ class Versions:
         *,
         sources: Callable[[], list[Source]] | None = None,
         fetch_seconds: float = 480.0,
+        clock: Clock = SYSTEM,
     ) -> None:
         """`sources` finds where to fetch from, all relays and the origin by default; `fetch_seconds` is the longest time
         one attempt may take, and the next one resumes it."""
@@ -36,6 +37,7 @@ class Versions:
         self._client = Client(self.store, domain, connection.run, policy.trainer)
         self._look_up = sources or connection.sources
         self._fetch_seconds = fetch_seconds
+        self._clock = clock
         self._sources: list[Source] = []
         self._found_at = float("-inf")
 
@@ -74,9 +76,9 @@ class Versions:
         seconds = min(_FIRST_SECONDS, self._fetch_seconds)
         while True:
             self._require_kept(publication)
-            if time.monotonic() - self._found_at > _SOURCES_SECONDS:
+            if self._clock.monotonic() - self._found_at > _SOURCES_SECONDS:
                 self._sources = self._look_up()
-                self._found_at = time.monotonic()
+                self._found_at = self._clock.monotonic()
             try:
                 self._client.fetch(publication.step, publication.manifest, self._sources, seconds)
                 return

@@ -86,19 +86,20 @@ def retry(
     on: type[Exception] | tuple[type[Exception], ...],
     within: float,
     pause: float,
+    unless: Callable[[Exception], bool] = lambda error: False,
     failed: Callable[[Exception], object] = lambda error: None,
     clock: Clock = SYSTEM,
 ) -> T:
     """Repeats `action` while it raises `on`, with `pause` seconds between attempts; after `within` seconds raises the last error.
 
-    `failed` is called with each error that is followed by another attempt.
+    An error for which `unless` is true is raised at once. `failed` is called with each that is followed by another attempt.
     """
     until = clock.monotonic() + within
     while True:
         try:
             return action()
         except on as error:
-            if clock.monotonic() > until:
+            if unless(error) or clock.monotonic() > until:
                 raise
             failed(error)
             clock.sleep(pause)

@@ -102,7 +102,7 @@ class Worker:
         self._clock = clock
         self._transactions = TransactionLog(home.data / "transactions.sqlite")
         self._sender = connection.sender(self._transactions)
-        self._versions = Versions(connection, home.data / "weights")
+        self._versions = Versions(connection, home.data / "weights", clock=clock)
         self._rollouts = home.data / "rollouts"
         self.journal = SubmissionLog(home.data / "journal.sqlite")
         spec = connection.spec

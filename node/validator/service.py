@@ -317,7 +317,8 @@ class ValidatorService:
             return None
         try:
             task = Task(submission, submission.id, self._book.time(submission), self._clock.monotonic())
-            judged = self._judge_task(task, in_full=True)
+            with about(submission.id):
+                judged = self._judge_task(task, in_full=True)
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error):
                 raise

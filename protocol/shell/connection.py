@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -22,6 +21,7 @@ from protocol.chain.settings import ChainSettings
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Policy
+from protocol.clock import SYSTEM, Clock
 from protocol.environments.taskfile import partial_of, path_of
 from protocol.errors import (
     ConfigError,
@@ -37,6 +37,7 @@ from protocol.hub.client import HubClient
 from protocol.hub.wire import Refused
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service
+from protocol.retry import retry
 from protocol.runspec import RunSpec, TaskFile
 from protocol.sandbox import Sandbox
 from protocol.shardcast.client import Source
@@ -51,13 +52,16 @@ _SPARE_BYTES = 256 << 20  # that stay free on the disk beside a task file
 class Connection:
     """A role's connection to one run: chain, peers, hub. Opened with `connect`."""
 
-    def __init__(self, chain: Chain, settings: ChainSettings, peers: PeerSettings, key: Key, host: Host) -> None:
+    def __init__(
+        self, chain: Chain, settings: ChainSettings, peers: PeerSettings, key: Key, host: Host, *, clock: Clock = SYSTEM
+    ) -> None:
         self.chain = chain
         self.settings = settings
         self.peers = peers
         self.run = settings.run
         self.key = key
         self._directory = Directory(host)
+        self._clock = clock
         self._hub: HubClient | None = None
 
     @cached_property
@@ -145,16 +149,15 @@ class Connection:
 
     def retry(self, action: Callable[[], T], doing: str) -> T:
         """Repeats `action` while peers are unavailable, or refuse what may pass, within the look-up deadline; then raises the last error."""
-        until = time.monotonic() + self.peers.find_seconds
-        while True:
-            try:
-                return action()
-            except (Unavailable, Refused) as error:
-                if time.monotonic() > until or (isinstance(error, Refused) and not error.may_pass):
-                    raise
-                log.info("%s: %s; trying again", doing, error)
-                self.forget_hub()
-                time.sleep(min(1.0, self.settings.poll_seconds))
+
+        def failed(error: Exception) -> None:
+            log.info("%s: %s; trying again", doing, error)
+            self.forget_hub()
+
+        return retry(
+            action, on=(Unavailable, Refused), unless=lambda error: isinstance(error, Refused) and not error.may_pass,
+            within=self.peers.find_seconds, pause=min(1.0, self.settings.poll_seconds), failed=failed, clock=self._clock,
+        )  # fmt: skip
 
 
 @contextmanager

@@ -10,19 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from swarm.processes import wait_until
 from swarm.world import World
 
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
+from protocol.exporter import Exporter, Health
 from protocol.hub.client import HubClient
 from protocol.identity import Key
+from protocol.metrics import MetricsSettings
 from protocol.model_files import FILES
 from protocol.runspec import RunSpec
 from protocol.shell.home import read_json
+from tests.clock import VirtualClock
 from tests.hub.desk import run_settings, small_spec
 from trainer.config import Layout
 from trainer.hub.publisher import Publisher
@@ -40,9 +43,11 @@ def world(anvil: Any, spec: RunSpec) -> World:
     return World.fresh(anvil, spec.digest)
 
 
-def make(world: World, folder: Path, spec: RunSpec, key: Key | None = None) -> tuple[HubService, Layout]:
+def make(
+    world: World, folder: Path, spec: RunSpec, key: Key | None = None, exporter: Exporter | None = None
+) -> tuple[HubService, Layout]:
     settings, layout = run_settings(world, folder / "run.toml")
-    return HubService(settings, layout, spec, key or world.trainer.key), layout
+    return HubService(settings, layout, spec, key or world.trainer.key, exporter), layout
 
 
 class Running:
@@ -98,6 +103,25 @@ def test_it_serves_and_publishes_whatever_appears_in_the_outbox(world: World, sp
             wait_until(lambda step=step: hub.published() == step, deadline=20, what=f"version {step} is out")
         assert world.chain.published(world.run) == 2
     assert hub.error is None
+
+
+def test_it_shows_what_it_does_and_that_it_follows_the_chain(world: World, spec: RunSpec, tmp_path: Path) -> None:
+    clock = VirtualClock()
+    health = Health("a look at the chain", 600, clock)
+    with (
+        Exporter(MetricsSettings(port=0), health) as exporter,
+        running(*make(world, tmp_path, spec, exporter=exporter)) as hub,
+    ):
+        url = hub.told()["metrics_url"]
+        assert url == exporter.url
+        httpx.get(f"{hub.told()['url']}/v1/runs/{world.run}/spec", timeout=10)
+        httpx.get(f"{hub.told()['url']}/of/a/stranger", timeout=10)
+        text = httpx.get(f"{url}/metrics", timeout=10).text
+        assert 'murmur_hub_requests_total{route="/spec",status="200"}' in text
+        assert 'murmur_hub_requests_total{route="unknown",status="404"}' in text
+        assert "stranger" not in text
+        clock.advance(601)
+        wait_until(lambda: bool(health), deadline=20, what="the hub has looked at the chain since")
 
 
 def test_a_key_that_is_not_the_runs_trainer_is_refused(world: World, spec: RunSpec, tmp_path: Path) -> None:
@@ -198,16 +222,14 @@ def shelf(anvil: Any, spec: RunSpec, tmp_path: Path) -> Shelf:
 
 
 @pytest.fixture
-def wall_clock(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The machine's clock; it agrees with the chain's until a test changes it."""
-    clock = SimpleNamespace(ahead=0.0)
-    clock.time = lambda: shelf.world.chain.block().time + clock.ahead
-    monkeypatch.setattr("trainer.hub.service.time", clock)
-    return clock
+def clock(shelf: Shelf) -> VirtualClock:
+    """The machine's clock, a minute ahead of the chain's until a test changes that."""
+    shelf.service._clock = VirtualClock(wall=shelf.world.chain.block().time + 60)
+    return shelf.service._clock
 
 
 def test_files_out_of_reach_of_challenge_and_training_are_removed_and_receipts_stay(
-    shelf: Shelf, wall_clock: SimpleNamespace
+    shelf: Shelf, clock: VirtualClock
 ) -> None:
     since = shelf.world.chain.publication(shelf.world.run, 3).time
     old, trainable = shelf.keep("files/" + "aa" * 32, since - 1), shelf.keep("files/" + "bb" * 32, since)
@@ -218,11 +240,11 @@ def test_files_out_of_reach_of_challenge_and_training_are_removed_and_receipts_s
     assert all(receipt.exists() for receipt in receipts)
 
 
-def test_a_file_stays_as_long_as_its_work_can_be_disputed(shelf: Shelf, wall_clock: SimpleNamespace) -> None:
+def test_a_file_stays_as_long_as_its_work_can_be_disputed(shelf: Shelf, clock: VirtualClock) -> None:
     """Through window, appeal and vote, however many versions came out meanwhile."""
     for step in range(6, 9):
         shelf.world.publish(step)
-    now = wall_clock.time()
+    now = shelf.world.chain.block().time
     assert shelf.world.chain.publication(shelf.world.run, 6).time > now - HORIZON
     disputed, settled = shelf.keep("files/aa", now - HORIZON + 5), shelf.keep("files/bb", now - HORIZON - 5)
     shelf.tidy()
@@ -230,11 +252,11 @@ def test_a_file_stays_as_long_as_its_work_can_be_disputed(shelf: Shelf, wall_clo
     assert not settled.exists()
 
 
-def test_a_chain_that_stands_still_ends_no_deadline(shelf: Shelf, wall_clock: SimpleNamespace) -> None:
+def test_a_chain_that_stands_still_ends_no_deadline(shelf: Shelf, clock: VirtualClock) -> None:
     for step in range(6, 9):
         shelf.world.publish(step)
-    file = shelf.keep("files/aa", wall_clock.time() - 20)
-    wall_clock.ahead = 1e6
+    file = shelf.keep("files/aa", shelf.world.chain.block().time - 20)
+    clock.advance(1e6)
     shelf.tidy()
     assert file.exists()
 

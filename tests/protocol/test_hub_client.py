@@ -25,6 +25,7 @@ from protocol.identity import Key
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.peers import PeerSettings
 from protocol.signing import Domain, StorageReceipt
+from tests.clock import VirtualClock
 
 RUN, TIMEOUT = 3, 1.0  # half of it was too little for a page of a listing beside three other tests on two cores
 DOMAIN = Domain(31337, Key.generate().address)
@@ -279,13 +280,13 @@ def test_a_hub_that_refuses_ends_no_role_whatever_it_says(
     assert caught.value.may_pass is may_pass
 
 
-def test_a_refusal_that_may_pass_is_asked_again(
-    hub: FakeHub, client: HubClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_that_may_pass_is_asked_again(hub: FakeHub, client: HubClient) -> None:
     """The hub of a run that starts answers before it has its spec."""
-    monkeypatch.setattr("protocol.shell.connection.time.sleep", lambda _: hub.says(b'{"ready": 1}'))
+    clock = VirtualClock()
+    clock.meanwhile = lambda: hub.says(b'{"ready": 1}')
     role = Connection.__new__(Connection)
     role.peers, role.settings, role._hub = PeerSettings(), cast(Any, SimpleNamespace(poll_seconds=0.1)), None
+    role._clock = clock
     hub.says(b"not yet", "404 Not Found")
     assert role.retry(client.status, "asking") == {"ready": 1}
     hub.says(b"never", "403 Forbidden")

@@ -93,6 +93,15 @@ def test_an_action_that_never_works_raises_its_last_error_when_the_time_is_up(cl
     assert sum(clock.waits) == 11
 
 
+def test_an_error_that_will_not_pass_is_raised_at_once(clock: VirtualClock) -> None:
+    def action() -> None:
+        raise Unavailable("for good")
+
+    with pytest.raises(Unavailable, match="for good"):
+        retry(action, on=Unavailable, unless=lambda error: "for good" in str(error), within=10, pause=1, clock=clock)
+    assert clock.waits == []
+
+
 def test_other_errors_are_not_retried(clock: VirtualClock) -> None:
     def action() -> None:
         raise ValueError("a mistake")

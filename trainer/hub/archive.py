@@ -14,12 +14,12 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from protocol.clock import SYSTEM, Clock
 from protocol.errors import ConfigError, PreflightError, Unavailable
 from trainer.hub.bucket import Bucket, Object
 from trainer.hub.store import KINDS, Store
@@ -36,11 +36,12 @@ _NAME = re.compile(rf"({'|'.join(KINDS)})/[0-9A-Za-z]{{1,128}}(\.json)?")
 class ArchivedStore(Store):
     """`turn` and `require_open` belong to one thread; everything else may be called as with Store."""
 
-    def __init__(self, root: Path, bucket: Bucket, *, cache_bytes: int) -> None:
+    def __init__(self, root: Path, bucket: Bucket, *, cache_bytes: int, clock: Clock = SYSTEM) -> None:
         """Raises ConfigError for a bucket that refuses; one that is away is opened by a later `turn`."""
         super().__init__(root)
         self._bucket = bucket
         self._cache_bytes = cache_bytes
+        self._clock = clock
         self._lock = threading.Lock()
         self._fetching: dict[bytes, asyncio.Task[Path | None]] = {}
         self._archived: dict[str, Object] = {}  # rollout files only
@@ -112,7 +113,7 @@ class ArchivedStore(Store):
             raise
         if name.startswith("files/"):
             with self._lock:
-                self._archived[name] = Object(name, size, time.time())
+                self._archived[name] = Object(name, size, self._clock.wall())
 
     def _await(self, name: str) -> None:
         with self._lock:
@@ -203,7 +204,7 @@ class ArchivedStore(Store):
         kept = [(path.stat(), path) for path in (self.root / name for name in safe) if path.exists()]
         total = sum(stat.st_size for stat, _ in kept)
         for stat, path in sorted(kept, key=lambda one: one[0].st_mtime):
-            if total <= most or stat.st_mtime > time.time() - _IN_USE_SECONDS:
+            if total <= most or stat.st_mtime > self._clock.wall() - _IN_USE_SECONDS:
                 return
             path.unlink(missing_ok=True)
             total -= stat.st_size

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import DeadlineExceeded, LockHeld, MurmurationError, PreflightError
+from protocol.retry import retry
 from protocol.shell.home import Home, read_json
 from trainer.config import Layout
 
@@ -46,16 +47,12 @@ class HubProcess:
 
         One that a killed trainer left behind ends by itself, but may be publishing still.
         """
-        until = self._clock.monotonic() + deadline
-        while True:
-            try:
-                with Home(self._layout.hub, "hub").lock():
-                    break
-            except LockHeld:
-                if self._clock.monotonic() > until:
-                    raise
-                self._clock.sleep(0.1)
+        retry(self._require_free, on=LockHeld, within=deadline, pause=0.1, clock=self._clock)
         self._start()
+
+    def _require_free(self) -> None:
+        with Home(self._layout.hub, "hub").lock():
+            return
 
     def wait_for_url(self, deadline: float = 90.0) -> str:
         """The hub's local URL, once it serves. Raises what ended the hub, or DeadlineExceeded."""
