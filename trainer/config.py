@@ -101,7 +101,7 @@ class DeadlineSettings(Settings):
     publishing: float = Field(default=1800, gt=0)
     """Writing one version of the weights for the hub, and waiting for the one before."""
     evaluating: float = Field(default=7200, gt=0)
-    """One evaluation, and waiting for the one before."""
+    """One evaluation, and waiting for the one before. One that takes longer is warned of and left out; it ends nothing."""
     polling: float = Field(default=900, gt=0)
     """One look at chain and hub, with the download of what is new."""
 
@@ -128,6 +128,9 @@ class AlarmSettings(Settings):
     """Rise of the share of groups whose samples all got the same reward, above its running mean."""
 
 
+OnlineFilter = Literal["task_reward", "reward"]
+
+
 class TrainSettings(Settings):
     model: str = "policy"
     """Folder of the policy before training, beside run.toml."""
@@ -136,7 +139,9 @@ class TrainSettings(Settings):
     steps: int = Field(ge=1)
     """Rollout steps to train."""
     groups_per_step: int = Field(default=256, ge=1)
-    """Groups with unequal rewards that a step needs."""
+    """Groups that pass the online filter, which a step needs."""
+    online_filter: OnlineFilter = "task_reward"
+    """A group is trained on where its samples differ in this. "reward" keeps those that differ in their length penalty only."""
     optimizer_steps: int = Field(default=8, ge=1)
     """Optimizer steps on the rollouts of one step."""
     pack_tokens: int = Field(default=32_768, ge=8)

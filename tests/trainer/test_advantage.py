@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.learning.advantage import has_signal, normalised
+from protocol.rollout import Sample
+from trainer.learning.advantage import has_signal, normalised, teaches
 
 rewards = st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=32).map(np.array)
 
@@ -38,3 +39,18 @@ def test_a_group_teaches_nothing_when_all_its_rewards_are_equal() -> None:
 
 def test_a_group_whose_rewards_are_no_numbers_has_no_signal() -> None:
     assert not has_signal(np.array([np.nan, 1.0]))
+
+
+def answered(*rewards: tuple[float, float]) -> list[Sample]:
+    """Samples of these task rewards and length penalties."""
+    none = np.zeros(0, np.int32)
+    return [Sample(0, i, 0, 8, none, none, none, (), of, off, of - off) for i, (of, off) in enumerate(rewards)]
+
+
+def test_answers_that_differ_in_length_only_teach_no_task() -> None:
+    solved = answered((1.0, 0.01), (1.0, 0.02), (1.0, 0.03))
+    assert not teaches(solved)
+    assert teaches(solved, "reward")
+    assert teaches(answered((1.0, 0.01), (0.0, 0.01)))
+    assert not teaches(answered((1.0, 0.5), (0.5, 0.0)))  # their advantages are zero, whatever the task says
+    assert not teaches(answered((1.0, 0.0), (0.9999999999999999, 0.1)))  # the same to every honest machine

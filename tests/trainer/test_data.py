@@ -306,6 +306,21 @@ def test_groups_with_equal_rewards_are_dropped_and_counted(field: Field, node: K
     assert (source.counts.groups, source.counts.zero_advantage_groups) == (2, 1)
 
 
+def test_groups_that_differ_in_their_length_penalty_only_are_dropped_and_counted(
+    field: Field, node: Key, validator: Key
+) -> None:
+    """With length budgets total rewards nearly always differ: the filter looks at what the task gave."""
+    made = samples([EQUAL, UNEQUAL])
+    budgeted = [
+        replace(sample, budget=9, length_penalty=0.01 * row, reward=sample.task_reward - 0.01 * row)
+        for row, sample in enumerate(made)
+    ]
+    ref, source = field.submit(node, field.file(node, budgeted)), field.source()
+    field.judge(validator, ref)
+    assert usable(source, field.desk.step) == {(field.desk.work(ref), 1)}
+    assert (source.counts.groups, source.counts.zero_advantage_groups) == (2, 1)
+
+
 def test_a_batch_waits_until_it_is_full_and_takes_the_newest_weights_first(
     field: Field, node: Key, validator: Key
 ) -> None:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from protocol.reward import canonical
+from protocol.rollout import Sample
+from trainer.config import OnlineFilter
 
 _EPSILON = 1e-6
 
 
 def has_signal(rewards: NDArray[np.float64]) -> bool:
-    """Whether a group teaches anything: equal rewards have zero advantages throughout (online filtering)."""
+    """Whether rewards of a group differ: equal ones have zero advantages throughout."""
     return float(rewards.max() - rewards.min()) > _EPSILON
+
+
+def teaches(samples: Sequence[Sample], by: OnlineFilter = "task_reward") -> bool:
+    """Whether the online filter keeps a group: its task rewards differ, and so do its rewards.
+
+    Penalties for length differ nearly always. `by` the whole reward, groups that only differ in length are kept as well.
+    """
+    told = has_signal(np.array([sample.reward for sample in samples]))
+    return told and (by == "reward" or has_signal(np.array([canonical(sample.task_reward) for sample in samples])))
 
 
 def normalised(rewards: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -29,6 +29,7 @@ from protocol.runspec import RunSpec, starts
 from protocol.sandbox import Reading, Sandbox
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
+from trainer.config import OnlineFilter
 from trainer.learning import advantage
 from trainer.learning.packing import TrainingSample
 from trainer.rollouts.counts import DataCounts, names_of
@@ -67,9 +68,9 @@ class RolloutSource:
 
     def __init__(
         self, chain: Chain, run: int, spec: RunSpec, index: EventIndex, hub: HubClient, sandbox: Sandbox, folder: Path,
-        bounds: Bounds, *, node_share: float = 1.0,
+        bounds: Bounds, *, node_share: float = 1.0, online_filter: OnlineFilter = "task_reward",
     ) -> None:  # fmt: skip
-        """`node_share`: the largest share of a batch that one node may supply, see share.py."""
+        """`node_share`: the largest share of a batch that one node may supply, see share.py. `online_filter`: see config.py."""
         self.hub = hub
         self.counts = DataCounts()
         self.trained_nodes: Counter[str] = Counter()
@@ -82,6 +83,7 @@ class RolloutSource:
         self._folder = folder
         self._bounds = bounds
         self._node_share = node_share
+        self._online_filter = online_filter
         self._environments = names_of(environment.dataset for environment in spec.environments)
         self._starts = starts(spec.environments)
         self._oldest = 0
@@ -306,11 +308,10 @@ class RolloutSource:
         if self._pool.was_trained_on((work, index)):
             return None
         self.counts.groups += 1
-        rewards = np.array([sample.reward for sample in samples])
-        if not advantage.has_signal(rewards):
+        if not advantage.teaches(samples, self._online_filter):
             self.counts.zero_advantage_groups += 1
             return None
-        advantages = advantage.normalised(rewards)
+        advantages = advantage.normalised(np.array([sample.reward for sample in samples]))
         if not np.isfinite(advantages).all():
             self.counts.bad_groups += 1
             log.error("group %d of %s is left out: its rewards give no finite advantages", index, s.root.hex())

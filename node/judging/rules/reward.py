@@ -2,7 +2,8 @@
 
 Hard only for environments the spec declares exact; soft elsewhere, where a deadline or a float could explain it, and soft
 for an answer that no verifier gets to an end with: without a score nobody may earn. The verifiers run in the sandbox, for a
-completion is a stranger's text.
+completion is a stranger's text. Task rewards are canonical (protocol/reward.py); one `STEP` between two is always forgiven, as
+machines may round a score to both sides.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from node.judging.candidate import Candidate
 from protocol.environments.assignment import length_penalty
 from protocol.errors import Malformed, Unavailable
+from protocol.reward import STEP
 from protocol.verdict import Finding, Outcome
 
 _SCORING_SECONDS = 120.0  # for all answers of a work, one by one
@@ -45,7 +47,7 @@ def _portions(c: Candidate) -> Iterator[list[int]]:
 
 
 def _compare(c: Candidate, row: int, task_reward: float) -> Finding | None:
-    sample, tolerance = c.samples[row], float(c.spec.verification.reward_tolerance)
+    sample, tolerance = c.samples[row], max(float(c.spec.verification.reward_tolerance), STEP)
     penalty = length_penalty(c.spec, sample.budget, len(sample.completion))
     expected = (task_reward, penalty, task_reward - penalty)
     found = (sample.task_reward, sample.length_penalty, sample.reward)

@@ -1,0 +1,23 @@
+"""The canonical form of a task reward: one number for all honest machines.
+
+Verifiers compute with floats: a sum of tenths is 0.9999999999999999 here and 1 there. So every score passes through `canonical`
+before anybody stores it, compares it or learns from it: worker, validator and trainer alike. The grid is binary: a canonical
+reward is exact in float32, as rollout files hold it, and a score of few decimal digits is never half-way between two points.
+Two machines whose floats differ in the last places get the same point, or at a half-way value two neighbours; `STEP` is
+what a comparison must forgive. Vectors: tests/vectors/rewards.json.
+"""
+
+from __future__ import annotations
+
+import math
+
+_POINTS = 1 << 20
+STEP = 1 / _POINTS
+"""Distance of two canonical rewards (9.5e-7). Changing it breaks: what rollout files hold, and verdicts on rewards."""
+
+
+def canonical(score: float) -> float:
+    """The multiple of `STEP` in [0, 1] nearest to `score`, of two the even one; 0 for what is no number."""
+    if not math.isfinite(score):
+        return 0.0
+    return round(min(max(score, 0.0), 1.0) * _POINTS) / _POINTS
