@@ -21,7 +21,7 @@ def complaints(
 
 def _lines(error: ValidationError, tree: type[BaseModel], within: str, origins: Mapping[str, str]) -> Iterator[str]:
     for e in error.errors(include_url=False, include_input=False):
-        place = e["loc"]
+        place = without_tags(tree, e["loc"])
         path = ".".join(map(str, (within, *place) if within else place))
         origin = f" ({origins[path]})" if path in origins else ""
         if e["type"] == "missing":
@@ -33,6 +33,23 @@ def _lines(error: ValidationError, tree: type[BaseModel], within: str, origins: 
             # What a validator of ours raised is told as it said it, without pydantic's name for the kind.
             said = e["ctx"]["error"] if e["type"] in ("value_error", "assertion_error") else e["msg"]
             yield f"{path}: {said}{origin}" if path else str(said)
+
+
+def without_tags(tree: type[BaseModel], place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A place without the names that pydantic puts in for the members of a tagged union (by our rule, their classes')."""
+    models, path = [tree], []
+    for key in place:
+        if not isinstance(key, str) or any(key in model.model_fields for model in models):
+            path.append(key)
+            if isinstance(key, str):
+                fields = [model.model_fields[key] for model in models if key in model.model_fields]
+                models = [model for field in fields for model in _models_in(field.annotation)]
+        elif named := [model for model in models if model.__name__ == key]:
+            models = named
+        else:
+            path.append(key)
+            models = []
+    return tuple(path)
 
 
 def _keys(tree: type[BaseModel], place: tuple[Any, ...]) -> list[str]:

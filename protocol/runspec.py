@@ -15,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, get_origin
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
+    Tag,
     ValidationError,
     field_validator,
     model_serializer,
@@ -31,7 +33,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from protocol import canonical
-from protocol.complaints import complaints
+from protocol.complaints import complaints, without_tags
 from protocol.constants import PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX
 from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
 
@@ -115,17 +117,18 @@ class Selection(TaskFile):
 
 
 class EnvironmentSpec(Part):
-    """One task set, named so that all parties draw the very same problems: procedural, or the rows of files."""
+    """One task set, named so that all parties draw the very same problems. `Generated` or `FromFiles`."""
 
-    package: Literal["reasoning-gym", "parquet"]
-    """Package that draws the problems; "parquet": they are the rows of `files`."""
-    version: str
-    """Of the package; "1" of "parquet"."""
+    from_files: ClassVar[bool]
+
+    package: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    """Name of the environment (protocol/environments/registry.py)."""
+    version: str = Field(max_length=64)
+    """Of the environment."""
     dataset: str
-    """The package's name of it; of "parquet" any name."""
+    """The environment's name of it; of "parquet" any name."""
     config: dict[str, ConfigValue] = {}
-    files: list[TaskFile] = Field(default=[], max_length=256)
-    """In run.toml: their paths. The first `size` rows are trained on, the last `held_out_size` held out; seeds are 0."""
+    """Fields that the environment's class knows."""
     kept: Selection | None = None
     """In run.toml: the path of what `murmur trainer filter` wrote. Only what it kept, out of the first `size`, is trained on."""
     seed: int = Field(ge=0, lt=2**62)
@@ -140,17 +143,7 @@ class EnvironmentSpec(Part):
     """Problems for evaluation; a training problem with the same question is never assigned."""
 
     @model_validator(mode="after")
-    def _files_fit(self) -> EnvironmentSpec:
-        rows = sum(file.rows for file in self.files)
-        if self.package != "parquet":
-            if self.files:
-                raise ValueError(f'files belong to package "parquet", not {self.package!r}')
-        elif not self.files:
-            raise ValueError('package "parquet" needs files')
-        elif self.version != "1" or self.config or self.seed or self.held_out_seed:
-            raise ValueError('package "parquet" has version "1", no config and no seeds')
-        elif self.size + self.held_out_size > rows:
-            raise ValueError(f"{self.size} + {self.held_out_size} problems in files of {rows} rows")
+    def _kept_fit(self) -> Self:
         if self.kept is not None and self.kept.rows > self.size:
             raise ValueError(f"{self.kept.rows} problems kept of {self.size}")
         return self
@@ -159,6 +152,44 @@ class EnvironmentSpec(Part):
     def problems(self) -> int:
         """Number of the training problems."""
         return self.size if self.kept is None else self.kept.rows
+
+
+class Generated(EnvironmentSpec):
+    """Problems that an environment draws from seeds."""
+
+    from_files = False
+
+
+class FromFiles(EnvironmentSpec):
+    """Problems that are the rows of task files: the first `size` for training, the last `held_out_size` held out."""
+
+    from_files = True
+
+    files: list[TaskFile] = Field(min_length=1, max_length=256)
+    """In run.toml: their paths."""
+    seed: Literal[0] = 0
+    held_out_seed: Literal[0] = 0
+
+    @model_validator(mode="after")
+    def _files_fit(self) -> Self:
+        rows = sum(file.rows for file in self.files)
+        if self.size + self.held_out_size > rows:
+            raise ValueError(f"{self.size} + {self.held_out_size} problems in files of {rows} rows")
+        return self
+
+
+def environment_kind(value: Any) -> type[EnvironmentSpec]:
+    """The kind of environment that a table, or a spec, is."""
+    if isinstance(value, EnvironmentSpec):
+        return type(value)
+    named = isinstance(value, dict) and (value.get("package") == "parquet" or bool(value.get("files")))
+    return FromFiles if named else Generated
+
+
+AnyEnvironment = Annotated[
+    Annotated[Generated, Tag("Generated")] | Annotated[FromFiles, Tag("FromFiles")],
+    Discriminator(lambda value: environment_kind(value).__name__),
+]
 
 
 def starts(environments: Sequence[EnvironmentSpec]) -> list[int]:
@@ -278,7 +309,7 @@ class RunSpec(Part):
     protocol: Literal[1] = PROTOCOL_VERSION
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
     model: ModelSpec
-    environments: list[EnvironmentSpec] = Field(min_length=1, max_length=256)
+    environments: list[AnyEnvironment] = Field(min_length=1, max_length=256)
     sampling: SamplingSpec
     reward: RewardSpec = RewardSpec()
     verification: VerificationSpec
@@ -304,7 +335,8 @@ class RunSpec(Part):
     @property
     def task_files(self) -> list[TaskFile]:
         kept = [environment.kept for environment in self.environments if environment.kept is not None]
-        return [*(file for environment in self.environments for file in environment.files), *kept]
+        files = [file for one in self.environments if isinstance(one, FromFiles) for file in one.files]
+        return [*files, *kept]
 
     @property
     def versions_kept(self) -> int:
@@ -347,7 +379,7 @@ def from_canonical(data: bytes) -> RunSpec:
     try:
         spec = RunSpec.model_validate(value)
     except ValidationError as error:
-        unknown = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] in _UNKNOWN]
+        unknown = [".".join(map(str, without_tags(RunSpec, e["loc"]))) for e in error.errors() if e["type"] in _UNKNOWN]
         if unknown:
             named = f"this program does not know {', '.join(unknown)} of the run spec"
             raise VersionMismatch(f"{named}: a later version wrote it", hint=_UPGRADE) from None

@@ -17,6 +17,11 @@ from protocol.runspec import RunSpec
 BUDGET_SENTENCE = " Think for {budget} tokens before giving a response."
 
 
+def announce(text: str, budget: int) -> str:
+    """A problem's text with its length budget in tokens; 0: none."""
+    return text + BUDGET_SENTENCE.format(budget=budget) if budget else text
+
+
 class Tokenizer:
     """The tokenizer.json and config.json of one model folder."""
 
@@ -33,8 +38,7 @@ class Tokenizer:
 
     def prompt(self, spec: RunSpec, text: str, budget: int) -> list[int]:
         """Token ids of a problem's prompt; `budget` 0 announces none."""
-        asked = text + BUDGET_SENTENCE.format(budget=budget) if budget else text
-        return self.encode(spec.sampling.prompt_template.replace("{prompt}", asked))
+        return self.encode(spec.sampling.prompt_template.replace("{prompt}", announce(text, budget)))
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

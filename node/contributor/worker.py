@@ -108,7 +108,7 @@ class Worker:
         spec = connection.spec
         sandbox = Sandbox(spec)
         connection.fetch_tasks(sandbox)
-        tasks = TaskSet(spec.environments)
+        tasks = TaskSet(spec.environments, sandbox)
         tasks.require_same_problems()
         self._context = RunContext(spec, connection.chain.domain, connection.run, tasks, sandbox)
         self._context.sandbox.warm_up()

@@ -33,11 +33,11 @@ def replay(
     whatever keeps a rule from running.
     """
     spec, time = evidence.spec, evidence.receipt.details.time
-    tasks = TaskSet(spec.environments)
-    tasks.require_same_problems()
     plan = evidence.plan
     drawn_with = None if evidence.receipt.details.draw == prefill_sampling.NO_DRAW else plan.secret
     with Sandbox(spec) as sandbox:
+        tasks = TaskSet(spec.environments, sandbox)
+        tasks.require_same_problems()
         context = RunContext(spec, evidence.domain, evidence.run, tasks, sandbox)
         path = evidence.rollout
         if path is None:

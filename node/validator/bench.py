@@ -38,7 +38,7 @@ class Bench:
         self._versions = Versions(connection, folder / "weights")
         sandbox = Sandbox(spec)
         connection.fetch_tasks(sandbox)
-        tasks = TaskSet(spec.environments)
+        tasks = TaskSet(spec.environments, sandbox)
         tasks.require_same_problems()
         self.context = RunContext(spec, connection.chain.domain, connection.run, tasks, sandbox)
         self.context.sandbox.warm_up()

@@ -6,12 +6,13 @@ nobody can choose. Labels of derived seeds: "problem" (group, attempt), "budget"
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol import seeds
 from protocol.environments import Problem, TaskSet
 from protocol.errors import ConfigError
-from protocol.runspec import RunSpec
+from protocol.runspec import RewardSpec, RunSpec
 
 _ATTEMPTS_MAX = 1000
 
@@ -28,21 +29,34 @@ class Group:
 def assign(spec: RunSpec, tasks: TaskSet, seed: bytes, hardware: int) -> list[Group]:
     """The groups of the submission with this seed, for a seat of this hardware class."""
     budgets = spec.reward.budgets.get(str(hardware), [])
+    samples = range(spec.sampling.group_size)
     groups = []
-    for group in range(spec.sampling.groups_per_submission):
-        budget = budgets[seeds.below(seeds.derive(seed, "budget", group), len(budgets))] if budgets else 0
-        samples = range(spec.sampling.group_size)
+    for group, problem in enumerate(_draw(tasks, seed, spec.sampling.groups_per_submission)):
         keys = tuple(seeds.sampling_key(seeds.derive(seed, "sample", group, sample)) for sample in samples)
-        groups.append(Group(_draw(tasks, seed, group), budget, keys))
+        groups.append(Group(problem, draw_budget(budgets, seed, group), keys))
     return groups
 
 
-def _draw(tasks: TaskSet, seed: bytes, group: int) -> Problem:
-    """The first derived problem that evaluation does not ask."""
+def draw_budget(budgets: Sequence[int], seed: bytes, group: int) -> int:
+    """The length budget of a group in tokens, one of these; 0 where there are none."""
+    return budgets[seeds.below(seeds.derive(seed, "budget", group), len(budgets))] if budgets else 0
+
+
+def all_budgets(reward: RewardSpec) -> list[int]:
+    """What budgets are drawn from where nobody's hardware class matters: those of all classes, in order."""
+    return [budget for number in sorted(reward.budgets, key=int) for budget in reward.budgets[number]]
+
+
+def _draw(tasks: TaskSet, seed: bytes, groups: int) -> list[Problem]:
+    """For each group the first derived problem that evaluation does not ask."""
+    found: dict[int, Problem] = {}
     for attempt in range(_ATTEMPTS_MAX):
-        problem = tasks.problem(seeds.below(seeds.derive(seed, "problem", group, attempt), tasks.size))
-        if not tasks.is_held_out(problem):
-            return problem
+        missing = [group for group in range(groups) if group not in found]
+        if not missing:
+            return [found[group] for group in range(groups)]
+        drawn = [seeds.below(seeds.derive(seed, "problem", group, attempt), tasks.size) for group in missing]
+        asked = zip(missing, tasks.problems(drawn), strict=True)
+        found |= {group: problem for group, problem in asked if not problem.is_held_out}
     raise ConfigError("almost every training problem is held out; the run's task sets must be larger")
 
 

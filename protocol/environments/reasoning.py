@@ -10,13 +10,15 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import math
 import sys
 import threading
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
+from protocol.environments.environment import Environment
 from protocol.errors import ConfigError, VersionMismatch
 from protocol.runspec import EnvironmentSpec
 
@@ -40,17 +42,29 @@ AUDITED_VERSION = "0.1.25"
 _importing = threading.Lock()
 
 
-class Dataset:
-    """One dataset; entry i is drawn from the seed `seed + i`, so any index is as quick as the first."""
+class AnyConfig(BaseModel):
+    """The data sets of reasoning-gym check their fields themselves."""
 
-    def __init__(self, spec: EnvironmentSpec, seed: int, size: int | None) -> None:
-        """`size` None: unbounded. Raises ConfigError or VersionMismatch when the dataset may not be used here."""
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class ReasoningGym(Environment):
+    """One data set; entry i is drawn from the seed `seed + i`, so any index is as quick as the first."""
+
+    name = "reasoning-gym"
+    version = AUDITED_VERSION
+    exact = True
+    Config = AnyConfig
+
+    def __init__(self, spec: EnvironmentSpec, *, held_out: bool) -> None:
+        super().__init__(spec, held_out=held_out)
         _require_audited(spec)
         _load(spec.dataset)
         from reasoning_gym.factory import create_dataset
 
+        size = 2**31 - 1 if held_out else spec.size
         try:
-            self._data = create_dataset(spec.dataset, seed=seed, size=size or 2**31 - 1, **spec.config)
+            self._data = create_dataset(spec.dataset, seed=self.seed, size=size, **spec.config)
         except (TypeError, ValueError, AssertionError) as error:
             raise ConfigError(f"reasoning-gym refuses the configuration of {spec.dataset}: {error}") from error
 
@@ -60,10 +74,12 @@ class Dataset:
     def prompt(self, entry: dict[str, Any]) -> str:
         return entry["question"]
 
-    def score(self, entry: dict[str, Any], completion: str | None) -> float:
-        """The dataset's own verifier, as a float in [0, 1]."""
-        reward = float(self._data.score_answer(completion, entry))
-        return min(max(reward, 0.0), 1.0) if math.isfinite(reward) else 0.0
+    def answer(self, entry: dict[str, Any]) -> str:
+        return str(entry["answer"])
+
+    def score(self, entry: dict[str, Any], completion: str) -> float:
+        """The data set's own verifier."""
+        return float(self._data.score_answer(completion, entry))
 
 
 @cache

@@ -10,7 +10,6 @@ It does not say which problems are worth keeping: trainer/evaluation/filter.py d
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,9 +18,8 @@ from pydantic import Field, ValidationError
 
 from protocol import canonical
 from protocol.environments import taskfile
-from protocol.environments.source import Source
 from protocol.errors import ConfigError, HashMismatch, Malformed, MurmurationError, Oversized
-from protocol.runspec import EnvironmentSpec, Part, Selection
+from protocol.runspec import AnyEnvironment, EnvironmentSpec, Part, Selection
 
 FILE_BYTES_MAX = 16 << 20
 """Of one file: over a million problems, which no run has asked for yet."""
@@ -30,7 +28,7 @@ FILE_BYTES_MAX = 16 << 20
 class Kept(Part):
     """What was kept of one environment."""
 
-    environment: EnvironmentSpec
+    environment: AnyEnvironment
     """As it was tried, all `size` problems of it."""
     tried: int = Field(ge=0)
     indices: list[Annotated[int, Field(ge=0, lt=2**31)]]
@@ -98,29 +96,6 @@ def _means(spec: EnvironmentSpec) -> dict[str, Any]:
     return spec.model_dump(include={"package", "version", "dataset", "config", "files", "seed"})
 
 
-class Selected:
-    """The kept problems of one environment. Nothing is opened before it is asked for."""
-
-    def __init__(self, source: Source, spec: EnvironmentSpec) -> None:
-        self._source, self._spec = source, spec
-
-    @cached_property
-    def _numbers(self) -> np.ndarray:
-        return _pinned(self._spec)
-
-    def entry(self, index: int) -> Any:
-        """Raises IndexError beyond the selection, and what `read` and `numbers` raise."""
-        if not 0 <= index < self._spec.problems:
-            raise IndexError(f"problem {index} of {self._spec.problems}")
-        return self._source.entry(int(self._numbers[index]))
-
-    def prompt(self, entry: Any) -> str:
-        return self._source.prompt(entry)
-
-    def score(self, entry: Any, completion: str | None) -> float:
-        return self._source.score(entry, completion)
-
-
 def add(source: Path, spec: EnvironmentSpec) -> Selection:
     """Takes a copy of what the filter wrote into the task folder. Raises ConfigError where it is not of `spec`'s problems."""
     try:
@@ -135,13 +110,13 @@ def add(source: Path, spec: EnvironmentSpec) -> Selection:
 def require(spec: EnvironmentSpec) -> None:
     """Raises ConfigError, HashMismatch or Malformed unless what `spec` keeps is here, and whole."""
     if spec.kept is not None:
-        _pinned(spec)
+        pinned(spec)
         path = taskfile.path_of(spec.kept)
         if taskfile.digest_of(path) != spec.kept.sha256:
             raise HashMismatch(f"{path} was changed")
 
 
-def _pinned(spec: EnvironmentSpec) -> np.ndarray:
+def pinned(spec: EnvironmentSpec) -> np.ndarray:
     """The numbers in the file that `spec` names, as many as it says."""
     assert spec.kept is not None
     found = numbers(read(taskfile.path_of(spec.kept)), spec)

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
@@ -26,10 +25,12 @@ from typing import Any, Generic, TypeVar
 
 from protocol import parquet_footer
 from protocol.environments import answer
-from protocol.errors import ConfigError, HashMismatch, Malformed, MurmurationError, UsageError
+from protocol.environments.environment import Environment
+from protocol.errors import ConfigError, Malformed, MurmurationError, PreflightError, UsageError
 from protocol.folders import tasks_folder
-from protocol.runspec import EnvironmentSpec, TaskFile
+from protocol.runspec import FromFiles, TaskFile
 
+COLUMNS = ("question", "answer")
 GROUP_BYTES_MAX = 16 << 20
 """Bytes that one row group may decode to; `write` stays well below."""
 GROUPS_MAX = 4096
@@ -50,17 +51,21 @@ def path_of(file: TaskFile) -> Path:
     return tasks_folder() / f"{file.sha256}{file.suffix}"
 
 
-class Dataset:
-    """The training or held-out problems of one environment. Nothing is opened before it is asked for; threads may share it."""
+class TaskFiles(Environment):
+    """The training or held-out rows of task files. Nothing is opened before it is asked for."""
 
-    def __init__(self, spec: EnvironmentSpec, *, held_out: bool) -> None:
-        self._files = spec.files
+    name = "parquet"
+    version = "1"
+    Spec = FromFiles
+    exact = True
+
+    def __init__(self, spec: FromFiles, *, held_out: bool) -> None:
+        super().__init__(spec, held_out=held_out)
         self._starts = [0, *accumulate(file.rows for file in spec.files)]
         self._first = self._starts[-1] - spec.held_out_size if held_out else 0
         self.size = spec.held_out_size if held_out else spec.size
         self._open = Recent[int, Groups](_FILES_KEPT, lambda number: Groups(path_of(spec.files[number])))
         self._decoded = Recent[tuple[int, int], Any](_GROUPS_KEPT, lambda at: self._open[at[0]].read(at[1]))
-        self._lock = threading.Lock()
 
     def entry(self, index: int) -> dict[str, Any]:
         """Raises IndexError beyond `size`, ConfigError where a file is not here, Malformed where it is none."""
@@ -68,16 +73,18 @@ class Dataset:
             raise IndexError(f"problem {index} of {self.size}")
         row = self._first + index
         number = bisect_right(self._starts, row) - 1
-        with self._lock:
-            group, within = self._open[number].place(row - self._starts[number])
-            table = self._decoded[number, group]
-        return {name: table.column(name)[within].as_py() for name in ("question", "answer")}
+        group, within = self._open[number].place(row - self._starts[number])
+        table = self._decoded[number, group]
+        return {name: table.column(name)[within].as_py() for name in COLUMNS}
 
     def prompt(self, entry: dict[str, Any]) -> str:
         return entry["question"]
 
-    def score(self, entry: dict[str, Any], completion: str | None) -> float:
-        return float(completion is not None and answer.is_right(completion, entry["answer"]))
+    def answer(self, entry: dict[str, Any]) -> str:
+        return entry["answer"]
+
+    def score(self, entry: dict[str, Any], completion: str) -> float:
+        return float(answer.is_right(completion, entry["answer"]))
 
 
 class Recent(Generic[K, V]):
@@ -115,9 +122,20 @@ class Groups:
         except (pa.ArrowException, ValueError) as error:
             raise Malformed(f"{path.name} is no task file: {str(error)[:200]}") from error
         self._starts = [0, *accumulate(rows)]
-        if not self._file.schema_arrow.remove_metadata().equals(_schema()):
+        self._require_columns(path.name)
+
+    def _require_columns(self, name: str) -> None:
+        found = self._file.schema_arrow
+        for column in COLUMNS:
+            if column not in found.names:
+                here = ", ".join(islice(found.names, 20))
+                raise Malformed(
+                    f"{name} is no task file: it has no column {column!r}, but {here}",
+                    hint="murmur trainer tasks makes task files, of whatever columns",
+                )
+        if not found.remove_metadata().equals(_schema()):
             raise Malformed(
-                f"{path.name} is no task file: its columns are not `question` and `answer`, strings not null"
+                f"{name} is no task file: its columns are not just `question` and `answer`, strings not null"
             )
 
     def __len__(self) -> int:
@@ -151,7 +169,7 @@ class Groups:
 def _schema() -> Any:
     import pyarrow as pa
 
-    return pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("question", "answer")])
+    return pa.schema([pa.field(name, pa.string(), nullable=False) for name in COLUMNS])
 
 
 # ---- files that are here ---------------------------------------------------------------------------------------------------
@@ -200,16 +218,6 @@ def partial_of(name: str) -> Path:
     return tasks_folder() / f".{os.getpid()}-{name}"
 
 
-def require(spec: EnvironmentSpec) -> None:
-    """Raises ConfigError, HashMismatch or Malformed unless all files of an environment are here, whole and of these rows."""
-    for file in spec.files:
-        groups = Groups(path_of(file))
-        if groups.rows != file.rows:
-            raise Malformed(f"the task file {file.sha256} has {groups.rows} rows, and the run spec says {file.rows}")
-        if digest_of(path_of(file)) != file.sha256:
-            raise HashMismatch(f"{path_of(file)} was changed")
-
-
 def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -231,6 +239,7 @@ def write(rows: Iterable[tuple[str, str]], target: Path) -> int:
     import pyarrow.parquet as pq
 
     count = groups = 0
+    _make_folder(target.parent)
     try:
         with pq.ParquetWriter(
             target, _schema(), compression="zstd", use_dictionary=False, write_statistics=False
@@ -247,6 +256,13 @@ def write(rows: Iterable[tuple[str, str]], target: Path) -> int:
         target.unlink(missing_ok=True)
         raise
     return count
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PreflightError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 def _grouped(rows: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
@@ -282,12 +298,15 @@ def read_rows(source: Path, question: str, answer_: str) -> Iterator[tuple[str, 
 
 
 def _jsonl(source: Path) -> Iterator[Any]:
-    with source.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(4 * TEXT_BYTES_MAX), b"")):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"line {number + 1} of {source} is no JSON: {error}") from error
+    try:
+        with source.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(4 * TEXT_BYTES_MAX), b"")):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise ConfigError(f"line {number + 1} of {source} is no JSON: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {source}: {error.strerror}") from error
 
 
 def _parquet(source: Path, names: list[str]) -> Iterator[Any]:

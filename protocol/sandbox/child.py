@@ -1,6 +1,6 @@
-"""The sandbox child: reads rollout files and runs task verifiers within hard limits.
+"""The sandbox child: reads rollout files and runs environments within hard limits.
 
-    python -m protocol.sandbox.child MEMORY_BYTES      (started by protocol/sandbox/client.py only)
+    python -m protocol.sandbox.child MEMORY_BYTES OPEN_FILES      (started by protocol/sandbox/process.py only)
 
 Answers one request after another from stdin on stdout. An input that breaks its format becomes an answer of the kind
 "malformed", too little memory "exhausted", any other failure "failed": whose fault those two are is for the parent to find
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,38 +22,113 @@ from protocol.sandbox import wire
 
 _EXPANSION = 4  # times the largest file: what a file may decode to
 _GROUPS_AT_ONCE = 16
+_TEXT_BYTES = 8 << 20  # of problems in one answer
 _LISTS = ("prompt", "completion", "logprobs", "proofs")
 
 
-def confine(memory: int) -> None:
+def confine(memory: int, files: int) -> None:
     """Caps address space, forbids core dumps and writing to files; irrevocable for this process."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     os.nice(1)
 
 
 class Child:
+    """One request after another; each answer bounded in time and size where the request may ask for any number of things."""
+
     def __init__(self) -> None:
-        self.tasks: Any = None
+        self.problems: Any = None
 
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
         match request:
-            case {"op": "spec", "spec": spec}:
-                from protocol.environments import TaskSet
-                from protocol.runspec import from_table
-
-                self.tasks = TaskSet(from_table(spec).environments)
-                return {}, {}
+            case {"op": "open", "environments": list(tables)}:
+                return self._open(tables), {}
             case {"op": "read", "path": str(path), "rows": int(rows), "tokens": int(tokens), "bytes": int(size)}:
                 return read_rollouts(path, rows=rows, tokens=tokens, size=size)
+            case {"op": "score", "items": items, "held_out": bool(held_out)}:
+                return {"rewards": self.problems.score(items, held_out=held_out)}, {}
+            case {"op": "problems", "indices": list(indices), "seconds": float(seconds)}:
+                return self._problems(indices, time.monotonic() + seconds), {}
+            case {"op": "held out", "start": int(start), "seconds": float(seconds)}:
+                return self._held_out(start, time.monotonic() + seconds), {}
+            case {"op": "head", "environment": table}:
+                return _head(table), {}
+            case {"op": "describe", "package": str(package)}:
+                return _describe(package), {}
             case {"op": "tasks", "path": str(path), "group": int(group)}:
                 return {"next": _read_tasks(Path(path), group)}, {}
-            case {"op": "score", "items": items, "held_out": bool(held_out)}:
-                problem = self.tasks.held_out.__getitem__ if held_out else self.tasks.problem
-                return {"rewards": [self.tasks.score(problem(index), text) for index, text in items]}, {}
+            case {"op": "rows", "path": str(path)}:
+                return _rows(Path(path)), {}
         raise ValueError("unknown request")
+
+    def _open(self, tables: list[Any]) -> dict[str, Any]:
+        from protocol.environments.problems import Problems
+
+        self.problems = Problems([environment_from(table) for table in tables])
+        needed = self.problems.grants
+        return {"memory": needed.memory, "seconds": needed.seconds, "files": needed.files}
+
+    def _problems(self, indices: list[int], until: float) -> dict[str, Any]:
+        """As many of these problems as there is time and room for; none while held-out ones are still to be drawn."""
+        found: list[Any] = []
+        if self.problems.draw_held_out(until):
+            room = _TEXT_BYTES
+            for index in indices:
+                (problem,) = self.problems.problems([index])
+                found.append(_row(problem))
+                room -= _size(problem)
+                if room <= 0 or time.monotonic() >= until:
+                    break
+        return {"problems": found, "looked": self.problems.looked}
+
+    def _held_out(self, start: int, until: float) -> dict[str, Any]:
+        """Held-out problems from number `start` on, as many as there is time and room for."""
+        if not self.problems.draw_held_out(until):
+            return {"problems": [], "looked": self.problems.looked, "done": False}
+        found: list[Any] = []
+        room = _TEXT_BYTES
+        every = self.problems.held_out()
+        for problem in every[start:]:
+            found.append(_row(problem))
+            room -= _size(problem)
+            if room <= 0:
+                break
+        return {"problems": found, "looked": self.problems.looked, "done": start + len(found) >= len(every)}
+
+
+def environment_from(table: dict[str, Any]) -> Any:
+    from protocol.runspec import environment_kind
+
+    return environment_kind(table).model_validate(table)
+
+
+def _row(problem: Any) -> list[Any]:
+    return [problem.environment, problem.index, problem.prompt, problem.answer, problem.is_held_out]
+
+
+def _size(problem: Any) -> int:
+    return len(problem.prompt) + len(problem.answer or "")
+
+
+def _head(table: dict[str, Any]) -> dict[str, Any]:
+    from protocol.environments.problems import head_digest
+
+    return {"digest": head_digest(environment_from(table))}
+
+
+def _describe(package: str) -> dict[str, Any]:
+    from protocol.environments import registry
+
+    kind = registry.find(package).load()
+    return {"version": registry.version_of(package), "exact": kind.exact, "from_files": kind.Spec.from_files}
+
+
+def _rows(path: Path) -> dict[str, Any]:
+    from protocol.environments.taskfile import Groups
+
+    return {"rows": Groups(path).rows}
 
 
 def _read_tasks(path: Path, group: int) -> int:
@@ -196,7 +272,8 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
             head, arrays = child.answer(request)
             reply = wire.pieces({"ok": True, **head}, arrays)
         except MurmurationError as error:
-            reply = wire.pieces({"ok": False, "kind": "malformed", "message": str(error)}, {})
+            said = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+            reply = wire.pieces({"ok": False, "kind": "malformed", **said}, {})
         except MemoryError:
             reply = wire.pieces({"ok": False, "kind": "exhausted", "message": "needs more memory than it may have"}, {})
         except Exception as error:  # noqa: BLE001  one bad input must not end the service; the parent logs the answer
@@ -208,7 +285,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def main() -> None:
-    confine(int(sys.argv[1]))
+    confine(int(sys.argv[1]), int(sys.argv[2]))
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not enter the wire
     import pyarrow as pa

@@ -13,7 +13,7 @@ import copy
 import hashlib
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -24,20 +24,18 @@ from protocol.chain.types import Policy
 from protocol.complaints import complaints
 from protocol.constants import NOBODY
 from protocol.environments import selection, taskfile
-from protocol.environments.reasoning import AUDITED_VERSION
-from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, ProtocolViolation
 from protocol.model_files import CONFIG, TOKENIZER
-from protocol.runspec import EnvironmentSpec, RunSpec, SamplingSpec
+from protocol.runspec import EnvironmentSpec, FromFiles, Part, RewardSpec, RunSpec, SamplingSpec, environment_kind
+from protocol.sandbox import EnvironmentSandbox
 from protocol.settings import Settings, read_toml
 from protocol.shell.money import parse_tokens
 
 log = logging.getLogger(__name__)
+P = TypeVar("P", bound=Part)
 
 SPEC_FILE = "spec.json"
-_FILE_DEFAULTS: dict[str, Any] = {
-    "package": "parquet", "version": "1", "head": "0" * 64, "seed": 0, "held_out_seed": 0, "exact": True,
-}  # fmt: skip
+_PACKAGE = "reasoning-gym"  # where an environment names none
 
 
 class PolicyTable(Settings):
@@ -159,25 +157,28 @@ def environments(file: Path) -> list[EnvironmentSpec]:
         raise ConfigError(
             f"spec.environments of {file} is no list of tables", hint="write each as [[spec.environments]]"
         )
-    return [_environment(table, number, file.resolve().parent) for number, table in enumerate(listed)]
+    with EnvironmentSandbox() as sandbox:
+        return [_environment(table, number, file.resolve().parent, sandbox) for number, table in enumerate(listed)]
 
 
-def _environment(table: dict[str, Any], number: int, beside: Path) -> EnvironmentSpec:
-    defaults = {"package": "reasoning-gym", "version": AUDITED_VERSION, "head": "0" * 64}
-    paths: dict[str, Any] = {}
-    if table.get("package") == "parquet":
-        defaults = _FILE_DEFAULTS
+def _environment(table: dict[str, Any], number: int, beside: Path, sandbox: EnvironmentSandbox) -> EnvironmentSpec:
+    """`table` with what it leaves out. Raises ConfigError for what is wrong in it, or where no environment is called so."""
+    package = table.get("package", _PACKAGE)
+    filled: dict[str, Any] = {"package": package, "head": "0" * 64}
+    if isinstance(package, str):
+        here = sandbox.describe(package)
+        filled |= {"version": here.version, "exact": here.exact}
+    paths: dict[str, Any] = {"kept": None} if isinstance(table.get("kept"), str) else {}
+    if environment_kind(table) is FromFiles:
         paths["files"] = _task_files(table.get("files"), beside)
-    if isinstance(table.get("kept"), str):
-        paths["kept"] = None
     try:
-        spec = EnvironmentSpec.model_validate({**defaults, **table, **paths})
+        spec = environment_kind(table).model_validate({**filled, **table, **paths})
     except ValidationError as error:
-        lines = complaints(error, EnvironmentSpec, within=f"spec.environments.{number}")
+        lines = complaints(error, environment_kind(table), within=f"spec.environments.{number}")
         raise ConfigError(f"the run spec is wrong:\n{lines}") from None
     if "kept" in paths:
         spec = spec.model_copy(update={"kept": selection.add(beside / table["kept"], spec)})
-    return spec if "head" in table else spec.model_copy(update={"head": head_digest(spec)})
+    return spec if "head" in table else spec.model_copy(update={"head": sandbox.head(spec)})
 
 
 def _task_files(listed: Any, beside: Path) -> Any:
@@ -189,10 +190,19 @@ def _task_files(listed: Any, beside: Path) -> Any:
 
 def sampling(file: Path) -> SamplingSpec:
     """[spec.sampling] of `file`, for whoever needs it before there is a model."""
+    return _part(file, "sampling", SamplingSpec)
+
+
+def reward(file: Path) -> RewardSpec:
+    """[spec.reward] of `file`, likewise."""
+    return _part(file, "reward", RewardSpec)
+
+
+def _part(file: Path, name: str, kind: type[P]) -> P:
     try:
-        return SamplingSpec.model_validate(_table(file, "spec").get("sampling", {}))
+        return kind.model_validate(_table(file, "spec").get(name, {}))
     except ValidationError as error:
-        lines = complaints(error, SamplingSpec, within="spec.sampling")
+        lines = complaints(error, kind, within=f"spec.{name}")
         raise ConfigError(f"the run spec is wrong:\n{lines}") from None
 
 

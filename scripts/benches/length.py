@@ -34,6 +34,7 @@ from node.engine.weights import build_model, load_weights, save_weights
 from protocol import seeds
 from protocol.environments import Problem, TaskSet
 from protocol.model_files import WEIGHTS
+from protocol.sandbox import EnvironmentSandbox
 from protocol.shell import runfile
 from protocol.tokenizer import BUDGET_SENTENCE, Tokenizer
 from trainer.learning.packing import TrainingSample
@@ -141,6 +142,7 @@ def tables() -> dict[str, Any]:
     spec["sampling"]["max_new_tokens"] = _NEW_TOKENS_MAX
     spec["reward"] = {"alpha": _ALPHA, "budgets": {"0": list(BUDGETS)}}
     trainer |= {"pack_tokens": 512, "rows_per_forward": 16}
+    trainer["online_filter"] = "reward"  # a task that is solved leaves nothing but lengths to learn
     trainer["optimizer"]["lr"] = _LR
     return made
 
@@ -167,18 +169,21 @@ def vary_lengths(file: Path, seed: int, steps: int) -> None:
     """Supervised steps on right answers with any number of spaces after them, on the policy beside `file`."""
     folder = runfile.model_folder(file)
     spec, tokenizer, rng = runfile.complete(file, folder), Tokenizer(folder), random.Random(seed)
-    tasks = TaskSet(spec.environments)
     model = build_model(folder, torch.float32)
     load_weights(model, folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_VARIED_LR)
 
     def example(problem: Problem) -> TrainingSample:
-        answer = str(problem.entry["answer"]) + " " * rng.randint(0, _SPACES_MAX)
+        answer = str(problem.answer) + " " * rng.randint(0, _SPACES_MAX)
         prompt = tokenizer.prompt(spec, problem.prompt, rng.choice(BUDGETS))
         return TrainingSample(np.array(prompt, np.int32), np.array([*tokenizer.encode(answer), END], np.int32), 0.0)
 
-    for _ in range(steps):
-        _supervised_step(model, optimizer, [example(_draw(tasks, rng, [1.0])) for _ in range(_VARIED_BATCH)])
+    with EnvironmentSandbox(spec.environments) as sandbox:
+        tasks = TaskSet(spec.environments, sandbox)
+        for _ in range(steps):
+            _supervised_step(
+                model, optimizer, [example(problem) for problem in _draw(tasks, rng, [1.0], _VARIED_BATCH)]
+            )
     save_weights(model, folder / WEIGHTS, torch.bfloat16)
 
 

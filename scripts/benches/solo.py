@@ -27,7 +27,7 @@ from protocol.settings import read_toml, write_toml
 from protocol.shell import runfile
 from protocol.signing import Domain
 from protocol.tokenizer import Tokenizer
-from trainer.config import TrainSettings
+from trainer.config import OnlineFilter, TrainSettings
 from trainer.hub.outbox import Outbox
 from trainer.learning import advantage
 from trainer.learning.learner import Learner, StepMetrics
@@ -68,8 +68,8 @@ class Solo:
         and sampling keys at every step, whatever the lag."""
         model = runfile.model_folder(file)
         self.spec = runfile.complete(file, model)
-        self.tasks = TaskSet(self.spec.environments)
         self.sandbox = Sandbox(self.spec)
+        self.tasks = TaskSet(self.spec.environments, self.sandbox)
         self.tokenizer = Tokenizer(model)
         self.engine = TorchEngine(self.spec.model.compute_dtype)
         self._settings = TrainSettings.model_validate(read_toml(file)["trainer"] | {"seed": seed})
@@ -109,7 +109,7 @@ class Solo:
         while len(groups) < needed:
             made = self._submission(len(rollouts) // self.spec.samples)
             rollouts += made
-            found = (group(made[i : i + size]) for i in range(0, len(made), size))
+            found = (group(made[i : i + size], self._settings.online_filter) for i in range(0, len(made), size))
             groups += [samples for samples in found if samples is not None]
             if len(rollouts) > _TRIES * max(needed * size, self.spec.samples):
                 raise RuntimeError(f"step {self._step}: only {len(groups)} of {needed} groups have unequal rewards")
@@ -126,11 +126,11 @@ class Solo:
             made.path.unlink()
 
 
-def group(samples: Sequence[Sample]) -> list[TrainingSample] | None:
-    """One problem's samples with their advantages; None where all were rewarded alike."""
-    rewards = np.array([sample.reward for sample in samples])
-    if not advantage.has_signal(rewards):
+def group(samples: Sequence[Sample], by: OnlineFilter = "task_reward") -> list[TrainingSample] | None:
+    """One problem's samples with their advantages; None where the online filter drops it."""
+    if not advantage.teaches(samples, by):
         return None
+    rewards = np.array([sample.reward for sample in samples])
     return [
         TrainingSample(sample.prompt, sample.completion, float(a), sample.logprobs)
         for sample, a in zip(samples, advantage.normalised(rewards), strict=True)

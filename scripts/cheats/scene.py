@@ -256,7 +256,7 @@ def _version(learner: Learner, start: Path, folder: Path) -> Path:
 
 def _rollouts(run: TinyRun, engine: TorchEngine, rng: random.Random) -> list[list[TrainingSample]]:
     tasks, tokenizer = run.context.tasks, run.tokenizer
-    problems = [tasks.problem(rng.randrange(tasks.size)) for _ in range(_PROMPTS)]
+    problems = tasks.problems([rng.randrange(tasks.size) for _ in range(_PROMPTS)])
     prompts = [
         Prompt(tokenizer.encode(p.prompt), tuple(rng.getrandbits(64) for _ in range(_SAMPLES))) for p in problems
     ]
@@ -264,7 +264,7 @@ def _rollouts(run: TinyRun, engine: TorchEngine, rng: random.Random) -> list[lis
     groups = []
     for problem, prompt, completions in zip(problems, prompts, made, strict=True):
         lengths = np.array([len(c.tokens) for c in completions])
-        scores = np.array([tasks.score(problem, tokenizer.answer(c.tokens)) for c in completions])
+        scores = np.array(run.context.sandbox.score([(problem.index, tokenizer.answer(c.tokens)) for c in completions]))
         rewards = scores - 0.01 * np.abs(
             lengths - lengths.mean()
         )  # shorter ones no better: else answers come down to one token

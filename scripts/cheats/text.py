@@ -113,7 +113,7 @@ def injected_answer(scene: Scene, sequence: int) -> Candidate:
     honest = scene.honest(sequence)
     samples = honest.file.samples
     row = next(r for r, s in enumerate(samples) if s.task_reward < 1)
-    answer = str(honest.groups[samples[row].group].problem.entry["answer"])
+    answer = str(honest.groups[samples[row].group].problem.answer)
     tokens = [*scene.run.tokenizer.encode(answer), min(scene.run.tokenizer.end_tokens)]
     return scene.with_text(sequence, row, tokens, proved=True)
 

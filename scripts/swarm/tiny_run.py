@@ -78,8 +78,9 @@ class TinyRun:
         write_toml(file, tables or run_tables(), "A run for tests.")
         make_policy(file, folder / "policy", target=target, seed=0)
         spec = runfile.complete(file, folder / "policy")
-        tasks = TaskSet(spec.environments)
-        context = RunContext(spec, Domain(31337, CONTRACT), 1, tasks, Sandbox(spec))  # type: ignore[arg-type]
+        sandbox = Sandbox(spec)
+        tasks = TaskSet(spec.environments, sandbox)
+        context = RunContext(spec, Domain(31337, CONTRACT), 1, tasks, sandbox)  # type: ignore[arg-type]
         engine = TorchEngine("float32")
         engine.load(folder / "policy")
         return cls(folder, folder / "policy", spec, context, engine, Tokenizer(folder / "policy"), Key.generate())

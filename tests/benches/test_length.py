@@ -14,22 +14,22 @@ from benches.length import Learned, Measured
 from benches.solo import Solo
 from swarm.processes import ROOT
 
-from protocol.environments import TaskSet
 from protocol.settings import write_toml
 from protocol.shell import runfile
+from tests.tasks_in_process import score, task_set
 
 
 def test_spaces_after_an_answer_are_neither_right_nor_wrong(tmp_path: Path) -> None:
     """And an answer with its end token leaves room below every budget, so that each can be met exactly."""
     write_toml(tmp_path / "run.toml", length.tables(), "A run of one task.")
-    tasks = TaskSet(runfile.environments(tmp_path / "run.toml"))
+    tasks = task_set(runfile.environments(tmp_path / "run.toml"))
     for index in range(50):
         problem = tasks.problem(index)
-        answer = str(problem.entry["answer"])
+        answer = str(problem.answer)
         assert len(answer) + 1 <= min(length.BUDGETS) <= max(length.BUDGETS) <= length._NEW_TOKENS_MAX
         for spaces in (0, 1, 11):
-            assert tasks.score(problem, answer + " " * spaces) == 1
-            assert tasks.score(problem, "5" + answer + " " * spaces) == 0
+            assert score(tasks.specs, index, answer + " " * spaces) == 1
+            assert score(tasks.specs, index, "5" + answer + " " * spaces) == 0
 
 
 def learned(before: Measured, after: Measured) -> Learned:

@@ -67,7 +67,7 @@ def kept(stage: Stage, panel: Panel, console: Console, monkeypatch: pytest.Monke
     context = (
         stage.tiny.context
     )  # a reader of one's own and the tasks take seconds to make; tests/node/test_evidence.py makes them
-    monkeypatch.setattr(replaying, "TaskSet", lambda environments: context.tasks)
+    monkeypatch.setattr(replaying, "TaskSet", lambda *_: context.tasks)
     monkeypatch.setattr(replaying, "Sandbox", lambda spec: nullcontext(context.sandbox))
     return Kept(console, path, Evidence(path / "data/evidence" / work.hex()))
 

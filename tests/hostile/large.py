@@ -96,7 +96,8 @@ def _write(candidate: Candidate, folder: Path) -> Path:
 
 def _candidate(folder: Path, *, root: bytes, units: int, share: float = 1.0) -> Candidate:
     spec = from_table(json.loads((folder / "spec.json").read_text()))
-    context = RunContext(spec, Domain(31337, CONTRACT), 1, TaskSet(spec.environments), Sandbox(spec))  # type: ignore[arg-type]
+    sandbox = Sandbox(spec)
+    context = RunContext(spec, Domain(31337, CONTRACT), 1, TaskSet(spec.environments, sandbox), sandbox)  # type: ignore[arg-type]
     engine = TorchEngine("float32")
     engine.load(folder)
     commitment = Commitment(SubmissionRef(NODE, 0, 0, root), units, BEACON, 0, bytes(32))  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def shared_machinery(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(tasks, "require_same_problems", lambda: None)
     for module in ("node.contributor.worker", "node.validator.bench"):
         monkeypatch.setattr(f"{module}.Sandbox", shared)
-        monkeypatch.setattr(f"{module}.TaskSet", lambda environments: tasks)
+        monkeypatch.setattr(f"{module}.TaskSet", lambda *_: tasks)
 
 
 @pytest.fixture

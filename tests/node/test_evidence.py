@@ -33,7 +33,7 @@ def kept(stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> tuple[E
     stage.hub.stop()
     stage.server.close()
     tasks = stage.tiny.context.tasks
-    monkeypatch.setattr(replaying, "TaskSet", lambda environments: tasks)
+    monkeypatch.setattr(replaying, "TaskSet", lambda *_: tasks)
     return found, version_folder(service._home.data / "weights", 0)
 
 
@@ -106,7 +106,7 @@ def test_what_was_never_served_is_kept_without_a_file(
     past_grace(stage)
     rounds(service)
     evidence = service._evidence.find(work.hex())
-    monkeypatch.setattr(replaying, "TaskSet", lambda environments: stage.tiny.context.tasks)
+    monkeypatch.setattr(replaying, "TaskSet", lambda *_: stage.tiny.context.tasks)
     fields = compare(evidence.receipt.details, replay(evidence, None))
     assert all(field["same"] for field in fields)
     assert evidence.receipt.details.draw != prefill_sampling.NO_DRAW
@@ -124,7 +124,7 @@ def test_what_was_judged_without_its_weights_is_replayed_without_them(
     service = panel.seat()
     until(lambda: panel.receipts(work), service, what="the verdict")
     evidence = service._evidence.find(work.hex())
-    monkeypatch.setattr(replaying, "TaskSet", lambda environments: stage.tiny.context.tasks)
+    monkeypatch.setattr(replaying, "TaskSet", lambda *_: stage.tiny.context.tasks)
     with pytest.raises(PreflightError, match="weights"):
         replay(evidence, None)
     fields = compare(evidence.receipt.details, replay(evidence, stage.tiny.model))

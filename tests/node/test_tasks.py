@@ -17,14 +17,15 @@ from swarm.world import World
 
 from node.judging.candidate import RunContext
 from node.judging.judge import judge
-from protocol.environments import TaskSet, selection, taskfile
+from protocol.environments import selection, taskfile
+from protocol.environments.problems import head_digest
 from protocol.environments.selection import Kept, SelectionFile
-from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, PreflightError, ProtocolViolation, Unavailable
 from protocol.identity import Key
-from protocol.runspec import EnvironmentSpec, RunSpec, TaskFile
+from protocol.runspec import FromFiles, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
 from tests.node.stage import Stage
+from tests.tasks_in_process import task_set
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Delivery:
 def rows(tiny_run: TinyRun) -> list[tuple[str, str]]:
     """Problems that the tiny model has words for."""
     problems = [tiny_run.context.tasks.problem(index) for index in range(200)]
-    return [(problem.prompt, problem.entry["answer"]) for problem in problems]
+    return [(problem.prompt, problem.answer) for problem in problems]
 
 
 @pytest.fixture
@@ -65,8 +66,8 @@ def delivery(
     monkeypatch.setenv("MURMUR_TASKS", str(theirs))
     taskfile.write(rows, tmp_path / "tasks.parquet")
     file = taskfile.add(tmp_path / "tasks.parquet")
-    environment = EnvironmentSpec(
-        package="parquet", version="1", dataset="grids", files=[file], seed=0, held_out_seed=0, head="0" * 64, exact=True,
+    environment = FromFiles(
+        package="parquet", version="1", dataset="grids", files=[file], head="0" * 64, exact=True,
         size=180, held_out_size=20,
     )  # fmt: skip
     environment = environment.model_copy(update={"head": head_digest(environment)})
@@ -82,7 +83,7 @@ def test_an_empty_machine_gets_the_files_that_the_run_names(
     delivery: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("protocol.hub.client._PIECE_BYTES", delivery.file.size // 3)
-    tasks = TaskSet(delivery.spec.environments)
+    tasks = task_set(delivery.spec.environments)
     with pytest.raises(ConfigError, match="no task file"):
         tasks.require_same_problems()
     delivery.fetch()
@@ -112,9 +113,9 @@ def test_what_the_filter_kept_arrives_like_any_task_file(
     finally:
         stage.close()
     assert delivery.arrived() == [f"{chosen.kept.sha256}.json"] if chosen.kept else False
-    tasks = TaskSet(spec.environments)
+    tasks = task_set(spec.environments)
     tasks.require_same_problems()
-    assert tasks.problem(1) == replace(TaskSet([procedural]).problem(17), index=1)
+    assert tasks.problem(1).prompt == task_set([procedural]).problem(17).prompt
 
 
 def test_a_hub_that_fails_midway_is_asked_for_the_rest_only(
@@ -129,7 +130,7 @@ def test_a_hub_that_fails_midway_is_asked_for_the_rest_only(
     delivery.stage.hub.fault = fails_once
     delivery.fetch()
     assert delivery.pieces() == 5
-    TaskSet(delivery.spec.environments).require_same_problems()
+    task_set(delivery.spec.environments).require_same_problems()
 
 
 def test_other_bytes_than_the_specs_are_not_kept(delivery: Delivery) -> None:
@@ -197,7 +198,7 @@ def test_honest_work_on_a_files_problems_is_accepted(delivery: Delivery, tiny_ru
     delivery.fetch()
     with Sandbox(delivery.spec) as sandbox:
         domain = delivery.stage.world.chain.domain
-        tasks = TaskSet(delivery.spec.environments)
+        tasks = task_set(delivery.spec.environments)
         context = RunContext(delivery.spec, domain, delivery.stage.world.run, tasks, sandbox)
         run = replace(tiny_run, spec=delivery.spec, context=context)
         made = run.honest()

@@ -23,7 +23,7 @@ from protocol import rollout
 from protocol.errors import Malformed, Unavailable
 from protocol.rollout import Header
 from protocol.sandbox import Sandbox, child, wire
-from protocol.sandbox.client import ChildDied
+from protocol.sandbox.process import ChildDied
 
 METADATA = rollout.METADATA_KEY
 
@@ -308,10 +308,10 @@ def test_memory_is_capped(tiny_run: TinyRun) -> None:
 
 def test_scores_are_the_verifiers(tiny_run: TinyRun) -> None:
     problem = tiny_run.context.tasks.problem(5)
-    answers = [(5, str(problem.entry["answer"])), (5, "nonsense"), (5, None)]
+    answers = [(5, str(problem.answer)), (5, "nonsense"), (5, None)]
     assert tiny_run.context.sandbox.score(answers) == [1.0, 0.0, 0.0]
     held_out = tiny_run.context.tasks.held_out[3]
-    assert tiny_run.context.sandbox.score([(3, str(held_out.entry["answer"]))], held_out=True) == [1.0]
+    assert tiny_run.context.sandbox.score([(3, str(held_out.answer))], held_out=True) == [1.0]
 
 
 def test_an_impossible_request_is_no_verdict(tiny_run: TinyRun) -> None:

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from swarm.tiny_run import TinyRun, run_tables
 
-from protocol.environments import TaskSet, assignment, selection, taskfile
+from protocol.environments import assignment, selection, taskfile
+from protocol.environments.problems import head_digest
 from protocol.environments.selection import Kept, SelectionFile
-from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, Oversized
-from protocol.runspec import EnvironmentSpec, Selection
+from protocol.runspec import EnvironmentSpec, FromFiles, Generated, Selection
 from protocol.sandbox import Sandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
+from tests.tasks_in_process import task_set
 
 KEPT = [3, 7, 8, 40]
 
@@ -52,16 +53,19 @@ def choose(environment: EnvironmentSpec, path: Path, indices: list[int] = KEPT) 
 def test_only_kept_problems_are_assigned_and_scored(
     environment: EnvironmentSpec, tiny_run: TinyRun, tmp_path: Path
 ) -> None:
-    every, other = TaskSet([environment]), tiny_run.spec.environments[1]
+    every, other = task_set([environment]), tiny_run.spec.environments[1]
     spec = tiny_run.spec.model_copy(update={"environments": [choose(environment, tmp_path / "a.json"), other]})
-    tasks = TaskSet(spec.environments)
+    tasks = task_set(spec.environments)
     tasks.require_same_problems()
     assert tasks.size == len(KEPT) + other.size
-    assert [tasks.problem(i).entry for i in range(len(KEPT))] == [every.problem(number).entry for number in KEPT]
-    assert tasks.problem(len(KEPT)).entry == TaskSet([other]).problem(0).entry  # the next environment follows at once
+    kept = tasks.problems(range(len(KEPT)))
+    assert [problem.prompt for problem in kept] == [problem.prompt for problem in every.problems(KEPT)]
+    assert (
+        tasks.problem(len(KEPT)).prompt == task_set([other]).problem(0).prompt
+    )  # the next environment follows at once
     drawn = [g.problem.index for seed in range(20) for g in assignment.assign(spec, tasks, bytes([seed]) * 32, 0)]
     assert drawn and all(0 <= index < tasks.size for index in drawn)
-    answers = [(i, every.problem(number).entry["answer"]) for i, number in enumerate(KEPT)]
+    answers = [(i, every.problem(number).answer) for i, number in enumerate(KEPT)]
     with Sandbox(spec) as sandbox:
         assert sandbox.score(answers) == [1.0] * len(KEPT)
         assert sandbox.score([(0, answers[1][1])]) != [1.0]
@@ -69,11 +73,11 @@ def test_only_kept_problems_are_assigned_and_scored(
 
 def test_rows_of_files_can_be_chosen_from_as_well(tmp_path: Path) -> None:
     taskfile.write(((f"What is {i} + 1?", str(i + 1)) for i in range(60)), tmp_path / "sums.parquet")
-    sums = EnvironmentSpec(
+    sums = FromFiles(
         package="parquet", version="1", dataset="sums", files=[taskfile.add(tmp_path / "sums.parquet")], seed=0, size=50,
         held_out_seed=0, held_out_size=10, head="0" * 64, exact=True,
     )  # fmt: skip
-    tasks = TaskSet([choose(sums, tmp_path / "a.json")])
+    tasks = task_set([choose(sums, tmp_path / "a.json")])
     tasks.require_same_problems()
     assert [tasks.problem(i).prompt for i in range(tasks.size)] == [f"What is {number} + 1?" for number in KEPT]
     assert [p.prompt for p in tasks.held_out] == [f"What is {i} + 1?" for i in range(50, 60)]
@@ -102,17 +106,17 @@ def test_a_selection_that_is_not_here_or_was_changed_is_noticed(environment: Env
     kept = path.read_bytes()
     path.unlink()
     with pytest.raises(ConfigError, match="cannot read"):
-        TaskSet([chosen]).require_same_problems()
+        task_set([chosen]).require_same_problems()
     write(path, [environment], [3, 7, 8, 41])
     with pytest.raises(HashMismatch, match="was changed"):
-        TaskSet([chosen]).require_same_problems()
+        task_set([chosen]).require_same_problems()
     write(path, [environment], [3, 7, 8])
     with pytest.raises(Malformed, match="keeps 3 problems, and the run spec says 4"):
-        TaskSet([chosen]).require_same_problems()
+        task_set([chosen]).require_same_problems()
     with pytest.raises(Malformed, match="keeps 3"):
-        TaskSet([chosen]).problem(0)
+        task_set([chosen]).problem(0)
     path.write_bytes(kept)
-    TaskSet([chosen]).require_same_problems()
+    task_set([chosen]).require_same_problems()
 
 
 def lacking(**changes: Any) -> Callable[[dict[str, Any]], object]:
@@ -180,10 +184,10 @@ def test_the_run_file_names_it_by_path(
     (file,) = spec.task_files
     assert isinstance(file, Selection)
     assert [path.name for path in folder.iterdir()] == [f"{file.sha256}.json"]
-    TaskSet(spec.environments).require_same_problems()
+    task_set(spec.environments).require_same_problems()
 
 
 def test_more_cannot_be_kept_than_there_is(environment: EnvironmentSpec) -> None:
     kept = Selection(sha256="0" * 64, rows=environment.size + 1, size=1)
     with pytest.raises(ValueError, match="problems kept of"):
-        EnvironmentSpec.model_validate(environment.model_dump() | {"kept": kept.model_dump()})
+        Generated.model_validate(environment.model_dump() | {"kept": kept.model_dump()})

@@ -15,11 +15,12 @@ import pytest
 from swarm.tiny_run import TinyRun, run_tables
 
 from protocol import calibration, runspec, seeds
-from protocol.environments import TaskSet, assignment, reasoning
-from protocol.environments.tasks import head_digest
+from protocol.environments import assignment, reasoning
+from protocol.environments.problems import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
 from protocol.settings import write_toml
 from protocol.shell import runfile
+from tests.tasks_in_process import score, task_set
 
 
 def test_the_digest_names_the_spec(tiny_run: TinyRun) -> None:
@@ -127,9 +128,9 @@ def test_a_created_spec_is_never_changed_under_its_run(tmp_path: Path, tiny_run:
 
 
 def test_all_parties_draw_the_same_problems(tiny_run: TinyRun) -> None:
-    tasks = TaskSet(tiny_run.spec.environments)
+    tasks = task_set(tiny_run.spec.environments)
     tasks.require_same_problems()
-    again = TaskSet(tiny_run.spec.environments)
+    again = task_set(tiny_run.spec.environments)
     for index in (0, 5, 1_000_000, 1_999_999):
         assert tasks.problem(index) == again.problem(index)
     assert tasks.problem(999_999).environment == 0
@@ -139,11 +140,11 @@ def test_all_parties_draw_the_same_problems(tiny_run: TinyRun) -> None:
 def test_other_problems_than_the_specs_are_noticed(tiny_run: TinyRun) -> None:
     other = tiny_run.spec.environments[0].model_copy(update={"head": "0" * 64})
     with pytest.raises(VersionMismatch, match="other problems"):
-        TaskSet([other]).require_same_problems()
+        task_set([other]).require_same_problems()
 
 
 def test_held_out_problems_are_distinct_and_never_assigned(tiny_run: TinyRun) -> None:
-    tasks = TaskSet(tiny_run.spec.environments)
+    tasks = task_set(tiny_run.spec.environments)
     prompts = [problem.prompt for problem in tasks.held_out]
     assert len(prompts) == len(set(prompts)) == 40
     asked = {
@@ -161,13 +162,13 @@ def test_a_task_set_that_is_all_held_out_is_an_error_not_an_endless_search(tiny_
     )
     spec = tiny_run.spec.model_copy(update={"environments": [tiny]})
     with pytest.raises(ConfigError, match="held out"):
-        assignment.assign(spec, TaskSet([tiny]), b"\x00" * 32, 0)
+        assignment.assign(spec, task_set([tiny]), b"\x00" * 32, 0)
 
 
 @pytest.mark.parametrize("dataset", ["codeio", "simple_integration", "n_queens", "no_such"])
 def test_datasets_whose_verifiers_were_not_audited_are_refused(tiny_run: TinyRun, dataset: str) -> None:
     with pytest.raises(ConfigError, match="not audited"):
-        TaskSet([tiny_run.spec.environments[0].model_copy(update={"dataset": dataset})])
+        task_set([tiny_run.spec.environments[0].model_copy(update={"dataset": dataset})])
 
 
 def test_another_version_of_the_package_is_refused(tiny_run: TinyRun) -> None:
@@ -176,13 +177,17 @@ def test_another_version_of_the_package_is_refused(tiny_run: TinyRun) -> None:
 
 
 def test_an_answer_is_never_evaluated(tiny_run: TinyRun, tmp_path: Path) -> None:
-    tasks = TaskSet(tiny_run.spec.environments)
+    tasks = task_set(tiny_run.spec.environments)
     spiral = tasks.problem(1_000_000)
     mark = tmp_path / "mark"
-    assert tasks.score(spiral, f"[open({str(mark)!r}, 'w')]") == 0
+
+    def scored(answer: str) -> float:
+        return score(tiny_run.spec.environments, spiral.index, answer)
+
+    assert scored(f"[open({str(mark)!r}, 'w')]") == 0
     assert not mark.exists()
-    assert tasks.score(spiral, str(spiral.entry["answer"])) == 1
-    assert tasks.score(spiral, str([int(x) for x in spiral.entry["answer"].split()])) == pytest.approx(0.1)
+    assert scored(str(spiral.answer)) == 1
+    assert scored(str([int(x) for x in str(spiral.answer).split()])) == pytest.approx(0.1, abs=1e-6)
 
 
 def test_no_audited_verifier_reaches_pythons_eval() -> None:
@@ -228,7 +233,7 @@ print(reasoning_gym.create_dataset("spiral_matrix", seed=1, size=3).score_answer
 
 
 def test_assignment_follows_from_the_seed_alone(tiny_run: TinyRun) -> None:
-    tasks, seed = TaskSet(tiny_run.spec.environments), b"\x05" * 32
+    tasks, seed = task_set(tiny_run.spec.environments), b"\x05" * 32
     first = assignment.assign(tiny_run.spec, tasks, seed, 0)
     assert first == assignment.assign(tiny_run.spec, tasks, seed, 0)
     assert first != assignment.assign(tiny_run.spec, tasks, b"\x06" * 32, 0)
@@ -290,7 +295,7 @@ def test_a_calibration_of_another_dtype_is_refused_and_one_of_another_model_warn
 
 
 def test_length_budgets_are_announced_and_charged_by_hardware_class(tiny_run: TinyRun) -> None:
-    tasks = TaskSet(tiny_run.spec.environments)
+    tasks = task_set(tiny_run.spec.environments)
     budgets = {
         g.budget
         for i in range(50)
@@ -305,5 +310,5 @@ def test_length_budgets_are_announced_and_charged_by_hardware_class(tiny_run: Ti
 
 
 def test_groups_are_values(tiny_run: TinyRun) -> None:
-    group = assignment.assign(tiny_run.spec, TaskSet(tiny_run.spec.environments), b"\x00" * 32, 0)[0]
+    group = assignment.assign(tiny_run.spec, task_set(tiny_run.spec.environments), b"\x00" * 32, 0)[0]
     assert replace(group) == group

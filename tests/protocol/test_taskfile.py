@@ -19,13 +19,15 @@ from swarm.tiny_run import TinyRun, run_tables
 from typer.testing import CliRunner
 
 from protocol import runspec
-from protocol.environments import TaskSet, answer, assignment, taskfile
+from protocol.environments import answer, assignment, taskfile
+from protocol.environments.problems import Problems
 from protocol.environments.taskfile import Groups
-from protocol.errors import ConfigError, HashMismatch, Malformed, UsageError
-from protocol.runspec import EnvironmentSpec, RunSpec, TaskFile
+from protocol.errors import ConfigError, HashMismatch, Malformed, PreflightError, UsageError
+from protocol.runspec import FromFiles, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
+from tests.tasks_in_process import task_set
 from trainer.commands import app
 
 HOSTILE = Path(__file__).parent.parent / "vectors/rollouts"
@@ -55,13 +57,13 @@ def made(path: Path, count: int, start: int = 0) -> TaskFile:
     return taskfile.add(path)
 
 
-def environment(files: list[TaskFile], **changes: Any) -> EnvironmentSpec:
+def environment(files: list[TaskFile], **changes: Any) -> FromFiles:
     total = sum(file.rows for file in files)
     values = {
         "package": "parquet", "version": "1", "dataset": "sums", "files": [file.model_dump() for file in files],
         "seed": 0, "held_out_seed": 0, "head": "0" * 64, "exact": True, "size": total, "held_out_size": 0, **changes,
     }  # fmt: skip
-    return EnvironmentSpec.model_validate(values)
+    return FromFiles.model_validate(values)
 
 
 def groups_of(path: Path, sizes: list[int]) -> None:
@@ -78,13 +80,13 @@ def groups_of(path: Path, sizes: list[int]) -> None:
 def test_any_problem_of_several_files_is_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taskfile, "_GROUP_ROWS", 7)
     files = [made(tmp_path / "a", 100), made(tmp_path / "b", 1, 100), made(tmp_path / "c", 50, 101)]
-    tasks = TaskSet([environment(files, size=140, held_out_size=11)])
+    tasks = task_set([environment(files, size=140, held_out_size=11)])
     order = list(range(140))
     random.Random(1).shuffle(order)
     for index in order:
         problem = tasks.problem(index)
-        assert (problem.prompt, problem.entry["answer"]) == (f"What is {index} + 1?", str(index + 1))
-        assert (tasks.score(problem, f"{index + 1}"), tasks.score(problem, "no")) == (1.0, 0.0)
+        assert (problem.prompt, problem.answer) == (f"What is {index} + 1?", str(index + 1))
+    assert Problems(tasks.specs).score([(7, "8"), (7, "no"), (139, "140")]) == [1.0, 0.0, 1.0]
     assert [p.prompt for p in tasks.held_out] == [f"What is {i} + 1?" for i in range(140, 151)]
     with pytest.raises(IndexError):
         tasks.problem(140)
@@ -94,8 +96,8 @@ def test_a_training_problem_that_is_held_out_elsewhere_is_never_assigned(tmp_pat
     path = tmp_path / "tasks.parquet"
     taskfile.write([*rows(3), ("What is 1 + 1?", "2")], path)
     spec = environment([taskfile.add(path)], size=3, held_out_size=1)
-    tasks = TaskSet([spec])
-    assert [tasks.is_held_out(tasks.problem(i)) for i in range(3)] == [False, True, False]
+    tasks = task_set([spec])
+    assert [problem.is_held_out for problem in tasks.problems(range(3))] == [False, True, False]
     run = tiny_run.spec.model_copy(update={"environments": [spec]})
     drawn = [g.problem.index for seed in range(20) for g in assignment.assign(run, tasks, bytes([seed]) * 32, 0)]
     assert set(drawn) == {0, 2}
@@ -119,7 +121,7 @@ def test_only_the_row_groups_that_are_asked_for_are_read(tmp_path: Path, monkeyp
         return original(self, group)
 
     monkeypatch.setattr(Groups, "read", noted)
-    tasks = TaskSet([spec])
+    tasks = task_set([spec])
     assert read == []
     for index in (995, 996, 5, 997, 990):
         assert tasks.problem(index).prompt == f"{index // 10}.{index % 10}"
@@ -134,18 +136,19 @@ GROWTH = """
 import random, resource, sys
 from pathlib import Path
 import pyarrow as pa, pyarrow.parquet
-from protocol.environments import TaskSet, taskfile
-from protocol.runspec import EnvironmentSpec
+from protocol.environments.problems import Problems
+from protocol.runspec import FromFiles
 import json
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 
-tasks = TaskSet([EnvironmentSpec.model_validate(json.loads(sys.argv[1]))])
-tasks.problem(0)
+spec = FromFiles.model_validate(json.loads(sys.argv[1]))
+tasks = Problems([spec])
+tasks.problems([0])
 before, most = resident(), 0
-for index in random.Random(0).sample(range(tasks.size), 300):
-    tasks.problem(index)
+for index in random.Random(0).sample(range(spec.size), 300):
+    tasks.problems([index])
     most = max(most, resident())
 print(most - before)
 """
@@ -214,8 +217,8 @@ def test_a_task_file_is_made_of_parquet_and_jsonl(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*arguments, "--question", "problem", "--answer", "solution", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {"file": str(out), "rows": 4}
-    found = TaskSet([environment([taskfile.add(out)])])
-    assert [(p.prompt, p.entry["answer"]) for p in map(found.problem, range(4))] == [
+    found = task_set([environment([taskfile.add(out)])])
+    assert [(p.prompt, p.answer) for p in map(found.problem, range(4))] == [
         ("a", "1"), ("b", "2"), ("c", "x"), ("d", "4"),
     ]  # fmt: skip
     with pytest.raises(UsageError, match="exists already"):
@@ -241,6 +244,23 @@ def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> 
     pq.write_table(pa.table({"problem": ["a"], "answer": ["b"]}), tmp_path / "in.parquet")
     with pytest.raises(ConfigError, match="no column 'question', but problem, answer"):
         taskfile.convert([tmp_path / "in.parquet"], tmp_path / "out.parquet", "question", "answer")
+
+
+def test_the_folder_of_a_task_file_is_made(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"question": "q", "answer": "a"}')
+    out = tmp_path / "tasks/math/all.parquet"
+    done = CliRunner().invoke(app, ["tasks", str(out), str(tmp_path / "in.jsonl"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert taskfile.add(out).rows == 1
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PreflightError, match="cannot make the folder"):
+        taskfile.write([("q", "a")], tmp_path / "file/x.parquet")
+
+
+@pytest.mark.parametrize("name", ["no.jsonl", "no.parquet"])
+def test_a_source_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"cannot read .*{name}"):
+        taskfile.convert([tmp_path / name], tmp_path / "out.parquet", "question", "answer")
 
 
 # ---- files that are not to be believed ---------------------------------------------------------------------------------------
@@ -336,7 +356,7 @@ def test_a_run_names_its_files_by_path_and_pins_them_by_digest(tmp_path: Path, t
     assert runspec.from_bytes(spec.canonical(), spec.digest) == spec
     assert [file.rows for file in spec.task_files] == [60, 60]
     assert sorted(path.stem for path in folder.iterdir()) == sorted(file.sha256 for file in spec.task_files)
-    tasks = TaskSet(spec.environments)
+    tasks = task_set(spec.environments)
     tasks.require_same_problems()
     assert tasks.problem(99).prompt == "What is 99 + 1?"
     taskfile.write(rows(60, 61), tmp_path / "b.parquet")
@@ -351,7 +371,7 @@ def test_a_file_that_is_here_is_not_copied_again(tmp_path: Path, monkeypatch: py
 
 def test_a_file_that_is_not_here_or_was_changed_is_noticed(tmp_path: Path, tiny_run: TinyRun) -> None:
     file = made(tmp_path / "a", 300)
-    tasks = TaskSet([environment([file], head="0" * 64)])
+    tasks = task_set([environment([file], head="0" * 64)])
     path = taskfile.path_of(file)
     path.rename(tmp_path / "away")
     with pytest.raises(ConfigError, match="there is no task file"):
@@ -371,8 +391,8 @@ def test_specs_without_files_keep_their_digest(tiny_run: TinyRun) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"size": 101}, "101 \\+ 20 problems in files of 120 rows"), ({"files": []}, "needs files"), ({"seed": 1}, "no seeds"),
-        ({"version": "2"}, "version"), ({"config": {"a": 1}}, "no config"), ({"files": "a.parquet"}, "files"),
+        ({"size": 101}, "101 \\+ 20 problems in files of 120 rows"), ({"files": []}, "files: List should have at least 1"), ({"seed": 1}, "seed: Input should be 0"),
+        ({"config": {"a": 1}}, "unknown setting 'config.a'"), ({"files": "a.parquet"}, "files"),
         ({"files": ["nothing"]}, "nothing cannot be used"),
     ],
 )  # fmt: skip
@@ -385,6 +405,13 @@ def test_a_wrong_environment_of_files_is_named(
         spec_of(tmp_path, tiny_run, **changes)
 
 
-def test_files_belong_to_no_other_package() -> None:
-    with pytest.raises(ValueError, match="files belong to package"):
-        environment([TaskFile(sha256="0" * 64, rows=1, size=1)], package="reasoning-gym")
+def test_files_belong_to_no_environment_that_draws_from_seeds() -> None:
+    spec = environment([TaskFile(sha256="0" * 64, rows=1, size=1)], package="reasoning-gym", version="0.1.25")
+    with pytest.raises(ConfigError, match="takes no `files`"):
+        task_set([spec])
+
+
+def test_a_file_without_a_column_is_told_which(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"problem": ["a"], "answer": ["b"]}), tmp_path / "x.parquet", use_dictionary=False)
+    with pytest.raises(ConfigError, match="no column 'question', but problem, answer"):
+        taskfile.add(tmp_path / "x.parquet")

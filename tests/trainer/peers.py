@@ -39,7 +39,7 @@ class Peers:
         self._layout = layout
         self._folder = folder
         self._sandbox = Sandbox(spec)
-        tasks = TaskSet(spec.environments)
+        tasks = TaskSet(spec.environments, self._sandbox)
         self._context = RunContext(spec, world.chain.domain, world.run, tasks, self._sandbox)
         self._engine = TorchEngine("float32")
         self._unfinished: Made | None = None

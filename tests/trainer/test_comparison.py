@@ -105,6 +105,7 @@ def test_a_checkpoint_is_compared_with_the_base_model(run: Path) -> None:
     assert row["problems"] == 32
     assert row["base"]["mean"] > row["candidate"]["mean"] == 0
     assert row["difference"]["high"] < 0
+    assert row["length_error"] > row["base_length_error"] > 0  # answers that never end are far from any budget
     same = CliRunner().invoke(app, ["eval", str(run / "output/checkpoints/step_3")])
     assert same.exit_code == 0, same.output
     assert "no difference shown" in same.output

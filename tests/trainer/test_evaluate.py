@@ -15,8 +15,12 @@ from node.engine import Prompt
 from node.engine.torch_engine import TorchEngine
 from protocol import seeds
 from protocol.environments import TaskSet
+from protocol.environments.assignment import all_budgets
+from protocol.errors import DeadlineExceeded
+from protocol.runspec import RewardSpec
 from protocol.sandbox import Sandbox
 from protocol.tokenizer import Tokenizer
+from tests.tasks_in_process import task_set
 from tests.trainer.conftest import Made
 from trainer.evaluation import evaluate
 from trainer.evaluation.evaluate import Evaluation, Evaluator
@@ -24,7 +28,7 @@ from trainer.evaluation.evaluate import Evaluation, Evaluator
 
 @pytest.fixture(scope="module")
 def tasks(made: Made) -> TaskSet:
-    return TaskSet(made.spec.environments)
+    return task_set(made.spec.environments)
 
 
 @pytest.fixture(scope="module")
@@ -55,23 +59,49 @@ def test_the_batch_it_is_computed_in_does_not_matter(
 
 
 def test_the_score_is_the_verifiers_mean_over_the_held_out_problems(
-    made: Made, tasks: TaskSet, first: Evaluation
+    made: Made, tasks: TaskSet, evaluator: Evaluator, first: Evaluation
 ) -> None:
-    engine, tokenizer = TorchEngine("float32"), Tokenizer(made.folder)
-    engine.load(made.folder)
-    seed = hashlib.sha256(b"murmuration/evaluation/1").digest()
-    total = length = 0.0
-    for number, problem in enumerate(tasks.held_out):
-        prompt = Prompt(tokenizer.encode(problem.prompt), (seeds.sampling_key(seeds.derive(seed, "sample", number)),))
-        done = engine.generate([prompt], temperature=1.0, max_new_tokens=16, end_tokens=tokenizer.end_tokens)[0][0]
-        total += tasks.score(problem, tokenizer.answer(done.tokens))
-        length += len(done.tokens)
-    assert (first.problems, first.tokens) == (len(tasks.held_out), length)
-    assert first.score == pytest.approx(total / len(tasks.held_out))
+    scored = evaluator.scores(made.folder, 1)
+    assert (first.problems, len(scored)) == (len(tasks.held_out), len(tasks.held_out))
+    assert first.score == pytest.approx(sum(one.score for (one,) in scored) / len(scored))
     assert first.by_environment == {"spiral_matrix": first.score}
     assert first.score > 0  # or this test would say little
 
 
+def test_prompts_announce_a_budget_as_in_training_and_how_well_it_was_kept_is_told(
+    made: Made, tasks: TaskSet, first: Evaluation
+) -> None:
+    """Named seeds: every party that evaluates these weights draws the same budgets."""
+    engine, tokenizer = TorchEngine("float32"), Tokenizer(made.folder)
+    engine.load(made.folder)
+    seed = hashlib.sha256(b"murmuration/evaluation/1").digest()
+    budgets = [(6, 12)[seeds.below(seeds.derive(seed, "budget", i), 2)] for i in range(len(tasks.held_out))]
+    assert set(budgets) == {6, 12}
+    lengths = []
+    for number, (problem, budget) in enumerate(zip(tasks.held_out, budgets, strict=True)):
+        key = seeds.sampling_key(seeds.derive(seed, "sample", number))
+        prompt = Prompt(tokenizer.prompt(made.spec, problem.prompt, budget), (key,))
+        done = engine.generate([prompt], temperature=1.0, max_new_tokens=16, end_tokens=tokenizer.end_tokens)[0][0]
+        lengths.append(len(done.tokens))
+    errors = [abs(budget - length) for budget, length in zip(budgets, lengths, strict=True)]
+    assert first.tokens == sum(lengths)
+    assert first.length_error == pytest.approx(sum(errors) / len(errors))
+
+
+def test_budgets_of_all_hardware_classes_are_drawn_from() -> None:
+    assert all_budgets(RewardSpec(budgets={"10": [30], "2": [10, 20]})) == [10, 20, 30]
+    assert all_budgets(RewardSpec()) == []
+
+
+def test_an_evaluation_ends_between_batches_when_its_time_is_over(
+    made: Made, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "_BATCH", 5)
+    left = iter([2.0, 1.0, 0.0])
+    with pytest.raises(DeadlineExceeded, match="after 15 of 32 problems"):
+        evaluator.evaluate(made.folder, left=lambda: next(left))
+
+
 def test_no_training_problem_is_a_held_out_one(tasks: TaskSet) -> None:
-    assert all(tasks.is_held_out(problem) for problem in tasks.held_out)
-    assert not tasks.is_held_out(tasks.problem(0))
+    assert all(problem.is_held_out for problem in tasks.held_out)
+    assert not tasks.problem(0).is_held_out

@@ -11,11 +11,12 @@ import pytest
 from swarm.tiny_run import TinyRun
 
 from protocol import runspec
-from protocol.environments import TaskSet, selection
+from protocol.environments import selection
 from protocol.errors import UsageError
 from protocol.runspec import RunSpec
 from protocol.settings import write_toml
 from protocol.shell import runfile
+from tests.tasks_in_process import task_set
 from tests.trainer.conftest import Made
 from trainer.evaluation.filter import Band, OfflineFilter
 
@@ -59,6 +60,8 @@ def test_what_lies_in_the_band_is_kept_with_its_rate(
     assert written.sampling["samples"] == 4
     assert result.digest == hashlib.sha256((tmp_path / "tasks.json").read_bytes()).hexdigest()
     assert told[-1] == TRIED
+    assert written.sampling["budgets"] == "6,12"
+    assert result.length_error is not None and 0 < result.length_error < 16
     assert not (tmp_path / "tasks.json.partial").exists()
 
 
@@ -101,7 +104,7 @@ def test_each_environment_numbers_its_own_problems(tiny_run: TinyRun, tmp_path: 
     second = 2**31 - 1
     with (tmp_path / "tasks.json.partial").open("a") as partial:  # as if all had been tried
         for number, rate in ((2, 0.25), (1, 0.0), (0, 0.5), (second, None), (second + 1, 0.25), (second + 2, 1.0)):
-            partial.write(json.dumps([number, rate]) + "\n")
+            partial.write(json.dumps([number, rate, None]) + "\n")
     result = work.run(tmp_path / "tasks.json", Band(0.25, 0.5), lambda _: None)
     assert (result.tried, result.kept) == (6, {"rotate_matrix": 2, "spiral_matrix": 1})
     rotate, spiral = selection.read(tmp_path / "tasks.json").environments
@@ -120,7 +123,7 @@ def test_a_run_that_names_it_draws_from_what_was_kept_and_nothing_else(
     write_toml(tmp_path / "run.toml", tables, "x")
     narrowed = runfile.complete(tmp_path / "run.toml", made.folder)
     kept = sorted(rates_in(file))
-    before, after = TaskSet(spec.environments), TaskSet(narrowed.environments)
+    before, after = task_set(spec.environments), task_set(narrowed.environments)
     after.require_same_problems()
     assert after.size == len(kept)
     assert [after.problem(i).prompt for i in range(len(kept))] == [before.problem(number).prompt for number in kept]

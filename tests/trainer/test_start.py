@@ -23,7 +23,8 @@ from protocol.shell.home import Home
 from tests.clock import VirtualClock
 from tests.hub.desk import run_settings, small_spec
 from tests.trainer import small
-from trainer.config import Layout
+from trainer.config import DeadlineSettings, Layout
+from trainer.evaluation.evaluate import Evaluation
 from trainer.hub.outbox import Outbox
 from trainer.hub.process import HubProcess
 from trainer.learning import tensors
@@ -248,7 +249,7 @@ def test_too_few_groups_end_the_wait_at_its_deadline(bench: Bench, monkeypatch: 
 
 def test_an_evaluation_that_hangs_does_not_end_the_training(bench: Bench) -> None:
     class Hanging:
-        def evaluate(self, folder: Path) -> Any:
+        def evaluate(self, folder: Path, **_: Any) -> Any:
             raise Unavailable("the sandbox failed twice")
 
     trainer: Any = bench.trainer()
@@ -257,6 +258,32 @@ def test_an_evaluation_that_hangs_does_not_end_the_training(bench: Bench) -> Non
     trainer._evaluate()
     trainer._note_evaluation(trainer._evaluating.finish())
     assert trainer._report.evaluations == []
+
+
+def test_an_evaluation_that_overruns_its_deadline_is_a_missing_point_and_nothing_else(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = threading.Event()
+
+    class Slow:
+        def evaluate(self, folder: Path, *, left: Any) -> Any:
+            assert left() <= 0.05
+            released.wait(30)
+            return Evaluation(0.5, {}, 1, 1)
+
+    trainer: Any = bench.trainer(deadlines=DeadlineSettings(evaluating=0.05))
+    trainer._outbox, trainer._evaluator, trainer._lead = bench.outbox(), Slow(), Lead(bench.learner)
+    trainer._publish()
+    trainer._evaluate()
+    trainer._publishing.finish()
+    assert trainer._phases.most_urgent() is None  # or the watchdog would end the process
+    trainer._evaluate()
+    assert "the training goes on without it" in caplog.text
+    assert "step 0 is not evaluated: the evaluation before it does not end" in caplog.text
+    released.set()
+    wait_until(lambda: not trainer._evaluating.is_busy, deadline=30, what="the evaluation")
+    trainer._finish_evaluation()  # late, and true all the same
+    assert [one["score"] for one in trainer._report.evaluations] == [0.5]
 
 
 # ---- ending by an error --------------------------------------------------------------------------------------------------

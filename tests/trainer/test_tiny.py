@@ -10,13 +10,14 @@ from node.engine.torch_engine import TorchEngine
 from protocol.environments import Problem, TaskSet
 from protocol.model_files import FILES
 from protocol.tokenizer import BUDGET_SENTENCE, Tokenizer
+from tests.tasks_in_process import task_set
 from tests.trainer.conftest import Made
 from trainer.models.tiny import END, UNKNOWN
 
 
 @pytest.fixture(scope="module")
 def tasks(made: Made) -> TaskSet:
-    return TaskSet(made.spec.environments)
+    return task_set(made.spec.environments)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def problems(tasks: TaskSet) -> list[Problem]:
 def test_answers_survive_the_tokenizer(made: Made, problems: list[Problem]) -> None:
     tokenizer = Tokenizer(made.folder)
     for problem in problems:
-        answer = str(problem.entry["answer"])
+        answer = str(problem.answer)
         assert tokenizer.answer([*tokenizer.encode(answer), END]) == answer
 
 

@@ -184,10 +184,15 @@ def _print_rows(rows: list[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    lengths = any(row.length_error is not None for row in rows)
     table = Table("environment", "problems", "base", "checkpoint", "difference", "", box=None)
+    if lengths:
+        table.add_column("tokens off budget: base")
+        table.add_column("checkpoint")
     for row in rows:
         cells = [_interval(part) for part in (row.base, row.candidate, row.difference)]
-        table.add_row(row.name, str(row.problems), *cells, row.verdict)
+        errors = ["" if of is None else f"{of:.1f}" for of in (row.base_length_error, row.length_error)]
+        table.add_row(row.name, str(row.problems), *cells, row.verdict, *(errors if lengths else ()))
     console = Console()
     (console if console.is_terminal else Console(width=_COLUMNS)).print(table)
 
@@ -267,6 +272,8 @@ def _show_filtered(made: Filtered, run_file: Path) -> None:
     typer.echo(f"{sum(made.kept.values())} of {made.tried} problems kept in {made.file}, SHA-256 {made.digest}")
     for name, number in made.kept.items():
         typer.echo(f"  {name}  {number}")
+    if made.length_error is not None:
+        typer.echo(f"answers were {made.length_error:.1f} tokens off the budgets that were announced")
     typer.echo(
         f'To train on these only, write kept = "PATH" into each [[spec.environments]] of {run_file} before the run is '
         "created; PATH is relative to that file.",
@@ -310,13 +317,15 @@ def tiny(
     as_json: Json = False,
 ) -> None:
     """Make a tiny Qwen3 policy on the spot for the run's tasks, warmed up on their training split. For development."""
+    from protocol.environments.assignment import all_budgets
     from protocol.logs import only_warnings
     from protocol.shell import runfile
     from trainer.models.tiny import make_policy
 
     only_warnings()
     path = strip_at(file)
-    made = make_policy(path, runfile.model_folder(path), target=target, seed=seed)
+    budgets = all_budgets(runfile.reward(path))
+    made = make_policy(path, runfile.model_folder(path), target=target, seed=seed, budgets=budgets)
 
     def text() -> None:
         scores = ", ".join(f"{name} {score:.2f}" for name, score in made.scores.items())

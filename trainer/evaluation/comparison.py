@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from protocol.environments import TaskSet
 from protocol.errors import IntegrityError, UsageError
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
-from trainer.evaluation.evaluate import Evaluator
+from trainer.evaluation.evaluate import Evaluator, Scored, length_error
 from trainer.learning.checkpoint import verify
 from trainer.models.export import as_model, is_checkpoint
 
@@ -46,6 +46,9 @@ class Row:
     candidate: Interval
     base: Interval | None = None
     difference: Interval | None = None
+    length_error: float | None = None
+    """Of the candidate: mean |budget − completion tokens|; None where no budget was announced."""
+    base_length_error: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -120,16 +123,28 @@ def against(
             raise UsageError(f"{folder} is no folder", hint="name a checkpoint or a model's folder")
         if is_checkpoint(folder) and verify(folder)["spec"] != spec.digest.hex():
             raise IntegrityError(f"{folder} belongs to a run with another spec")
-    tasks = TaskSet(spec.environments)
-    tasks.require_same_problems()
-    found: list[list[list[float]]] = []
+    found: list[list[list[Scored]]] = []
     with Sandbox(spec) as sandbox:
+        tasks = TaskSet(spec.environments, sandbox)
+        tasks.require_same_problems()
         evaluator = Evaluator(spec, tasks, sandbox, engine)
         for folder in folders:
             done = len(found) * len(tasks.held_out)
             with as_model(folder, model) as plain:
                 found.append(evaluator.scores(plain, samples, lambda count, done=done: progress(done + count)))  # type: ignore[misc]
-    return compare(evaluator.names, found[0], found[1] if base is not None else None)
+    scores = [[[one.score for one in answers] for answers in of] for of in found]
+    rows = compare(evaluator.names, scores[0], scores[1] if base is not None else None)
+    return [_with_lengths(row, evaluator.names, *found) for row in rows]
+
+
+def _with_lengths(
+    row: Row, names: Sequence[str], candidate: Sequence[Sequence[Scored]], base: Sequence[Sequence[Scored]] = ()
+) -> Row:
+    def error(of: Sequence[Sequence[Scored]]) -> float | None:
+        chosen = zip(names, of, strict=False)
+        return length_error(one for name, samples in chosen if row.name in (name, "all") for one in samples)
+
+    return replace(row, length_error=error(candidate), base_length_error=error(base))
 
 
 def run_file_of(checkpoint: Path) -> Path:

@@ -1,19 +1,21 @@
 """Evaluation on held-out problems, through the same engine as the nodes generate with.
 
-One sample per problem from the run's distribution, with sampling keys that never change: differences between versions are the
-weights', not the dice's.
+One sample per problem from the run's distribution, with sampling keys and length budgets that never change: differences between
+versions are the weights', not the dice's.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from node.engine import EngineSettings, Generator, Prompt, make_engine
 from protocol import seeds
-from protocol.environments import TaskSet
+from protocol.environments import Problem, TaskSet
+from protocol.environments.assignment import all_budgets, draw_budget
+from protocol.errors import DeadlineExceeded
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from protocol.tokenizer import Tokenizer
@@ -24,6 +26,15 @@ _SEED = hashlib.sha256(b"murmuration/evaluation/1").digest()
 
 
 @dataclass(frozen=True)
+class Scored:
+    """One answer: its task reward in [0, 1], completion tokens, and the budget that was announced (0: none)."""
+
+    score: float
+    tokens: int
+    budget: int
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Mean scores in [0, 1], over all `problems` and per environment."""
 
@@ -31,6 +42,8 @@ class Evaluation:
     by_environment: dict[str, float]
     problems: int
     tokens: int
+    length_error: float | None = None
+    """Mean |budget − completion tokens|; None where no budget was announced."""
 
 
 class Evaluator:
@@ -43,63 +56,80 @@ class Evaluator:
         self.names = [names[problem.environment] for problem in tasks.held_out]
         """The environment of each held-out problem."""
 
-    def evaluate(self, folder: Path) -> Evaluation:
-        """Scores the weights in `folder`, one sample per problem."""
-        scored, tokens = self._score(folder, 1, None)
-        scores = [samples[0] for samples in scored]
+    def evaluate(self, folder: Path, *, left: Callable[[], float] = lambda: float("inf")) -> Evaluation:
+        """Scores the weights in `folder`, one sample per problem.
+
+        `left`: seconds that there are; looked at between batches. Raises DeadlineExceeded when they are over.
+        """
+
+        def in_time(done: int) -> None:
+            if left() <= 0:
+                raise DeadlineExceeded(f"the time was over after {done} of {len(self.names)} problems")
+
+        scored = [samples[0] for samples in self._score(folder, 1, in_time)]
         by_environment = {
-            name: _mean([score for score, of in zip(scores, self.names, strict=True) if of == name])
+            name: _mean([one.score for one, of in zip(scored, self.names, strict=True) if of == name])
             for name in dict.fromkeys(self.names)
         }
-        return Evaluation(_mean(scores), by_environment, len(scores), tokens)
+        score, tokens = _mean([one.score for one in scored]), sum(one.tokens for one in scored)
+        return Evaluation(score, by_environment, len(scored), tokens, length_error(scored))
 
-    def scores(self, folder: Path, samples: int, progress: Callable[[int], object] | None = None) -> list[list[float]]:
-        """`samples` scores for each held-out problem; `progress` is told how many problems are done."""
-        return self._score(folder, samples, progress)[0]
+    def scores(
+        self, folder: Path, samples: int, progress: Callable[[int], object] = lambda _: None
+    ) -> list[list[Scored]]:
+        """`samples` answers to each held-out problem; `progress` is told how many problems are done."""
+        return self._score(folder, samples, progress)
 
-    def _score(
-        self, folder: Path, samples: int, progress: Callable[[int], object] | None
-    ) -> tuple[list[list[float]], int]:
+    def _score(self, folder: Path, samples: int, progress: Callable[[int], object]) -> list[list[Scored]]:
         self._engine.load(folder)
-        sampler = Sampler(self._spec, self._engine, Tokenizer(folder))
-        scores: list[list[float]] = []
-        total = 0
+        sampler = Sampler(self._spec, self._engine, Tokenizer(folder), self._sandbox)
+        scored: list[list[Scored]] = []
         size = max(1, _BATCH // samples)
         for start in range(0, len(self._tasks.held_out), size):
-            problems = self._tasks.held_out[start : start + size]
-            prompts = [(start + i, problem.prompt) for i, problem in enumerate(problems)]
-            answers, tokens = sampler.answers_to(prompts, samples, _SEED)
-            flat = [(start + i, answer) for i, of in enumerate(answers) for answer in of]
-            rewards = self._sandbox.score(flat, held_out=True)
-            scores += [rewards[i : i + samples] for i in range(0, len(rewards), samples)]
-            total += tokens
-            if progress is not None:
-                progress(len(scores))
-        return scores, total
+            scored += sampler.try_problems(self._tasks.held_out[start : start + size], samples, _SEED, held_out=True)
+            progress(len(scored))
+        return scored
 
 
 class Sampler:
-    """Answers of a loaded engine to prompts, with keys derived from a seed, the prompt's number and the sample's."""
+    """Scored answers of a loaded engine, with keys and budgets derived from a seed, the problem's number and the sample's."""
 
-    def __init__(self, spec: RunSpec, engine: Generator, tokenizer: Tokenizer) -> None:
+    def __init__(self, spec: RunSpec, engine: Generator, tokenizer: Tokenizer, sandbox: Sandbox) -> None:
         self._spec = spec
         self._engine = engine
         self._tokenizer = tokenizer
+        self._sandbox = sandbox
+        self._budgets = all_budgets(spec.reward)
 
-    def answers_to(
-        self, prompts: Sequence[tuple[int, str]], samples: int, seed: bytes
-    ) -> tuple[list[list[str | None]], int]:
-        """`samples` answers to each (number, prompt), and the tokens of all of them."""
+    def try_problems(
+        self, problems: Sequence[Problem], samples: int, seed: bytes, *, held_out: bool = False
+    ) -> list[list[Scored]]:
+        """`samples` answers to each of these problems, held-out ones or of the training. Each announces a budget, as in training."""
+        budgets = [draw_budget(self._budgets, seed, problem.index) for problem in problems]
         asked = [
-            Prompt(self._tokenizer.prompt(self._spec, text, 0), tuple(_key(seed, number, k) for k in range(samples)))
-            for number, text in prompts
+            Prompt(
+                self._tokenizer.prompt(self._spec, problem.prompt, budget),
+                tuple(_key(seed, problem.index, k) for k in range(samples)),
+            )
+            for problem, budget in zip(problems, budgets, strict=True)
         ]
+        if not asked:
+            return []
         generated = self._engine.generate(
             asked, **self._spec.sampling.distribution,
             max_new_tokens=self._spec.sampling.max_new_tokens, end_tokens=self._tokenizer.end_tokens, prove=False,
         )  # fmt: skip
-        answers = [[self._tokenizer.answer(completion.tokens) for completion in of] for of in generated]
-        return answers, sum(len(completion.tokens) for of in generated for completion in of)
+        made = [(i, completion.tokens) for i, of in enumerate(generated) for completion in of]
+        answers = [(problems[i].index, self._tokenizer.answer(tokens)) for i, tokens in made]
+        rewards = self._sandbox.score(answers, held_out=held_out)
+        flat = [Scored(reward, len(of), budgets[i]) for (i, of), reward in zip(made, rewards, strict=True)]
+        return [flat[i : i + samples] for i in range(0, len(flat), samples)]
+
+
+def length_error(scored: Iterable[Scored]) -> float | None:
+    """Mean |budget − completion tokens| of the answers that had a budget; None where none had."""
+    errors = [float(abs(one.budget - one.tokens)) for one in scored if one.budget]
+    return _mean(errors) if errors else None
 
 
 def _key(seed: bytes, problem: int, sample: int) -> int:

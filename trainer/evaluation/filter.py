@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from node.engine import EngineSettings, make_engine
-from protocol.environments import Problem, TaskSet
+from protocol.environments import TaskSet
+from protocol.environments.assignment import all_budgets
 from protocol.environments.selection import Kept, SelectionFile
-from protocol.environments.tasks import head_digest
 from protocol.errors import ConfigError, PreflightError, UsageError
 from protocol.model_files import FILES
 from protocol.runspec import EnvironmentSpec, RunSpec, starts
-from protocol.sandbox import Sandbox
+from protocol.sandbox import EnvironmentSandbox, Sandbox
 from protocol.tokenizer import Tokenizer
-from trainer.evaluation.evaluate import Sampler
+from trainer.evaluation.evaluate import Sampler, length_error
 from trainer.rollouts.counts import names_of
 
 _BATCH = 256  # samples that are generated at once
@@ -57,6 +57,8 @@ class Filtered:
     """Problems by environment."""
     digest: str
     """SHA-256 of the file."""
+    length_error: float | None = None
+    """Mean |budget − completion tokens| of all tries; None where no budget was announced."""
 
 
 class OfflineFilter:
@@ -71,7 +73,6 @@ class OfflineFilter:
         self._spec = spec.model_copy(update={"environments": self._environments})
         self._model = model
         self._samples = samples
-        self._tasks = TaskSet(self._environments)
         self._settings = engine or EngineSettings()
         self._numbers = [
             start + i
@@ -96,8 +97,8 @@ class OfflineFilter:
         progress(len(rates))
         left = [number for number in self._numbers if number not in rates]
         with journal, Sandbox(self._spec) as sandbox:
-            for number, rate in self._try(left, sandbox):
-                journal.add(number, rate)
+            for tried in self._try(left, TaskSet(self._environments, sandbox), sandbox):
+                journal.add(*tried)
                 progress(len(rates))
         listed = [self._kept(number, rates, band) for number in range(len(self._environments))]
         made = SelectionFile(
@@ -113,65 +114,67 @@ class OfflineFilter:
         journal.remove()
         names = names_of(environment.dataset for environment in self._environments)
         kept = {name: len(one.indices) for name, one in zip(names, listed, strict=True)}
-        return Filtered(str(file), len(rates), kept, hashlib.sha256(made).hexdigest())
+        errors = list(journal.length_errors.values())
+        off = sum(errors) / len(errors) if errors else None
+        return Filtered(str(file), len(rates), kept, hashlib.sha256(made).hexdigest(), off)
 
     def _kept(self, environment: int, rates: dict[int, float | None], band: Band) -> Kept:
         start, end = self._starts[environment : environment + 2]
         tried = {number - start: rate for number, rate in sorted(rates.items()) if start <= number < end}
         kept = {number: rate for number, rate in tried.items() if rate is not None and band.holds(rate)}
         rates_ = [_decimal(rate) for rate in kept.values()]
-        return Kept(environment=self._environments[environment], tried=len(tried), indices=list(kept), rates=rates_)
+        of = self._environments[environment]
+        return Kept(environment=of, tried=len(tried), indices=list(kept), rates=rates_)  # type: ignore[arg-type]
 
     def _header(self) -> dict[str, Any]:
         """What the rates depend on."""
-        s = self._spec.sampling
+        s, budgets = self._spec.sampling, all_budgets(self._spec.reward)
+        announced = {"budgets": ",".join(map(str, budgets))} if budgets else {}
         return {
             "environments": [environment.model_dump(mode="json") for environment in self._environments],
             "model": {name: _digest_of(self._model / name) for name in FILES},
             "sampling": {
                 "samples": self._samples, "temperature": s.temperature, "max_new_tokens": s.max_new_tokens,
-                "prompt_template": s.prompt_template,
+                "prompt_template": s.prompt_template, **announced,
             },
         }  # fmt: skip
 
-    def _try(self, numbers: list[int], sandbox: Sandbox) -> Iterator[tuple[int, float | None]]:
-        """(problem, solve rate) for each number; None for one that evaluation asks as well."""
+    def _try(
+        self, numbers: list[int], tasks: TaskSet, sandbox: Sandbox
+    ) -> Iterator[tuple[int, float | None, float | None]]:
+        """(problem, solve rate, tokens off the budget) for each number; no rate for one that evaluation asks as well."""
         if not numbers:
             return
         engine = make_engine(self._settings, self._spec.model.compute_dtype)
         engine.load(self._model)
-        sampler = Sampler(self._spec, engine, Tokenizer(self._model))
+        sampler = Sampler(self._spec, engine, Tokenizer(self._model), sandbox)
         size = max(1, _BATCH // self._samples)
         for start in range(0, len(numbers), size):
-            problems = [self._tasks.problem(number) for number in numbers[start : start + size]]
+            problems = tasks.problems(numbers[start : start + size])
             for problem in problems:
-                if self._tasks.is_held_out(problem):
-                    yield problem.index, None
-            yield from self._rates([p for p in problems if not self._tasks.is_held_out(p)], sampler, sandbox)
-
-    def _rates(self, problems: list[Problem], sampler: Sampler, sandbox: Sandbox) -> Iterator[tuple[int, float]]:
-        """Each problem's mean score; its samples depend on its own number only, not on what was tried before."""
-        prompts = [(problem.index, problem.prompt) for problem in problems]
-        answers = sampler.answers_to(prompts, self._samples, _SEED)[0] if prompts else []
-        flat = [(p.index, answer) for p, of in zip(problems, answers, strict=True) for answer in of]
-        scores = sandbox.score(flat)
-        for i, problem in enumerate(problems):
-            own = scores[i * self._samples : (i + 1) * self._samples]
-            yield problem.index, sum(own) / len(own)
+                if problem.is_held_out:
+                    yield problem.index, None, None
+            tried = [problem for problem in problems if not problem.is_held_out]
+            # A problem's samples depend on its own number only, not on what was tried before.
+            for problem, own in zip(tried, sampler.try_problems(tried, self._samples, _SEED), strict=True):
+                yield problem.index, sum(one.score for one in own) / len(own), length_error(own)
 
 
 class _Journal:
-    """What is done, a line each: a header that names how, then [problem, rate]. A torn last line is dropped."""
+    """What is done, a line each: a header that names how, then [problem, rate, tokens off the budget].
+
+    A torn last line is dropped.
+    """
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self._path = path
         self.rates: dict[int, float | None] = {}
+        self.length_errors: dict[int, float] = {}
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         if lines and json.loads(lines[0]) != header:
             raise UsageError(f"{path} was begun with another model, task set or sampling", hint=f"remove {path}")
         for line in lines[1:]:
-            number, rate = json.loads(line)
-            self.rates[number] = rate
+            self._note(*json.loads(line))
         whole = b"".join(line + b"\n" for line in lines) or json.dumps(header).encode() + b"\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(whole)
@@ -183,10 +186,15 @@ class _Journal:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add(self, number: int, rate: float | None) -> None:
-        self._file.write(json.dumps([number, rate]).encode() + b"\n")
+    def add(self, number: int, rate: float | None, length_error: float | None) -> None:
+        self._file.write(json.dumps([number, rate, length_error]).encode() + b"\n")
         self._file.flush()
+        self._note(number, rate, length_error)
+
+    def _note(self, number: int, rate: float | None, length_error: float | None) -> None:
         self.rates[number] = rate
+        if length_error is not None:
+            self.length_errors[number] = length_error
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -197,7 +205,8 @@ def _whole(environment: EnvironmentSpec) -> EnvironmentSpec:
     if environment.kept is None:
         return environment
     every = environment.model_copy(update={"kept": None})
-    return every.model_copy(update={"head": head_digest(every)})
+    with EnvironmentSandbox() as sandbox:
+        return every.model_copy(update={"head": sandbox.head(every)})
 
 
 def _decimal(value: float) -> str:

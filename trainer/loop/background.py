@@ -7,6 +7,7 @@ or where its result is fetched, so that nothing fails unseen.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -19,11 +20,15 @@ T = TypeVar("T")
 class Job(Generic[T]):
     """Something that is being done; `result` waits for it."""
 
-    def __init__(self, action: Callable[[], T], name: str, phases: Phases, deadline: float) -> None:
+    def __init__(
+        self, action: Callable[[], T], name: str, phases: Phases, deadline: float, *, fatal: bool = True
+    ) -> None:
         self.name = name
+        self._fatal = fatal
         self._action = action
         self._phases = phases
         self._deadline = deadline
+        self._until = time.monotonic() + deadline
         self._value: T | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -31,7 +36,7 @@ class Job(Generic[T]):
 
     def _run(self) -> None:
         try:
-            with self._phases(self.name, self._deadline):
+            with self._phases(self.name, self._deadline, fatal=self._fatal):
                 self._value = self._action()
         except BaseException as error:  # noqa: BLE001  raised where the result is asked for
             self._error = error
@@ -40,11 +45,16 @@ class Job(Generic[T]):
     def is_done(self) -> bool:
         return not self._thread.is_alive()
 
+    @property
+    def left(self) -> float:
+        """Seconds until its deadline, at least 0."""
+        return max(0.0, self._until - time.monotonic())
+
     def result(self, deadline: float) -> T:
         """What the job returned; raises what it raised, or DeadlineExceeded."""
         self._thread.join(deadline)
         if self._thread.is_alive():
-            raise DeadlineExceeded(f"{self.name} is not done after {deadline:g} s")
+            raise DeadlineExceeded(f"{self.name} is not done after its {self._deadline:g} s")
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
@@ -53,8 +63,9 @@ class Job(Generic[T]):
 class Line(Generic[T]):
     """Jobs of one kind, one after the other. Used from one thread."""
 
-    def __init__(self, name: str, phases: Phases, deadline: float) -> None:
-        """`deadline` in seconds for each job."""
+    def __init__(self, name: str, phases: Phases, deadline: float, *, fatal: bool = True) -> None:
+        """`deadline` in seconds for each job; one that is `fatal` to overrun ends the process (phases.py)."""
+        self._fatal = fatal
         self._name = name
         self._phases = phases
         self._deadline = deadline
@@ -67,16 +78,16 @@ class Line(Generic[T]):
     def start(self, action: Callable[[], T]) -> Job[T]:
         """Starts a job once the one before is done; raises what that one raised and nobody has fetched."""
         self.finish()
-        self._job = Job(action, self._name, self._phases, self._deadline)
+        self._job = Job(action, self._name, self._phases, self._deadline, fatal=self._fatal)
         return self._job
 
     def finish(self) -> T | None:
-        """Waits for the job that runs and takes its result; None when there is none."""
+        """Waits for the job that runs and takes its result; None when there is none. Raises DeadlineExceeded, and keeps the job."""
         if self._job is None:
             return None
         if not self._job.is_done:
-            with self._phases(f"waiting for {self._name}", self._deadline):
-                self._job.result(self._deadline)
+            with self._phases(f"waiting for {self._name}", self._deadline, fatal=self._fatal):
+                self._job.result(self._job.left)
         return self.take()
 
     def take(self) -> T | None:

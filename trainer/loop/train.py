@@ -5,7 +5,8 @@
 This process holds no key. Writing a version for the hub's process (trainer/hub/service.py), which signs, broadcasts and
 publishes it, and evaluating it go on beside the next steps; the bound on staleness is what stops the trainer, not the network.
 Order within a step: checkpoint before outbox, so that no step is ever published from weights that a crash could change.
-Every phase has a deadline (phases.py), and a watchdog that ends the process when one is overrun.
+Every phase has a deadline (phases.py), and a watchdog that ends the process when one is overrun. An evaluation that overruns
+its own is a missing point, and nothing else.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Trainer:
         self._report = Report(self._t, layout, self._phases, None if exporter is None else exporter.url, clock)
         deadlines = self._t.deadlines
         self._publishing: Line[Path] = Line("publishing", self._phases, deadlines.publishing)
-        self._evaluating: Line[tuple[int, Evaluation | None]] = Line("evaluating", self._phases, deadlines.evaluating)
+        self._evaluating: Line[tuple[int, Evaluation | None]] = Line(
+            "evaluating", self._phases, deadlines.evaluating, fatal=False
+        )
         self._version: Job[Path] | None = None  # the newest that was handed over
         self._run = settings.chain.run
         self._step = 0
@@ -120,13 +123,13 @@ class Trainer:
                 hint="bring the checkpoints back, or create a new run",
             )
         self._hub.start()
-        tasks = TaskSet(self._spec.environments)
-        tasks.require_same_problems()
         self._sandbox = Sandbox(self._spec)
+        scoring = Sandbox(self._spec)  # of its own: while it scores, rollouts must go on being read
+        tasks = TaskSet(self._spec.environments, scoring)
+        tasks.require_same_problems()
         self._lead = Lead(Learner(self._layout.model, self._t, self._ranks, threads=self._settings.engine.threads))
         self._report.parameters = sum(p.numel() for p in self._lead.model.parameters())
-        # A sandbox of its own: while it scores, rollouts must go on being read.
-        self._evaluator = Evaluator(self._spec, tasks, Sandbox(self._spec), self._settings.engine)
+        self._evaluator = Evaluator(self._spec, tasks, scoring, self._settings.engine)
         self._source = self._open_source()
         if found:
             self._restore(*found)
@@ -163,6 +166,7 @@ class Trainer:
             incoming,
             bounds,
             node_share=self._t.node_share,
+            online_filter=self._t.online_filter,
         )
 
     def _hub_client(self, url: str) -> HubClient:
@@ -189,7 +193,7 @@ class Trainer:
             self._save()
         self._publishing.finish()
         if finished:
-            self._note_evaluation(self._evaluating.finish())
+            self._finish_evaluation()
         else:
             self._stop_evaluating()
         self._say("finished" if finished else "stopped")
@@ -288,19 +292,31 @@ class Trainer:
         self._version = self._publishing.start(lambda: self._outbox.write(weights, step))
 
     def _evaluate(self) -> None:
-        """Starts evaluating the version that was handed over last; waits for the evaluation before it."""
+        """Starts evaluating the version that was handed over last; waits for the evaluation before it, up to its deadline."""
         assert self._version is not None
-        self._note_evaluation(self._evaluating.finish())
+        self._finish_evaluation()
         step, version = self._step, self._version
+        if self._evaluating.is_busy:
+            log.warning("step %d is not evaluated: the evaluation before it does not end", step)
+            return
+        until = self._clock.monotonic() + self._t.deadlines.evaluating
 
         def score() -> tuple[int, Evaluation | None]:
             try:
-                return step, self._evaluator.evaluate(version.result(self._t.deadlines.publishing))
-            except (MurmurationError, ValueError) as error:  # a verifier that hangs, or weights that compute NaN
+                weights = version.result(self._t.deadlines.publishing)
+                return step, self._evaluator.evaluate(weights, left=lambda: until - self._clock.monotonic())
+            except (MurmurationError, ValueError) as error:  # no time, a verifier that hangs, weights that compute NaN
                 log.warning("step %d could not be evaluated: %s", step, error)
                 return step, None
 
         self._evaluating.start(score)
+
+    def _finish_evaluation(self) -> None:
+        """Waits for the evaluation that runs; one that overruns its deadline is a missing point and ends nothing."""
+        try:
+            self._note_evaluation(self._evaluating.finish())
+        except DeadlineExceeded as error:
+            log.warning("%s; the training goes on without it", error)
 
     def _note_evaluation(self, found: tuple[int, Evaluation | None] | None) -> None:
         if found is not None and found[1] is not None:

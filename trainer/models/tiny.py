@@ -25,10 +25,13 @@ from node.engine import EngineSettings, Generator, Prompt, make_engine
 from node.engine.weights import save_weights
 from protocol import seeds
 from protocol.environments import Problem, TaskSet
+from protocol.environments.assignment import draw_budget
+from protocol.errors import ConfigError
 from protocol.model_files import WEIGHTS
 from protocol.runspec import starts
+from protocol.sandbox import EnvironmentSandbox
 from protocol.shell import runfile
-from protocol.tokenizer import Tokenizer
+from protocol.tokenizer import BUDGET_SENTENCE, Tokenizer, announce
 from trainer.learning.packing import TrainingSample, pack
 
 log = logging.getLogger("trainer")
@@ -51,20 +54,26 @@ class MadePolicy:
     """Held-out score after the warm-up, by dataset."""
 
 
-def make_policy(file: Path, folder: Path, *, target: float, seed: int, phrases: Sequence[str] = ()) -> MadePolicy:
+def make_policy(
+    file: Path, folder: Path, *, target: float, seed: int, phrases: Sequence[str] = (), budgets: Sequence[int] = ()
+) -> MadePolicy:
     """Writes config.json, tokenizer.json and model.safetensors into `folder` for the environments of run.toml.
 
-    Each of `phrases`, text that prompts will hold beside the problems' own, gets a token.
+    Each of `phrases`, text that prompts will hold beside the problems' own, gets a token. Prompts of the warm-up announce one of
+    these length `budgets` in tokens; nothing makes the policy keep them.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    tasks = TaskSet(runfile.environments(file))
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = _write_tokenizer(tasks, folder / "tokenizer.json", phrases)
-    model = _model(vocabulary)
-    model.config.save_pretrained(folder)
-    tokenizer = Tokenizer(folder)
-    steps, scores = _warm_up(model, tasks, tokenizer, folder, target, seed)
+    environments = runfile.environments(file)
+    with EnvironmentSandbox(environments) as sandbox:
+        tasks = TaskSet(environments, sandbox)
+        phrases = [*phrases, *(BUDGET_SENTENCE.split("{budget}") if budgets else ())]
+        vocabulary = _write_tokenizer(tasks, folder / "tokenizer.json", phrases)
+        model = _model(vocabulary)
+        model.config.save_pretrained(folder)
+        tokenizer = Tokenizer(folder)
+        steps, scores = _warm_up(model, tasks, sandbox, tokenizer, folder, target, seed, budgets)
     parameters = sum(p.numel() for p in model.parameters())
     return MadePolicy(str(folder), parameters, vocabulary, steps, scores)
 
@@ -80,10 +89,10 @@ def _write_tokenizer(tasks: TaskSet, path: Path, phrases: Sequence[str]) -> int:
     start = 0
     for spec in tasks.specs:
         picks = random.Random(0).sample(range(spec.problems), min(_SURVEYED, spec.problems))
-        problems = [tasks.problem(start + i) for i in picks]
+        problems = tasks.problems([start + i for i in picks])
         start += spec.problems
         for problem in problems:
-            text |= set(problem.prompt) | set(str(problem.entry["answer"]))
+            text |= set(problem.prompt) | set(problem.answer or "")
         pieces |= set(_shared_pieces([problem.prompt for problem in problems]))
     names = ["<pad>", "<eos>", "<unk>", *sorted(text)]
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[], unk_token="<unk>"))  # noqa: S106
@@ -144,7 +153,14 @@ def _model(vocabulary: int) -> Any:
 
 
 def _warm_up(
-    model: Any, tasks: TaskSet, tokenizer: Tokenizer, folder: Path, target: float, seed: int
+    model: Any,
+    tasks: TaskSet,
+    sandbox: EnvironmentSandbox,
+    tokenizer: Tokenizer,
+    folder: Path,
+    target: float,
+    seed: int,
+    budgets: Sequence[int],
 ) -> tuple[int, dict[str, float]]:
     """Supervised steps until every environment scores `target` on held-out problems; returns (steps, scores)."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, betas=(0.9, 0.95), weight_decay=0.01)
@@ -155,11 +171,14 @@ def _warm_up(
     for step in range(1, _STEPS_MAX + 1):
         for group in optimizer.param_groups:
             group["lr"] = _LR * min(1.0, step / 20)
-        _supervised_step(model, optimizer, [_example(_draw(tasks, rng, weights), tokenizer) for _ in range(_BATCH)])
+        problems = _draw(tasks, rng, weights, _BATCH)
+        announced = [rng.choice(budgets) if budgets else 0 for _ in problems]
+        examples = [_example(problem, tokenizer, budget) for problem, budget in zip(problems, announced, strict=True)]
+        _supervised_step(model, optimizer, examples)
         if step < _STEPS_MIN or step % _CHECK_EVERY:
             continue
         save_weights(model, folder / WEIGHTS, torch.bfloat16)
-        scores = _held_out_scores(engine, tasks, tokenizer, folder)
+        scores = _held_out_scores(engine, tasks, sandbox, tokenizer, folder, budgets)
         if min(scores.values()) >= target:
             break
         # A task that is there already waits for the others.
@@ -183,34 +202,54 @@ def _supervised_step(model: Any, optimizer: torch.optim.Optimizer, examples: lis
     optimizer.step()
 
 
-def _draw(tasks: TaskSet, rng: random.Random, weights: list[float]) -> Problem:
-    while True:
-        environment = rng.choices(range(len(tasks.specs)), weights)[0]
-        start = starts(tasks.specs)[environment]
-        problem = tasks.problem(start + rng.randrange(tasks.specs[environment].problems))
-        if not tasks.is_held_out(problem):
-            return problem
+def _draw(tasks: TaskSet, rng: random.Random, weights: list[float], count: int) -> list[Problem]:
+    """`count` random problems that evaluation does not ask, of environments of these weights."""
+    first, found = starts(tasks.specs), list[Problem]()
+    while len(found) < count:
+        of = rng.choices(range(len(tasks.specs)), weights, k=count - len(found))
+        picks = [first[number] + rng.randrange(tasks.specs[number].problems) for number in of]
+        found += [problem for problem in tasks.problems(picks) if not problem.is_held_out]
+    return found
 
 
-def _example(problem: Problem, tokenizer: Tokenizer) -> TrainingSample:
-    answer = [*tokenizer.encode(str(problem.entry["answer"])), END]
-    return TrainingSample(np.array(tokenizer.encode(problem.prompt), np.int32), np.array(answer, np.int32), 0.0)
+def _answer(problem: Problem) -> str:
+    """Raises ConfigError where the environment knows no right answer: then there is nothing to warm up on."""
+    if problem.answer is None:
+        raise ConfigError("a tiny policy is warmed up on right answers, and an environment of the run knows none")
+    return problem.answer
 
 
-def _held_out_scores(engine: Generator, tasks: TaskSet, tokenizer: Tokenizer, folder: Path) -> dict[str, float]:
+def _example(problem: Problem, tokenizer: Tokenizer, budget: int) -> TrainingSample:
+    answer = [*tokenizer.encode(_answer(problem)), END]
+    prompt = tokenizer.encode(announce(problem.prompt, budget))
+    return TrainingSample(np.array(prompt, np.int32), np.array(answer, np.int32), 0.0)
+
+
+def _held_out_scores(
+    engine: Generator,
+    tasks: TaskSet,
+    sandbox: EnvironmentSandbox,
+    tokenizer: Tokenizer,
+    folder: Path,
+    budgets: Sequence[int],
+) -> dict[str, float]:
     engine.load(folder)
     seed = hashlib.sha256(b"murmuration/warm-up/1").digest()
     scores = {}
     for environment, spec in enumerate(tasks.specs):
         problems = [problem for problem in tasks.held_out if problem.environment == environment][:_HELD_OUT]
         prompts = [
-            Prompt(tokenizer.encode(problem.prompt), (seeds.sampling_key(seeds.derive(seed, "sample", i)),))
+            Prompt(
+                tokenizer.encode(announce(problem.prompt, draw_budget(budgets, seed, i))),
+                (seeds.sampling_key(seeds.derive(seed, "sample", i)),),
+            )
             for i, problem in enumerate(problems)
         ]
-        longest = max(len(tokenizer.encode(str(problem.entry["answer"]))) for problem in problems) + 2
+        longest = max(len(tokenizer.encode(problem.answer or "")) for problem in problems) + 2
         generated = engine.generate(
             prompts, temperature=1.0, max_new_tokens=longest, end_tokens=tokenizer.end_tokens, prove=False
         )
-        rewards = [tasks.score(p, tokenizer.answer(g[0].tokens)) for p, g in zip(problems, generated, strict=True)]
+        answers = [(p.index, tokenizer.answer(g[0].tokens)) for p, g in zip(problems, generated, strict=True)]
+        rewards = sandbox.score(answers, held_out=True)
         scores[spec.dataset] = sum(rewards) / len(rewards)
     return scores

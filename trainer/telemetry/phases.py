@@ -1,7 +1,7 @@
 """What the trainer is doing: every phase and every wait has a name, a duration and a deadline.
 
 Each thread is in one phase at a time; a phase within another interrupts the clock of the outer one, so that the times of a
-thread add up. The watchdog (watchdog.py) ends the process when a phase outlasts its deadline.
+thread add up. The watchdog (watchdog.py) ends the process when a phase outlasts its deadline, unless it may be done without.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Phase:
     at: float
     deadline: float
     inner: float = 0.0
+    fatal: bool = True
+    """Whether overrunning it ends the process."""
 
     def left(self, now: float) -> float:
         return self.started + self.deadline - now
@@ -50,9 +52,12 @@ class Phases:
         self._lock = threading.Lock()
 
     @contextmanager
-    def __call__(self, name: str, deadline: float) -> Iterator[Phase]:
-        """The calling thread is in phase `name` for as long as the block lasts, for at most `deadline` seconds."""
-        phase = Phase(name, self._clock.monotonic(), self._clock.wall(), deadline)
+    def __call__(self, name: str, deadline: float, *, fatal: bool = True) -> Iterator[Phase]:
+        """The calling thread is in phase `name` for as long as the block lasts, for at most `deadline` seconds.
+
+        A phase that is not `fatal` may overrun: whoever waits for it looks after its deadline.
+        """
+        phase = Phase(name, self._clock.monotonic(), self._clock.wall(), deadline, fatal=fatal)
         thread = threading.get_ident()
         with self._lock:
             stack = self._stacks.setdefault(thread, [])
@@ -90,6 +95,6 @@ class Phases:
             return [stack[-1].as_json(now) for stack in self._stacks.values()]
 
     def most_urgent(self) -> tuple[float, Phase] | None:
-        """Seconds that are left to the phase whose deadline is next, negative when it is over."""
-        now = self._clock.monotonic()
-        return min(((phase.left(now), phase) for phase in self.running()), key=lambda of: of[0], default=None)
+        """Seconds that are left to the fatal phase whose deadline is next, negative when it is over."""
+        now, fatal = self._clock.monotonic(), (phase for phase in self.running() if phase.fatal)
+        return min(((phase.left(now), phase) for phase in fatal), key=lambda of: of[0], default=None)

@@ -107,9 +107,8 @@ class Report:
         self._status["evaluations"].append({"step": step, **asdict(result)})
         log.info("step %d: held-out score %.3f on %d problems", step, result.score, result.problems)
         if self._metrics is not None:
-            self._metrics.write(
-                step, {"held_out_score": result.score, "held_out_by_environment": result.by_environment}
-            )
+            record = {"held_out_score": result.score, "held_out_by_environment": result.by_environment}
+            self._metrics.write(step, record | {"held_out_length_error": result.length_error})
 
     def overrun(self, phase: Phase) -> None:
         self._status |= {

@@ -173,7 +173,7 @@ def _generate(
     """Completions of random problems; their keys are those that were assigned, whatever was used."""
     spec, drawn = matrix.sampling, matrix.sampling.distribution
     for start in range(0, matrix.problems, batch):
-        picks = [tasks.problem(secrets.randbelow(tasks.size)) for _ in range(min(batch, matrix.problems - start))]
+        picks = tasks.problems([secrets.randbelow(tasks.size) for _ in range(min(batch, matrix.problems - start))])
         prompts = [tokenizer.encode(problem.prompt) for problem in picks]
         keys = [[secrets.randbits(63) for _ in range(matrix.samples)] for _ in picks]
         made = engine.generate(

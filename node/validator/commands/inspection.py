@@ -296,6 +296,7 @@ def calibrate(
     from protocol.calibration import Calibration
     from protocol.environments import TaskSet
     from protocol.logs import only_warnings
+    from protocol.sandbox import EnvironmentSandbox
     from protocol.shell import runfile
     from protocol.shell.cli import strip_at
 
@@ -305,7 +306,9 @@ def calibrate(
     if max_new_tokens is not None:
         spec = spec.model_copy(update={"max_new_tokens": max_new_tokens})
     matrix = Matrix(model, dtype, spec, prompts, samples, other or [])
-    measured = measure(matrix, TaskSet(runfile.environments(run)), lambda text: typer.echo(text, err=True))
+    environments = runfile.environments(run)
+    with EnvironmentSandbox(environments) as sandbox:
+        measured = measure(matrix, TaskSet(environments, sandbox), lambda text: typer.echo(text, err=True))
     content = calibration(matrix, measured, hardware or [0])
     out.write_text(json.dumps(content, indent=1) + "\n")
     work = content["work"]

@@ -1,0 +1,148 @@
+"""A run's problems as its environments draw them: in the sandbox's child, where strangers' code runs.
+
+Index i counts through the environments in the order of the spec. Held-out problems come from other seeds or rows; a training
+problem that asks the same question as one of them says so, and is never assigned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protocol import canonical
+from protocol.environments import selection, taskfile
+from protocol.environments.environment import Environment, Grants
+from protocol.environments.registry import open_environment
+from protocol.reward import canonical as canonical_reward
+from protocol.runspec import EnvironmentSpec, starts
+
+_HEAD = 256
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`index` counts through the run, or through the held-out problems for one of those."""
+
+    environment: int
+    index: int
+    prompt: str
+    answer: str | None
+    """A right one, where the environment knows its text."""
+    is_held_out: bool
+    """Whether evaluation asks this question."""
+
+
+class Problems:
+    """All problems of a run. Construction is quick; nothing is drawn before it is asked for."""
+
+    def __init__(self, environments: Sequence[EnvironmentSpec]) -> None:
+        """Raises ConfigError or VersionMismatch where this machine does not have an environment as its spec says."""
+        self.specs = list(environments)
+        self._train = [_Training(spec) for spec in self.specs]
+        self._test = [open_environment(spec, held_out=True) for spec in self.specs]
+        self._starts = starts(self.specs)
+        self._held_out: list[tuple[Environment, Any, Problem]] = []
+        self._prompts: set[str] = set()
+        self._drawing = self._draw_held_out()
+        self.looked = 0
+        """How many problems were drawn for the held-out ones so far, those that asked a question again included."""
+
+    @property
+    def grants(self) -> Grants:
+        """What the environments need, the most of each."""
+        needed = [Grants(), *(type(one).grants for one in self._test)]
+        return Grants(
+            max(one.memory for one in needed), max(one.seconds for one in needed), max(one.files for one in needed)
+        )
+
+    def problems(self, indices: Sequence[int]) -> list[Problem]:
+        """Training problems, by index in the run. Raises IndexError beyond the last."""
+        self.draw_held_out()
+        return [self._problem(*self._place(index), index) for index in indices]
+
+    def held_out(self, start: int = 0) -> list[Problem]:
+        """Evaluation problems from number `start` on, no question twice."""
+        self.draw_held_out()
+        return [problem for _, _, problem in self._held_out[start:]]
+
+    def score(self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False) -> list[float]:
+        """Canonical task rewards of (index, answer); None stands for an answer that never ended and scores 0."""
+        if held_out:
+            self.draw_held_out()
+        return [0.0 if text is None else canonical_reward(self._score(index, text, held_out)) for index, text in items]
+
+    def head(self, environment: EnvironmentSpec) -> str:
+        """SHA-256 (hex) over the first problems of an environment, one of these or any other."""
+        return head_digest(environment)
+
+    def rows(self, path: Path) -> int:
+        """Rows of a task file. Raises ConfigError where it is not here, Malformed where it is none."""
+        return taskfile.Groups(path).rows
+
+    def draw_held_out(self, until: float = float("inf")) -> bool:
+        """Draws held-out problems up to this monotonic time, further with each call; whether all are drawn."""
+        return all(time.monotonic() < until for _ in self._drawing)
+
+    def _draw_held_out(self) -> Iterator[None]:
+        for number, (spec, environment) in enumerate(zip(self.specs, self._test, strict=True)):
+            enough = len(self._held_out) + spec.held_out_size
+            for index in range(spec.held_out_size if spec.from_files else 20 * spec.held_out_size):
+                if len(self._held_out) == enough:
+                    break
+                entry = environment.entry(index)
+                prompt = environment.prompt(entry)
+                if prompt not in self._prompts:
+                    self._prompts.add(prompt)
+                    problem = Problem(number, len(self._held_out), prompt, environment.answer(entry), True)
+                    self._held_out.append((environment, entry, problem))
+                self.looked += 1
+                yield
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """(environment, index within it)."""
+        if not 0 <= index < self._starts[-1]:
+            raise IndexError(f"problem {index} of {self._starts[-1]}")
+        environment = next(i for i, start in enumerate(self._starts[1:]) if index < start)
+        return environment, index - self._starts[environment]
+
+    def _problem(self, number: int, within: int, index: int) -> Problem:
+        source = self._train[number]
+        entry = source.entry(within)
+        prompt = source.environment.prompt(entry)
+        return Problem(number, index, prompt, source.environment.answer(entry), prompt in self._prompts)
+
+    def _score(self, index: int, text: str, held_out: bool) -> float:
+        if held_out:
+            environment, entry, _ = self._held_out[index]
+            return float(environment.score(entry, text))
+        number, within = self._place(index)
+        source = self._train[number]
+        return float(source.environment.score(source.entry(within), text))
+
+
+class _Training:
+    """The training problems of one environment: all of them, or those that a filter kept."""
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        self._spec = spec
+        self.environment = open_environment(spec, held_out=False)
+        self._kept: Any = None
+
+    def entry(self, index: int) -> Any:
+        """Raises what reading a selection raises."""
+        if self._spec.kept is None:
+            return self.environment.entry(index)
+        if self._kept is None:
+            self._kept = selection.pinned(self._spec)
+        return self.environment.entry(int(self._kept[index]))
+
+
+def head_digest(spec: EnvironmentSpec) -> str:
+    """SHA-256 (hex) over the first problems of an environment, questions and answers."""
+    source = _Training(spec)
+    entries = [source.entry(index) for index in range(min(_HEAD, spec.problems))]
+    return hashlib.sha256(canonical.encode([source.environment.fingerprint(entry) for entry in entries])).hexdigest()

@@ -1,0 +1,104 @@
+"""Environments by name. One of our own is a file beside this one and a line below; an installed package adds one by
+
+    [project.entry-points."murmuration.environments"]
+    my-tasks = "my_tasks:MyTasks"
+
+A name and where its class is are read from what pip installed, without running any of it; the class is imported in the
+sandboxed child only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from protocol.environments.environment import Environment
+from protocol.errors import ConfigError, VersionMismatch
+from protocol.runspec import EnvironmentSpec
+
+GROUP = "murmuration.environments"
+
+_OURS = {
+    "parquet": "protocol.environments.taskfile:TaskFiles",
+    "reasoning-gym": "protocol.environments.reasoning:ReasoningGym",
+}
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Where an environment's class is. `version` is that of the distribution it comes with."""
+
+    name: str
+    place: str
+    version: str = ""
+
+    def load(self) -> type[Environment]:
+        """Imports the class: its module is a stranger's code. Raises ConfigError where that does not work."""
+        module, _, name = self.place.partition(":")
+        try:
+            found: Any = getattr(importlib.import_module(module), name)
+        except Exception as error:
+            raise ConfigError(f"the environment {self.name!r} cannot be loaded from {self.place}: {error}") from error
+        if not (isinstance(found, type) and issubclass(found, Environment)):
+            raise ConfigError(f"{self.place} is no environment", hint="see docs/environments.md")
+        if found.__dict__.get("name") != self.name:
+            raise ConfigError(
+                f"{self.place} is registered as {self.name!r} and calls itself {found.__dict__.get('name')!r}"
+            )
+        return found
+
+
+def installed() -> dict[str, Registered]:
+    """All environments of this machine, ours and those of installed packages. Raises ConfigError where two have one name."""
+    found = {name: Registered(name, place) for name, place in _OURS.items()}
+    for point in entry_points(group=GROUP):
+        here = Registered(point.name, point.value, point.dist.version if point.dist else "")
+        if found.get(point.name, here) != here:
+            raise ConfigError(
+                f"two packages call an environment {point.name!r}: {found[point.name].place} and {point.value}",
+                hint="uninstall one of them",
+            )
+        found[point.name] = here
+    return found
+
+
+@cache
+def find(package: str) -> Registered:
+    """Raises ConfigError, naming those that are here, where none is called so."""
+    known = installed()
+    if package not in known:
+        near = difflib.get_close_matches(package, known, 1, 0.5)
+        raise ConfigError(
+            f"no environment is called {package!r} here" + (f"; did you mean {near[0]!r}?" if near else ""),
+            hint=f"installed: {', '.join(sorted(known))}; a Python package adds one by the entry point {GROUP}",
+        )
+    return known[package]
+
+
+def version_of(package: str) -> str:
+    """What a spec made on this machine says of `version`. Imports the class."""
+    registered = find(package)
+    return registered.load().version or registered.version
+
+
+def open_environment(spec: EnvironmentSpec, *, held_out: bool) -> Environment:
+    """The environment of a spec. Raises ConfigError or VersionMismatch where this machine does not have it so."""
+    kind, here = find(spec.package).load(), version_of(spec.package)
+    if not isinstance(spec, kind.Spec):
+        wants = "task files: name them in `files`" if kind.Spec.from_files else "seeds, and takes no `files`"
+        raise ConfigError(f"the environment {spec.package!r} draws its problems from {wants}")
+    if spec.version != here:
+        raise VersionMismatch(
+            f"the run wants {spec.package} {spec.version}; installed is {here}",
+            hint=f"install {spec.package}=={spec.version}",
+        )
+    if spec.exact and not kind.exact:
+        raise ConfigError(
+            f"{spec.package} does not score exactly: its rewards cannot be slashed",
+            hint="say exact = false in the spec",
+        )
+    return kind(spec, held_out=held_out)

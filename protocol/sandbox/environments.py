@@ -1,0 +1,134 @@
+"""A run's environments, as everybody but the sandbox's child sees them: questions in batches, answers within deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from protocol.environments.problems import Problem
+from protocol.errors import Unavailable
+from protocol.reward import canonical
+from protocol.runspec import EnvironmentSpec
+from protocol.sandbox.process import ChildProcess
+
+S = TypeVar("S", bound="EnvironmentSandbox")
+
+_AT_ONCE = 4096  # problems in one request
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an environment's class says of itself: what a spec made on this machine names."""
+
+    version: str
+    exact: bool
+    from_files: bool
+
+
+class EnvironmentSandbox(ChildProcess):
+    """The environments of a run, or of one that is being written; may be shared by threads. Use as a context manager."""
+
+    def __init__(
+        self, environments: Sequence[EnvironmentSpec] = (), *, deadline: float = 30.0, memory: int = 4 << 30
+    ) -> None:
+        super().__init__(environments, deadline=deadline, memory=memory)
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def warm_up(self) -> None:
+        """Starts the child now, so that the first request does not wait for its imports. Raises ConfigError or VersionMismatch."""
+        self.score([])
+
+    def describe(self, package: str) -> Description:
+        """Raises ConfigError where no environment is called so, or it cannot be loaded."""
+        head, _ = self._ask({"op": "describe", "package": package})
+        return Description(str(head.get("version")), head.get("exact") is True, head.get("from_files") is True)
+
+    def head(self, environment: EnvironmentSpec) -> str:
+        """SHA-256 (hex) over the first problems of an environment, one of these or any other."""
+        head, _ = self._ask({"op": "head", "environment": environment.model_dump(mode="json")})
+        return str(head.get("digest"))
+
+    def problems(self, indices: Sequence[int]) -> list[Problem]:
+        """Training problems by index in the run. Raises Unavailable where the environments give none in time."""
+        found: list[Problem] = []
+        looked = -1
+        while len(found) < len(indices):
+            wanted = list(indices[len(found) : len(found) + _AT_ONCE])
+            head, _ = self._ask({"op": "problems", "indices": wanted, "seconds": float(self._deadline) / 2})
+            got = list(_problems(head))
+            if [problem.index for problem in got] != wanted[: len(got)] or not (got or _counted(head) > looked):
+                raise Unavailable("the environments' answer makes no sense")
+            looked = _counted(head)
+            found += got
+        return found
+
+    def held_out(self) -> list[Problem]:
+        """Evaluation problems, no question twice. Raises Unavailable where the environments give none in time."""
+        found: list[Problem] = []
+        looked = -1
+        while True:
+            head, _ = self._ask({"op": "held out", "start": len(found), "seconds": float(self._deadline) / 2})
+            got = list(_problems(head))
+            if [problem.index for problem in got] != list(range(len(found), len(found) + len(got))):
+                raise Unavailable("the environments' answer makes no sense")
+            found += got
+            if head.get("done") is True:
+                return found
+            if not got and _counted(head) <= looked:
+                raise Unavailable("the environments draw no held-out problems")
+            looked = _counted(head)
+
+    def score(self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False) -> list[float]:
+        """Canonical task rewards of (index, answer) pairs; indices are of training problems, or of the held-out ones.
+
+        Raises Unavailable when a verifier dies or takes too long.
+        """
+        head, _ = self._ask({"op": "score", "items": [list(item) for item in items], "held_out": held_out})
+        rewards = head.get("rewards")
+        if (
+            not isinstance(rewards, list)
+            or len(rewards) != len(items)
+            or not all(isinstance(r, float) for r in rewards)
+        ):
+            raise Unavailable("the verifiers' answer makes no sense")
+        return [canonical(reward) for reward in rewards]
+
+    def rows(self, path: Path) -> int:
+        """Rows of a task file, by its footer. Raises Malformed for what is none."""
+        head, _ = self._ask({"op": "rows", "path": str(path.resolve())})
+        return int(head["rows"])
+
+    def require_task_file(self, path: Path) -> None:
+        """Reads all of a task file. Raises Malformed for what is none, Unavailable when that kills the reader."""
+        group = 0
+        while group >= 0:
+            request = {"op": "tasks", "path": str(path.resolve()), "group": group}
+            head, _ = self._ask(request, of_a_stranger=True)
+            following = head.get("next")
+            if not isinstance(following, int) or following == group:
+                raise Unavailable("the reader's answer makes no sense")
+            group = following
+
+
+def _problems(head: dict[str, Any]) -> Iterator[Problem]:
+    listed = head.get("problems")
+    if not isinstance(listed, list):
+        raise Unavailable("the environments' answer makes no sense")
+    for row in listed:
+        match row:
+            case [int(environment), int(index), str(prompt), str() | None as answer, bool(is_held_out)]:
+                yield Problem(environment, index, prompt, answer, is_held_out)
+            case _:
+                raise Unavailable("the environments' answer makes no sense")
+
+
+def _counted(head: dict[str, Any]) -> int:
+    looked = head.get("looked")
+    return looked if isinstance(looked, int) else -1

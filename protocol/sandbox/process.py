@@ -1,0 +1,186 @@
+"""A child process that answers requests within deadlines, and is started again when it dies.
+
+Covers: memory, time, written files, and secrets in the environment. Does not cover: the network, what else this account may
+read, and an exploit inside the child; run services under an account of their own where that matters.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from protocol.environments.environment import Grants
+from protocol.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    HashMismatch,
+    Malformed,
+    PreflightError,
+    Unavailable,
+    VersionMismatch,
+)
+from protocol.folders import TASKS_VARIABLE, tasks_folder
+from protocol.runspec import EnvironmentSpec
+from protocol.sandbox import wire
+
+log = logging.getLogger(__name__)
+
+MOST = Grants(memory=32 << 30, seconds=600.0, files=1024)
+"""What an environment may be granted at the most."""
+_FILES = 64  # open at once
+_ANSWER_BYTES = 1 << 20  # of arrays, granted to any answer
+_OWN = {kind.__name__: kind for kind in (ConfigError, VersionMismatch, HashMismatch, PreflightError)}
+
+
+class ChildDied(Exception):
+    """The child ended or fell silent in the middle of a request."""
+
+
+class ChildProcess:
+    """The child of some environments; may be shared by threads. Use as a context manager."""
+
+    def __init__(self, environments: Sequence[EnvironmentSpec], *, deadline: float, memory: int) -> None:
+        """`deadline` in seconds per request, `memory` in bytes of the child's address space; environments may need more."""
+        self._environments = [environment.model_dump(mode="json") for environment in environments]
+        self._deadline = deadline
+        self._memory = memory
+        self._files = _FILES
+        self._answer_bytes = _ANSWER_BYTES
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self.restarts = 0
+
+    def close(self) -> None:
+        with self._lock:
+            self._kill()
+
+    def _ask(
+        self, request: dict[str, Any], *, attempts: int = 2, of_a_stranger: bool = False
+    ) -> tuple[dict[str, Any], wire.Arrays]:
+        """`attempts` as a child that was about to die for its own reasons is no fault of the input.
+
+        Raises Unavailable where the child fails. What it says of its own machine (ConfigError and the like) is believed, but
+        not where the request is about the file `of_a_stranger`: there it is Malformed at the most.
+        """
+        with self._lock:
+            for attempt in range(1, attempts + 1):
+                try:
+                    head, arrays = self._send(self._running(), request)
+                    break
+                except (ChildDied, wire.WireError, OSError) as error:
+                    self._kill()
+                    self.restarts += 1
+                    log.warning("sandbox child restarted: %s", error)
+                    if attempt == attempts:
+                        raise DeadlineExceeded(f"the sandbox failed: {error}") from error
+            if head.get("ok"):
+                return head, arrays
+            _raise(head, of_a_stranger=of_a_stranger)
+            self._kill()  # what earlier inputs have left behind in it may be why
+        raise Unavailable(f"sandbox: {_text(head, 'message')}")
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self._kill()
+            self.restarts += 1
+        if self._process is None:
+            process = self._start()
+            if self._granted(self._open(process)):
+                self._kill()
+                process = self._start()
+                self._open(process)
+        assert self._process is not None
+        return self._process
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "protocol.sandbox.child", str(self._memory), str(self._files)]
+        environment = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")}
+        environment |= {TASKS_VARIABLE: str(tasks_folder())}
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": "/nonexistent"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, bufsize=0
+        )  # fmt: skip
+        assert self._process.stdin
+        os.set_blocking(self._process.stdin.fileno(), False)
+        return self._process
+
+    def _open(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        """Has the child open the environments; what it answers."""
+        head, _ = self._send(process, {"op": "open", "environments": self._environments})
+        if not head.get("ok"):
+            self._kill()
+            _raise(head, of_a_stranger=False)
+            raise Unavailable(f"sandbox cannot open the environments: {_text(head, 'message')}")
+        return head
+
+    def _granted(self, head: dict[str, Any]) -> bool:
+        """Takes over what the environments need beyond what was given; whether that is anything. Raises PreflightError."""
+        try:
+            memory, seconds, files = int(head["memory"]), float(head["seconds"]), int(head["files"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unavailable("the sandbox's answer makes no sense") from error
+        if not (memory <= MOST.memory and seconds <= MOST.seconds and files <= MOST.files):
+            self._kill()
+            raise PreflightError(
+                f"an environment needs {memory >> 20} MiB, {seconds:g} s and {files} open files",
+                hint=f"the sandbox grants {MOST.memory >> 20} MiB, {MOST.seconds:g} s and {MOST.files}",
+            )
+        more = memory > self._memory or files > self._files
+        self._memory, self._files = max(memory, self._memory), max(files, self._files)
+        self._deadline = max(seconds, self._deadline)
+        return more
+
+    def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
+        assert process.stdin and process.stdout
+        until = time.monotonic() + self._deadline
+        source, descriptor = process.stdin.fileno(), process.stdout.fileno()
+        rest = memoryview(wire.encode(request))
+        while rest:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([], [source], [], left)[1]:
+                raise ChildDied(f"it took no request within {self._deadline:g} s")
+            rest = rest[os.write(source, rest) :]
+
+        def receive(count: int) -> bytearray:
+            data = bytearray(count)  # filled in place: an answer is never held twice
+            missing = memoryview(data)
+            while missing:
+                left = until - time.monotonic()
+                if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                    raise ChildDied(f"no answer within {self._deadline:g} s")
+                count = os.readv(descriptor, [missing])
+                if not count:
+                    raise ChildDied("it ended")
+                missing = missing[count:]
+            return data
+
+        return wire.read(receive, cap=self._answer_bytes)
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream:
+                    stream.close()
+            self._process = None
+
+
+def _raise(head: dict[str, Any], *, of_a_stranger: bool) -> None:
+    """What the child blames; nothing where it blames nothing."""
+    if head.get("kind") == "malformed":
+        own = None if of_a_stranger else _OWN.get(str(head.get("error")))
+        if own is not None:
+            raise own(_text(head, "message"), hint=_text(head, "hint"))
+        raise Malformed(_text(head, "message"))
+
+
+def _text(head: dict[str, Any], name: str) -> str:
+    return str(head.get(name, ""))[:2000]

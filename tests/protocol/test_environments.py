@@ -1,0 +1,239 @@
+"""An environment is one file and one line: what docs/environments.md shows works, and what is wrong is named once."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm.tiny_run import TinyRun, run_tables
+
+from node.judging.judge import judge
+from protocol.environments import TaskSet
+from protocol.errors import ConfigError, MurmurationError, PreflightError, Unavailable, VersionMismatch
+from protocol.reward import canonical
+from protocol.runspec import EnvironmentSpec, Generated, RunSpec
+from protocol.sandbox import EnvironmentSandbox, Sandbox
+from protocol.settings import write_toml
+from protocol.shell import runfile
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs/environments.md").read_text()
+
+
+def block(opening: str) -> str:
+    """The page's block of code that begins with this line."""
+    (found,) = (b for b in re.findall(r"```\w+\n(.*?)```", PAGE, re.DOTALL) if b.startswith(opening))
+    return found
+
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a package with one environment where the sandbox's child finds it, as pip would."""
+    site = tmp_path / "site"
+
+    def put(code: str, *, name: str = "sums", place: str = "sums:Sums", version: str = "1.0") -> None:
+        module = place.partition(":")[0]
+        site.mkdir(exist_ok=True)
+        (site / f"{module}.py").write_text(code)
+        info = site / f"{module}-{version}.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[murmuration.environments]\n{name} = {place}\n")
+        monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT}")
+
+    return put
+
+
+@pytest.fixture
+def sums(install: Install) -> None:
+    install(block("# sums.py"))
+
+
+def spec_of(folder: Path, tiny_run: TinyRun, table: dict[str, Any]) -> RunSpec:
+    tables = run_tables()
+    tables["spec"]["environments"] = [table]
+    write_toml(folder / "run.toml", tables, "x")
+    return runfile.complete(folder / "run.toml", tiny_run.model)
+
+
+def table_of_the_page() -> dict[str, Any]:
+    (table,) = tomllib.loads(block("# run.toml"))["spec"]["environments"]
+    return table
+
+
+def test_the_page_registers_what_it_writes() -> None:
+    points = tomllib.loads(block("# pyproject.toml"))["project"]["entry-points"]["murmuration.environments"]
+    assert points == {"sums": "sums:Sums"}
+
+
+def test_the_pages_environment_is_generated_scored_and_judged(tmp_path: Path, tiny_run: TinyRun, sums: None) -> None:
+    spec = spec_of(tmp_path, tiny_run, table_of_the_page())
+    (environment,) = spec.environments
+    assert (environment.version, environment.exact) == ("1.0", True)
+    with Sandbox(spec) as sandbox:
+        tasks = TaskSet(spec.environments, sandbox)
+        tasks.require_same_problems()
+        assert len({problem.prompt for problem in tasks.held_out}) == 100
+        problem = tasks.problem(99_999)
+        left, right = map(int, re.findall(r"\d+", problem.prompt))
+        assert problem.answer == str(left + right)
+        answers = [(99_999, f" {left + right}\n"), (99_999, "I do not know"), (99_999, None)]
+        assert sandbox.score(answers) == [1.0, 0.0, 0.0]
+
+        context = replace(tiny_run.context, spec=spec, tasks=tasks, sandbox=sandbox)
+        run = replace(tiny_run, folder=tmp_path, spec=spec, context=context)
+        made = run.honest()
+        assert judge(run.candidate(made)) is None
+        file = run.read(made)
+        claimed = tuple(replace(s, task_reward=1.0, reward=1.0 - s.length_penalty) for s in file.samples)
+        finding = judge(run.rewrite(made, replace(file, samples=claimed)))
+        assert finding is not None
+        assert finding.rule == "reward"
+    assert "sums" not in sys.modules  # drawn, asked and scored in the child alone
+
+
+def environment(**changes: Any) -> EnvironmentSpec:
+    values = {
+        "package": "sums", "version": "1.0", "dataset": "x", "seed": 1, "size": 100, "head": "0" * 64, "exact": False,
+        "held_out_seed": 2, "held_out_size": 4, **changes,
+    }  # fmt: skip
+    return Generated.model_validate(values)
+
+
+WRONG: list[tuple[dict[str, Any], type[MurmurationError], str]] = [
+    ({"package": "summs"}, ConfigError, "no environment is called 'summs' here; did you mean 'sums'"),
+    ({"version": "1.1"}, VersionMismatch, "the run wants sums 1.1; installed is 1.0"),
+    ({"config": {"digit": 2}}, ConfigError, "unknown setting 'config.digit', did you mean 'digits'"),
+    ({"config": {"digits": "two"}}, ConfigError, "config.digits: Input should be a valid integer"),
+]
+
+
+@pytest.mark.parametrize(("changes", "kind", "complaint"), WRONG, ids=[next(iter(c)) for c, _, _ in WRONG])
+def test_what_is_wrong_is_one_clear_error(
+    sums: None, changes: dict[str, Any], kind: type[MurmurationError], complaint: str
+) -> None:
+    with EnvironmentSandbox([environment(**changes)]) as sandbox, pytest.raises(kind, match=complaint):
+        sandbox.warm_up()
+
+
+def test_a_misnamed_package_is_named_before_there_is_a_run(tmp_path: Path, tiny_run: TinyRun, sums: None) -> None:
+    with pytest.raises(
+        ConfigError, match="no environment is called 'reasoning_gym' here; did you mean 'reasoning-gym'"
+    ):
+        spec_of(tmp_path, tiny_run, run_tables()["spec"]["environments"][0] | {"package": "reasoning_gym"})
+
+
+BASE = "from protocol.environments import Config, Environment, Grants\n"
+QUIET = """
+class Sums(Environment):
+    name = "sums"
+    def entry(self, index): return index
+    def prompt(self, entry): return str(entry)
+    def score(self, entry, completion): return 0.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "complaint"),
+    [
+        ("raise OSError('no licence')", ConfigError, "cannot be loaded from sums:Sums: no licence"),
+        ("Sums = 5", ConfigError, "sums:Sums is no environment"),
+        (BASE + QUIET.replace('"sums"', '"other"'), ConfigError, "registered as 'sums' and calls itself 'other'"),
+        (
+            "from protocol.environments.taskfile import TaskFiles\nclass Sums(TaskFiles): name = 'sums'",
+            ConfigError,
+            "'sums' draws its problems from task files: name them in `files`",
+        ),
+        (BASE + QUIET + "    grants = Grants(memory=1 << 45)", PreflightError, "needs 33554432 MiB"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_one_clear_error(
+    install: Install, code: str, kind: type[MurmurationError], complaint: str
+) -> None:
+    install(code)
+    with EnvironmentSandbox([environment()]) as sandbox, pytest.raises(kind, match=complaint):
+        sandbox.warm_up()
+
+
+def test_what_an_environment_claims_beyond_its_class_is_refused(install: Install) -> None:
+    install(BASE + QUIET)
+    with (
+        EnvironmentSandbox([environment(exact=True)]) as sandbox,
+        pytest.raises(ConfigError, match="not score exactly"),
+    ):
+        sandbox.warm_up()
+
+
+def test_a_score_that_is_no_number_is_nothing_and_an_environment_that_fails_is_no_verdict(install: Install) -> None:
+    fails = "float(completion) if completion != 'break' else 1 / 0"
+    install(BASE + QUIET.replace("return 0.5", f"return {fails}"))
+    with EnvironmentSandbox([environment()]) as sandbox:
+        assert sandbox.score([(0, text) for text in ("nan", "inf", "-3", "7", "0.9999999999999999")]) == [0, 0, 0, 1, 1]
+        with pytest.raises(Unavailable, match="ZeroDivisionError"):
+            sandbox.score([(0, "break")])
+        assert sandbox.score([(0, "1")]) == [1]
+
+
+def test_the_sandbox_grants_what_the_class_asks_for(install: Install) -> None:
+    install(BASE + QUIET + "    grants = Grants(memory=5 << 30, seconds=77.0, files=99)")
+    with EnvironmentSandbox([environment()]) as sandbox:
+        sandbox.warm_up()
+        assert sandbox._process
+        limits = Path(f"/proc/{sandbox._process.pid}/limits").read_text()
+        assert re.search(rf"Max address space +{5 << 30} ", limits)
+        assert re.search(r"Max open files +99 ", limits)
+        assert sandbox._deadline == 77
+
+
+def test_two_packages_of_one_name_are_refused(install: Install) -> None:
+    install(BASE + QUIET)
+    install(BASE + QUIET, place="others:Sums")
+    with EnvironmentSandbox([environment()]) as sandbox, pytest.raises(ConfigError, match="two packages call"):
+        sandbox.warm_up()
+
+
+def slow_problems(install: Install) -> None:
+    """Each draw takes so long that a request has time for a few."""
+    install("import time\n" + BASE + QUIET.replace("return index\n", "time.sleep(0.02); return index\n"))
+
+
+def test_what_does_not_fit_one_request_is_asked_for_again(install: Install) -> None:
+    slow_problems(install)
+    with EnvironmentSandbox([environment(held_out_size=10)]) as sandbox:
+        sandbox.warm_up()
+        sandbox._deadline = 0.3
+        assert [problem.prompt for problem in sandbox.problems(range(20, 50))] == [str(i) for i in range(20, 50)]
+        assert [problem.prompt for problem in sandbox.held_out()] == [str(i) for i in range(10)]
+        assert [problem.is_held_out for problem in sandbox.problems([9, 10])] == [True, False]
+        assert sandbox.restarts == 0
+
+
+def test_problems_too_large_for_one_answer_come_in_several(install: Install) -> None:
+    install(BASE + QUIET.replace("return str(entry)", "return str(entry) + 'x' * (1 << 20)"))
+    with EnvironmentSandbox([environment()]) as sandbox:
+        found = sandbox.problems(range(30))
+    assert [problem.index for problem in found] == list(range(30))
+
+
+@pytest.fixture
+def reasoning() -> Iterator[EnvironmentSandbox]:
+    spec = environment(package="reasoning-gym", version="0.1.25", dataset="spell_backward", exact=True)
+    with EnvironmentSandbox([spec]) as sandbox:
+        yield sandbox
+
+
+def test_a_sum_that_is_one_but_for_its_last_place_is_one(reasoning: EnvironmentSandbox) -> None:
+    """spell_backward adds up a share for each right letter: 0.9999999999999999 for some lengths, 1 − 0.2 for the others."""
+    found = reasoning.problems(range(50))
+    assert reasoning.score([(problem.index, problem.answer) for problem in found]) == [1.0] * 50
+    rewards = reasoning.score([(problem.index, f"{problem.answer}!") for problem in found])
+    assert set(rewards) == {1.0, canonical(0.8)}
