@@ -17,6 +17,7 @@ from protocol.shell.home import Home
 from protocol.shell.money import duration
 
 if TYPE_CHECKING:
+    from node.engine import EngineSettings
     from node.judging.evidence import Evidence, EvidenceStore
     from protocol.verdict import Details
 
@@ -61,7 +62,7 @@ def verify(
             f"{found.folder} is evidence of another file than {file}", hint="is it the whole, unchanged file?"
         )
     else:
-        details = judge_again(found, weights or _own_weights(home, found), in_full=True)
+        details = judge_again(found, weights or _own_weights(home, found), in_full=True, settings=_engine(home))
     _print_details(vars(details), as_json)
 
 
@@ -110,7 +111,7 @@ def replay(
     only_warnings()
     found = Evidence(Path(work)) if Path(work).is_dir() else _evidence(home).find(work)
     receipt = found.receipt
-    again = judge_again(found, weights or _own_weights(home, found))
+    again = judge_again(found, weights or _own_weights(home, found), settings=_engine(home))
     fields = compare(receipt.details, again)
     same = all(field["same"] for field in fields)
 
@@ -126,6 +127,13 @@ def replay(
     emit({"work": receipt.details.work, "validator": receipt.validator, "same": same, "fields": fields}, as_json, text)
     if not same:
         raise typer.Exit(IntegrityError.exit_code)
+
+
+def _engine(home: Path) -> EngineSettings:
+    """[engine] of this validator; the defaults where evidence is looked at without one."""
+    from node.engine import EngineSettings
+
+    return open_home(home)[1].engine if Home(home, "validator").config.exists() else EngineSettings()
 
 
 def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
