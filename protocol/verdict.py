@@ -33,7 +33,10 @@ RULES = (
     "computation",
     "sampling",
 )
-"""All rules, in the order they are checked: cheap first; a later one runs only on what passed the earlier ones."""
+"""All rules, in the order they are checked: cheap first; a later one runs only on what passed the earlier ones. Each is a module of
+node/judging/rules."""
+NEEDS_MODEL = frozenset({"computation", "sampling"})
+"""Rules that ask the model itself: a prefill of the submission."""
 
 
 ALL_SAMPLES = 2**SAMPLES_MAX - 1

@@ -21,7 +21,7 @@ from protocol.settings import Loaded, Settings, load, read_toml
 from protocol.shell.money import parse_tokens
 from protocol.shell.peers import PeerSettings
 from trainer.location import Location
-from trainer.recipes import RECIPES, Aggregation, Clip, Correction
+from trainer.recipes import RECIPES, Aggregation, Clip, Correction, Name
 
 
 class OptimizerSettings(Settings):
@@ -38,7 +38,7 @@ class OptimizerSettings(Settings):
 class LossSettings(Settings):
     """What a loss's name leaves open is None: then the table in trainer/recipes.py says."""
 
-    name: Literal["intellect2", "grpo", "dr_grpo", "dapo", "gspo", "cispo"] = "intellect2"
+    name: Name = "intellect2"
     clip_low: float | None = Field(default=None, ge=0, le=1)
     """ε_low: the ratio is clipped to at least 1 - ε_low."""
     clip_high: float | None = Field(default=None, gt=0)

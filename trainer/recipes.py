@@ -19,6 +19,9 @@ Aggregation = Literal["token", "sequence", "constant"]
 Correction = Literal["none", "truncate", "mask"]
 
 
+Name = Literal["intellect2", "grpo", "dr_grpo", "dapo", "gspo", "cispo"]
+
+
 @dataclass(frozen=True)
 class Clip:
     """Ratios are clipped to [1 − low, 1 + high]; delta bounds them from above where the advantage is negative."""
@@ -35,7 +38,7 @@ class Recipe:
     clip: Clip
 
 
-RECIPES = {
+RECIPES: dict[Name, Recipe] = {
     "intellect2": Recipe("clipped ratio", "token", Clip(0.2, 0.2, 4.0)),
     "grpo": Recipe("clipped ratio", "sequence", Clip(0.2, 0.2)),
     "dr_grpo": Recipe("clipped ratio", "constant", Clip(0.2, 0.2)),

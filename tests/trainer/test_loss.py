@@ -26,6 +26,10 @@ RATIOS = [0.01, 0.5, 0.79, 0.81, 0.9999, 1.0, 1.1, 1.19, 1.21, 3.0, 3.99, 4.01, 
 # ---- against TRL ---------------------------------------------------------------------------------------------------------
 
 
+NOT_IN_TRL: set[str] = set()
+"""Losses that TRL has no counterpart of: each needs another test of its values."""
+
+
 def ours(case: dict[str, Any]) -> tuple[float, list[float]]:
     """Loss and gradient of a case, whose tokens go through in two parts as in gradient accumulation."""
 
@@ -60,7 +64,8 @@ def agree(made: dict[str, Any]) -> None:
 def test_losses_and_gradients_are_those_trl_computed() -> None:
     made = json.loads(VECTORS.read_text())
     assert made["made_by"].startswith("trl 1.16.0 ")
-    assert {(case["name"], case["kl"]) for case in made["cases"]} == {(n, k) for n in RECIPES for k in (0.0, 0.05)}
+    known = RECIPES.keys() - NOT_IN_TRL
+    assert {(case["name"], case["kl"]) for case in made["cases"]} == {(n, k) for n in known for k in (0.0, 0.05)}
     agree(made)
 
 

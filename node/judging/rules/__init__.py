@@ -1,4 +1,4 @@
-"""The rules of verification, one module each, in the order they are checked (protocol/verdict.py names them).
+"""The rules of verification, one module each; protocol/verdict.py names them, in the order they are checked.
 
 A rule is a function `check(candidate) -> Finding | None`: None passes. A rule that cannot run (a missing version of the
 weights, a dead sandbox, NaN in the validator's own prefill) raises, and then there is no verdict at all; only that an
@@ -8,36 +8,15 @@ earlier rule finds something is a verdict whether or not the later ones could ru
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from node.judging.candidate import Candidate
-from node.judging.rules import (
-    assignment,
-    available,
-    computation,
-    duplicate,
-    identity,
-    reward,
-    sampling,
-    schema,
-    termination,
-    tokens,
-)
+from protocol import verdict
 from protocol.verdict import Finding
 
 Rule = Callable[[Candidate], Finding | None]
 
-RULES: dict[str, Rule] = {
-    "available": available.check,
-    "schema": schema.check,
-    "identity": identity.check,
-    "duplicate": duplicate.check,
-    "assignment": assignment.check,
-    "tokens": tokens.check,
-    "termination": termination.check,
-    "reward": reward.check,
-    "computation": computation.check,
-    "sampling": sampling.check,
-}
+RULES: dict[str, Rule] = {name: import_module(f"{__name__}.{name}").check for name in verdict.RULES}
 
-CHEAP = tuple(name for name in RULES if name not in ("computation", "sampling"))
+CHEAP = tuple(name for name in RULES if name not in verdict.NEEDS_MODEL)
 """Rules that need no model."""
