@@ -57,7 +57,8 @@ def logging_as_before() -> Iterator[None]:
     yield
     logging.root.handlers[:] = [handler for handler in logging.root.handlers if handler in handlers]
     for logger, level in levels:
-        logger.setLevel(level)
+        if logger.level != level:  # to set it clears the cache of every logger there is, and there are a thousand
+            logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

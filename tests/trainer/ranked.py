@@ -121,6 +121,11 @@ class WithoutDisk(Learner):
         super().save(folder)
 
 
+def alone(folder: Path, what: str) -> dict[str, Any]:
+    """What one rank finds, in this process."""
+    return SCENES[what](Lead(Learner(folder / "model", settings())), folder, Ranks.alone())
+
+
 def main(folder: Path, what: str) -> None:
     with torchrun() as ranks:
         last = ranks.rank == ranks.size - 1
