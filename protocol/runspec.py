@@ -35,7 +35,7 @@ from pydantic.fields import FieldInfo
 from protocol import canonical
 from protocol.complaints import complaints, without_tags
 from protocol.constants import PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX
-from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
+from protocol.errors import ConfigError, HashMismatch, Malformed, PreflightError, VersionMismatch
 
 _UNKNOWN = frozenset({"extra_forbidden", "literal_error", "union_tag_invalid"})
 """Errors of pydantic about a name that this program does not know: of a field, a kind or a version."""
@@ -62,6 +62,7 @@ DecimalText = Annotated[str, AfterValidator(_decimal)]
 """A non-negative decimal written as a string."""
 HexDigest = Annotated[str, AfterValidator(_digest)]
 """SHA-256 in lower-case hex."""
+HardwareClass = Annotated[int, Field(ge=0, lt=256)]
 ConfigValue = bool | int | str | list[int] | list[str]
 
 
@@ -301,8 +302,23 @@ class VerificationSpec(Part):
     sampling: SamplingLimits
     calibration: HexDigest
     """Digest of the calibration these limits came from."""
-    calibrated: list[Annotated[int, Field(ge=0, lt=256)]] = [0]
-    """Hardware classes that the calibration covers; `computation` and `sampling` find nothing worse than soft in others."""
+    calibrated: list[HardwareClass] = [0]
+    """Hardware classes that the calibration covers."""
+    uncalibrated: list[HardwareClass] = []
+    """Hardware classes that may work as well, though nobody knows how far their honest work strays: no finding is worse than
+    soft there, so they are paid and never slashed. A class in neither list cannot work in the run."""
+
+    @model_validator(mode="after")
+    def _in_one_list(self) -> VerificationSpec:
+        both = sorted(set(self.calibrated) & set(self.uncalibrated))
+        if both:
+            raise ValueError(f"hardware class {both[0]} is both calibrated and uncalibrated")
+        return self
+
+    @property
+    def hardware(self) -> list[int]:
+        """Every hardware class that may work in the run."""
+        return sorted({*self.calibrated, *self.uncalibrated})
 
 
 class RunSpec(Part):
@@ -331,6 +347,15 @@ class RunSpec(Part):
     @property
     def digest(self) -> bytes:
         return canonical.digest(self.model_dump(mode="json"))
+
+    def require_hardware(self, number: int) -> None:
+        """Raises PreflightError unless a seat of this hardware class may work in the run."""
+        listed = self.verification.hardware
+        if number not in listed:
+            raise PreflightError(
+                f"hardware class {number} cannot work in this run, which lists {', '.join(map(str, listed))}",
+                hint=f"take the seat in the class that this machine is of, as node stake --hardware {listed[0] if listed else 0}",
+            )
 
     @property
     def task_files(self) -> list[TaskFile]:

@@ -7,6 +7,7 @@ neither needs the other, and an edited token disturbs a proof just enough to be 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from node.judging.candidate import Candidate, Checked, Commitment, RunContext
 from node.judging.rules import RULES
@@ -20,8 +21,21 @@ _TEXT_MOST = 300  # characters of each text in a receipt
 def judge(candidate: Candidate, rules: Iterable[str] = tuple(RULES)) -> Finding | None:
     """The first finding of the named rules, in their order, or a hard one of `sampling` after a soft one of `computation`.
 
-    None accepts. Raises whatever keeps a rule from running: then there is no verdict.
+    In a hardware class that nobody calibrated, nothing is worse than soft. None accepts. Raises whatever keeps a rule from
+    running: then there is no verdict.
     """
+    return _capped(candidate, _first(candidate, rules))
+
+
+def _capped(c: Candidate, finding: Finding | None) -> Finding | None:
+    """A run may let classes work whose honest work nobody has measured: it pays them, and slashes nobody there."""
+    if finding is None or finding.outcome is not Outcome.HARD or c.calibrated:
+        return finding
+    uncovered = f"hardware class {c.commitment.hardware} is not calibrated"
+    return replace(finding, outcome=Outcome.SOFT, detail=f"{finding.detail}; {uncovered}")
+
+
+def _first(candidate: Candidate, rules: Iterable[str]) -> Finding | None:
     wanted = set(rules)
     for name, check in RULES.items():
         if name not in wanted or (finding := check(candidate)) is None:

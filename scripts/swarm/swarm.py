@@ -291,7 +291,7 @@ class Swarm:
         made = self.json("node", "init", *self._join_options(home))
         self._give(made["node"], 0)
         self._give(made["operator"], 200)
-        self.murmur("node", "stake", "--home", home, "--yes")
+        self.murmur("node", "stake", "--home", home, "--spec", self.folder / "spec.json", "--yes")
         self.nodes.append(Member(name, home, made["node"], made["operator"], cheat))
 
     def _start_roles(self) -> None:

@@ -45,7 +45,7 @@ def run_tables() -> dict[str, Any]:
             "file_bytes_max": 1 << 20,
             "sampling": {"group_size": 4, "groups_per_submission": 2, "temperature": "1", "max_new_tokens": 40},
             "reward": {"alpha": "0.001", "budgets": {"1": [10, 20]}},
-            "verification": {"validators_needed": 1, "calibration": "tiny-qwen3-float32-cpu"},
+            "verification": {"validators_needed": 1, "calibration": "tiny-qwen3-float32-cpu", "calibrated": [0, 1]},
             "model": {"compute_dtype": "float32"},
             "environments": [
                 {"dataset": "rotate_matrix", "config": {"min_n": 2, "max_n": 2}, **environment},

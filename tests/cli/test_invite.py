@@ -13,7 +13,7 @@ from swarm.world import DAY, World
 from protocol.chain.types import Role
 from protocol.constants import ANVIL_CHAIN_ID
 from protocol.identity import Key, save_keystore
-from tests.cli.conftest import PASSWORD, Console, Contributor, Ended, init_options
+from tests.cli.conftest import PASSWORD, SPEC, Console, Contributor, Ended, init_options
 
 # Bytecode of a contract that answers to everything with ERC-1271's yes, and of one that answers with a no.
 SAYS_YES = "0x631626ba7e60e01b5f5260205ff3"
@@ -55,9 +55,10 @@ def gated(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def _gated(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch, folder: Path, gate: Key) -> Gated:
     monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
-    world = World.fresh(anvil, gate=gate.address)
+    world = World.fresh(anvil, spec_digest=SPEC.digest, gate=gate.address)
     home = folder / "home"
     made = console.node("init", *init_options(world), "--home", home, "--json").json
+    (home / "spec.json").write_bytes(SPEC.canonical())
     contributor = Contributor(world, console, home, made["node"], made["operator"])
     contributor.give()
     file, keystore = folder / "run.toml", folder / "gate.json"

@@ -528,7 +528,7 @@ def test_null_and_missing_proofs_never_pass(tiny_run: TinyRun, proofs: tuple[byt
 def uncalibrated(candidate: Candidate) -> Candidate:
     """Judged for a run whose calibration covers another hardware class."""
     spec = candidate.spec
-    verification = spec.verification.model_copy(update={"calibrated": [1]})
+    verification = spec.verification.model_copy(update={"calibrated": [1], "uncalibrated": [0]})
     return replace(
         candidate, context=replace(candidate.context, spec=spec.model_copy(update={"verification": verification}))
     )
@@ -544,14 +544,23 @@ def test_a_device_that_nobody_calibrated_earns_nothing_and_loses_nothing(tiny_ru
     assert "hardware class 0 is not calibrated" in capped.detail
 
 
-def test_no_device_explains_a_proof_that_is_none_or_a_forged_reward(tiny_run: TinyRun) -> None:
+def test_nobody_is_slashed_in_a_class_that_nobody_calibrated_whatever_is_found(tiny_run: TinyRun) -> None:
     made = tiny_run.honest()
     file = tiny_run.read(made)
     unproved = tiny_run.rewrite(made, with_sample(file, 0, replace(file.samples[0], proofs=())))
     for candidate, rule in ((unproved, "computation"), (a_forged_reward(tiny_run), "reward")):
-        finding = judge(uncalibrated(candidate), [rule])
-        assert finding is not None
-        assert finding.outcome == Outcome.HARD
+        hard, found = judge(candidate, [rule]), judge(uncalibrated(candidate), [rule])
+        assert hard is not None and found is not None
+        assert (hard.outcome, found.outcome) == (Outcome.HARD, Outcome.SOFT)
+
+
+def test_a_seat_of_a_class_that_the_run_does_not_list_earns_nothing(tiny_run: TinyRun) -> None:
+    """Its class would be covered by no calibration and by no length budget: it would have chosen its own rules."""
+    candidate = tiny_run.candidate(tiny_run.honest(hardware=7), hardware=7)
+    finding = judge(candidate)
+    assert finding is not None
+    assert (finding.rule, finding.outcome, finding.measured) == ("identity", Outcome.SOFT, "7")
+    assert "lists no such hardware class" in finding.detail
 
 
 def test_a_constant_proof_fails_on_signs_at_least(tiny_run: TinyRun) -> None:

@@ -163,3 +163,14 @@ def test_a_chain_that_does_not_answer_is_waited_for(stage: Stage, monkeypatch: p
         down[0] = False
         eventually(lambda: submitted(stage), what="it goes on")
         assert not ended.event.is_set()
+
+
+def test_a_seat_of_a_class_that_the_run_does_not_list_makes_nothing(stage: Stage) -> None:
+    node = stage.seated(hardware=7)
+    stage.publish()
+    with running(a_worker(stage, node)) as ended:
+        assert ended.event.wait(15)
+        assert isinstance(ended.error, PreflightError)
+        assert "hardware class 7 cannot work in this run, which lists 0, 1" in str(ended.error)
+        assert "node stake --hardware" in ended.error.hint
+        assert not submitted(stage)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protocol.errors import PreflightError, Unavailable
 from protocol.shell.cli import until_end
 from protocol.shell.home import Home, default_home
 
 if TYPE_CHECKING:
     from node.contributor.settings import NodeSettings
     from protocol.chain import Chain, Sender
+    from protocol.identity import Key
+    from protocol.runspec import RunSpec
     from protocol.settings import Loaded
 
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of keys, settings and data.", envvar="MURMUR_HOME")]
@@ -34,6 +38,43 @@ def settings(home: Home) -> Loaded[NodeSettings]:
     from protocol.settings import load
 
     return load(NodeSettings, home.require_config())
+
+
+def read_spec(home: Home, node: NodeSettings, chain: Chain, key: Key, given: Path | None) -> RunSpec:
+    """The run's spec, which hashes to the chain's digest: `given`, else what an earlier command kept here, else the hub's.
+
+    Raises HashMismatch or Malformed for another one that was given, PreflightError where no hub can be found.
+    """
+    from protocol import runspec
+    from protocol.constants import SPEC_BYTES_MAX
+
+    digest, kept = chain.spec_digest(node.chain.run), home.path / "spec.json"
+    for source in (given, kept):
+        if source is None or not source.exists():
+            continue
+        with source.open("rb") as file:
+            data = file.read(SPEC_BYTES_MAX + 1)
+        if source is given or sha256(data).digest() == digest:
+            spec = runspec.from_bytes(data, digest)
+            break
+    else:
+        spec = _spec_of_hub(node, key)
+    kept.write_bytes(spec.canonical())
+    return spec
+
+
+def _spec_of_hub(node: NodeSettings, key: Key) -> RunSpec:
+    from protocol.shell.connection import connect
+
+    peers = node.peers.model_copy(update={"listen": "/ip4/0.0.0.0/tcp/0"})  # a running node has the other port
+    try:
+        with connect(node.chain, peers, key) as connection:
+            return connection.spec
+    except Unavailable as error:
+        raise PreflightError(
+            f"the run's spec cannot be read: {error}",
+            hint="wait until the run's hub is up, or give --spec with the owner's spec.json",
+        ) from error
 
 
 def open_chain(node: NodeSettings) -> Chain:

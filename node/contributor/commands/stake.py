@@ -19,6 +19,7 @@ from node.contributor.commands.context import (
     open_home,
     open_operation,
     operator_sender,
+    read_spec,
     settings,
 )
 from protocol.chain.types import Role, Seat
@@ -33,7 +34,13 @@ if TYPE_CHECKING:
     from protocol.chain import Chain
     from protocol.invite import SignedInvite
 
-Hardware = Annotated[int, typer.Option(min=0, max=255, help="Hardware class of this machine, as the run numbers them.")]
+Hardware = Annotated[
+    int | None,
+    typer.Option(min=0, max=255, help="Hardware class of this machine, as the run numbers them; 0, when not given."),
+]
+SpecFile = Annotated[
+    Path | None, typer.Option("--spec", help="The run's spec.json, while its hub cannot be asked for it.")
+]
 
 InviteOption = Annotated[
     str | None, typer.Option("--invite", help="Word of the run's gate, where it has one; or a file that holds it.")
@@ -47,8 +54,9 @@ def register(app: typer.Typer) -> None:
 
 def stake(
     amount: Annotated[str | None, typer.Argument(help="Tokens to stake; what the seat needs, when not given.")] = None,
-    hardware: Hardware = 0,
+    hardware: Hardware = None,
     invite: InviteOption = None,
+    spec: SpecFile = None,
     home: HomeOption = DEFAULT_HOME,
     operator_keystore: OperatorKeystore = None,
     password_file: PasswordFile = None,
@@ -66,13 +74,17 @@ def stake(
     policy = chain.policy(run)
     node_key = place.open_key("node", password_file)
     sender = operator_sender(place, node, chain, password_file, operator_keystore)
-    role = chain.seat(run, node_key.address).role
-    if role == Role.BANNED:
+    seat = chain.seat(run, node_key.address)
+    if seat.role == Role.BANNED:
         raise banned(node_key.address)
-    seated = role == Role.ACTIVE
+    seated = seat.role == Role.ACTIVE and hardware in (None, seat.hardware)
+    number = hardware or 0
     invited = None if seated else _require_invite(chain, run, policy.gate, node_key.address, invite)
+    if not seated:
+        read_spec(place, node, chain, node_key, spec).require_hardware(number)
     account = chain.account(sender.key.address)
-    missing = 0 if seated else max(0, policy.node_stake - account.free)
+    own = seat.locked if seat.operator == sender.key.address else 0
+    missing = 0 if seated else max(0, policy.node_stake - own - account.free)
     wei = missing if amount is None else parse_tokens(amount)
     if wei < missing:
         raise InsufficientFunds(
@@ -85,7 +97,7 @@ def stake(
         "Stake and take the seat?",
         [
             f"deposits  {tokens(wei)} from {sender.key.address} (the operator)",
-            f"seats     {node_key.address} in run {run}, hardware class {hardware}"
+            f"seats     {node_key.address} in run {run}, hardware class {number}"
             if not seated
             else "seat      already taken",
             f"at risk   {tokens(policy.penalty)} on a hard verdict; a wrong proof or wrong sampling is one",
@@ -97,9 +109,9 @@ def stake(
         deposit(sender, sender.key.address, wei)
     if not seated:
         deadline = invited.invite.deadline if invited else chain.block().time + CONSENT_SECONDS
-        join = Join(run, sender.key.address, node_key.address, keccak(node_key.peer), hardware, deadline)
+        join = Join(run, sender.key.address, node_key.address, keccak(node_key.peer), number, deadline)
         consent, word = join.sign(node_key, chain.domain), invited.signature if invited else b""
-        sender.send(chain.join(run, node_key.address, node_key.peer, hardware, deadline, consent, word))
+        sender.send(chain.join(run, node_key.address, node_key.peer, number, deadline, consent, word))
     typer.echo(f"{node_key.address} is seated in run {run} on {tokens(policy.node_stake)}")
     typer.echo("next: node start", err=True)
 

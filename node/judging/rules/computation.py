@@ -1,8 +1,6 @@
 """computation: TOPLOC proofs against the validator's own prefill. Hard.
 
 Exponent and sign mismatches as shares of the k points, mantissa mean and median in units of the 7-bit mantissa, per chunk.
-Soft for hardware classes outside the calibration, but for a proof that is none: no device explains that.
-
 Goes through the prefill for `sampling` too, which works on the same hidden states: they are never held for all rows.
 """
 
@@ -11,7 +9,7 @@ from __future__ import annotations
 from node.engine.proofs import bits
 from node.judging.candidate import Candidate
 from node.judging.rules import sampling
-from node.judging.rules.limits import capped, judge, worst
+from node.judging.rules.limits import judge, worst
 from protocol import toploc
 from protocol.errors import IntegrityError, Malformed
 from protocol.toploc import ChunkScore
@@ -36,7 +34,7 @@ def check(c: Candidate) -> Finding | None:
             found[row] = worst([_chunk(c, row, i, score) for i, score in enumerate(of_row)])
             if not any(finding and finding.outcome is Outcome.HARD for finding in found.values()):
                 c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
-    return capped(c, worst([found[row] for row in c.rows]))
+    return worst([found[row] for row in c.rows])
 
 
 def _chunk(c: Candidate, row: int, chunk: int, score: ChunkScore) -> Finding | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from node.judging.candidate import Candidate
 from protocol.runspec import Limit
 from protocol.verdict import Finding, Outcome
 
@@ -31,12 +30,3 @@ def worst(findings: list[Finding | None]) -> Finding | None:
         if finding.outcome == first.outcome:
             samples |= finding.samples
     return replace(first, samples=samples)
-
-
-def capped(c: Candidate, finding: Finding | None) -> Finding | None:
-    """No worse than soft where the calibration does not cover the seat's hardware class: nobody knows how far its honest
-    work strays."""
-    if finding is None or finding.outcome is not Outcome.HARD or c.calibrated:
-        return finding
-    uncovered = f"hardware class {c.commitment.hardware} is not calibrated"
-    return replace(finding, outcome=Outcome.SOFT, detail=f"{finding.detail}; {uncovered}")

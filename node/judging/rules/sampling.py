@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from node.judging.candidate import Candidate
-from node.judging.rules.limits import capped, judge, worst
+from node.judging.rules.limits import judge, worst
 from protocol import sampling
 from protocol.sampling import Measured, TokenScores
 from protocol.verdict import Finding
@@ -20,7 +20,7 @@ def check(c: Candidate) -> Finding | None:
     for batch in c.prefilled([row for row in c.rows if row not in c.sampled]):
         for row, hidden in batch.items():
             c.sampled[row] = of_row(c, row, hidden)
-    return capped(c, worst([c.sampled[row] for row in c.rows]))
+    return worst([c.sampled[row] for row in c.rows])
 
 
 def of_row(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:
