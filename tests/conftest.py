@@ -45,6 +45,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     Anvil.__init__ = _start_anvil if item.get_closest_marker("chain") else refuse  # type: ignore[method-assign]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_state_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Locks of keys lie in the user's state folder: those of tests do not."""
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    yield
+    os.environ.pop("XDG_STATE_HOME") if before is None else os.environ.update(XDG_STATE_HOME=before)
+
+
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """Commands that run inside a test set logging up for a whole process; the next test starts without that."""

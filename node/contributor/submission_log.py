@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS submissions (
     work BLOB PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, sequence INTEGER NOT NULL, root BLOB NOT NULL,
     units INTEGER NOT NULL, state TEXT NOT NULL, made_at INTEGER NOT NULL, receipt TEXT, storage TEXT
 );
+CREATE TABLE IF NOT EXISTS adopted (step INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY (step, sequence));
 """
 
 MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD = "made", "committed", "lost", "stored", "accepted", "soft", "hard"
@@ -87,6 +88,20 @@ class SubmissionLog:
         """Newest first, in the given states (all, when none is given)."""
         where = f"WHERE state IN ({_marks(states)})" if states else ""
         return list(self._select(f"{where} ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ?", (*states, most)))
+
+    def at(self, step: int, sequence: int) -> list[SubmissionRef]:
+        """What was made for a place, by whichever key: more than one where a first attempt was lost."""
+        return [one.ref for one in self._select("WHERE step = ? AND sequence = ?", (step, sequence))]
+
+    def adopt(self, step: int, sequence: int) -> None:
+        """Notes that the submission of this place was the node's own, although nothing else is known of it."""
+        with self._lock:
+            self._db.execute("INSERT OR IGNORE INTO adopted VALUES (?, ?)", (step, sequence))
+
+    def is_adopted(self, step: int, sequence: int) -> bool:
+        with self._lock:
+            query = "SELECT 1 FROM adopted WHERE step = ? AND sequence = ?"
+            return self._db.execute(query, (step, sequence)).fetchone() is not None
 
     def counts(self) -> Counter[str]:
         with self._lock:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from node.contributor import generation, submission_log
+from node.contributor.alone import Alone
 from node.contributor.defence import Defence
 from node.contributor.generation import Made, Place
 from node.contributor.settings import WorkSettings
@@ -88,11 +89,15 @@ class Worker:
         engine: Callable[[str], Engine] | None = None,
         stop: Ending | None = None,
         *,
+        adopt: bool = False,
         progress: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
         """`engine` makes the engine for a compute dtype, by default that of unset settings; `stop` ends the loop when it is set;
-        `progress` is called at every turn of it."""
+        `progress` is called at every turn of it.
+
+        `adopt`: the seat's last submission counts as made here, though this home knows nothing of it (alone.py).
+        """
         self._c = connection
         self._home = home
         self._settings = settings
@@ -105,6 +110,9 @@ class Worker:
         self._versions = Versions(connection, home.data / "weights", clock=clock)
         self._rollouts = home.data / "rollouts"
         self.journal = SubmissionLog(home.data / "journal.sqlite")
+        self._alone = Alone(connection.chain, connection.run, self._address, self.journal)
+        if adopt:
+            self._alone.adopt(connection.chain.seat(connection.run, self._address))
         spec = connection.spec
         sandbox = Sandbox(spec)
         connection.fetch_tasks(sandbox)
@@ -150,6 +158,7 @@ class Worker:
     def _work(self) -> None:
         while not self._stop.is_set():
             seat = self._seat()
+            self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
             if seat.open_cases:
                 self._defence.turn(seat)
             head = self._c.chain.head(self._c.run)
@@ -171,6 +180,7 @@ class Worker:
             raise PreflightError(
                 f"{self._address} holds no seat in run {self._c.run}", hint="take one with `node stake`"
             )
+        self._context.spec.require_hardware(seat.hardware)
         return seat
 
     def _next_sequence(self, seat: Seat, head: Publication | None) -> int | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from protocol.shell.cli import Json, PasswordFile, emit, group
-from protocol.shell.home import Home, default_home
+from protocol.shell.home import Home, default_home, only_here
 
 app = group("Lend bandwidth: fetch new weights first and serve them to nodes.")
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
@@ -76,6 +76,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     with (
         until_signalled() as ending,
         place.lock(),
+        only_here(key.address, settings.chain.chain_id),
         Exporter(settings.metrics, Health("a look at the head", settings.metrics.progress_seconds)) as exporter,
         connect(settings.chain, settings.peers, key, peers_file=peers_file) as connection,
     ):

@@ -120,7 +120,20 @@ class Home:
 
 
 @contextmanager
-def locked(file: Path, what: Path, hint: str | None = None) -> Iterator[None]:
+def only_here(address: str, chain_id: int) -> Iterator[None]:
+    """Held while a role works with a key, from whatever home. Raises LockHeld when another process of this user does.
+
+    The lock lies outside all homes, for a copy of a home has a lock of its own. Of other machines it knows nothing.
+    """
+    from platformdirs import user_state_path
+
+    file = user_state_path("murmuration") / "keys" / f"{chain_id}-{address}.lock"
+    with locked(file, f"the key {address}"):
+        yield
+
+
+@contextmanager
+def locked(file: Path, what: Path | str, hint: str | None = None) -> Iterator[None]:
     """Holds `file` as the lock of `what`. Raises LockHeld, which names the process that holds it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a+") as held:

@@ -12,7 +12,7 @@ from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home,
 from protocol.chain.types import Validator
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group
-from protocol.shell.home import Home
+from protocol.shell.home import Home, only_here
 from protocol.shell.money import deposit, duration, parse_tokens, tokens
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     with (
         until_signalled() as ending,
         place.lock(),
+        only_here(key.address, settings.chain.chain_id),
         Exporter(settings.metrics, Health("a turn of the validator", settings.metrics.progress_seconds)) as exporter,
         connect(settings.chain, settings.peers, key, peers_file=peers_file) as connection,
     ):
