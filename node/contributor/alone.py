@@ -2,7 +2,8 @@
 
 Two copies of a node with one key would make each other's work in vain and defend neither's. On one machine a lock keeps the
 second out (protocol/shell/home.py); elsewhere the chain tells. What is noted before it is sent is known, also after a kill, and
-so is what an earlier key of the seat sent from here. A data folder that was lost or restored looks like another copy: whoever
+so is what an earlier key of the seat sent from here. Asked before new work is made: cases are answered in any case, for silence
+convicts. A data folder that was lost or restored looks like another copy: whoever
 knows that there is none says so once, and the log keeps it.
 """
 

@@ -158,7 +158,6 @@ class Worker:
     def _work(self) -> None:
         while not self._stop.is_set():
             seat = self._seat()
-            self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
             if seat.open_cases:
                 self._defence.turn(seat)
             head = self._c.chain.head(self._c.run)
@@ -167,6 +166,7 @@ class Worker:
                 self._progress()
                 self._clock.wait(self._stop, self._c.settings.poll_seconds)
                 continue
+            self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
             self._load(head)
             self._submit(head, seat, sequence)
             self._progress()
