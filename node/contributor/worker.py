@@ -160,6 +160,7 @@ class Worker:
             seat = self._seat()
             if seat.open_cases:
                 self._defence.turn(seat)
+            self._context.spec.require_hardware(seat.hardware)
             head = self._c.chain.head(self._c.run)
             sequence = self._next_sequence(seat, head) if self._delivered_all(head) else None
             if head is None or sequence is None:
@@ -180,7 +181,6 @@ class Worker:
             raise PreflightError(
                 f"{self._address} holds no seat in run {self._c.run}", hint="take one with `node stake`"
             )
-        self._context.spec.require_hardware(seat.hardware)
         return seat
 
     def _next_sequence(self, seat: Seat, head: Publication | None) -> int | None:
