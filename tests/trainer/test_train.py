@@ -81,6 +81,7 @@ def run(anvil: Anvil, made: Made, tmp_path: Path) -> Run:
         "spec": made.tables["spec"],
         "trainer": {
             "steps": STEPS, "groups_per_step": 2, "optimizer_steps": 2, "pack_tokens": 64, "rows_per_forward": 8,
+            "online_filter": "reward",  # no group's rewards are all equal
             "evaluate_every": 100, "checkpoint_every": CHECKPOINT_EVERY, "rollout_wait_seconds": 60,
             "optimizer": {"lr": 2e-5, "warmup_steps": 1},  # more, on rollouts of a lost life, and no group has unequal rewards
         },
