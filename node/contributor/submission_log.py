@@ -21,6 +21,20 @@ CREATE TABLE IF NOT EXISTS submissions (
     units INTEGER NOT NULL, state TEXT NOT NULL, made_at INTEGER NOT NULL, receipt TEXT, storage TEXT
 );
 CREATE TABLE IF NOT EXISTS adopted (step INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY (step, sequence));
+CREATE INDEX IF NOT EXISTS submissions_by_state ON submissions (state, made_at);
+CREATE INDEX IF NOT EXISTS submissions_by_time ON submissions (made_at, step, sequence);
+CREATE INDEX IF NOT EXISTS submissions_by_place ON submissions (step, sequence);
+CREATE TABLE IF NOT EXISTS counts (state TEXT PRIMARY KEY, submissions INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS arrived AFTER INSERT ON submissions BEGIN
+    INSERT INTO counts VALUES (new.state, 1) ON CONFLICT (state) DO UPDATE SET submissions = submissions + 1;
+END;
+CREATE TRIGGER IF NOT EXISTS moved AFTER UPDATE OF state ON submissions WHEN new.state != old.state BEGIN
+    UPDATE counts SET submissions = submissions - 1 WHERE state = old.state;
+    INSERT INTO counts VALUES (new.state, 1) ON CONFLICT (state) DO UPDATE SET submissions = submissions + 1;
+END;
+CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON submissions BEGIN
+    UPDATE counts SET submissions = submissions - 1 WHERE state = old.state;
+END;
 """
 
 MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD = "made", "committed", "lost", "stored", "accepted", "soft", "hard"
@@ -105,7 +119,9 @@ class SubmissionLog:
 
     def counts(self) -> Counter[str]:
         with self._lock:
-            return Counter(dict(self._db.execute("SELECT state, COUNT(*) FROM submissions GROUP BY state").fetchall()))
+            return Counter(
+                dict(self._db.execute("SELECT state, submissions FROM counts WHERE submissions > 0").fetchall())
+            )
 
     def _select(self, clause: str, values: tuple[object, ...]) -> Iterator[Submission]:
         columns = "work, node, step, sequence, root, units, state, made_at, receipt, storage"

@@ -27,6 +27,9 @@ CREATE TABLE IF NOT EXISTS attempts (
     tx INTEGER NOT NULL REFERENCES transactions (id), hash BLOB PRIMARY KEY, raw BLOB NOT NULL, fee INTEGER NOT NULL,
     tip INTEGER NOT NULL, signed REAL NOT NULL
 );
+CREATE INDEX IF NOT EXISTS transactions_by_nonce ON transactions (nonce);
+CREATE INDEX IF NOT EXISTS transactions_pending ON transactions (nonce) WHERE state = 'pending';
+CREATE INDEX IF NOT EXISTS attempts_by_transaction ON attempts (tx, signed);
 """
 
 
@@ -137,7 +140,7 @@ class TransactionLog:
 
     def pending(self) -> list[Transaction]:
         """In order of nonce."""
-        return self._select("WHERE state = ? ORDER BY nonce", (PENDING,))
+        return self._select(f"WHERE state = '{PENDING}' ORDER BY nonce", ())  # the index knows this text
 
     def _add_attempt(self, number: int, a: Attempt) -> None:
         row = (number, a.hash, a.raw, a.fee, a.tip, a.signed)

@@ -15,6 +15,7 @@ NAMES = {
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
     "index": "what following the chain costs, cold and warm, as submissions pile up",
     "trainer": "our training step against TRL, generation and memory included, on the same work",
+    "growth": "what one turn of validator, trainer, ledger and journals costs as history grows",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
     "start": "CPU seconds until a command has printed its help, or has read the chain",
     "toploc": "our proof codec against toploc 0.1.6, proofs per CPU second",
