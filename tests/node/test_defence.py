@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from protocol.chain import cases
 from protocol.chain.types import Stage as CaseStage
 from protocol.chain.types import State
 from protocol.identity import Key
@@ -92,7 +93,7 @@ def test_it_asks_again_while_an_endpoint_does_not_know_a_case_s_events(
     asked: list[Any] = []
     with running(worker := a_worker(stage, node)):
         with monkeypatch.context() as patch:
-            patch.setattr(world.chain, "logs", lambda first, last: asked.append((first, last)) or [])
+            patch.setattr(cases.LogReader, "read", lambda _, first, last: asked.append((first, last)) or [])
             eventually(lambda: len(asked) > 1, what="it asks again")
             assert not worker._defence._done
         eventually(lambda: world.chain.state(world.run, ref) == State.APPEALED, what="it appeals")
