@@ -226,6 +226,41 @@ def test_a_failure_in_the_middle_keeps_what_was_read(
     assert sequences(book.submissions_of(node.address, 0)) == list(range(12))
 
 
+def test_ranges_grow_again_after_an_outage(
+    world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "_RANGE", 4)
+    settle_blocks(world, 8)
+    sizes: list[int] = []
+
+    def fault(method: str, params: Any) -> bytes | None:
+        if method != "eth_getLogs":
+            return None
+        sizes.append(int(params[0]["toBlock"], 16) - int(params[0]["fromBlock"], 16) + 1)
+        return error(-32000, "not now") if len(sizes) < 3 else None
+
+    faulty.fault = fault
+    book = book_at(world, faulty.url)
+    with pytest.raises(RpcUnavailable):
+        book.poll()
+    book.poll()
+    assert sizes[:6] == [4, 1, 1, 2, 4, 4]
+
+
+def test_what_came_and_went_between_two_looks_is_never_told(world: World, faulty: FaultyEndpoint) -> None:
+    node = committing(world)
+    book = book_at(world, faulty.url)
+    book.poll()
+    cursor = book.changes_since(0).cursor
+    submitting(world, node, 0)
+    book.poll()
+    world.anvil.request("anvil_reorg", 1, [])
+    book.poll()
+    changes = book.changes_since(cursor)
+    assert (changes.submissions, changes.gone_submissions) == ([], [])
+    assert changes.cursor > cursor
+
+
 def twice(logs: Logs) -> Logs:
     return [*logs, *logs]
 

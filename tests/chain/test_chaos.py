@@ -1,7 +1,7 @@
 """Every deed of every role lands once and is told once, through reorgs, faulty endpoints and kills.
 
 test_sender.py and test_endpoints.py take the parts one by one, on deposits; here whole deeds meet whole faults: Sender with a
-journal in a file, Endpoints, EventIndex and the contracts together.
+journal in a file, Endpoints, Book and the contracts together.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from swarm.world import DAY, TOKEN, World
 from protocol.chain import Chain, Sender, events
 from protocol.chain.client import Call
 from protocol.chain.events import Challenged, Claimed, Event, Published, Submitted
-from protocol.chain.index import EventIndex
 from protocol.chain.sender import SendLimits, Sent
+from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.writing import Writer
+from protocol.chain.view import Submission
 from protocol.errors import DeadlineExceeded, MurmurationError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
@@ -110,34 +111,41 @@ def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
 
 
 class Follower:
-    """Somebody who believes what an index reports, and nothing else."""
+    """Somebody who believes what a book reports, and nothing else."""
 
-    def __init__(self, chain: Chain) -> None:
-        self._first = chain.block_number()
-        self._index = EventIndex(chain, first_block=self._first)
+    def __init__(self, world: World, chain: Chain | None = None) -> None:
+        self._first = world.chain.block_number()
+        self._run = world.run
+        self._book = Book(chain or world.chain, world.run, first_block=self._first)
+        self._cursor = 0
         self.believed: Counter[Event] = Counter()
 
     def poll(self) -> None:
         """Until one poll succeeds."""
         for _ in range(100):
             try:
-                changes = self._index.poll()
+                self._book.poll()
                 break
             except RpcUnavailable:
                 continue
         else:
             raise AssertionError("no poll succeeded")
-        self.believed.subtract(changes.removed)
-        self.believed.update(changes.added)
+        changes = self._book.changes_since(self._cursor)
+        self.believed.subtract([*changes.gone_events, *map(self._event, changes.gone_submissions)])
+        self.believed.update([*changes.events, *map(self._event, changes.submissions)])
+        self._cursor = changes.cursor
 
     def require_truth(self, chain: Chain) -> None:
-        """What it believes is what the chain holds: each event once, in its place."""
-        assert {event: times for event, times in self.believed.items() if times} == Counter(
-            chain.logs(self._first, chain.block_number())
-        )
-        assert [event for event, _ in self._index.events(Submitted)] == [
-            event for event in chain.logs(self._first, chain.block_number()) if isinstance(event.data, Submitted)
+        """What it believes is what the chain holds of the run: each event once, in its place."""
+        held = [e for e in chain.logs(self._first, chain.block_number()) if getattr(e.data, "run", None) == self._run]
+        assert {event: times for event, times in self.believed.items() if times} == Counter(held)
+        assert [self._event(s) for s in reversed(list(self._book.newest_submissions()))] == [
+            event for event in held if isinstance(event.data, Submitted)
         ]
+
+    def _event(self, s: Submission) -> Event:
+        data = Submitted(self._run, s.ref.node, s.root, s.step, s.sequence, s.units)
+        return Event(data, s.block, s.block_hash, s.log_index, s.transaction)
 
 
 def times_done(world: World, deed: Deed) -> int:
@@ -183,7 +191,7 @@ def test_a_deed_that_a_reorg_took_back_is_done_again_once(
     world.sender(todo.key)
     world.anvil.request("anvil_mine", hex(DEPTH_MAX))
     before = Writer(world.chain.provider, todo.key.address).transaction_count()
-    one, follower = Sender(world.chain, todo.key, TransactionLog(tmp_path / "j.sqlite")), Follower(world.chain)
+    one, follower = Sender(world.chain, todo.key, TransactionLog(tmp_path / "j.sqlite")), Follower(world)
     one.send(todo.call(world.chain), name="deed")
     world.anvil.request("anvil_mine", hex(depth - 1)) if depth > 1 else None
     follower.poll()
@@ -205,7 +213,7 @@ def test_work_on_weights_that_a_reorg_took_back_fails_and_costs_no_sequence(worl
     """The beacon is another one afterwards: the old file would be junk, and the chain must not take it."""
     node = Key.generate()
     world.seat_node(Key.generate(), node)
-    follower = Follower(world.chain)
+    follower = Follower(world)
     trainer = Sender(world.chain, world.trainer.key, TransactionLog(tmp_path / "trainer.sqlite"))
     worker = Sender(world.chain, node, TransactionLog(tmp_path / "node.sqlite"))
     trainer.send(world.chain.publish(world.run, 0, b"\x0a" * 32), name="publish/0")
@@ -233,7 +241,7 @@ def test_many_deeds_through_many_reorgs_land_once_each(world: World, tmp_path: P
     """Reorgs at random, some while a transaction is on its way, over deeds that nothing but the journal keeps from doubling."""
     chance, key = random.Random(seed), rich(world)
     world.anvil.request("anvil_mine", hex(2 * DEPTH_MAX))
-    one, follower = Sender(world.chain, key, TransactionLog(tmp_path / "j.sqlite")), Follower(world.chain)
+    one, follower = Sender(world.chain, key, TransactionLog(tmp_path / "j.sqlite")), Follower(world)
     for number in range(12):
         one.send(world.chain.deposit(key.address, number + 1), name=f"deposit/{number}")
         if chance.random() < 0.5:
@@ -281,7 +289,7 @@ def test_a_deed_gets_through_an_endpoint_with_every_fault(
     todo = deed(world)
     world.sender(todo.key)
     chain = Chain(faulty.url, world.chain.runs.address, timeout=TIMEOUT)
-    one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(chain)
+    one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(world, chain)
     assert chain.chain_id and chain.court and chain.bonds  # read once, before the faults begin
     before = Writer(world.chain.provider, todo.key.address).transaction_count()
     chance, hangs = random.Random(todo.function), iter(range(3))
@@ -318,7 +326,7 @@ def test_a_deed_needs_one_endpoint_that_works(world: World, tmp_path: Path, deed
     try:
         rpc = [refusing, hanging.url, garbling.url, world.anvil.rpc]
         chain = Chain(rpc, world.chain.runs.address, timeout=TIMEOUT)
-        one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(chain)
+        one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(world, chain)
         one.send(todo.call(chain), name="deed")
         assert times_done(world, todo) == 1
         follower.poll()
@@ -364,13 +372,13 @@ def test_a_head_that_goes_back_and_returns_loses_and_doubles_nothing(
     world.anvil.request("anvil_mine", "0x1")
     chain = Chain(faulty.url, world.chain.runs.address, timeout=5)
     limits = SendLimits(deadline=0.5, stuck=60)
-    one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), limits), Follower(chain)
+    one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), limits), Follower(world, chain)
     before = Writer(world.chain.provider, todo.key.address).transaction_count()
     sent = one.send(todo.call(chain), name="deed")
     follower.poll()
     faulty.fault = Behind(world, sent.block - 1)
     follower.poll()
-    assert not any(times for event, times in follower.believed.items() if event.block >= sent.block)
+    follower.require_truth(world.chain)  # an endpoint that lags takes nothing back
     with pytest.raises(DeadlineExceeded):
         one.recover()
     faulty.fault = lambda method, params: None
@@ -441,7 +449,7 @@ def test_a_process_killed_half_way_and_started_again_does_its_deed_once(
     """SIGKILL of a real process, by the endpoint it talks to."""
     todo = deed(world)
     world.sender(todo.key)
-    follower = Follower(world.chain)
+    follower = Follower(world)
     before = Writer(world.chain.provider, todo.key.address).transaction_count()
     secret = "0x" + todo.key.secret.hex()
     journal = tmp_path / "j.sqlite"
