@@ -11,6 +11,8 @@
     changes.submissions, .events              # … then learn these
     cursor = changes.cursor                   # an integer to keep; changes.more: ask again at once
 
+    book.position                             # the cursor of one who wants only what comes from now on
+
     book.submission(id)                       # one indexed read; also submission_at(node, step, sequence)
     book.submissions_of(node, step)           # by sequence
     book.newest_submissions()                 # lazily, newest first
@@ -158,6 +160,12 @@ class View:
         """The chain's newest block as of the last poll that came to its end."""
         number = self.fact("head_number")
         return None if number is None else Block(number, self.fact("head_hash"), self.fact("head_time"))
+
+    @property
+    def position(self) -> int:
+        """Where the book stands: a cursor for whoever wants only what comes from now on."""
+        tables = ("submissions", "events", "removed")
+        return max(self.row(f"SELECT coalesce(max(position), 0) FROM {table}")[0] for table in tables)  # noqa: S608
 
     @property
     def settled(self) -> int:

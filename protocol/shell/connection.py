@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from protocol.chain import Chain, Sender
-from protocol.chain.index import EventIndex
 from protocol.chain.settings import ChainSettings
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
@@ -99,11 +98,6 @@ class Connection:
         finally:
             for left in (arriving, arriving.with_suffix(".part")):
                 left.unlink(missing_ok=True)
-
-    def index(self, path: Path | None = None) -> EventIndex:
-        """An event index of this role's own."""
-        s = self.settings
-        return EventIndex(self.chain, first_block=s.first_block, confirmations=s.confirmations, path=path)
 
     def book(self, path: Path | None = None) -> Book:
         """A book of the run that this role keeps, in memory or in a file; it is its only writer."""

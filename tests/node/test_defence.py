@@ -13,7 +13,7 @@ from protocol.chain.types import State
 from protocol.identity import Key
 from protocol.submission import SubmissionRef
 from tests.node.stage import Stage, eventually, running
-from tests.node.working import a_worker, ref_of, stored, submitted, waits_because
+from tests.node.working import a_worker, stored, submitted, waits_because
 
 
 def test_it_appeals_by_itself_against_a_false_accusation(stage: Stage) -> None:
@@ -21,7 +21,7 @@ def test_it_appeals_by_itself_against_a_false_accusation(stage: Stage) -> None:
     stage.publish()
     with running(a_worker(stage, node)) as ended:
         eventually(lambda: stored(stage, node) >= 1, what="it works")
-        ref = ref_of(submitted(stage)[0])
+        ref = submitted(stage)[0].ref
         world.accuse(liar, ref)
         eventually(lambda: world.chain.state(world.run, ref) == State.APPEALED, what="it appeals")
         assert not ended.event.is_set()
@@ -48,7 +48,7 @@ def worked(stage: Stage, node: Key) -> SubmissionRef:
     """A work of a node that is down now."""
     with running(a_worker(stage, node)):
         eventually(lambda: stored(stage, node) >= 1, what="it works")
-    return ref_of(submitted(stage)[0])
+    return submitted(stage)[0].ref
 
 
 def stage_of(stage: Stage, node: Key, number: int) -> CaseStage:

@@ -8,7 +8,7 @@ import pytest
 
 from node.validator.service import ValidatorService
 from protocol.chain.events import Impeached
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
 from protocol.chain.types import Stage as CaseStage
 from protocol.verdict import Outcome, Receipt
 from tests.node.judging import disagrees, in_line, inflated
@@ -16,9 +16,9 @@ from tests.node.stage import Panel, Stage, rounds, until
 
 
 def impeached(stage: Stage) -> list[Impeached]:
-    index = EventIndex(stage.world.chain)
-    index.poll()
-    return [event for _, event in index.events(Impeached)]
+    book = Book(stage.world.chain, stage.world.run)
+    book.poll()
+    return [event.data for event in book.events(Impeached)]
 
 
 Judges = tuple[ValidatorService, ValidatorService, ValidatorService]

@@ -13,7 +13,7 @@ from node.contributor.submission_log import SubmissionLog
 from protocol.identity import Key
 from protocol.verdict import Details, Outcome, Receipt
 from tests.node.stage import Stage, Wired, eventually, running
-from tests.node.working import a_worker, judged, ref_of, stored, submitted, waits_because
+from tests.node.working import a_worker, judged, stored, submitted, waits_because
 
 
 def test_it_works_through_a_version_and_uploads_what_it_committed(stage: Stage) -> None:
@@ -76,7 +76,7 @@ def test_receipts_of_nobody_in_particular_mean_nothing(stage: Stage) -> None:
 
 
 def _forged(stage: Stage, stranger: Key, work: bytes) -> str:
-    s = next(s for s in submitted(stage) if ref_of(s).work_id(stage.world.run) == work)
+    s = next(s for s in submitted(stage) if s.id == work)
     domain = stage.world.chain.domain
     details = Details(
         protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=s.run, work=work.hex(), node=s.node, step=s.step,

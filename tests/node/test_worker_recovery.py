@@ -13,7 +13,7 @@ from node.contributor.generation import Made
 from protocol.chain.types import State
 from protocol.errors import DeadlineExceeded, LockHeld
 from tests.node.stage import LiveHub, Stage, eventually, running
-from tests.node.working import a_worker, hooked, ref_of, stored, submitted, told
+from tests.node.working import a_worker, hooked, stored, submitted, told
 
 
 def uploads(hub: LiveHub) -> int:
@@ -90,7 +90,7 @@ def test_a_crash_between_commit_and_upload_loses_nothing(stage: Stage) -> None:
 
 
 def _first(stage: Stage) -> str:
-    return ref_of(submitted(stage)[0]).work_id(stage.world.run).hex()
+    return submitted(stage)[0].id.hex()
 
 
 def test_a_crash_before_the_commit_makes_the_same_work_again(stage: Stage) -> None:

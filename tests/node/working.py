@@ -9,10 +9,9 @@ from node.contributor.worker import Worker
 from node.engine.torch_engine import TorchEngine
 from protocol.chain import Sender
 from protocol.chain.client import Call
-from protocol.chain.events import Submitted
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
+from protocol.chain.view import Submission
 from protocol.identity import Key
-from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome, Receipt
 from tests.node.stage import Stage
 
@@ -25,22 +24,17 @@ def a_worker(
     return Worker(stage.connection(node), stage.home(name), QUICK, engine or (lambda dtype: TorchEngine(dtype)))
 
 
-def submitted(stage: Stage) -> list[Submitted]:
-    index = EventIndex(stage.world.chain)
-    index.poll()
-    return [s for _, s in index.events(Submitted)]
+def submitted(stage: Stage) -> list[Submission]:
+    book = Book(stage.world.chain, stage.world.run)
+    book.poll()
+    return book.changes_since(0).submissions
 
 
 def stored(stage: Stage, node: Key) -> int:
     """Works of the node that the hub holds."""
-    client, run, trainer = stage.client(node), stage.world.run, stage.world.trainer.key.address
-    works = [ref_of(s).work_id(run) for s in submitted(stage) if s.node == node.address]
+    client, trainer = stage.client(node), stage.world.trainer.key.address
+    works = [s.id for s in submitted(stage) if s.node == node.address]
     return sum(client.stored(work, trainer) is not None for work in works)
-
-
-def ref_of(s: Submitted):
-
-    return SubmissionRef(s.node, s.step, s.sequence, s.root)
 
 
 def told(stage: Stage, name: str = "node") -> dict[str, object]:
@@ -53,7 +47,7 @@ def waits_because(stage: Stage, reason: str, name: str = "node") -> Callable[[],
 
 def judged(stage: Stage, validator: Key, work: bytes, outcome: Outcome) -> None:
     """A validator's receipt, posted at the hub."""
-    s = next(s for s in submitted(stage) if ref_of(s).work_id(stage.world.run) == work)
+    s = next(s for s in submitted(stage) if s.id == work)
     domain = stage.world.chain.domain
     rule = "" if outcome == Outcome.ACCEPT else "sampling"
     details = Details(

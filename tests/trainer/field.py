@@ -13,7 +13,7 @@ import numpy as np
 from swarm.anvil import Anvil
 
 from protocol import rollout
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
 from protocol.constants import PROTOCOL_VERSION
 from protocol.identity import Key
 from protocol.rollout import Header, RolloutFile, Sample
@@ -98,7 +98,7 @@ class Field:
     ) -> RolloutSource:
         d = self.desk
         made = RolloutSource(
-            d.world.chain, d.world.run, spec or d.spec, EventIndex(d.world.chain, **index), d.client(), self.sandbox,
+            d.world.chain, d.world.run, spec or d.spec, Book(d.world.chain, d.world.run, **index), d.client(), self.sandbox,
             self.folder / name, Bounds(VOCABULARY, CONTEXT), node_share=node_share,
         )  # fmt: skip
         made.forget_before(self.first + d.spec.max_lag)

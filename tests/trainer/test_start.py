@@ -14,7 +14,7 @@ from swarm.processes import wait_until
 from swarm.world import World
 
 from node.engine.weights import stored_tensors
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
 from protocol.errors import DeadlineExceeded, IntegrityError, LockHeld, MurmurationError, Unavailable, UsageError
 from protocol.hub.client import HubClient
 from protocol.runspec import RunSpec
@@ -68,7 +68,7 @@ class Bench:
         chain, run = self.world.chain, self.world.run
         hub = HubClient(url, run, chain.domain, timeout=5)
         incoming = self.layout.output / "incoming"
-        return RolloutSource(chain, run, self.spec, EventIndex(chain), hub, Sandbox(self.spec), incoming, Bounds(9, 9))
+        return RolloutSource(chain, run, self.spec, Book(chain, run), hub, Sandbox(self.spec), incoming, Bounds(9, 9))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
 from protocol.clock import SYSTEM, Clock
 from protocol.environments import TaskSet
 from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, UsageError
@@ -152,7 +152,8 @@ class Trainer:
 
     def _open_source(self) -> RolloutSource:
         c, config = self._settings.chain, self._lead.model.config
-        index = EventIndex(self._chain, first_block=c.first_block, confirmations=c.confirmations)
+        path = self._layout.output / "chain.sqlite"
+        self._book = Book(self._chain, self._run, path, first_block=c.first_block, confirmations=c.confirmations)
         bounds = Bounds(int(config.vocab_size), int(config.max_position_embeddings))
         incoming = self._layout.output / "incoming"
         hub = self._hub_client(self._hub.wait_for_url())
@@ -160,7 +161,7 @@ class Trainer:
             self._chain,
             self._run,
             self._spec,
-            index,
+            self._book,
             hub,
             self._sandbox,
             incoming,
@@ -198,6 +199,7 @@ class Trainer:
             self._stop_evaluating()
         self._say("finished" if finished else "stopped")
         self._sandbox.close()
+        self._book.close()
         log.info("%s at step %d", "finished" if finished else "stopped", self._step)
 
     def _stop_evaluating(self) -> None:

@@ -13,21 +13,20 @@ import logging
 import shutil
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 
 from protocol.chain import Chain
-from protocol.chain.events import Event, Submitted, ValidatorSeated
-from protocol.chain.index import EventIndex
+from protocol.chain.sync import Book
+from protocol.chain.view import Submission
 from protocol.errors import Malformed, ProtocolViolation, Unavailable
 from protocol.hub.client import HubClient
 from protocol.rollout import Sample
 from protocol.runspec import RunSpec, starts
 from protocol.sandbox import Reading, Sandbox
-from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
 from trainer.config import OnlineFilter
 from trainer.learning import advantage
@@ -55,7 +54,7 @@ class Bounds:
 
 @dataclass
 class _Work:
-    event: Submitted
+    event: Submission
     attempts: int = 0
     read: bool = False
     groups: tuple[Group, ...] = ()
@@ -67,7 +66,7 @@ class RolloutSource:
     """Follows chain and hub; call `poll`, then `take`. Not thread-safe. `hub` may be replaced when it has moved."""
 
     def __init__(
-        self, chain: Chain, run: int, spec: RunSpec, index: EventIndex, hub: HubClient, sandbox: Sandbox, folder: Path,
+        self, chain: Chain, run: int, spec: RunSpec, book: Book, hub: HubClient, sandbox: Sandbox, folder: Path,
         bounds: Bounds, *, node_share: float = 1.0, online_filter: OnlineFilter = "task_reward",
     ) -> None:  # fmt: skip
         """`node_share`: the largest share of a batch that one node may supply, see share.py. `online_filter`: see config.py."""
@@ -78,7 +77,8 @@ class RolloutSource:
         self._run = run
         self._spec = spec
         self._digest = spec.digest.hex()
-        self._index = index
+        self._book = book
+        self._known: int | None = None  # how far in the book
         self._sandbox = sandbox
         self._folder = folder
         self._bounds = bounds
@@ -87,7 +87,6 @@ class RolloutSource:
         self._environments = names_of(environment.dataset for environment in spec.environments)
         self._starts = starts(spec.environments)
         self._oldest = 0
-        self._service: dict[str, int] = {}  # validator → end of service in block time, 0: none in sight
         self._works: dict[bytes, _Work] = {}
         self._lines = Lines(self._stands, self._admit, self._withdraw)
         self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)  # (step, work) → validator →
@@ -107,7 +106,6 @@ class RolloutSource:
         for cursor, data in self.hub.receipts(self._cursor, wait=wait):
             self._cursor = cursor
             self._add_receipt(data)
-        self._seats_in_time()
         self._lines.settle()
 
     def ready(self, step: int) -> int:
@@ -158,36 +156,48 @@ class RolloutSource:
     # ---- following -----------------------------------------------------------------------------------------------------
 
     def _follow_chain(self) -> None:
-        changes = self._index.poll()
-        if any(isinstance(event.data, ValidatorSeated) for event in changes.removed + changes.added):
-            self._read_seats()
-        for s in self._submissions(changes.removed):
-            work = _work(s)
-            self._lines.remove(work)
-            self._works.pop(work, None)
-        for s in self._submissions(changes.added):
-            if s.step >= self._oldest:
-                work = _work(s)
-                self._works[work] = _Work(s)
-                self._lines.put(s.node, s.step, s.sequence, work)
+        self._book.poll()
+        self._note_seats()
+        if self._known is None:
+            self._begin()
+        more = True
+        while more:
+            changes = self._book.changes_since(self._known or 0)
+            for s in changes.gone_submissions:
+                self._lines.remove(s.id)
+                self._works.pop(s.id, None)
+            for s in changes.submissions:
+                self._note(s)
+            self._known, more = changes.cursor, changes.more
 
-    def _submissions(self, events: list[Event]) -> Iterator[Submitted]:
-        return (e.data for e in events if isinstance(e.data, Submitted) and e.data.run == self._run)
+    def _begin(self) -> None:
+        """Starts with what a batch may still hold, however much the book knows: nobody works on a version before it is out."""
+        published = self._book.publication(self._oldest)
+        first = 0 if published is None else published.block
+        self._known = self._book.position
+        for s in takewhile(lambda s: s.block >= first, self._book.newest_submissions()):
+            self._note(s)
 
-    def _read_seats(self) -> None:
-        """Who holds a validator seat, from the beginning: so it is right whatever a reorg took back."""
-        self._service.clear()
-        for _, seated in self._index.events(ValidatorSeated):
-            if seated.run == self._run:
-                self._service[seated.validator] = seated.until
+    def _note(self, s: Submission) -> None:
+        if s.step >= self._oldest:
+            self._works[s.id] = _Work(s)
+            self._lines.put(s.node, s.step, s.sequence, s.id)
+
+    def _note_seats(self) -> None:
+        """Where a validator has come or gone, whatever was said counts anew."""
+        head = self._book.head
+        serving = self._book.validators(head.time if head else 0)
+        if serving == self._serving:
+            return
+        self._serving = serving
+        self._lines.stir_all()
         waiting = list(self._strangers)
         self._strangers.clear()
         for receipt in waiting:
             self._apply(receipt)
 
     def _serves(self, validator: str) -> bool:
-        until, now = self._service.get(validator), self._index.head.time if self._index.head else 0
-        return until is not None and (until == 0 or now < until)
+        return validator in self._serving
 
     def _add_receipt(self, data: bytes) -> None:
         try:
@@ -215,13 +225,6 @@ class RolloutSource:
         of = self._verdicts.get((self._works[work].event.step, work), {})
         outcomes = [outcome for validator, outcome in of.items() if self._serves(validator)]
         return len(outcomes) >= self._spec.verification.validators_needed and set(outcomes) == {Outcome.ACCEPT}
-
-    def _seats_in_time(self) -> None:
-        """Where a validator has come or gone, whatever was said counts anew."""
-        serving = frozenset(validator for validator in self._service if self._serves(validator))
-        if serving != self._serving:
-            self._serving = serving
-            self._lines.stir_all()
 
     def _stands(self, work: bytes) -> bool:
         return self._accepted(work) and not self._works[work].broken
@@ -274,7 +277,7 @@ class RolloutSource:
     def _environment(self, sample: Sample) -> str:
         return self._environments[bisect_right(self._starts, sample.problem) - 1]
 
-    def _samples(self, s: Submitted) -> tuple[Sample, ...]:
+    def _samples(self, s: Submission) -> tuple[Sample, ...]:
         path = self._folder / f"{s.root.hex()}.parquet"
         try:
             if not self.hub.download(s.root, path, cap=self._spec.file_bytes_max):
@@ -303,7 +306,7 @@ class RolloutSource:
             if not 0 <= sample.problem < self._starts[-1]:
                 raise Malformed(f"sample {row} is of problem {sample.problem}, which the run does not have")
 
-    def _group(self, work: bytes, index: int, s: Submitted, samples: tuple[Sample, ...]) -> Group | None:
+    def _group(self, work: bytes, index: int, s: Submission, samples: tuple[Sample, ...]) -> Group | None:
         """A group with its advantages; None where it teaches nothing or was trained on before."""
         if self._pool.was_trained_on((work, index)):
             return None
@@ -344,7 +347,3 @@ def _content(samples: tuple[Sample, ...]) -> str:
         for tokens in (sample.prompt, sample.completion):
             hasher.update(len(tokens).to_bytes(8, "big") + tokens.tobytes())
     return hasher.hexdigest()
-
-
-def _work(s: Submitted) -> bytes:
-    return SubmissionRef(s.node, s.step, s.sequence, s.root).work_id(s.run)
