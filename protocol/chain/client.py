@@ -20,8 +20,8 @@ from eth_utils import to_checksum_address
 from protocol.chain import artifacts, reverts
 from protocol.chain.contract import Contract, EventType, Function, NoContract
 from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints
-from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data, quantity
-from protocol.chain.events import Event, from_log
+from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
+from protocol.chain.events import from_log
 from protocol.chain.types import (
     Account,
     Block,
@@ -180,20 +180,6 @@ class Chain:
         topics = entry["topics"]
         event = self._topics.get((entry["address"].lower(), data(topics[0]) if topics else b""))
         return event and from_log(event.name, event.arguments(entry))
-
-    def logs(self, first: int, last: int) -> list[Event]:
-        """Events of our contracts in blocks first … last, in order."""
-        addresses = [c.address for c in (self.runs, self.bonds, self.court)]
-        with self.errors("reading events"):
-            found = [(entry, self.decode(entry)) for entry in self.ethereum.logs(addresses, first, last)]
-            return [
-                Event(
-                    event, quantity(e["blockNumber"]), data(e["blockHash"], 32), quantity(e["logIndex"]),
-                    data(e["transactionHash"], 32),
-                )
-                for e, event in found
-                if event is not None
-            ]  # fmt: skip
 
     def _at(self, name: str, address: str) -> Contract:
         try:

@@ -7,7 +7,9 @@ open ones. Seats and cases are looked at some at a time, those first that did so
 is searched for in ever smaller ranges and at every endpoint. While it is not found polling fails: a book with a known hole
 answers nobody.
 
-Covers: endpoints that forget, lag, cut answers short or lie alone. Does not cover: endpoints that all tell the same lie.
+Covers: endpoints that forget, lag, cut answers short or lie alone. Does not cover: endpoints that all tell the same lie. In a
+book that begins later than its run, and before an endpoint that keeps no state of SETTLED_BLOCKS ago (it is told of in the
+log), the second reading is all there is.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from protocol.chain.book_entries import Entries
 from protocol.chain.client import Chain
 from protocol.chain.decoding import Log
 from protocol.chain.endpoints import SETTLED_BLOCKS, EndpointsDisagree
-from protocol.chain.events import Published, Skipped, Submitted
+from protocol.chain.ethereum import RpcRefusal
+from protocol.chain.events import Published, RunCreated, Skipped, Submitted
 from protocol.chain.log_reader import LogReader
 from protocol.chain.types import Block, Case, Stage
 from protocol.chain.view import View
@@ -45,6 +48,7 @@ class Completeness:
         self._reader = reader
         self._run = run
         self._range = _RANGE_FIRST
+        self._is_warned = False
         self._next_node = 0
         self._next_case = 0
 
@@ -59,17 +63,18 @@ class Completeness:
         if at - before < BATCH:
             return
         self._read_again(at)
-        self._compare_publications(at)
-        for seat in self._seats(before + 1, at):
-            self._compare_seat(seat, before, at)
-        self._compare_cases(at)
+        if self._is_whole() and self._has_state(at):
+            self._compare_publications(at)
+            for seat in self._seats(before + 1, at):
+                self._compare_seat(seat, before, at)
+            self._compare_cases(at)
         with self._view.lock, self._entries.transaction():
             self._entries.set_fact("settled", at)
 
     # ---- the second reading --------------------------------------------------------------------------------------------
 
     def _read_again(self, at: int) -> None:
-        first = self._view.fact("read_twice") + 1
+        first = max(self._view.fact("read_twice") + 1, self._view.fact("first_block"))
         while first <= at:
             last = min(at, first + self._range - 1)
             try:
@@ -132,6 +137,23 @@ class Completeness:
         return {row[:2]: row[2:] for row in (*submissions, *others)}
 
     # ---- counters ------------------------------------------------------------------------------------------------------
+
+    def _is_whole(self) -> bool:
+        """Whether the book begins with the run, and so should hold all that the contracts count."""
+        return self._view.fact("first_block") == 0 or bool(self._view.events(RunCreated))
+
+    def _has_state(self, at: int) -> bool:
+        """Whether the endpoint still knows the contracts as they were in that block; one that refuses is told of once."""
+        try:
+            self._chain.published(self._run, at=at)
+        except RpcUnavailable as error:
+            if not isinstance(error.__cause__, RpcRefusal):
+                raise
+            if not self._is_warned:
+                log.warning("events are not compared with the contracts' counters: %s", error)
+            self._is_warned = True
+            return False
+        return True
 
     def _compare_publications(self, at: int) -> None:
         count = self._chain.published(self._run, at=at)

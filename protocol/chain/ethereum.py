@@ -100,14 +100,6 @@ class Ethereum:
     def code(self, address: str, which: Which = "latest") -> bytes:
         return data(self.request("eth_getCode", address, _which(which)))
 
-    def logs(self, addresses: Sequence[str], first: int, last: int) -> list[Log]:
-        """Logs of these contracts in blocks first … last."""
-        query = {"address": list(addresses), "fromBlock": hex(first), "toBlock": hex(last)}
-        found = self.request("eth_getLogs", query)
-        if not isinstance(found, list):
-            raise TypeError("the logs are no list")
-        return found
-
     def call(self, transaction: Mapping[str, Any], which: Which = "latest") -> bytes:
         """What a call would return after a block; nothing is sent."""
         return data(self.request("eth_call", transaction, _which(which)))

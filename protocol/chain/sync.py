@@ -120,16 +120,13 @@ class Book(View):
         self._is_ours = True
 
     def _begin(self, facts: dict[str, object]) -> None:
-        before = self._chain.block(max(0, self._first - 1))
+        """Remembers a block that no reorg reaches, or the first of all: by it another chain is told from a reorg."""
+        anchor, before = self._chain.block(max(0, self._first - 1 - REORG_BLOCKS)), max(0, self._first - 1)
+        marks = {"first_block": self._first, "settled": before, "read_twice": before}
         with self.lock, self._entries.transaction():
-            for name, value in {
-                **facts,
-                "first_block": self._first,
-                "settled": before.number,
-                "read_twice": before.number,
-            }.items():
+            for name, value in {**facts, **marks}.items():
                 self._entries.set_fact(name, value)
-            self._entries.add_blocks([(before.number, before.hash, before.time)], bare=False)
+            self._entries.add_blocks([(anchor.number, anchor.hash, anchor.time)], bare=False)
 
     # ---- reorgs --------------------------------------------------------------------------------------------------------
 

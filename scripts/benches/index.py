@@ -3,7 +3,7 @@
 A recorded endpoint answers (recorded.py), so that only the book's own work is counted: parsing, decoding, SQLite, and the second
 reading of everything that has settled. Each figure comes from a process of its own. Beside it, events are decoded by web3's
 process_log, as the book's decoder does it without. At 1,000 submissions the same is done against Anvil, and the book compared
-with web3's account of the same blocks. `--long` goes to a million submissions.
+with what the client decodes by the ABI in the same blocks. `--long` goes to a million submissions.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _lookup(book: Any) -> float:
 
 
 def _against_anvil() -> float:
-    """CPU seconds of an event, in millionths; the book holds exactly what web3 reads in the same blocks."""
+    """CPU seconds of an event, in millionths; the book holds exactly what the client decodes by the ABI in the same blocks."""
     with tempfile.TemporaryDirectory() as folder:
         anvil = Anvil(Path(folder))
         try:
@@ -136,9 +136,7 @@ def _against_anvil() -> float:
             head = book.poll()
             cpu = time.process_time() - started
             assert book.settled > 0
-            count, learned = _require_same(
-                book, [e for e in world.chain.logs(0, head.number) if hasattr(e.data, "run")]
-            )
+            count, learned = _require_same(book, [e for e in world.logs(0, head.number) if hasattr(e.data, "run")])
             assert count >= SIZES[0], count
             return cpu / (count + learned) * 1e6
         finally:

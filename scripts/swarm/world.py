@@ -11,7 +11,8 @@ from eth_utils import keccak
 
 from protocol.chain import Chain, Sender
 from protocol.chain.deploy import deploy
-from protocol.chain.events import RunCreated
+from protocol.chain.ethereum import data, quantity
+from protocol.chain.events import Event, RunCreated
 from protocol.chain.sender import Sent
 from protocol.chain.types import Policy
 from protocol.identity import Key
@@ -116,6 +117,18 @@ class World:
         made = cls(world.anvil, chain, world.owner, Sender(chain, trainer), run, world.spec_digest, world.wages)
         made.pretend_jury()
         return made
+
+    def logs(self, first: int = 0, last: int | None = None) -> list[Event]:
+        """Events of the contracts in blocks first … last, in order, decoded as those of receipts are: what books are held to."""
+        chain = self.chain
+        addresses = [contract.address for contract in (chain.runs, chain.bonds, chain.court)]
+        until = "latest" if last is None else hex(last)
+        entries = chain.ask("eth_getLogs", [{"address": addresses, "fromBlock": hex(first), "toBlock": until}])
+        return [
+            Event(found, quantity(e["blockNumber"]), data(e["blockHash"], 32), quantity(e["logIndex"]), data(e["transactionHash"], 32))
+            for e in entries
+            if (found := chain.decode(e)) is not None
+        ]  # fmt: skip
 
     def pretend_jury(self, validators: int = 100) -> None:
         """Has Court count more seated validators than there are: most tests publish without a whole jury at work."""

@@ -36,7 +36,7 @@ def sequences(submissions: list[Submission]) -> list[int]:
     return [submission.sequence for submission in submissions]
 
 
-def test_it_holds_every_event_of_its_run_as_web3_decodes_it(world: World, tmp_path: Path) -> None:
+def test_it_holds_every_event_of_its_run_as_receipts_are_decoded(world: World, tmp_path: Path) -> None:
     """Nearly every kind of event, from a life of a run."""
     operator, node, validator, juror = (Key.generate() for _ in range(4))
     world.seat_node(operator, node, hardware=3)
@@ -53,7 +53,7 @@ def test_it_holds_every_event_of_its_run_as_web3_decodes_it(world: World, tmp_pa
     head = book.poll()
     changes = book.changes_since(0)
     told = {(e.block, e.log_index): e for e in changes.events}
-    expected = [e for e in world.chain.logs(0, head.number) if getattr(e.data, "run", None) == world.run]
+    expected = [e for e in world.logs(0, head.number) if getattr(e.data, "run", None) == world.run]
     for event in expected:
         if isinstance(event.data, Submitted):
             s = book.submission(
@@ -64,7 +64,7 @@ def test_it_holds_every_event_of_its_run_as_web3_decodes_it(world: World, tmp_pa
                 SubmissionRef(event.data.node, event.data.step, event.data.sequence, event.data.root), event.data.units,
                 (event.block, event.log_index), event.block_hash, event.transaction,
             )  # fmt: skip
-        elif type(event.data).__name__ != "RunCreated":  # its policy is a struct, of which web3 makes its own kind
+        elif type(event.data).__name__ != "RunCreated":  # its policy is a struct
             assert told[event.block, event.log_index] == event
     assert len(changes.submissions) + len(changes.events) == len(expected)
     for kind in (Appealed, Voted, Claimed, Published):
@@ -258,6 +258,21 @@ def test_a_reorg_within_reach_is_followed_however_few_blocks_were_remembered(
     world.anvil.request("anvil_reorg", 14, [])
     book.poll()
     assert sequences(book.submissions_of(node.address, 0)) == [0]
+
+
+def test_a_reorg_below_a_books_first_block_is_no_other_chain(world: World) -> None:
+    node = committing(world)
+    world.anvil.request("anvil_mine", "0x8")
+    book = Book(world.chain, world.run, first_block=world.chain.block_number())
+    submitting(world, node, 0)
+    book.poll()
+    assert sequences(book.submissions_of(node.address, 0)) == [0]
+    world.anvil.request("anvil_reorg", 4, [])
+    book.poll()
+    assert book.submissions_of(node.address, 0) == []
+    submitting(world, node, 1)
+    book.poll()
+    assert sequences(book.submissions_of(node.address, 0)) == [0, 1]
 
 
 def test_a_chain_that_lost_more_than_a_chain_can_lose_is_refused_and_leaves_the_book_alone(

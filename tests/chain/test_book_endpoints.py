@@ -14,6 +14,7 @@ from swarm.anvil import Anvil
 from swarm.world import World
 
 from protocol.chain import Chain, completeness, sync
+from protocol.chain.contract import Contract
 from protocol.chain.decoding import Decoder
 from protocol.chain.events import Published, Settled, Submitted
 from protocol.chain.sync import Book
@@ -56,6 +57,10 @@ def changing(world: World, change: Callable[[Logs], Any]) -> Callable[[str, Any]
         return result(change(logs_of(world, params))) if method == "eth_getLogs" else None
 
     return fault
+
+
+def topic_of(contract: Contract, name: str) -> str:
+    return "0x" + next(topic for topic, event in contract.events.items() if event.name == name).hex()
 
 
 def settle_blocks(world: World, count: int = 24) -> None:
@@ -133,7 +138,7 @@ def test_counters_show_publications_cases_and_verdicts_that_are_withheld(
     world.sender(validator).send(world.chain.settle(world.run, node.address, 1))
     contract = world.chain.runs if kind == "publication" else world.chain.court
     name = {"publication": "Published", "case": "Challenged", "verdict": "Settled"}[kind]
-    topic = next(event.topic for event in contract.events if event.event_name == name)
+    topic = topic_of(contract, name)
     faulty.fault = changing(world, lambda logs: [entry for entry in logs if entry["topics"][0] != topic])
     settle_blocks(world)
     book = book_at(world, faulty.url)
@@ -153,7 +158,7 @@ def test_a_soft_case_that_misses_one_of_its_submissions_is_no_case(world: World,
     world.publish(0)
     refs = submitting(world, node, 0, 1, 2)
     world.sender(validator).send(world.chain.challenge(world.run, refs, b"\x0e" * 32))
-    topic = next(event.topic for event in world.chain.court.events if event.event_name == "Challenged")
+    topic = topic_of(world.chain.court, "Challenged")
     hidden = "0x" + refs[1].root.hex()
     faulty.fault = changing(
         world, lambda logs: [e for e in logs if e["topics"][0] != topic or hidden not in e["topics"]]

@@ -115,7 +115,7 @@ class Follower:
 
     def __init__(self, world: World, chain: Chain | None = None) -> None:
         self._first = world.chain.block_number()
-        self._run = world.run
+        self._world, self._run = world, world.run
         self._book = Book(chain or world.chain, world.run, first_block=self._first)
         self._cursor = 0
         self.believed: Counter[Event] = Counter()
@@ -135,9 +135,9 @@ class Follower:
         self.believed.update([*changes.events, *map(self._event, changes.submissions)])
         self._cursor = changes.cursor
 
-    def require_truth(self, chain: Chain) -> None:
+    def require_truth(self) -> None:
         """What it believes is what the chain holds of the run: each event once, in its place."""
-        held = [e for e in chain.logs(self._first, chain.block_number()) if getattr(e.data, "run", None) == self._run]
+        held = [e for e in self._world.logs(self._first) if getattr(e.data, "run", None) == self._run]
         assert {event: times for event, times in self.believed.items() if times} == Counter(held)
         assert [self._event(s) for s in reversed(list(self._book.newest_submissions()))] == [
             event for event in held if isinstance(event.data, Submitted)
@@ -150,7 +150,7 @@ class Follower:
 
 def times_done(world: World, deed: Deed) -> int:
     """How often the chain says that it was done."""
-    return sum(isinstance(event.data, deed.event) for event in world.chain.logs(0, world.chain.block_number()))
+    return sum(isinstance(event.data, deed.event) for event in world.logs())
 
 
 def rich(world: World) -> Key:
@@ -195,18 +195,18 @@ def test_a_deed_that_a_reorg_took_back_is_done_again_once(
     one.send(todo.call(world.chain), name="deed")
     world.anvil.request("anvil_mine", hex(depth - 1)) if depth > 1 else None
     follower.poll()
-    follower.require_truth(world.chain)
+    follower.require_truth()
     world.anvil.request("anvil_reorg", depth, [])
     assert times_done(world, todo) == 0
     follower.poll()
-    follower.require_truth(world.chain)
+    follower.require_truth()
     assert one.recover() == 1
     assert one.recover() == 0
     one.send(todo.call(world.chain), name="deed")
     assert times_done(world, todo) == 1
     assert Writer(world.chain.provider, todo.key.address).transaction_count() == before + 1
     follower.poll()
-    follower.require_truth(world.chain)
+    follower.require_truth()
 
 
 def test_work_on_weights_that_a_reorg_took_back_fails_and_costs_no_sequence(world: World, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_work_on_weights_that_a_reorg_took_back_fails_and_costs_no_sequence(worl
     worker.send(anew.call(world.chain), name="submit/0/0")
     assert times_done(world, anew) == 1
     follower.poll()
-    follower.require_truth(world.chain)
+    follower.require_truth()
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))])
@@ -251,12 +251,12 @@ def test_many_deeds_through_many_reorgs_land_once_each(world: World, tmp_path: P
     one.recover()
     amounts = [
         event.data.amount
-        for event in world.chain.logs(0, world.chain.block_number())
+        for event in world.logs()
         if isinstance(event.data, events.Deposited) and event.data.account == key.address
     ]
     assert sorted(amounts) == list(range(1, 13))
     follower.poll()
-    follower.require_truth(world.chain)
+    follower.require_truth()
 
 
 # ---- faulty endpoints -----------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_a_deed_gets_through_an_endpoint_with_every_fault(
     follower.poll()
     faulty.fault = lambda method, params: None
     follower.poll()
-    follower.require_truth(world.chain)
+    follower.require_truth()
 
 
 @deeds
@@ -330,7 +330,7 @@ def test_a_deed_needs_one_endpoint_that_works(world: World, tmp_path: Path, deed
         one.send(todo.call(chain), name="deed")
         assert times_done(world, todo) == 1
         follower.poll()
-        follower.require_truth(world.chain)
+        follower.require_truth()
     finally:
         hanging.close()
         garbling.close()
@@ -378,7 +378,7 @@ def test_a_head_that_goes_back_and_returns_loses_and_doubles_nothing(
     follower.poll()
     faulty.fault = Behind(world, sent.block - 1)
     follower.poll()
-    follower.require_truth(world.chain)  # an endpoint that lags takes nothing back
+    follower.require_truth()  # an endpoint that lags takes nothing back
     with pytest.raises(DeadlineExceeded):
         one.recover()
     faulty.fault = lambda method, params: None
@@ -387,7 +387,7 @@ def test_a_head_that_goes_back_and_returns_loses_and_doubles_nothing(
     assert times_done(world, todo) == 1
     assert Writer(world.chain.provider, todo.key.address).transaction_count() == before + 1
     follower.poll()
-    follower.require_truth(world.chain)
+    follower.require_truth()
 
 
 @pytest.mark.parametrize("fault", ["null", "hangs up"])
@@ -478,4 +478,4 @@ def test_a_process_killed_half_way_and_started_again_does_its_deed_once(
     assert times_done(world, todo) == 1
     assert Writer(world.chain.provider, todo.key.address).transaction_count() == before + 1
     follower.poll()
-    follower.require_truth(world.chain)
+    follower.require_truth()

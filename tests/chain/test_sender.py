@@ -45,11 +45,7 @@ def faulty(anvil: Anvil) -> Iterator[FaultyEndpoint]:
 
 
 def deposits(world: World, account: str) -> int:
-    return sum(
-        1
-        for e in world.chain.logs(0, world.chain.block_number())
-        if isinstance(e.data, Deposited) and e.data.account == account
-    )
+    return sum(1 for e in world.logs() if isinstance(e.data, Deposited) and e.data.account == account)
 
 
 def sender(world: World, key: Key, rpc: str | None = None, **options: object) -> Sender:

@@ -43,7 +43,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, place: str, doing: str, command: Cal
 
 def count(world: World, kind: type, **fields: object) -> int:
     """Events of this kind."""
-    found = [event.data for event in world.chain.logs(0, world.chain.block_number()) if isinstance(event.data, kind)]
+    found = [event.data for event in world.logs() if isinstance(event.data, kind)]
     return sum(1 for data in found if all(getattr(data, name) == value for name, value in fields.items()))
 
 

@@ -162,14 +162,14 @@ def test_a_chain_that_fails_in_the_middle_of_the_news_loses_no_work(
     rounds(service)
     works = [stage.submit(node, stage.make(node, sequence)) for sequence in range(3)]
     chain, failures = stage.world.chain, iter(range(2))
-    for name in ("logs", "block"):
+    for name in ("ask", "block", "block_hash"):
         plain = getattr(chain, name)
         count = iter(range(1, 100))
 
-        def flaky(*arguments: Any, plain: Any = plain, count: Any = count) -> Any:
+        def flaky(*arguments: Any, plain: Any = plain, count: Any = count, **how: Any) -> Any:
             if next(count) == 2 and next(failures, None) is not None:
                 raise RpcUnavailable("no answer")
-            return plain(*arguments)
+            return plain(*arguments, **how)
 
         monkeypatch.setattr(chain, name, flaky)
     failed = 0
