@@ -28,8 +28,8 @@ from protocol.chain.events import Challenged, Claimed, Event, Published, Submitt
 from protocol.chain.sender import SendLimits, Sent
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
-from protocol.chain.writing import Writer
 from protocol.chain.view import Submission
+from protocol.chain.writing import Writer
 from protocol.errors import DeadlineExceeded, MurmurationError, RpcUnavailable, TransactionReverted
 from protocol.identity import Key
 from tests.chain.faulty_endpoint import Drop, FaultyEndpoint, Hang, error, result
