@@ -54,6 +54,9 @@ SAMPLES_MAX: Final = 256
 NOBODY: Final = "0x0000000000000000000000000000000000000000"
 """The address that contracts have where there is none. Changing it breaks: everything, for it is the EVM's."""
 
+TURNS_MAX: Final = 1024
+"""Turns of one sample, and tool calls. Changing it breaks: nothing below the cap."""
+
 SPEC_BYTES_MAX: Final = 1 << 20
 """Cap on a run spec's canonical JSON. Changing it breaks: nothing below the cap."""
 

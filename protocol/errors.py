@@ -15,6 +15,7 @@
     ├── IntegrityError                    8   our own data does not hash to what it should
     ├── ProtocolViolation                 8   a peer sent something that breaks the rules: it is to blame
     │   ├── Malformed                         cannot be parsed, or breaks its format
+    │   │   └── UnknownVersion           10   a file of a version that this program does not know
     │   ├── Oversized                         larger than its cap; refused before it was read
     │   ├── BadSignature                      the signature is not of the key it should be
     │   └── HashMismatch                      the bytes are not the ones that were promised
@@ -108,6 +109,13 @@ class ProtocolViolation(MurmurationError):
 
 class Malformed(ProtocolViolation):
     pass
+
+
+class UnknownVersion(Malformed):
+    """A stranger's file, so that no role ends for it; a person who reads one is told to upgrade."""
+
+    exit_code = 10
+    default_hint = "upgrade murmuration: a later version of it may read this file"
 
 
 class Oversized(ProtocolViolation):

@@ -209,6 +209,8 @@ class SamplingSpec(Part):
     top_p: DecimalText = "1"
     """Share of the probability that is kept, of what `top_k` left; "1": all. At least 0.001."""
     max_new_tokens: int = Field(ge=1, le=1 << 20)
+    logprobs: bool = True
+    """Whether rollout files carry the logprob of each generated token, which trainers may correct for stale weights with."""
     prompt_template: str = "{prompt}"
     """How a problem becomes the model's input; holds `{prompt}` once."""
 

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.constants import TOPLOC_CHUNK
+from protocol.turns import Turns
 
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -204,26 +205,35 @@ class Measured:
 
 
 def measure(
-    scores: TokenScores, claimed: NDArray[np.floating[Any]], *, mismatch_above: float, margin_clip: float
+    scores: TokenScores,
+    claimed: NDArray[np.floating[Any]] | None,
+    *,
+    mismatch_above: float,
+    margin_clip: float,
+    turns: Turns | None = None,
 ) -> dict[str, Measured]:
-    """What the limits of a run spec are about (protocol/runspec.py, SamplingLimits), of one sequence of at least one token.
+    """What the limits of a run spec are about (protocol/runspec.py, SamplingLimits), of one sequence of at least one token, in
+    one turn or in `turns`. Without claimed logprobs there is no `logprob_error`.
 
     Margins of single tokens are not clipped, so that one token among ten thousand is seen; means are of clipped ones. Chunks
     are those of TOPLOC, the short last one included; of fewer tokens than a chunk has, the mean is taken as if the rest were
     exact: else one honest rounding in an answer of two tokens would look like a habit.
     """
-    starts = np.arange(0, len(scores.margins), TOPLOC_CHUNK)
+    turns = turns or Turns((len(scores.margins),))
+    starts = np.array([chunk.start for chunk in turns.chunks])
     mismatched = scores.margins > mismatch_above
     clipped = np.minimum(scores.margins, margin_clip)
     sizes = np.maximum(np.diff(np.append(starts, len(clipped))), TOPLOC_CHUNK)
-    return {
+    found = {
         "token_margin": _worst(scores.margins, "token"),
         "chunk_mismatches": _worst(np.add.reduceat(mismatched.astype(np.float64), starts), "chunk"),
         "sequence_mismatches": Measured(float(mismatched.sum()), "the sequence"),
         "chunk_mean_margin": _worst(np.add.reduceat(clipped, starts) / sizes, "chunk"),
         "mean_margin": Measured(float(clipped.sum()) / max(len(clipped), TOPLOC_CHUNK), "the sequence"),
-        "logprob_error": _worst(np.abs(scores.logprobs - claimed), "token"),
     }
+    if claimed is not None:
+        found["logprob_error"] = _worst(np.abs(scores.logprobs - claimed), "token")
+    return found
 
 
 def _worst(values: Floats, what: str) -> Measured:

@@ -1,7 +1,7 @@
 """TOPLOC proofs of computation: which large activations a model produced, in 258 bytes per 32 tokens.
 
 Rules: arXiv 2501.16007; bytes as the published package toploc 0.1.6 writes them. A *chunk* is the final hidden states
-(the rows that enter `lm_head`) of up to 32 output tokens, as bf16, flattened row-major. Its *proof* is a polynomial over
+(the rows that enter `lm_head`) of up to 32 output tokens of one turn, as bf16, flattened row-major. Its *proof* is a polynomial over
 GF(65497) of degree < k through the points (index mod m, bf16 pattern) of the k = 128 largest magnitudes:
 
     big-endian u16 modulus m, then k coefficients, ascending, as big-endian u16
@@ -63,7 +63,7 @@ class ChunkScore:
 
 
 def chunk_count(tokens: int) -> int:
-    """Proofs that `tokens` output tokens need."""
+    """Proofs that `tokens` output tokens of one turn need."""
     return -(-tokens // TOPLOC_CHUNK)
 
 
@@ -79,8 +79,8 @@ def bf16_bits(values: NDArray[np.float32]) -> Bits:
 
 
 def prove(sequences: Sequence[Bits]) -> list[list[bytes]]:
-    """Proofs of many sequences. Each is [tokens, hidden]; returns `chunk_count(tokens)` proofs for each. Raises ValueError
-    for NaN and infinities."""
+    """Proofs of many sequences, each the generated rows [tokens, hidden] of one turn (protocol/turns.py); returns
+    `chunk_count(tokens)` proofs for each. Raises ValueError for NaN and infinities."""
     chunks = [rows[i : i + TOPLOC_CHUNK].reshape(-1) for rows in sequences for i in range(0, len(rows), TOPLOC_CHUNK)]
     made: list[bytes] = [b""] * len(chunks)
     for members in _by_size(chunks):
@@ -95,7 +95,7 @@ def prove(sequences: Sequence[Bits]) -> list[list[bytes]]:
 
 
 def score(sequences: Sequence[Bits], proofs: Sequence[Sequence[bytes]]) -> list[list[ChunkScore]]:
-    """Compares proofs with the verifier's own activations, [tokens, hidden] per sequence.
+    """Compares proofs with the verifier's own activations, [tokens, hidden] per sequence, which is one turn.
 
     Raises Malformed, before any arithmetic, when a proof is missing, too many or breaks the format; ValueError for NaN and
     infinities in the activations, which are the verifier's.

@@ -29,6 +29,7 @@ RULES = (
     "assignment",
     "tokens",
     "termination",
+    "conversation",
     "reward",
     "computation",
     "sampling",

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from node.engine.settings import EngineSettings
 from protocol.chain.settings import ChainSettings
-from protocol.errors import UsageError
+from protocol.errors import ConfigError, UsageError
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
 from protocol.settings import Loaded, Settings, load, read_toml
@@ -67,6 +67,15 @@ class LossSettings(Settings):
                 "a correction compares the trainer's own old logprobs with the claimed ones: `old` must be recomputed"
             )
         return self
+
+    def require_logprobs(self, claimed: bool) -> None:
+        """Raises ConfigError where this loss wants what rollout files of a run without logprobs do not claim."""
+        if not claimed and (self.old == "claimed" or self.correction != "none"):
+            setting = "old" if self.old == "claimed" else "correction"
+            raise ConfigError(
+                f"trainer.loss.{setting} = {getattr(self, setting)!r} needs the logprobs that tokens were sampled with",
+                hint="the run leaves them out (spec.sampling.logprobs = false): choose a loss without",
+            )
 
     @property
     def aggregates(self) -> Aggregation:

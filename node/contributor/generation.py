@@ -67,7 +67,7 @@ def make(context: RunContext, engine: Generator, tokenizer: Tokenizer, place: Pl
 
 def _header(context: RunContext, place: Place) -> Header:
     return Header(
-        protocol=context.spec.protocol, chain_id=context.domain.chain_id, contract=context.domain.contract, run=context.run,
+        proof=context.spec.verification.proof, chain_id=context.domain.chain_id, contract=context.domain.contract, run=context.run,
         node=place.node, step=place.step, sequence=place.sequence, beacon=place.beacon.hex(),
         spec=context.spec_digest.hex(), hardware=place.hardware,
     )  # fmt: skip
@@ -101,7 +101,7 @@ def _samples(
                 budget=groups[g].budget,
                 prompt=np.array(prompts[g].tokens, np.int32),
                 completion=np.array(completion.tokens, np.int32),
-                logprobs=np.array(completion.logprobs, np.float32),
+                logprobs=np.array(completion.logprobs, np.float32) if spec.sampling.logprobs else None,
                 proofs=tuple(completion.proofs),
                 task_reward=task_reward,
                 length_penalty=penalty,

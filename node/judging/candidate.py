@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from node.engine import Verifier
@@ -118,7 +119,7 @@ class Candidate:
     def expected_header(self) -> Header:
         ref, domain = self.commitment.ref, self.context.domain
         return Header(
-            protocol=self.spec.protocol, chain_id=domain.chain_id, contract=domain.contract, run=self.context.run,
+            proof=self.spec.verification.proof, chain_id=domain.chain_id, contract=domain.contract, run=self.context.run,
             node=ref.node, step=ref.step, sequence=ref.sequence, beacon=self.commitment.beacon.hex(),
             spec=self.context.spec_digest.hex(), hardware=self.commitment.hardware,
         )  # fmt: skip
@@ -143,15 +144,23 @@ class Candidate:
         return self.plan.choose(self.work_id, self.commitment.block_hash, len(self.samples))
 
     def prefilled(self, rows: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-        """The validator's own hidden states [T, H] of these rows, a batch at a time, of which none is kept.
+        """The validator's own hidden states [T, H] of these rows' generated tokens, a batch at a time, of which none is kept.
+
+        The prefill goes over the whole conversation: what the model was given between turns is its context, and no more.
 
         A large work's states would not fit into memory: whoever goes through them takes all that anybody needs of them.
         """
-        pairs = [(self.samples[row].prompt, self.samples[row].completion) for row in rows]
+        pairs = [(self.samples[row].prompt, self.samples[row].context) for row in rows]
         for batch in self.engine.prefill_in_batches(pairs):
             for i in batch:
-                self.checked.see(rows[i], len(pairs[i][1]))
-            yield {rows[i]: hidden for i, hidden in batch.items()}
+                self.checked.see(rows[i], len(self.samples[rows[i]].completion))
+            yield {rows[i]: _generated(self.samples[rows[i]], hidden) for i, hidden in batch.items()}
+
+
+def _generated(sample: Sample, hidden_TH: Tensor) -> Tensor:
+    """Of the states of all tokens after the prompt, those that made generated ones."""
+    turns = sample.conversation
+    return hidden_TH if len(turns) == 1 else hidden_TH[torch.from_numpy(turns.mask).to(hidden_TH.device)]
 
 
 def submission_seed(candidate: Candidate) -> bytes:

@@ -13,17 +13,26 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from protocol import parquet_footer, toploc
+from protocol.constants import TURNS_MAX
 from protocol.errors import Malformed, MurmurationError
 from protocol.sandbox import wire
 
 _EXPANSION = 4  # times the largest file: what a file may decode to
 _GROUPS_AT_ONCE = 16
 _TEXT_BYTES = 8 << 20  # of problems in one answer
-_LISTS = ("prompt", "completion", "logprobs", "proofs")
+_CALLS_BYTES_MAX = 16 << 20  # of a file: the service parses them
+_BINARY = ("proofs", "calls")
+_MOST: dict[str, Callable[[int], int]] = {
+    **dict.fromkeys(("prompt", "completion", "logprobs", "given"), lambda tokens: tokens),
+    **dict.fromkeys(("turns", "answers", "calls"), lambda _: TURNS_MAX),
+    "proofs": lambda tokens: toploc.chunk_count(tokens) + TURNS_MAX,  # the last chunk of every turn may be short
+}
+"""Columns of lists, and how many entries a list may have where a sample has at most so many tokens."""
 
 
 def confine(memory: int, files: int) -> None:
@@ -45,8 +54,15 @@ class Child:
         match request:
             case {"op": "open", "environments": list(tables)}:
                 return self._open(tables), {}
-            case {"op": "read", "path": str(path), "rows": int(rows), "tokens": int(tokens), "bytes": int(size)}:
-                return read_rollouts(path, rows=rows, tokens=tokens, size=size)
+            case {
+                "op": "read",
+                "path": str(path),
+                "rows": int(rows),
+                "tokens": int(tokens),
+                "bytes": int(size),
+                "logprobs": bool(on),
+            }:
+                return read_rollouts(path, rows=rows, tokens=tokens, size=size, logprobs=on)
             case {"op": "score", "items": items, "held_out": bool(held_out)}:
                 return {"rewards": self.problems.score(items, held_out=held_out)}, {}
             case {"op": "problems", "indices": list(indices), "seconds": float(seconds)}:
@@ -146,16 +162,18 @@ def _read_tasks(path: Path, group: int) -> int:
     return group + _GROUPS_AT_ONCE if group + _GROUPS_AT_ONCE < len(groups) else -1
 
 
-def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict[str, Any], wire.Arrays]:
-    """Header and columns of a rollout file of exactly `rows` rows with at most `tokens` tokens per list.
+def read_rollouts(
+    path: str, *, rows: int, tokens: int, size: int, logprobs: bool
+) -> tuple[dict[str, Any], wire.Arrays]:
+    """Header and columns of a rollout file of exactly `rows` rows with at most `tokens` tokens per list, with or without logprobs.
 
     The head's "problem" names the first departure from the exact schema that still left the columns readable.
-    Raises Malformed where nothing can be read.
+    Raises UnknownVersion for a file of a later version, Malformed where nothing can be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from protocol.rollout import METADATA_KEY, schema
+    from protocol.rollout import METADATA_KEY, require_known, schema
 
     if os.path.getsize(path) > size:
         raise Malformed(f"file has more than {size} bytes")
@@ -168,14 +186,15 @@ def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict
             thrift_container_size_limit=1 << 16,
             pre_buffer=False,
         )
-        found, expected = file.schema_arrow, schema()
+        found, expected = file.schema_arrow, schema(logprobs=logprobs)
+        header = (found.metadata or {}).get(METADATA_KEY)
+        if header is None:
+            raise Malformed("the header is missing")
+        require_known(header)  # first: of a later version's columns nothing is known
         problem = None if found.remove_metadata().equals(expected) else _difference(found, expected)
         missing = [name for name in expected.names if name not in found.names]
         if missing:
             raise Malformed(f"column {missing[0]} is missing")
-        header = (found.metadata or {}).get(METADATA_KEY)
-        if header is None:
-            raise Malformed("the header is missing")
         for names in _portions(expected):
             table = file.read(columns=names, use_threads=False)
             table.validate(full=True)
@@ -194,8 +213,8 @@ def read_rollouts(path: str, *, rows: int, tokens: int, size: int) -> tuple[dict
 
 def _portions(expected: Any) -> list[list[str]]:
     """Columns that are read at once: the small ones together, each list by itself, so that no two are decoded at a time."""
-    lists = [[name] for name in expected.names if name in _LISTS]
-    return [[name for name in expected.names if name not in _LISTS], *lists]
+    lists = [[name] for name in expected.names if name in _MOST]
+    return [[name for name in expected.names if name not in _MOST], *lists]
 
 
 def _difference(found: Any, expected: Any) -> str:
@@ -222,22 +241,24 @@ def _flatten(name: str, array: Any, rows: int, tokens: int) -> wire.Arrays:
 
     if len(array) != rows:
         raise Malformed(f"column {name} has {len(array)} rows instead of {rows}")
-    if name not in _LISTS:
+    if name not in _MOST:
         return {name: array.to_numpy(zero_copy_only=False)}
     lengths = np.diff(array.offsets.to_numpy()).astype(np.int64)
-    most = toploc.chunk_count(tokens) if name == "proofs" else tokens
+    most = _MOST[name](tokens)
     if lengths.min() < 0 or lengths.max() > most:
         raise Malformed(f"a list of {name} has {lengths.max()} entries, more than {most}")
     values = array.flatten()
     if values.null_count:
         raise Malformed(f"a list of {name} holds nulls")
     offsets = _offsets(lengths)
-    if name != "proofs":
+    if name not in _BINARY:
         return {f"{name}.offsets": offsets, name: values.to_numpy(zero_copy_only=False)}
     _, places, data = values.buffers()
     ends = np.frombuffer(places, np.int32)[values.offset : values.offset + len(values) + 1] if places else np.zeros(1)
     whole = np.frombuffer(data or b"", np.uint8)[int(ends[0]) : int(ends[-1])]
-    return {"proofs.offsets": offsets, "proofs.sizes": _offsets(np.diff(ends)), "proofs": whole}
+    if name == "calls" and len(whole) > _CALLS_BYTES_MAX:
+        raise Malformed(f"tool calls of {len(whole)} bytes, more than {_CALLS_BYTES_MAX}")
+    return {f"{name}.offsets": offsets, f"{name}.sizes": _offsets(np.diff(ends)), name: whole}
 
 
 def _offsets(lengths: Any) -> Any:
@@ -250,7 +271,7 @@ def _not_finite(arrays: wire.Arrays) -> str | None:
     import numpy as np
 
     for name in ("logprobs", "task_reward", "length_penalty", "reward"):
-        if not np.isfinite(arrays[name]).all():
+        if name in arrays and not np.isfinite(arrays[name]).all():
             return f"column {name} holds NaN or infinity"
     return None
 

@@ -33,7 +33,10 @@ _SCALARS = {
     "length_penalty": "float32",
     "reward": "float32",
 }
-_LISTS = {"prompt": "int32", "completion": "int32", "logprobs": "float32"}
+_LISTS = {
+    "prompt": "int32", "completion": "int32", "logprobs": "float32", "turns": "int32", "answers": "int32", "given": "int32",
+}  # fmt: skip
+_BINARY = ("proofs", "calls")
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Sandbox(EnvironmentSandbox):
         self._answer_bytes = max(8 * spec.file_bytes_max, self._answer_bytes)
 
     def read(self, path: Path) -> Reading:
-        """Raises Malformed for whatever is not a rollout file of this run's shape, also when it kills the reader every time.
+        """Raises Malformed for whatever is not a rollout file of this run's shape, also when it kills the reader every time, and
+        UnknownVersion, which names it, for a version of files or proofs that this program does not know.
 
         Raises Unavailable where the reader does not work, whatever the file.
         """
@@ -91,11 +95,13 @@ class Sandbox(EnvironmentSandbox):
             "rows": self._spec.samples,
             "tokens": self._tokens,
             "bytes": max(self._spec.file_bytes_max, least),
+            "logprobs": self._spec.sampling.logprobs,
         }
         head, arrays = self._ask(request, attempts=1, of_a_stranger=True)
         try:
             header = Header.parse(head["header"].encode())
-            return Reading(from_columns(header, _columns(arrays, self._spec.samples)), head["problem"])
+            columns = _columns(arrays, self._spec.samples, logprobs=self._spec.sampling.logprobs)
+            return Reading(from_columns(header, columns), head["problem"])
         except Oversized as error:
             raise Malformed(str(error)) from error
         except (KeyError, AttributeError, wire.WireError) as error:
@@ -106,12 +112,12 @@ class Sandbox(EnvironmentSandbox):
 def _specimen(spec: RunSpec) -> RolloutFile:
     """The smallest file of the run's shape; what it says is of no account."""
     header = Header(
-        protocol=spec.protocol, chain_id=0, contract="", run=0, node="", step=0, sequence=0, beacon="", spec="", hardware=0
+        proof=spec.verification.proof, chain_id=0, contract="", run=0, node="", step=0, sequence=0, beacon="", spec="", hardware=0
     )  # fmt: skip
     one = np.ones(1, np.int32)
     sample = Sample(
-        group=0, sample=0, problem=0, budget=0, prompt=one, completion=one, logprobs=np.zeros(1, np.float32), proofs=(b"",),
-        task_reward=0.0, length_penalty=0.0, reward=0.0,
+        group=0, sample=0, problem=0, budget=0, prompt=one, completion=one, proofs=(b"",),
+        logprobs=np.zeros(1, np.float32) if spec.sampling.logprobs else None, task_reward=0.0, length_penalty=0.0, reward=0.0,
     )  # fmt: skip
     return RolloutFile(header, (sample,) * spec.samples)
 
@@ -125,7 +131,7 @@ def _require_readable(path: Path, most: int) -> None:
         raise Unavailable(f"cannot read {path}: {error.strerror}") from error
 
 
-def _columns(arrays: wire.Arrays, rows: int) -> dict[str, Sequence[Any]]:
+def _columns(arrays: wire.Arrays, rows: int, *, logprobs: bool) -> dict[str, Sequence[Any]]:
     """Columns as rollout.Sample wants them; WireError or KeyError for anything that does not fit."""
     columns: dict[str, Sequence[Any]] = {}
     for name, kind in _SCALARS.items():
@@ -133,12 +139,14 @@ def _columns(arrays: wire.Arrays, rows: int) -> dict[str, Sequence[Any]]:
             raise wire.WireError(f"column {name}")
         columns[name] = arrays[name].tolist()
     for name, kind in _LISTS.items():
+        if name == "logprobs" and not logprobs:
+            continue
         if arrays[name].dtype.name != kind:
             raise wire.WireError(f"column {name}")
         columns[name] = wire.split(arrays[name], arrays[f"{name}.offsets"], rows)
-    sizes = arrays["proofs.sizes"]
-    pieces = [piece.tobytes() for piece in wire.split(arrays["proofs"], sizes, len(sizes) - 1)]
-    offsets = arrays["proofs.offsets"]
-    index = wire.split(np.arange(len(pieces)), offsets, rows)
-    columns["proofs"] = [tuple(pieces[i] for i in row) for row in index]
+    for name in _BINARY:
+        sizes = arrays[f"{name}.sizes"]
+        pieces = [piece.tobytes() for piece in wire.split(arrays[name], sizes, len(sizes) - 1)]
+        index = wire.split(np.arange(len(pieces)), arrays[f"{name}.offsets"], rows)
+        columns[name] = [tuple(pieces[i] for i in row) for row in index]
     return columns

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from protocol.environments.problems import Problem
 from protocol.errors import Unavailable
 from protocol.reward import canonical
+from protocol.rollout import Answer
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox.process import ChildProcess
 
@@ -99,6 +100,15 @@ class EnvironmentSandbox(ChildProcess):
         ):
             raise Unavailable("the verifiers' answer makes no sense")
         return [canonical(reward) for reward in rewards]
+
+    def converses(self, environment: int) -> bool:
+        """Whether an environment answers turns, so that samples may have several. None of today's does."""
+        return False
+
+    def answers(self, items: Sequence[tuple[int, Sequence[str]]]) -> list[list[Answer]]:
+        """What the environment answers to the turns of each conversation, (index of a training problem, text of each turn), until it
+        says nothing. Raises Unavailable where it does not work."""
+        return [[] for _ in items]
 
     def rows(self, path: Path) -> int:
         """Rows of a task file, by its footer. Raises Malformed for what is none."""

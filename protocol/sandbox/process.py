@@ -24,6 +24,7 @@ from protocol.errors import (
     Malformed,
     PreflightError,
     Unavailable,
+    UnknownVersion,
     VersionMismatch,
 )
 from protocol.folders import TASKS_VARIABLE, tasks_folder
@@ -36,6 +37,7 @@ MOST = Grants(memory=32 << 30, seconds=600.0, files=1024)
 """What an environment may be granted at the most."""
 _FILES = 64  # open at once
 _ANSWER_BYTES = 1 << 20  # of arrays, granted to any answer
+_OF_FILES = {UnknownVersion.__name__: UnknownVersion}
 _OWN = {kind.__name__: kind for kind in (ConfigError, VersionMismatch, HashMismatch, PreflightError)}
 
 
@@ -67,7 +69,7 @@ class ChildProcess:
         """`attempts` as a child that was about to die for its own reasons is no fault of the input.
 
         Raises Unavailable where the child fails. What it says of its own machine (ConfigError and the like) is believed, but
-        not where the request is about the file `of_a_stranger`: there it is Malformed at the most.
+        not where the request is about the file `of_a_stranger`: there it is Malformed, by its version perhaps.
         """
         with self._lock:
             for attempt in range(1, attempts + 1):
@@ -176,7 +178,7 @@ class ChildProcess:
 def _raise(head: dict[str, Any], *, of_a_stranger: bool) -> None:
     """What the child blames; nothing where it blames nothing."""
     if head.get("kind") == "malformed":
-        own = None if of_a_stranger else _OWN.get(str(head.get("error")))
+        own = (_OF_FILES if of_a_stranger else _OWN).get(str(head.get("error")))
         if own is not None:
             raise own(_text(head, "message"), hint=_text(head, "hint"))
         raise Malformed(_text(head, "message"))

@@ -34,6 +34,7 @@ from trainer.learning.learner import Learner, StepMetrics
 from trainer.learning.packing import TrainingSample
 from trainer.learning.snapshot import snapshot
 from trainer.models.tiny import make_policy
+from trainer.rollouts.data import training_sample
 
 NOBODY = "0x" + "11" * 20
 _DOMAIN = Domain(31337, NOBODY)  # type: ignore[arg-type]
@@ -131,7 +132,4 @@ def group(samples: Sequence[Sample], by: OnlineFilter = "task_reward") -> list[T
     if not advantage.teaches(samples, by):
         return None
     rewards = np.array([sample.reward for sample in samples])
-    return [
-        TrainingSample(sample.prompt, sample.completion, float(a), sample.logprobs)
-        for sample, a in zip(samples, advantage.normalised(rewards), strict=True)
-    ]
+    return [training_sample(sample, float(a)) for sample, a in zip(samples, advantage.normalised(rewards), strict=True)]

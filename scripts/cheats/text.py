@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+from swarm.conversing import proved, scored
 from swarm.tiny_run import tokens_of
 
 from cheats.catalogue import Make, add, cheat
@@ -143,3 +145,21 @@ def padded_answer(scene: Scene, sequence: int) -> Candidate:
     sequence, row = scene.ended(sequence)
     completion = scene.honest(sequence).file.samples[row].completion.tolist()
     return scene.with_text(sequence, row, completion + completion[:1], proved=True)
+
+
+@cheat("conversation")
+def told_the_answer(scene: Scene, sequence: int) -> Candidate:
+    """Half-way the model is told the answer, as if a tool had said it."""
+    run = scene.run
+    end, said = min(run.tokenizer.end_tokens), run.tokenizer.encode("The answer is 1. ")
+
+    def told(sample: Sample) -> Sample:
+        turn = [*sample.completion[: len(sample.completion) // 2].tolist(), end]
+        completion = tokens_of([*turn, end])
+        made = replace(
+            sample, completion=completion, logprobs=np.zeros(len(completion), np.float32), turns=tokens_of([len(turn)]),
+            answers=tokens_of([len(said)]), given=tokens_of(said),
+        )  # fmt: skip
+        return scored(run, proved(run, made))
+
+    return scene.with_row(sequence, scene.longest(sequence), told)

@@ -85,7 +85,8 @@ def _write(candidate: Candidate, folder: Path) -> Path:
     row: dict[str, Any] = {
         "group": 0, "problem": group.problem.index, "budget": group.budget, "prompt": np.array(prompt, np.int32),
         "completion": np.array(made.tokens, np.int32), "logprobs": np.array(made.logprobs, np.float32),
-        "proofs": made.proofs, "task_reward": 0.0, "length_penalty": 0.0, "reward": 0.0,
+        "proofs": made.proofs, "task_reward": 0.0, "length_penalty": 0.0, "reward": 0.0, "turns": [], "answers": [], "given": [],
+        "calls": [],
     }  # fmt: skip
     columns = {name: [value] * spec.samples for name, value in row.items()} | {"sample": range(spec.samples)}
     path = folder / "large.parquet"

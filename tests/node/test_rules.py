@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cheats.engines import SmallerModelEngine
+from swarm.conversing import conversed
 from swarm.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 from node.engine import Prompt
@@ -26,6 +27,7 @@ from protocol.errors import MurmurationError, Unavailable
 from protocol.rollout import Header, Sample
 from protocol.runspec import RunSpec
 from protocol.sampling import TokenScores
+from protocol.sandbox import Sandbox
 from protocol.verdict import Outcome
 
 Tamper = Callable[[TinyRun], Candidate]
@@ -148,6 +150,8 @@ def a_header_with_another(field: str) -> Tamper:
 
 
 for header_field in fields(Header):
+    if header_field.name in ("version", "proof"):
+        continue  # of the ones that this program does not know it reads no file: see "another version" below
     rejected_only_by("identity", Outcome.SOFT, f"another_{header_field.name}")(a_header_with_another(header_field.name))
 
 
@@ -365,6 +369,46 @@ def a_forged_logprob(run: TinyRun) -> Candidate:
     logprobs = file.samples[0].logprobs.copy()
     logprobs[-1] -= 5
     return run.rewrite(made, with_sample(file, 0, replace(file.samples[0], logprobs=logprobs)))
+
+
+@rejected_only_by("conversation", Outcome.HARD)
+def answers_that_nobody_gave(run: TinyRun) -> Candidate:
+    """Asked for two turns more, the model goes on: honestly drawn and proved, in a run whose environments never answer."""
+    made = run.honest()
+    file, honest = run.read(made), run.candidate(made)
+    rows = [conversed(run, sample, honest.key(sample)) for sample in file.samples]
+    row = max(range(len(rows)), key=lambda r: len(rows[r].turns))
+    assert len(rows[row].turns)
+    return run.rewrite(made, with_sample(file, row, rows[row]))
+
+
+@pytest.mark.parametrize("changes", [{"version": 2}, {"proof": "toploc/2"}], ids=["version", "proof"])
+def test_a_file_of_another_version_earns_nothing_and_is_named(tiny_run: TinyRun, changes: dict[str, Any]) -> None:
+    """The run's spec is known, and with it the version of its files: who writes another one is not ahead of this validator."""
+    made = tiny_run.honest()
+    file = tiny_run.read(made)
+    finding = judge(tiny_run.rewrite(made, replace(file, header=replace(file.header, **changes))))
+    assert finding is not None
+    assert (finding.rule, finding.outcome, finding.measured) == ("schema", Outcome.SOFT, "another version")
+    assert str(next(iter(changes.values()))) in finding.detail
+
+
+def test_a_run_without_logprobs_takes_files_without_them_only(tiny_run: TinyRun) -> None:
+    made = tiny_run.honest()
+    sparing = sampled_as(tiny_run, logprobs=False)
+    with Sandbox(sparing.spec) as sandbox:
+        sparing = replace(sparing, context=replace(sparing.context, sandbox=sandbox))
+        without = sparing.honest()
+        file = sparing.read(without)
+        assert all(sample.logprobs is None for sample in file.samples)
+        assert judge(sparing.candidate(without)) is None
+        finding = judge(sparing.candidate(made))
+        assert finding is not None
+        assert (finding.rule, finding.outcome) == ("schema", Outcome.SOFT)
+        assert "logprobs" in finding.detail
+    finding = judge(tiny_run.candidate(without))
+    assert finding is not None
+    assert (finding.rule, finding.detail) == ("schema", "column logprobs is missing")
 
 
 def test_honest_work_is_accepted(tiny_run: TinyRun) -> None:

@@ -19,9 +19,9 @@ import pytest
 from swarm.pace import Patience
 from swarm.tiny_run import TinyRun
 
-from protocol import rollout
-from protocol.errors import Malformed, Unavailable
-from protocol.rollout import Header
+from protocol import canonical, rollout
+from protocol.errors import Malformed, Unavailable, UnknownVersion
+from protocol.rollout import Call, Header
 from protocol.sandbox import Sandbox, child, wire
 from protocol.sandbox.process import ChildDied
 
@@ -99,6 +99,62 @@ def test_files_of_the_wrong_shape_are_malformed(
 ) -> None:
     with pytest.raises(Malformed):
         tiny_run.context.sandbox.read(written(tmp_path, change(honest)))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"), [({"version": 7}, "version 7"), ({"proof": "echo/1"}, "'echo/1'")], ids=str
+)
+def test_a_file_of_a_later_version_is_refused_by_name_whatever_its_columns_are(
+    tiny_run: TinyRun, honest: pa.Table, tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    """By a reader that goes on; and it is nobody's fault."""
+    header = json.loads(honest.schema.metadata[METADATA]) | changes
+    table = honest.select(["group"]).replace_schema_metadata({METADATA: canonical.encode(header)})
+    reader = tiny_run.context.sandbox._process
+    with pytest.raises(UnknownVersion, match=named) as caught:
+        tiny_run.context.sandbox.read(written(tmp_path, table))
+    assert caught.value.exit_code == 10
+    assert tiny_run.context.sandbox._process is reader
+
+
+TURNS = 1024
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"turns": [1], "answers": []},
+        {"answers": [1], "given": [5]},
+        {"given": [5]},
+        {"turns": [0], "answers": [1], "given": [5]},
+        {"turns": [2, -1], "answers": [1, 1], "given": [5, 5]},
+        {"turns": [2**31 - 1], "answers": [1], "given": [5]},
+        {"turns": [1], "answers": [2**31 - 1], "given": [5]},
+        {"turns": [1] * TURNS, "answers": [1] * TURNS, "given": [5] * TURNS},
+        {"turns": [1] * 60_000, "answers": [1] * 60_000, "given": [5] * 60_000},
+        {"given": [5] * 70_000},
+        {"calls": [b"{}"]},
+        {"calls": [b""] * 2000},
+        {"turns": [1], "answers": [1], "given": [5], "calls": [b'{"turn":0}']},
+        {"turns": [1], "answers": [1], "given": [5], "calls": [Call(1, "", "", "").encode()]},
+        {"turns": [1], "answers": [1], "given": [5], "calls": [b"[" * 5000]},
+        {"turns": [1], "answers": [1], "given": [5], "calls": [b"x" * 300_000]},
+    ],
+    ids=["no answer", "no turn", "given without a turn", "empty turn", "decreasing", "a huge turn", "a huge answer", "a turn too many", "many turns",
+         "many given tokens", "calls without an answer", "many calls", "half a call", "a call of the last turn", "deep call", "long calls"],
+)  # fmt: skip
+def test_turns_that_cannot_be_are_malformed(
+    tiny_run: TinyRun, honest: pa.Table, tmp_path: Path, columns: dict[str, list[Any]]
+) -> None:
+    """Every row says so: huge counts are refused before anything of their size is made."""
+    for name, value in columns.items():
+        place = honest.column_names.index(name)
+        column = pa.array([value] * len(honest), honest.schema.field(name).type)
+        honest = honest.set_column(place, honest.schema.field(name), column)
+    reader = tiny_run.context.sandbox._process
+    with pytest.raises(Malformed):
+        tiny_run.context.sandbox.read(written(tmp_path, honest, compression="zstd"))
+    assert tiny_run.context.sandbox._process is reader
 
 
 @pytest.mark.parametrize(
@@ -278,7 +334,14 @@ def test_the_child_blames_the_input_only_for_what_the_input_says(
         raise error
 
     monkeypatch.setattr(pq, "ParquetFile", breaking)
-    request = {"op": "read", "path": str(tiny_run.honest().path), "rows": 8, "tokens": 100, "bytes": 1 << 20}
+    request = {
+        "op": "read",
+        "path": str(tiny_run.honest().path),
+        "rows": 8,
+        "tokens": 100,
+        "bytes": 1 << 20,
+        "logprobs": True,
+    }
     sink = io.BytesIO()
     child.serve(io.BytesIO(wire.encode(request)), sink)
     sink.seek(0)
@@ -321,7 +384,7 @@ def test_an_impossible_request_is_no_verdict(tiny_run: TinyRun) -> None:
 
 @pytest.mark.parametrize(
     "field",
-    ["protocol", "node", "beacon"],
+    ["version", "proof", "protocol", "node", "beacon"],
 )
 def test_a_header_of_wrong_types_is_malformed(tiny_run: TinyRun, field: str) -> None:
     header = tiny_run.read(tiny_run.honest()).header

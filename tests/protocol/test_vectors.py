@@ -11,7 +11,8 @@ import pytest
 from benches.activations import ranked
 
 from protocol import canonical, runspec, sampling, seeds, signing, toploc
-from protocol.errors import Malformed, VersionMismatch
+from protocol.errors import Malformed, UnknownVersion, VersionMismatch
+from protocol.rollout import Header
 from protocol.shardcast.manifest import Limits, Manifest
 from protocol.submission import SubmissionRef
 
@@ -127,6 +128,16 @@ def test_manifests_are_read_or_refused_for_the_reason_recorded(case: dict[str, A
     manifest = Manifest.parse(data, Limits())
     assert manifest.encode() == data
     assert manifest.digest.hex() == case["digest"]
+
+
+@pytest.mark.parametrize("case", load("rollout_header"), ids=lambda case: case["name"])
+def test_headers_of_rollout_files_are_read_or_refused_for_the_reason_recorded(case: dict[str, Any]) -> None:
+    data = bytes.fromhex(case["bytes"])
+    if case["refused"]:
+        with pytest.raises({"later": UnknownVersion, "malformed": Malformed}[case["refused"]]):
+            Header.parse(data)
+        return
+    assert Header.parse(data).encode() == data == canonical.encode(case["header"])
 
 
 def test_canonical_json() -> None:

@@ -14,7 +14,6 @@ from swarm.anvil import Anvil
 
 from protocol import rollout
 from protocol.chain.sync import Book
-from protocol.constants import PROTOCOL_VERSION
 from protocol.identity import Key
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.runspec import RunSpec
@@ -66,7 +65,7 @@ class Field:
     def file(self, node: Key, made: Sequence[Sample], *, sequence: int = 0) -> bytes:
         domain = self.desk.world.chain.domain
         header = Header(
-            PROTOCOL_VERSION, domain.chain_id, domain.contract, self.desk.world.run, node.address, self.desk.step, sequence,
+            "toploc/1", domain.chain_id, domain.contract, self.desk.world.run, node.address, self.desk.step, sequence,
             "be" * 32, self.desk.spec.digest.hex(), 0,
         )  # fmt: skip
         path = self.folder / "made.parquet"

@@ -555,6 +555,11 @@ BAD_FILES: dict[str, Callable[[Field, Key], bytes]] = {
     "an empty completion": row(completion=ids()),
     "more tokens than the model takes": row(completion=ids(*[3] * CONTEXT)),
     "a million tokens": row(completion=np.full(10**6, 3, np.int32), logprobs=np.full(10**6, -1, np.float32)),
+    "an answer beyond the vocabulary": row(turns=ids(2), answers=ids(1), given=ids(VOCABULARY)),
+    "more tokens than the model takes, most of them given": row(
+        turns=ids(2), answers=ids(CONTEXT), given=ids(*[3] * CONTEXT)
+    ),
+    "turns that do not fit together": row(turns=ids(2), answers=ids(2), given=ids(3)),
     "fewer logprobs than tokens": row(logprobs=np.full(2, -1.0, np.float32)),
     "more logprobs than tokens": row(logprobs=np.full(9, -1.0, np.float32)),
     "logprobs above zero": row(logprobs=np.full(5, 5.0, np.float32)),

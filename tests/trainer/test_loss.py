@@ -13,6 +13,7 @@ import torch
 from benches import peers
 from torch import Tensor
 
+from protocol.errors import ConfigError
 from trainer.config import LossSettings
 from trainer.learning import loss
 from trainer.learning.loss import Tokens, Totals
@@ -187,3 +188,15 @@ def test_what_a_name_leaves_open_comes_from_its_recipe_and_can_be_set() -> None:
         LossSettings(name="dr_grpo")
     with pytest.raises(ValueError, match="must be recomputed"):
         LossSettings(old="claimed", correction="mask")
+
+
+def test_a_loss_that_wants_logprobs_refuses_a_run_without() -> None:
+    for one in (LossSettings(), LossSettings(old="claimed"), LossSettings(correction="mask")):
+        one.require_logprobs(True)
+    LossSettings().require_logprobs(False)
+    for one, named in (
+        (LossSettings(old="claimed"), "loss.old"),
+        (LossSettings(correction="truncate"), "loss.correction"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            one.require_logprobs(False)

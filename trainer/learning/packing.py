@@ -2,9 +2,9 @@
 
 Samples with the same prompt share it: a *unit* is a prompt once and after it some of its completions, each of which sees
 the prompt and itself. Positions go on from the prompt in every completion, so that nothing but the layout differs from each
-sample alone. Units fill rows best-fit decreasing; what is longer than the width makes its row wider.
+sample alone. What a model was given between turns is part of a completion here: it is attended to, and nothing is learnt from it. Units fill rows best-fit decreasing; what is longer than the width makes its row wider.
 
-Shapes: R rows of W tokens; N completion tokens of S samples, flat, sample after sample.
+Shapes: R rows of W tokens; N generated tokens of S samples, flat, sample after sample.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ Layout = tuple[tuple[tuple[int, ...], ...], ...]
 
 @dataclass(frozen=True)
 class TrainingSample:
-    """Token ids of prompt and completion, and the advantage of every completion token.
+    """Token ids of the prompt and of all that follows it, and the advantage of every generated token.
 
-    `logprobs` are those its node claims to have sampled the completion with, where they are known; `name` is for messages.
+    `generated` tells of each token after the prompt whether the model made it, None where it made all of them; the others get no
+    loss. `logprobs` are those its node claims to have sampled the generated tokens with, where they are known; `name` is for
+    messages.
     """
 
     prompt: NDArray[np.int32]
@@ -36,6 +38,12 @@ class TrainingSample:
     advantage: float
     logprobs: NDArray[np.float32] | None = None
     name: str = ""
+    generated: NDArray[np.bool_] | None = None
+
+    @property
+    def learnt(self) -> NDArray[np.int32]:
+        """The generated tokens: those that get a loss."""
+        return self.completion if self.generated is None else self.completion[self.generated]
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.completion)
@@ -45,8 +53,8 @@ class TrainingSample:
 class PackedRows:
     """ids, positions [R, W]. unit [R, W]: the unit a token belongs to, −1 for padding. branch [R, W]: 0 for prompts, else the
     number of the completion within its unit. source [N]: index into the flattened rows of the position that predicts a
-    completion token; targets [N] its id; advantages [N]; behaviour [N], its claimed logprob, or None where some are not known;
-    sample [N] its index into `samples`; lengths [S] completion tokens. layout: where all of it lies.
+    generated token; targets [N] its id; advantages [N]; behaviour [N], its claimed logprob, or None where some are not known;
+    sample [N] its index into `samples`; lengths [S] generated tokens. layout: where all of it lies, given tokens included.
     """
 
     ids: Tensor
@@ -69,7 +77,7 @@ class PackedRows:
 
     @property
     def tokens(self) -> int:
-        """Completion tokens."""
+        """Generated tokens."""
         return len(self.targets)
 
     @property
@@ -153,11 +161,12 @@ def _tensors(rows: list[list[_Unit]]) -> PackedRows:
                 branch[r, at:end] = k + 1
                 predicting = np.arange(at - 1, end - 1)
                 predicting[:1] = start + prompt - 1  # the prompt's last token predicts every completion's first
-                source.append(predicting + r * width)
+                source.append((predicting if sample.generated is None else predicting[sample.generated]) + r * width)
                 samples.append(sample)
                 at = end
             unit_of[r, start:at] = number
-    lengths = np.array([len(sample.completion) for sample in samples])
+    learnt = [sample.learnt for sample in samples]
+    lengths = np.array([len(tokens) for tokens in learnt])
     claimed = [sample.logprobs for sample in samples if sample.logprobs is not None]
     return PackedRows(
         ids=torch.from_numpy(ids),
@@ -165,7 +174,7 @@ def _tensors(rows: list[list[_Unit]]) -> PackedRows:
         unit=torch.from_numpy(unit_of),
         branch=torch.from_numpy(branch),
         source=torch.from_numpy(np.concatenate(source)),
-        targets=torch.from_numpy(np.concatenate([sample.completion for sample in samples]).astype(np.int64)),
+        targets=torch.from_numpy(np.concatenate(learnt).astype(np.int64)),
         advantages=torch.from_numpy(np.repeat([np.float32(sample.advantage) for sample in samples], lengths)),
         behaviour=torch.from_numpy(np.concatenate(claimed)) if len(claimed) == len(samples) else None,
         sample=torch.from_numpy(np.repeat(np.arange(len(samples)), lengths)),

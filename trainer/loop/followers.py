@@ -10,7 +10,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +153,7 @@ def encode(groups: Groups, step: int) -> bytes:
         "completions": np.array([len(sample.completion) for sample in samples], np.int64),
         "advantages": np.array([sample.advantage for sample in samples], np.float64),
         "claimed": np.array([sample.logprobs is not None for sample in samples], np.bool_),
+        "generated": np.concatenate([_generated(sample) for sample in samples]),
         "tokens": np.concatenate([np.concatenate([sample.prompt, sample.completion]) for sample in samples]).astype(np.int32),
         "logprobs": np.concatenate([np.zeros(0, np.float32), *claimed]).astype(np.float32),
     }  # fmt: skip
@@ -164,20 +164,22 @@ def decode(data: bytes) -> tuple[list[list[TrainingSample]], int]:
     """What `encode` made of a batch, and its step."""
     arrays = load(data)
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-    samples, at, logprobs = [], 0, iter(np.split(arrays["logprobs"], _ends(arrays)))
+    samples, at = [], 0
+    masks = np.split(arrays["generated"], np.cumsum(arrays["completions"])[:-1])
+    claims = [int(mask.sum()) if claimed else 0 for mask, claimed in zip(masks, arrays["claimed"], strict=True)]
     parts = zip(
-        arrays["prompts"], arrays["completions"], arrays["advantages"], arrays["claimed"], json.loads(header["names"]),
-        strict=True,
+        arrays["prompts"], arrays["completions"], arrays["advantages"], arrays["claimed"], json.loads(header["names"]), masks,
+        np.split(arrays["logprobs"], np.cumsum(claims)[:-1]), strict=True,
     )  # fmt: skip
-    for prompt, completion, advantage, claimed, name in parts:
+    for prompt, completion, advantage, claimed, name, mask, logprobs in parts:
         tokens = arrays["tokens"][at : at + prompt + completion]
         at += prompt + completion
-        of = next(logprobs) if claimed else None
-        samples.append(TrainingSample(tokens[:prompt], tokens[prompt:], float(advantage), of, name))
+        generated = None if mask.all() else mask
+        of = logprobs if claimed else None
+        samples.append(TrainingSample(tokens[:prompt], tokens[prompt:], float(advantage), of, name, generated))
     taken = iter(samples)
     return [[next(taken) for _ in range(count)] for count in arrays["groups"]], int(header["step"])
 
 
-def _ends(arrays: dict[str, NDArray[Any]]) -> list[int]:
-    """Where the claimed logprobs of each sample that has some end."""
-    return list(accumulate(int(n) for n in arrays["completions"][arrays["claimed"]]))
+def _generated(sample: TrainingSample) -> NDArray[np.bool_]:
+    return np.ones(len(sample.completion), np.bool_) if sample.generated is None else sample.generated

@@ -56,6 +56,7 @@ class Trainer:
         *, exporter: Exporter | None = None, clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
         """`exporter` shows the trainer's metrics and is told of every change of phase."""
+        settings.trainer.loss.require_logprobs(spec.sampling.logprobs)
         self._settings = settings
         self._t = settings.trainer
         self._layout = layout

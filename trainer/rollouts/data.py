@@ -293,15 +293,15 @@ class RolloutSource:
         if reading.problem is not None:
             raise Malformed(reading.problem)
         for row, sample in enumerate(reading.file.samples):
-            ids = np.concatenate([sample.prompt, sample.completion])
+            ids = np.concatenate([sample.prompt, sample.context])
             if not len(sample.prompt) or not len(sample.completion) or len(ids) > self._bounds.context:
-                raise Malformed(f"sample {row} has {len(sample.prompt)} + {len(sample.completion)} tokens")
+                raise Malformed(f"sample {row} has {len(sample.prompt)} + {len(sample.context)} tokens")
             if ids.min() < 0 or ids.max() >= self._bounds.vocabulary:
                 raise Malformed(f"sample {row} has tokens outside the vocabulary")
             claimed = sample.logprobs
-            if len(claimed) != len(sample.completion):
+            if claimed is not None and len(claimed) != len(sample.completion):
                 raise Malformed(f"sample {row} has {len(claimed)} logprobs for {len(sample.completion)} tokens")
-            if not (claimed.min() >= _LOGPROB_MIN and claimed.max() <= _LOGPROB_MAX):  # NaN too
+            if claimed is not None and not (claimed.min() >= _LOGPROB_MIN and claimed.max() <= _LOGPROB_MAX):  # NaN too
                 raise Malformed(f"sample {row} claims logprobs from {claimed.min():g} to {claimed.max():g}")
             if not 0 <= sample.problem < self._starts[-1]:
                 raise Malformed(f"sample {row} is of problem {sample.problem}, which the run does not have")
@@ -320,9 +320,7 @@ class RolloutSource:
             log.error("group %d of %s is left out: its rewards give no finite advantages", index, s.root.hex())
             return None
         made = tuple(
-            TrainingSample(
-                sample.prompt, sample.completion, float(a), sample.logprobs, f"{work.hex()}/{index}.{number}"
-            )
+            training_sample(sample, float(a), f"{work.hex()}/{index}.{number}")
             for number, (sample, a) in enumerate(zip(samples, advantages, strict=True))
         )
         return Group(work, index, s.node, s.step, made, _content(samples))
@@ -341,9 +339,16 @@ class RolloutSource:
                     state.groups = ()
 
 
+def training_sample(sample: Sample, advantage: float, name: str = "") -> TrainingSample:
+    """A row of a rollout file as the learner sees it: no loss on what the model was given."""
+    turns = sample.conversation
+    generated = None if len(turns) == 1 else turns.mask
+    return TrainingSample(sample.prompt, sample.context, advantage, sample.logprobs, name, generated)
+
+
 def _content(samples: tuple[Sample, ...]) -> str:
     hasher = hashlib.sha256()
     for sample in samples:
-        for tokens in (sample.prompt, sample.completion):
+        for tokens in (sample.prompt, sample.completion, sample.turns, sample.answers, sample.given):
             hasher.update(len(tokens).to_bytes(8, "big") + tokens.tobytes())
     return hasher.hexdigest()

@@ -26,7 +26,7 @@ class Group:
     step: int
     samples: tuple[TrainingSample, ...]
     content: str = ""
-    """Digest of prompts and completions, in order: the same samples under another name teach nothing new."""
+    """Digest of prompts, turns and answers, in order: the same samples under another name teach nothing new."""
 
     @property
     def name(self) -> Name:

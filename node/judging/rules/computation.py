@@ -6,6 +6,10 @@ Goes through the prefill for `sampling` too, which works on the same hidden stat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torch import Tensor
+
 from node.engine.proofs import bits
 from node.judging.candidate import Candidate
 from node.judging.rules import sampling
@@ -19,22 +23,37 @@ from protocol.verdict import Finding, Outcome
 def check(c: Candidate) -> Finding | None:
     for row, sample in enumerate(c.samples):  # all of them: a malformed proof is seen without a prefill
         try:
-            toploc.require_form(sample.proofs, len(sample.completion), c.engine.hidden_size)
+            turns = sample.conversation
+            for proofs, tokens in zip(turns.proofs_of(sample.proofs), turns.generated, strict=True):
+                toploc.require_form(proofs, tokens, c.engine.hidden_size)
         except Malformed as error:
             return Finding("computation", Outcome.HARD, "malformed proof", "a proof", f"row {row}: {error}", 1 << row)
     found: dict[int, Finding | None] = {}
     c.checked.proofs = 0
     for batch in c.prefilled(c.rows):
         try:
-            scores = toploc.score([bits(hidden) for hidden in batch.values()], [c.samples[row].proofs for row in batch])
+            scores = score(c, batch)
         except ValueError as error:
             raise IntegrityError(f"this validator's own prefill is broken: {error}") from error
-        for (row, hidden), of_row in zip(batch.items(), scores, strict=True):
+        for row, hidden in batch.items():
+            of_row = scores[row]
             c.checked.proofs += len(of_row)
             found[row] = worst([_chunk(c, row, i, score) for i, score in enumerate(of_row)])
             if not any(finding and finding.outcome is Outcome.HARD for finding in found.values()):
                 c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
     return worst([found[row] for row in c.rows])
+
+
+def score(c: Candidate, hidden_of: Mapping[int, Tensor]) -> dict[int, list[ChunkScore]]:
+    """The chunks of these rows, given the validator's own hidden states [T, H] for their generated tokens. No chunk crosses a turn."""
+    turns = [
+        (row, turn) for row, hidden in hidden_of.items() for turn in c.samples[row].conversation.split(bits(hidden))
+    ]
+    proofs = [own for row in hidden_of for own in c.samples[row].conversation.proofs_of(c.samples[row].proofs)]
+    found: dict[int, list[ChunkScore]] = {row: [] for row in hidden_of}
+    for (row, _), of_turn in zip(turns, toploc.score([turn for _, turn in turns], proofs), strict=True):
+        found[row] += of_turn
+    return found
 
 
 def _chunk(c: Candidate, row: int, chunk: int, score: ChunkScore) -> Finding | None:

@@ -15,6 +15,7 @@ from node.judging.candidate import Candidate
 from protocol.environments.assignment import length_penalty
 from protocol.errors import Malformed, Unavailable
 from protocol.reward import STEP
+from protocol.rollout import Sample
 from protocol.verdict import Finding, Outcome
 
 _SCORING_SECONDS = 120.0  # for all answers of a work, one by one
@@ -30,6 +31,7 @@ def check(c: Candidate) -> Finding | None:
         for row, task_reward in zip(rows, rewards, strict=True):
             if finding := _compare(c, row, task_reward):
                 return finding
+
     return None
 
 
@@ -74,7 +76,7 @@ class _Scorer:
     def score(self, rows: Sequence[int]) -> list[float] | Finding:
         """Rewards of the answers of these rows, or the finding that one of them cannot be scored."""
         sandbox, samples = self._c.context.sandbox, self._c.samples
-        answers = [(samples[row].problem, self._c.tokenizer.answer(samples[row].completion.tolist())) for row in rows]
+        answers = [(samples[row].problem, self._answer(samples[row])) for row in rows]
         try:
             return sandbox.score(answers)
         except (Malformed, Unavailable):
@@ -91,3 +93,7 @@ class _Scorer:
                 return Finding("reward", Outcome.SOFT, "no score", "a score", f"row {row}: {error}", 1 << row)
             self._left -= time.monotonic() - began
         return rewards
+
+    def _answer(self, sample: Sample) -> str | None:
+        """The text that is scored: that of the last turn, None where it never ended."""
+        return self._c.tokenizer.answer(sample.conversation.split(sample.completion)[-1].tolist())

@@ -1,7 +1,7 @@
 """sampling: every token is the draw from the validator's own logits and the assigned noise, but for rounding. Hard.
 
-Per token the unclipped margin; per chunk of 32 and per sequence the tokens whose margin counts as a mismatch, and the mean of
-clipped margins; and the claimed logprobs. All tokens of a chosen row are looked at, the last chunk and the last token included.
+Positions count generated tokens, through all turns. Per token the unclipped margin; per chunk of 32, none of which crosses a turn, and per sequence the tokens whose margin counts as a mismatch, and the mean of
+clipped margins; and the claimed logprobs, where the run has them. All tokens of a chosen row are looked at, the last chunk and the last token included.
 What these are, protocol/sampling.py defines.
 """
 
@@ -38,7 +38,7 @@ def measured(c: Candidate, row: int, hidden_TH: Tensor) -> dict[str, Measured]:
     sample, limits = c.samples[row], c.spec.verification.sampling
     return sampling.measure(
         scores(c, row, hidden_TH), sample.logprobs,
-        mismatch_above=float(limits.mismatch_above), margin_clip=float(limits.margin_clip),
+        mismatch_above=float(limits.mismatch_above), margin_clip=float(limits.margin_clip), turns=sample.conversation,
     )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""tokens: ids inside the vocabulary, lengths within limits, one logprob per token, units = completion tokens. Hard."""
+"""tokens: ids inside the vocabulary, lengths within limits, one logprob per generated token, units = generated tokens. Hard.
+
+What the environment gave between turns is no completion: it counts for nothing, and lies inside the vocabulary too.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ def check(c: Candidate) -> Finding | None:
         length = len(sample.completion)
         if not 1 <= length <= most:
             return _finding(length, f"1 … {most}", "completion tokens", row)
-        if len(sample.logprobs) != length:
+        if sample.logprobs is not None and len(sample.logprobs) != length:
             return _finding(len(sample.logprobs), length, "logprobs", row)
-        low, high = int(sample.completion.min()), int(sample.completion.max())
+        low, high = int(sample.context.min()), int(sample.context.max())
         if low < 0 or high >= c.tokenizer.vocabulary:
             return _finding(f"{low} … {high}", f"0 … {c.tokenizer.vocabulary - 1}", "token ids", row)
     if c.file.units != c.commitment.units:

@@ -1,0 +1,100 @@
+"""Samples of several turns, made token by token as a worker would: a scripted environment answers with what a small tool says.
+
+The tool counts the characters of what was said and says how many; after two answers it says nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+
+from node.engine.proofs import bits
+from protocol import sampling, toploc
+from protocol.environments.assignment import length_penalty
+from protocol.rollout import Answer, Call, Sample
+from protocol.sandbox import Sandbox
+from protocol.turns import Turns
+from swarm.tiny_run import TinyRun, tokens_of
+
+Reply = Callable[[Sequence[str]], Answer | None]
+Position = Callable[[int, int, int], int]
+"""Sampling position of a token, from how many were generated before it in the sample, in its turn, and stand in the context."""
+
+
+def count_characters(said: Sequence[str]) -> Answer | None:
+    """What the environment answers to the last of these turns."""
+    if len(said) > 2:
+        return None
+    result = str(len(said[-1]))
+    return Answer(f"[{result}] ", (Call(len(said) - 1, "count", said[-1], result),))
+
+
+class ScriptedSandbox(Sandbox):
+    """All environments answer turns, by `reply`; scores are the child's."""
+
+    reply: Reply = staticmethod(count_characters)
+
+    def converses(self, environment: int) -> bool:
+        return True
+
+    def answers(self, items: Sequence[tuple[int, Sequence[str]]]) -> list[list[Answer]]:
+        found = []
+        for _, said in items:
+            replies = [self.reply(said[: n + 1]) for n in range(len(said))]
+            end = next((n for n, one in enumerate(replies) if one is None), len(replies))
+            found.append([one for one in replies[:end] if one is not None])
+        return found
+
+
+def conversed(
+    run: TinyRun, sample: Sample, key: int, *, reply: Reply = count_characters,
+    position: Position = lambda generated, in_turn, in_context: generated,
+) -> Sample:  # fmt: skip
+    """`sample`'s prompt, answered in turns by the seeded sampler, with true proofs, logprobs and rewards."""
+    tokenizer, most = run.tokenizer, run.spec.sampling.max_new_tokens
+    prompt, after = sample.prompt.tolist(), list[int]()
+    turns: list[list[int]] = [[]]
+    logprobs: list[float] = []
+    answers: list[list[int]] = []
+    calls: list[Call] = []
+    while len(logprobs) < most:
+        (hidden,) = run.engine.prefill([(prompt + after, [0])])
+        logits = run.engine.logits(hidden)
+        at = position(len(logprobs), len(turns[-1]), len(after))
+        token = int(sampling.draw(logits, key=key, temperature=1.0, first=at)[0])
+        logprobs.append(float(logits[0, token] - np.logaddexp.reduce(logits[0].astype(np.float64))))
+        turns[-1].append(token)
+        after.append(token)
+        if token in tokenizer.end_tokens:
+            answer = reply([tokenizer.answer(turn) or "" for turn in turns])
+            if answer is None or len(logprobs) == most:
+                break
+            answers.append(tokenizer.encode(answer.text))
+            calls += answer.calls
+            after += answers[-1]
+            turns.append([])
+    made = replace(
+        sample, completion=tokens_of([*chain(*turns)]), logprobs=np.array(logprobs, np.float32),
+        turns=tokens_of([len(turn) for turn in turns[:-1]]), answers=tokens_of([len(one) for one in answers]),
+        given=tokens_of([*chain(*answers)]), calls=tuple(call.encode() for call in calls),
+    )  # fmt: skip
+    return scored(run, proved(run, made))
+
+
+def proved(run: TinyRun, sample: Sample, *, turns: Turns | None = None) -> Sample:
+    """With true proofs, of chunks that its turns make, or others."""
+    (hidden,) = run.engine.prefill([(sample.prompt.tolist(), sample.context.tolist())])
+    rows = bits(hidden)[sample.conversation.mask]
+    made = toploc.prove((turns or sample.conversation).split(rows))
+    return replace(sample, proofs=tuple(proof for of_turn in made for proof in of_turn))
+
+
+def scored(run: TinyRun, sample: Sample) -> Sample:
+    """With the rewards that it deserves."""
+    last = sample.conversation.split(sample.completion)[-1]
+    reward = run.context.sandbox.score([(sample.problem, run.tokenizer.answer(last.tolist()))])[0]
+    penalty = length_penalty(run.spec, sample.budget, len(sample.completion))
+    return replace(sample, task_reward=reward, length_penalty=penalty, reward=reward - penalty)

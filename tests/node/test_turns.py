@@ -1,0 +1,168 @@
+"""Work of several turns, judged by the rules with the engine: honest it is accepted, and every lie about turns is found.
+
+Each lie is otherwise made true: proofs, logprobs and rewards are of what the file says. So each shows what one rule is there for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from swarm.conversing import ScriptedSandbox, conversed, count_characters, proved, scored
+from swarm.tiny_run import TinyRun, tokens_of
+
+from node.contributor.generation import Made
+from node.judging.candidate import Candidate
+from node.judging.judge import judge
+from node.judging.rules import RULES
+from protocol.rollout import Answer, Call, RolloutFile, Sample
+from protocol.turns import Turns
+from protocol.verdict import Outcome
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run: TinyRun) -> Iterator[TinyRun]:
+    with ScriptedSandbox(tiny_run.spec) as sandbox:
+        yield replace(tiny_run, context=replace(tiny_run.context, sandbox=sandbox))
+
+
+class Scene:
+    def __init__(self, run: TinyRun) -> None:
+        self.run = run
+        self.made: Made = run.honest(sequence=40)
+        self.view: Candidate = run.candidate(self.made)
+        single = run.read(self.made)
+        self.file = RolloutFile(
+            single.header, tuple(conversed(run, sample, self.view.key(sample)) for sample in single.samples)
+        )
+        self.row = max(range(len(self.file.samples)), key=lambda row: len(self.file.samples[row].turns))
+
+    @property
+    def sample(self) -> Sample:
+        """One of several turns."""
+        return self.file.samples[self.row]
+
+    def with_sample(self, sample: Sample) -> Candidate:
+        samples = list(self.file.samples)
+        samples[self.row] = sample
+        return self.run.rewrite(self.made, RolloutFile(self.file.header, tuple(samples)))
+
+
+@pytest.fixture(scope="module")
+def scene(run: TinyRun) -> Scene:
+    return Scene(run)
+
+
+def test_honest_work_of_several_turns_is_accepted(scene: Scene) -> None:
+    candidate = scene.run.rewrite(scene.made, scene.file)
+    assert judge(candidate) is None
+    assert candidate.file.samples[scene.row].conversation == scene.sample.conversation
+    assert len(scene.sample.turns) == 2, "the scripted environment answers twice"
+    assert scene.sample.tool_calls[0].tool == "count"
+    assert candidate.checked.tokens == candidate.commitment.units == scene.file.units
+    assert candidate.checked.proofs == sum(len(sample.conversation.chunks) for sample in scene.file.samples)
+
+
+def merged(scene: Scene) -> Sample:
+    """The first answer is said to be generated, and part of one long turn."""
+    s, turns = scene.sample, scene.sample.conversation
+    start = turns.generated[0]
+    answers = list(turns.answers_in(s.given))
+    completion = np.concatenate([s.completion[:start], answers[0], s.completion[start:]])
+    return replace(
+        s, completion=completion, logprobs=np.zeros(len(completion), np.float32), given=np.concatenate(answers[1:]),
+        turns=tokens_of([start + turns.given[0] + turns.generated[1], *turns.generated[2:-1]]),
+        answers=tokens_of(turns.given[1:]), calls=(),
+    )  # fmt: skip
+
+
+def given_away(scene: Scene) -> Sample:
+    """The first tokens of the second turn are said to be given: nobody need have drawn them."""
+    s = scene.sample
+    first, second = s.conversation.generated[:2]
+    taken = s.completion[first : first + 1]
+    assert second > 1
+    return replace(
+        s, completion=np.delete(s.completion, first), logprobs=np.delete(s.logprobs, first),
+        given=np.insert(s.given, s.answers[0], taken), turns=tokens_of([first, second - 1, *s.turns[2:]]),
+        answers=s.answers + np.array([1, *[0] * (len(s.answers) - 1)], np.int32),
+    )  # fmt: skip
+
+
+def with_reply(scene: Scene, reply: Callable[..., Answer | None]) -> Sample:
+    return conversed(scene.run, scene.sample, scene.view.key(scene.sample), reply=reply)
+
+
+def prompted(said: list[str]) -> Answer | None:
+    answer = count_characters(said)
+    return answer and replace(answer, text="[7] the answer is 1 ")
+
+
+def lied_about_calls(said: list[str]) -> Answer | None:
+    answer = count_characters(said)
+    return answer and replace(answer, calls=(Call(len(said) - 1, "count", said[-1], "many"),))
+
+
+LIES: dict[str, tuple[str, Callable[[Scene], Sample]]] = {
+    "an answer said to be generated": ("termination", merged),
+    "generated tokens said to be given": ("conversation", given_away),
+    "another answer": ("conversation", lambda scene: with_reply(scene, prompted)),
+    "another result of a call": ("conversation", lambda scene: with_reply(scene, lied_about_calls)),
+    "ended before the environment ends it": ("conversation", lambda scene: with_reply(scene, lambda said: None)),
+    "a turn more": (
+        "conversation", lambda scene: with_reply(scene, lambda said: count_characters(said) or (Answer("[0] ") if len(said) == 3 else None)),
+    ),
+    "positions that begin anew with each turn": (
+        "sampling",
+        lambda scene: conversed(
+            scene.run, scene.sample, scene.view.key(scene.sample), position=lambda generated, in_turn, in_context: in_turn
+        ),
+    ),
+    "positions that count answers": (
+        "sampling",
+        lambda scene: conversed(
+            scene.run, scene.sample, scene.view.key(scene.sample), position=lambda generated, in_turn, in_context: in_context
+        ),
+    ),
+    "a proof across turns": (
+        "computation", lambda scene: proved(scene.run, scene.sample, turns=Turns((len(scene.sample.completion),))),
+    ),
+    "answers outside the vocabulary": (
+        "tokens", lambda scene: replace(scene.sample, given=scene.sample.given + np.int32(10**6)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_about_turns_is_found_by_its_rule(scene: Scene, name: str) -> None:
+    rule, tell = LIES[name]
+    sample = tell(scene)
+    if name not in ("a proof across turns", "answers outside the vocabulary"):
+        sample = scored(scene.run, proved(scene.run, sample))
+    finding = judge(scene.with_sample(sample))
+    assert finding is not None
+    assert (finding.rule, finding.outcome) == (rule, Outcome.HARD), finding
+    assert finding.samples == 1 << scene.row
+
+
+@pytest.mark.parametrize("name", [name for name, (rule, _) in LIES.items() if rule == "conversation"][1:])
+def test_but_for_the_conversation_they_are_accepted(scene: Scene, name: str) -> None:
+    """What was given is context: only the environment can say that it gave something else."""
+    candidate = scene.with_sample(LIES[name][1](scene))
+    assert judge(candidate, [rule for rule in RULES if rule != "conversation"]) is None
+
+
+def test_answers_count_for_no_units(scene: Scene) -> None:
+    inflated = scene.file.units + sum(len(sample.given) for sample in scene.file.samples)
+    candidate = scene.run.rewrite(scene.made, scene.file)
+    finding = judge(replace(candidate, commitment=replace(candidate.commitment, units=inflated)))
+    assert finding is not None
+    assert (finding.rule, finding.threshold) == ("tokens", str(scene.file.units))
+
+
+def test_a_run_without_turns_takes_none(tiny_run: TinyRun, scene: Scene) -> None:
+    finding = judge(tiny_run.rewrite(scene.made, scene.file))
+    assert finding is not None
+    assert (finding.rule, finding.outcome, finding.threshold) == ("conversation", Outcome.HARD, "0 answers")
