@@ -28,7 +28,7 @@ from protocol.chain.events import Published, RunCreated, Skipped, Submitted
 from protocol.chain.log_reader import LogReader
 from protocol.chain.types import Block, Case, Stage
 from protocol.chain.view import View
-from protocol.errors import RpcUnavailable
+from protocol.errors import RpcUnavailable, WrongChain
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Completeness:
         return self._view.fact("first_block") == 0 or bool(self._view.events(RunCreated))
 
     def _has_state(self, at: int) -> bool:
-        """Whether the endpoint still knows the contracts as they were in that block; one that refuses is told of once."""
+        """Whether there were contracts in that block and the endpoint still knows them as they were; one that refuses is told of once."""
         try:
             self._chain.published(self._run, at=at)
         except RpcUnavailable as error:
@@ -153,6 +153,10 @@ class Completeness:
                 log.warning("events are not compared with the contracts' counters: %s", error)
             self._is_warned = True
             return False
+        except WrongChain:
+            if self._view.row("SELECT 1 FROM events WHERE block <= ? LIMIT 1", (at,)) is not None:
+                raise
+            return False  # the contracts are younger than that block
         return True
 
     def _compare_publications(self, at: int) -> None:

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from swarm.anvil import Anvil
 from swarm.world import DAY, World
 
 from protocol.chain import sync
-from protocol.chain.events import Appealed, Claimed, Published, Submitted, Voted
+from protocol.chain.events import Appealed, Claimed, Joined, Published, Submitted, Voted
 from protocol.chain.sync import Book
 from protocol.chain.types import Stage
 from protocol.chain.view import Submission, View
@@ -387,4 +388,19 @@ def test_a_process_killed_in_mid_sync_leaves_a_book_that_another_goes_on_with(wo
     book.poll()
     assert sequences(book.submissions_of(node.address, 0)) == list(range(12))
     assert len(book.changes_since(0).events) == len(book.events(Published)) + 3  # run, money, seat
+    book.close()
+
+
+def test_contracts_that_were_deployed_just_now_on_an_old_chain_are_followed(anvil: Anvil) -> None:
+    """At the last settled block there is nothing yet at their addresses."""
+    anvil.request("anvil_mine", "0x80")
+    world = World.another(anvil)
+    book = Book(world.chain, world.run)
+    node = Key.generate()
+    book.poll()
+    world.seat_node(Key.generate(), node)
+    anvil.request("anvil_mine", "0x80")
+    book.poll()
+    assert book.settled > 0x80
+    assert [event.data.node for event in book.events(Joined)] == [node.address]
     book.close()
