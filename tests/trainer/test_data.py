@@ -484,6 +484,24 @@ def test_a_resumed_source_does_not_fetch_what_is_too_old(field: Field, node: Key
     assert source.counts.samples == 8
 
 
+def test_a_source_that_starts_looks_at_no_submission_of_before(
+    field: Field, node: Key, validator: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for sequence in range(3):
+        field.work(node, sequence=sequence)
+    field.desk.nodes(0)
+    new = field.work(node)
+    source, looked_at = field.source(), []
+    source.forget_before(field.first + 3)
+    note = source._note
+    monkeypatch.setattr(source, "_note", lambda s: looked_at.append(s.ref) or note(s))
+    source.poll()
+    assert looked_at == [new]
+    later = field.work(node, sequence=1)
+    source.poll()
+    assert looked_at == [new, later]
+
+
 def test_a_reorg_takes_back_what_it_took_and_gives_it_again_once(field: Field, node: Key, validator: Key) -> None:
     data = field.file(node, samples([UNEQUAL, UNEQUAL]))
     ref, source = field.submit(node, data), field.source()
