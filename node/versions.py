@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from protocol.clock import SYSTEM, Clock
 from protocol.errors import Unavailable
 from protocol.model_files import require_model_files
 from protocol.shardcast.client import Client
-from protocol.shardcast.manifest import digest_of
+from protocol.shardcast.manifest import digest_of, stored
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
@@ -39,6 +40,7 @@ class Versions:
         self._fetch_seconds = fetch_seconds
         self._clock = clock
         self._sources: list[Source] = []
+        self._full: deque[bytes] = deque(maxlen=16)  # manifests of versions that need no other
         self._found_at = float("-inf")
 
     def close(self) -> None:
@@ -47,12 +49,14 @@ class Versions:
     def folder(self, publication: Publication) -> Path:
         """The folder of exactly this version of the run's model, fetched if it is not here.
 
-        Raises Unavailable, or HashMismatch when it is of another model.
+        Raises Unavailable, HashMismatch when it is of another model, or VersionMismatch when it is not the weights by itself.
         """
-
         if not self.holds(publication):
             self.fetch(publication)
         folder = self.store.folder(publication.step)
+        if publication.manifest not in self._full:
+            stored(self.store.manifest(publication.step)).require_full()
+            self._full.append(publication.manifest)
         require_model_files(folder, self._connection.spec.model)
         return folder
 

@@ -1,19 +1,30 @@
 """What a version of the weights consists of: its files by name, and which of them the run spec fixes.
 
-Nothing here reads tensors: roles without torch (relays, the hub, the shell) need the names as well.
+    config.json  tokenizer.json                                    the run's, unchanged in every version
+    model.safetensors                                              the weights in one file, or
+    model.safetensors.index.json  and the shards that it names     in many: which tensor is in which
+
+Nothing here reads tensors: roles without torch (relays, the hub, the shell) need the names as well. The form of the index is
+Hugging Face's, where shards are called model-00001-of-00002.safetensors and so on; any flat name will do.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
-from protocol.errors import HashMismatch
+from protocol import canonical
+from protocol.errors import HashMismatch, IntegrityError, Malformed
 from protocol.runspec import ModelSpec
 
 CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
 FILES = (CONFIG, TOKENIZER, WEIGHTS)
-"""What every version consists of."""
+"""What a version with its weights in one file consists of."""
+
+INDEX_BYTES_MAX = 16 << 20
+_SHARD = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}\.safetensors")
 
 
 def require_model_files(folder: Path, spec: ModelSpec) -> None:
@@ -22,3 +33,47 @@ def require_model_files(folder: Path, spec: ModelSpec) -> None:
         path = folder / name
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise HashMismatch(f"{name} of the published weights is not the run spec's")
+
+
+def files(folder: Path) -> tuple[str, ...]:
+    """Names of everything that the version in `folder` consists of, in order. Raises IntegrityError as `weight_files`."""
+    index = (INDEX,) if (folder / INDEX).is_file() else ()
+    return tuple(sorted((CONFIG, TOKENIZER, *index, *weight_files(folder))))
+
+
+def weight_files(folder: Path) -> dict[str, frozenset[str] | None]:
+    """The files that hold the weights, in order of name, each with the names of its tensors; None: all there are.
+
+    Raises IntegrityError for an index that is none, names files elsewhere or that are not here, or stands beside weights in one
+    file: two programs could take another one of them.
+    """
+    if not (folder / INDEX).is_file():
+        return {WEIGHTS: None}
+    if (folder / WEIGHTS).exists():
+        raise IntegrityError(f"{folder} holds its weights twice: {WEIGHTS} and {INDEX}")
+    places = _index(folder / INDEX)
+    held: dict[str, set[str]] = {}
+    for tensor, file in places.items():
+        held.setdefault(file, set()).add(tensor)
+    for file in held:
+        if not _SHARD.fullmatch(file):
+            raise IntegrityError(f"{folder / INDEX} names {file[:80]!r}, which is no file of a version")
+        if not (folder / file).is_file():
+            raise IntegrityError(f"{folder / INDEX} names {file}, which is missing")
+    return {file: frozenset(held[file]) for file in sorted(held)}
+
+
+def _index(path: Path) -> dict[str, str]:
+    """The file of each tensor."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(INDEX_BYTES_MAX + 1)
+        if len(data) > INDEX_BYTES_MAX:
+            raise IntegrityError(f"{path} has more than {INDEX_BYTES_MAX} bytes")
+        value = canonical.parse(data, path.name)
+    except (OSError, Malformed) as error:
+        raise IntegrityError(f"cannot read {path}: {error}") from error
+    places = value.get("weight_map") if isinstance(value, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+        raise IntegrityError(f"{path} is no index of weights")
+    return places

@@ -17,7 +17,7 @@ from torch import nn
 
 from protocol import architectures
 from protocol.errors import IntegrityError
-from protocol.model_files import CONFIG, WEIGHTS
+from protocol.model_files import CONFIG, weight_files
 
 
 def build_model(folder: Path, dtype: torch.dtype) -> Any:
@@ -26,6 +26,7 @@ def build_model(folder: Path, dtype: torch.dtype) -> Any:
     Raises ConfigError for a model that is not computed rightly, IntegrityError when transformers cannot make a model of it.
     """
     architectures.require_file(folder / CONFIG)
+    weight_files(folder)  # transformers follows an index anywhere
     return read_model(folder, dtype)[0]
 
 
@@ -59,23 +60,35 @@ def read_model(folder: Path, dtype: torch.dtype) -> tuple[Any, list[str]]:
 
 def load_weights(model: Any, folder: Path) -> None:
     """Copies the folder's tensors into the model. Raises IntegrityError before anything is changed."""
-    try:
-        tensors = load_file(folder / WEIGHTS)
-    except (SafetensorError, OSError) as error:
-        raise IntegrityError(f"cannot read {folder / WEIGHTS}: {error}") from error
+    tensors = _read(folder)
     expected = stored_tensors(model)
     if set(tensors) != set(expected):
         odd = sorted(set(tensors) ^ set(expected))[0]
-        raise IntegrityError(f"tensor {odd} is {'unknown' if odd in tensors else 'missing'} in {folder / WEIGHTS}")
+        raise IntegrityError(f"tensor {odd} is {'unknown' if odd in tensors else 'missing'} in {folder}")
     for name, parameter in expected.items():
         if tensors[name].shape != parameter.shape or not tensors[name].is_floating_point():
             raise IntegrityError(f"tensor {name} is {tuple(tensors[name].shape)}, not {tuple(parameter.shape)}")
         # As the model will hold it: a number may be too large for a narrower type.
         if not torch.isfinite(tensors[name].to(parameter.dtype)).all():
-            raise IntegrityError(f"tensor {name} in {folder / WEIGHTS} holds NaN or infinity")
+            raise IntegrityError(f"tensor {name} in {folder} holds NaN or infinity")
     with torch.no_grad():
         for name, parameter in expected.items():
             parameter.copy_(tensors[name])
+
+
+def _read(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a version, from one file or many. Raises IntegrityError, also for a tensor in another file than the index says."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, held in weight_files(folder).items():
+        try:
+            part = load_file(folder / name)
+        except (SafetensorError, OSError) as error:
+            raise IntegrityError(f"cannot read {folder / name}: {error}") from error
+        if held is not None and set(part) != held:
+            odd = sorted(set(part) ^ held)[0]
+            raise IntegrityError(f"tensor {odd} is {'not to be' if odd in part else 'missing'} in {folder / name}")
+        tensors |= part
+    return tensors
 
 
 def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

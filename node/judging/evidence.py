@@ -29,7 +29,7 @@ from protocol import canonical, runspec
 from protocol.constants import RECEIPT_BYTES_MAX, SPEC_BYTES_MAX
 from protocol.errors import HashMismatch, IntegrityError, Malformed, ProtocolViolation, UsageError
 from protocol.runspec import RunSpec
-from protocol.shardcast.manifest import MANIFEST_BYTES_MAX, digest_of
+from protocol.shardcast.manifest import MANIFEST_BYTES_MAX, digest_of, stored
 from protocol.signing import Domain
 from protocol.verdict import Receipt
 
@@ -111,17 +111,20 @@ class Evidence:
         return not self._told["manifest"]
 
     def require_weights(self, folder: Path) -> None:
-        """Raises HashMismatch unless `folder` holds exactly the version that the work was judged with."""
+        """Raises HashMismatch unless `folder` holds exactly the version that the work was judged with, VersionMismatch where
+        that is not the weights by itself."""
         data = self._read(MANIFEST, MANIFEST_BYTES_MAX)
         if digest_of(data).hex() != self._told["manifest"]:
             raise HashMismatch(f"{self.folder / MANIFEST} is not the manifest on chain")
-        for entry in canonical.parse(data, MANIFEST)["manifest"]["files"]:
-            path = folder / Path(str(entry["name"])).name
+        manifest = stored(data)
+        manifest.require_full()
+        for entry in manifest.files:
+            path = folder / entry.name
             if not path.is_file():
                 raise HashMismatch(f"{path} is missing: these are other weights than the work was judged with")
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != entry["sha256"]:
+            if found != entry.sha256:
                 raise HashMismatch(f"{path} is of other weights than the work was judged with")
 
     def _read(self, name: str, cap: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 from swarm.world import World
 
 from node.engine.torch_engine import TorchEngine
-from protocol.errors import IntegrityError
+from protocol.errors import IntegrityError, VersionMismatch
 from protocol.identity import Key
+from protocol.shardcast.manifest import DELTA, Base, describe, sign
 from protocol.shardcast.source import Source
 from tests.node.stage import Stage, eventually, running
 from tests.node.working import a_worker, submitted, told, waits_because
@@ -165,3 +167,54 @@ def test_a_version_that_nobody_keeps_any_more_is_not_waited_for(stage: Stage) ->
     assert asked == []
     assert versions.folder(last).exists()
     versions.close()
+
+
+def test_a_version_in_many_files_travels_and_loads(stage: Stage) -> None:
+    from node.versions import Versions
+
+    whole = stage.publish()
+    sharded = stage.publish(_in_shards(stage))
+    versions = Versions(stage.connection(Key.generate()), stage.home("node").data / "weights")
+    try:
+        engine = TorchEngine("float32")
+        hidden = []
+        for publication in (whole, sharded):
+            engine.load(versions.folder(publication))
+            hidden.append(engine.prefill([([2, 3], [4])])[0])
+        assert not (versions.folder(sharded) / "model.safetensors").exists()
+        assert torch.equal(*hidden)
+    finally:
+        versions.close()
+
+
+def _in_shards(stage: Stage) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    folder = stage.folder / "shards"
+    shutil.copytree(stage.tiny.model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    places = {name: f"model-{i % 3:05}.safetensors" for i, name in enumerate(sorted(tensors))}
+    for file in set(places.values()):
+        save_file({name: tensors[name] for name in tensors if places[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    return folder
+
+
+def test_a_version_that_must_be_applied_to_another_is_refused_by_name(stage: Stage) -> None:
+    """A later version of this software publishes deltas: this one cannot go on, and says what it met."""
+    from node.versions import Versions
+
+    published = stage.publish()
+    versions = Versions(stage.connection(Key.generate()), stage.home("node").data / "weights")
+    try:
+        whole = describe(stage.tiny.model, stage.world.run, 1)
+        delta = replace(whole, kind=DELTA, base=Base(0, published.manifest.hex(), 0))
+        with versions.store.draft(1, "delta", 0) as draft:
+            (draft / "changes").write_bytes(b"")
+            versions.store.commit(1, draft, sign(delta, Key.generate(), stage.world.chain.domain))
+        with pytest.raises(VersionMismatch, match="version 1 of the weights is a delta of version 0") as caught:
+            versions.folder(replace(published, step=1, manifest=delta.digest))
+        assert caught.value.exit_code == 10
+    finally:
+        versions.close()

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from node.engine import EngineSettings, make_engine
+from protocol import model_files
 from protocol.environments import TaskSet
 from protocol.environments.assignment import all_budgets
 from protocol.environments.selection import Kept, SelectionFile
 from protocol.errors import ConfigError, PreflightError, UsageError
-from protocol.model_files import FILES
 from protocol.runspec import EnvironmentSpec, RunSpec, starts
 from protocol.sandbox import EnvironmentSandbox, Sandbox
 from protocol.tokenizer import Tokenizer
@@ -132,7 +132,7 @@ class OfflineFilter:
         announced = {"budgets": ",".join(map(str, budgets))} if budgets else {}
         return {
             "environments": [environment.model_dump(mode="json") for environment in self._environments],
-            "model": {name: _digest_of(self._model / name) for name in FILES},
+            "model": {name: _digest_of(self._model / name) for name in model_files.files(self._model)},
             "sampling": {
                 "samples": self._samples, "temperature": s.temperature, "max_new_tokens": s.max_new_tokens,
                 "prompt_template": s.prompt_template, **announced,
