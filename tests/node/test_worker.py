@@ -79,7 +79,7 @@ def _forged(stage: Stage, stranger: Key, work: bytes) -> str:
     s = next(s for s in submitted(stage) if s.id == work)
     domain = stage.world.chain.domain
     details = Details(
-        protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=s.run, work=work.hex(), node=s.node, step=s.step,
+        protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=stage.world.run, work=work.hex(), node=s.node, step=s.step,
         sequence=s.sequence, root=s.root.hex(), units=s.units, spec="00" * 32, outcome=3, rule="sampling", measured="1",
         threshold="0", detail="", samples="0" * 63 + "1", sequences_checked=1, proofs_checked=1, tokens_checked=1, time=1,
     )  # fmt: skip

@@ -51,7 +51,7 @@ def judged(stage: Stage, validator: Key, work: bytes, outcome: Outcome) -> None:
     domain = stage.world.chain.domain
     rule = "" if outcome == Outcome.ACCEPT else "sampling"
     details = Details(
-        protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=s.run, work=work.hex(), node=s.node, step=s.step,
+        protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=stage.world.run, work=work.hex(), node=s.node, step=s.step,
         sequence=s.sequence, root=s.root.hex(), units=s.units, spec="00" * 32, outcome=int(outcome), rule=rule,
         measured="1" if rule else "", threshold="0" if rule else "", detail="row 0" if rule else "", samples="0" * 63 + "1", sequences_checked=1,
         proofs_checked=1, tokens_checked=1, time=1,
