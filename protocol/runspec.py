@@ -31,14 +31,13 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from protocol import canonical
 from protocol.complaints import complaints, without_tags
 from protocol.constants import PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX
 from protocol.errors import ConfigError, HashMismatch, Malformed, PreflightError, VersionMismatch
 
-_UNKNOWN = frozenset({"extra_forbidden", "literal_error", "union_tag_invalid"})
-"""Errors of pydantic about a name that this program does not know: of a field, a kind or a version."""
 _UPGRADE = "upgrade murmuration to the version that the run was created with, or a later one"
 
 
@@ -75,6 +74,12 @@ class Part(BaseModel):
         return {
             name: value for name, value in handler(self).items() if not _is_default(fields[name], getattr(self, name))
         }
+
+
+def _is_unknown(error: ErrorDetails) -> bool:
+    """Whether pydantic complains of a name that this program does not know: of a field, a kind or a version."""
+    named = error["type"] == "literal_error" and isinstance(error["input"], str)
+    return named or error["type"] in ("extra_forbidden", "union_tag_invalid")
 
 
 def _is_default(field: FieldInfo, value: Any) -> bool:
@@ -406,7 +411,7 @@ def from_canonical(data: bytes) -> RunSpec:
     try:
         spec = RunSpec.model_validate(value)
     except ValidationError as error:
-        unknown = [".".join(map(str, without_tags(RunSpec, e["loc"]))) for e in error.errors() if e["type"] in _UNKNOWN]
+        unknown = [".".join(map(str, without_tags(RunSpec, e["loc"]))) for e in error.errors() if _is_unknown(e)]
         if unknown:
             named = f"this program does not know {', '.join(unknown)} of the run spec"
             raise VersionMismatch(f"{named}: a later version wrote it", hint=_UPGRADE) from None

@@ -91,6 +91,22 @@ def test_a_later_version_of_a_part_is_refused_by_name(
         read(canonical.encode(table))
 
 
+def test_a_later_field_of_an_environment_is_named_by_its_place(tiny_run: TinyRun) -> None:
+    table = json.loads(tiny_run.spec.canonical())
+    table["environments"][1]["turns"] = 4
+    with pytest.raises(VersionMismatch, match=r"does not know environments\.1\.turns of"):
+        read(canonical.encode(table))
+
+
+def test_a_number_that_may_not_be_is_wrong_and_not_of_a_later_version() -> None:
+    """Rows of files have no seeds: `seed` is 0, and no kind or version."""
+    vectors = json.loads((Path(__file__).parents[1] / "vectors" / "spec_digests.json").read_text())
+    table = vectors[1]["spec"]
+    table["environments"][1]["seed"] = 7
+    with pytest.raises(Malformed, match="seed"):
+        read(canonical.encode(table))
+
+
 def test_a_typo_in_run_toml_stays_a_config_error_that_names_the_nearest_field(tiny_run: TinyRun) -> None:
     table = json.loads(tiny_run.spec.canonical()) | {"max_lagg": 2}
     with pytest.raises(ConfigError, match="did you mean 'max_lag'"):
