@@ -50,11 +50,13 @@ def commitment(of: bytes) -> bytes:
     return hashlib.sha256(of).digest()
 
 
-def rows(of: bytes, work: bytes, block_hash: bytes, samples: int, share: float) -> list[int]:
+def rows(of: bytes, submission: bytes, block_hash: bytes, samples: int, share: float) -> list[int]:
     """The rows drawn with a secret, at least one; `block_hash` is that of the commitment's block."""
     if share >= 1:
         return list(range(samples))
-    drawn = [hmac.digest(of, work + block_hash + row.to_bytes(4, "big"), hashlib.sha256) for row in range(samples)]
+    drawn = [
+        hmac.digest(of, submission + block_hash + row.to_bytes(4, "big"), hashlib.sha256) for row in range(samples)
+    ]
     limit = int(share * 2**64)
     chosen = [row for row in range(samples) if int.from_bytes(drawn[row][:8], "big") < limit]
     return chosen or [min(range(samples), key=lambda row: drawn[row])]
@@ -100,7 +102,7 @@ def require_drawn(details: Details, secret: bytes, block_hash: bytes, samples: i
         raise Malformed("only accept receipts vouch for samples that were drawn")
     if commitment(secret).hex() != details.draw:
         raise HashMismatch("this is not the secret that the receipt names")
-    require_vouched(details, rows(secret, bytes.fromhex(details.work), block_hash, samples, share))
+    require_vouched(details, rows(secret, bytes.fromhex(details.submission), block_hash, samples, share))
 
 
 def require_vouched(details: Details, drawn: Iterable[int]) -> None:

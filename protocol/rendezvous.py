@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Iterable
 
 
-def order(work: bytes, block_hash: bytes, validators: Iterable[str]) -> list[str]:
+def order(submission: bytes, block_hash: bytes, validators: Iterable[str]) -> list[str]:
     """Validators by descending claim on the work; the first ones are assigned, the others stand in, in this order."""
     return sorted(
-        validators, key=lambda address: hashlib.sha256(work + block_hash + bytes.fromhex(address[2:])).digest()
+        validators, key=lambda address: hashlib.sha256(submission + block_hash + bytes.fromhex(address[2:])).digest()
     )

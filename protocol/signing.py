@@ -116,7 +116,7 @@ class StorageReceipt(Typed):
 
     SOLIDITY = ("uint256", "bytes32", "bytes32", "uint64", "uint64")
     run: int
-    work: bytes
+    submission: bytes
     root: bytes
     size: int
     time: int
@@ -131,7 +131,7 @@ class Verdict(Typed):
 
     SOLIDITY = ("uint256", "bytes32", "uint8", "uint256", "bytes32")
     run: int
-    work: bytes
+    submission: bytes
     outcome: int
     samples: int
     details: bytes

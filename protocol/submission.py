@@ -24,7 +24,7 @@ class SubmissionRef:
     def as_tuple(self) -> tuple[object, ...]:
         return astuple(self)
 
-    def work_id(self, run: int) -> bytes:
+    def submission_id(self, run: int) -> bytes:
         return submission_id(run, self.node, self.step, self.sequence, self.root)
 
 

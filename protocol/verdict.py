@@ -78,7 +78,7 @@ class Details:
     chain_id: int
     contract: str
     run: int
-    work: str
+    submission: str
     node: str
     step: int
     sequence: int
@@ -118,8 +118,8 @@ class Receipt:
         return Outcome(self.details.outcome)
 
     @property
-    def work(self) -> bytes:
-        return bytes.fromhex(self.details.work)
+    def submission(self) -> bytes:
+        return bytes.fromhex(self.details.submission)
 
     @classmethod
     def issue(cls, details: Details, key: Key, domain: Domain) -> Receipt:
@@ -157,7 +157,7 @@ class Receipt:
             PROTOCOL_VERSION, domain.chain_id, domain.contract, run,
         ):  # fmt: skip
             raise Malformed("receipt is of another protocol, chain, contract or run")
-        if details.ref.work_id(run).hex() != details.work:
+        if details.ref.submission_id(run).hex() != details.submission:
             raise Malformed("receipt names another work than its fields do")
         try:
             signature = bytes.fromhex(str(value["signature"]).removeprefix("0x"))
@@ -169,8 +169,8 @@ class Receipt:
 
 
 def _message(details: Details) -> Verdict:
-    work, samples = bytes.fromhex(details.work), int(details.samples, 16)
-    return Verdict(details.run, work, details.outcome, samples, canonical.digest(asdict(details)))
+    submission, samples = bytes.fromhex(details.submission), int(details.samples, 16)
+    return Verdict(details.run, submission, details.outcome, samples, canonical.digest(asdict(details)))
 
 
 def _details(value: Any) -> Details:
@@ -185,7 +185,7 @@ def _details(value: Any) -> Details:
     details = Details(**value)
     if details.outcome not in tuple(Outcome) or (details.rule not in RULES) != (details.outcome == Outcome.ACCEPT):
         raise Malformed("receipt's outcome and rule do not belong together")
-    for name in ("work", "root", "spec", "samples", "draw"):
+    for name in ("submission", "root", "spec", "samples", "draw"):
         text = getattr(details, name)
         if len(text) != 64 or set(text) - set("0123456789abcdef"):
             raise Malformed(f"receipt: {name} is not 64 hex digits")

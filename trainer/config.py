@@ -59,7 +59,7 @@ class LossSettings(Settings):
     """Weight of the entropy bonus, a mean over tokens."""
 
     @model_validator(mode="after")
-    def _can_work(self) -> LossSettings:
+    def _can_submission(self) -> LossSettings:
         if self.aggregates == "constant" and self.constant is None:
             raise ValueError("this loss divides by a constant length: set `constant`, usually to max_new_tokens")
         if self.old == "claimed" and self.correction != "none":
@@ -241,12 +241,12 @@ class HubSettings(Settings):
 
 
 class PaySettings(Settings):
-    per_work: str = "0"
+    per_submission: str = "0"
     """Tokens owed to a validator for each work it judged in time and not against the chain's verdict; 0 promises nothing."""
-    works_per_step: int = Field(default=1000, ge=1)
+    submissions_per_step: int = Field(default=1000, ge=1)
     """Most works of one step that one validator is paid for."""
 
-    @field_validator("per_work")
+    @field_validator("per_submission")
     @classmethod
     def _is_amount(cls, text: str) -> str:
         try:
@@ -256,8 +256,8 @@ class PaySettings(Settings):
         return text
 
     @property
-    def wei_per_work(self) -> int:
-        return parse_tokens(self.per_work, least=0)
+    def wei_per_submission(self) -> int:
+        return parse_tokens(self.per_submission, least=0)
 
 
 class EvaluationEngine(EngineSettings):

@@ -17,7 +17,7 @@ import {IRuns} from "./interfaces/IRuns.sol";
 import {Policies} from "./Policies.sol";
 import {Ring} from "./Ring.sol";
 import {Typed} from "./Typed.sol";
-import {Works} from "./Works.sol";
+import {Submissions} from "./Works.sol";
 
 /// @title Validators and verdicts
 /// @notice See ICourt.
@@ -28,13 +28,13 @@ contract Court is ICourt {
     struct Opening {
         uint256 earliest;
         uint256 ring;
-        uint8 works;
+        uint8 submissions;
         address coSigner;
         uint256 samples;
     }
 
     bytes32 private constant VERDICT =
-        keccak256("Verdict(uint256 run,bytes32 work,uint8 outcome,uint256 samples,bytes32 details)");
+        keccak256("Verdict(uint256 run,bytes32 submission,uint8 outcome,uint256 samples,bytes32 details)");
     uint8 private constant ACCEPT = 1;
     uint8 private constant HARD = 3;
     uint16 private constant WINNER_BPS = 5_000; // of a lost bond, to whoever appealed; were it all, bonds could be traded
@@ -52,9 +52,9 @@ contract Court is ICourt {
     mapping(uint256 run => mapping(address seat => mapping(uint256 number => mapping(address validator => bool))))
         public voted;
     /// @inheritdoc ICourt
-    mapping(bytes32 work => mapping(address signer => uint256 number)) public charges;
+    mapping(bytes32 submission => mapping(address signer => uint256 number)) public charges;
     /// @inheritdoc ICourt
-    mapping(bytes32 work => mapping(address validator => bool)) public impeached;
+    mapping(bytes32 submission => mapping(address validator => bool)) public impeached;
 
     constructor(IRuns runs_) {
         if (address(runs_.court()) != address(this)) revert WrongAddress(address(this), address(runs_.court()));
@@ -79,8 +79,8 @@ contract Court is ICourt {
     }
 
     /// @inheritdoc ICourt
-    function stateOf(uint256 run, IRuns.Ref calldata ref) external view returns (State) {
-        IRuns.Work memory w = runs.works(Works.id(run, ref));
+    function stateOf(uint256 run, IRuns.SubmissionRef calldata ref) external view returns (State) {
+        IRuns.Submission memory w = runs.submissions(Submissions.id(run, ref));
         if (w.time == 0) return State.None;
         Stage stage = _cases[run][runs.seatOf(run, ref.node)][w.number].stage;
         if (stage == Stage.None) return State.Submitted;
@@ -199,34 +199,34 @@ contract Court is ICourt {
     // ---- cases ------------------------------------------------------------------------------------------------------
 
     /// @inheritdoc ICourt
-    function challenge(uint256 run, IRuns.Ref[] calldata list, bytes32 evidence) external returns (uint256 number) {
+    function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence) external returns (uint256 number) {
         if (list.length == 0) revert ZeroAmount();
-        if (list.length > type(uint8).max) revert TooManyWorks(list.length, type(uint8).max);
+        if (list.length > type(uint8).max) revert TooManySubmissions(list.length, type(uint8).max);
         IRuns.Withheld memory x = runs.withhold(run, list);
-        uint8 works;
+        uint8 submissions;
         for (uint256 i; i < list.length; ++i) {
             if ((x.taken >> i) & 1 == 0) continue;
-            ++works;
+            ++submissions;
             _announce(run, list[i], false, evidence, x.seat, x.number);
         }
-        _open(run, x.seat, x.number, Opening(x.earliest, x.ring, works, address(0), 0));
+        _open(run, x.seat, x.number, Opening(x.earliest, x.ring, submissions, address(0), 0));
         return x.number;
     }
 
     /// @inheritdoc ICourt
-    function accuse(uint256 run, IRuns.Ref calldata ref, uint256 samples, bytes32 evidence, Receipt calldata second)
+    function accuse(uint256 run, IRuns.SubmissionRef calldata ref, uint256 samples, bytes32 evidence, Receipt calldata second)
         external
         returns (uint256 number)
     {
-        bytes32 work = Works.id(run, ref);
+        bytes32 submission = Submissions.id(run, ref);
         address seat = runs.seatOf(run, ref.node);
         Opening memory o;
-        (number, o.ring, o.earliest) = _accuse(run, work, seat);
-        o.works = 1;
+        (number, o.ring, o.earliest) = _accuse(run, submission, seat);
+        o.submissions = 1;
         _announce(run, ref, true, evidence, seat, number);
         if (_policies[run].coSigners != 0) {
             if (second.validator == msg.sender) revert Denied(msg.sender);
-            _requireVerdict(run, work, HARD, second);
+            _requireVerdict(run, submission, HARD, second);
             _sit(run, second.validator, o.earliest);
             samples &= second.samples;
             o.coSigner = second.validator;
@@ -235,8 +235,8 @@ contract Court is ICourt {
         if (samples == 0) revert NoCommonSample();
         o.samples = samples;
         address signer = o.coSigner == address(0) ? msg.sender : o.coSigner;
-        if (charges[work][signer] != 0) revert Denied(signer); // a signature serves once
-        charges[work][signer] = number;
+        if (charges[submission][signer] != 0) revert Denied(signer); // a signature serves once
+        charges[submission][signer] = number;
         _open(run, seat, number, o);
     }
 
@@ -280,21 +280,21 @@ contract Court is ICourt {
     }
 
     /// @inheritdoc ICourt
-    function impeach(uint256 run, IRuns.Ref calldata ref, uint256 number, Receipt calldata accepted)
+    function impeach(uint256 run, IRuns.SubmissionRef calldata ref, uint256 number, Receipt calldata accepted)
         external
         returns (uint256 slashed)
     {
-        bytes32 work = Works.id(run, ref);
+        bytes32 submission = Submissions.id(run, ref);
         address validator = accepted.validator;
         Case storage c = _cases[run][runs.seatOf(run, ref.node)][number];
-        if (c.stage != Stage.Upheld || impeached[work][validator]) revert WrongState();
+        if (c.stage != Stage.Upheld || impeached[submission][validator]) revert WrongState();
         address signer = c.coSigner == address(0) ? c.challenger : c.coSigner;
-        if (charges[work][signer] != number) revert WrongState(); // that case is about another work
+        if (charges[submission][signer] != number) revert WrongState(); // that case is about another work
         if (c.samples & accepted.samples == 0) revert NoCommonSample();
-        _requireVerdict(run, work, ACCEPT, accepted);
-        impeached[work][validator] = true;
+        _requireVerdict(run, submission, ACCEPT, accepted);
+        impeached[submission][validator] = true;
         slashed = _slash(run, validator, msg.sender, _policies[run].finderBps);
-        emit Impeached(run, validator, work, msg.sender, slashed);
+        emit Impeached(run, validator, submission, msg.sender, slashed);
     }
 
     /// @dev Opens a case of the caller's, with its bond at risk; or decides it, where verdicts are instant.
@@ -304,22 +304,22 @@ contract Court is ICourt {
         Case storage c = _cases[run][seat][number];
         bool instant = p.appeal == 0;
         uint40 deadline = _time(block.timestamp + p.appeal);
-        (c.challenger, c.earliest, c.deadline, c.stage, c.works) =
-        (msg.sender, _time(o.earliest), deadline, instant ? Stage.Upheld : Stage.Open, o.works);
+        (c.challenger, c.earliest, c.deadline, c.stage, c.submissions) =
+        (msg.sender, _time(o.earliest), deadline, instant ? Stage.Upheld : Stage.Open, o.submissions);
         if (o.samples != 0) (c.coSigner, c.samples) = (o.coSigner, o.samples);
         if (instant) {
-            _carryOut(run, seat, number, _ruling(p, Stage.Upheld, o.samples != 0, msg.sender, o.works, o.ring));
+            _carryOut(run, seat, number, _ruling(p, Stage.Upheld, o.samples != 0, msg.sender, o.submissions, o.ring));
         } else {
             c.ring = o.ring;
         }
     }
 
     /// @dev Finds out whether and how a work can be accused, and has Runs open the case.
-    function _accuse(uint256 run, bytes32 work, address seat)
+    function _accuse(uint256 run, bytes32 submission, address seat)
         private
         returns (uint256 number, uint256 ring, uint256 time)
     {
-        IRuns.Work memory w = runs.works(work);
+        IRuns.Submission memory w = runs.submissions(submission);
         Case storage c = _cases[run][seat][w.number];
         Stage stage = c.stage;
         uint256 window = _policies[run].window;
@@ -333,7 +333,7 @@ contract Court is ICourt {
         IRuns.Whereabouts units = IRuns.Whereabouts.Seat;
         if (open_) units = IRuns.Whereabouts.Case;
         else if (stage == Stage.Upheld || stage == Stage.Undecided) units = IRuns.Whereabouts.Revoked;
-        (number, ring) = runs.accuse(run, seat, work, units);
+        (number, ring) = runs.accuse(run, seat, submission, units);
         if (!open_) return (number, ring, time);
         // the units move over from the open case
         if (hard) {
@@ -341,11 +341,11 @@ contract Court is ICourt {
         } else {
             uint256 epoch = Ring.epochAt(time, window);
             (ring, c.ring) = (c.ring.clear().add(epoch, w.units), c.ring.sub(epoch, w.units));
-            if (--c.works == 0) _close(run, seat, w.number, Stage.Undecided); // nothing is left to dispute
+            if (--c.submissions == 0) _close(run, seat, w.number, Stage.Undecided); // nothing is left to dispute
         }
     }
 
-    function _announce(uint256 run, IRuns.Ref calldata ref, bool hard, bytes32 evidence, address seat, uint256 number)
+    function _announce(uint256 run, IRuns.SubmissionRef calldata ref, bool hard, bytes32 evidence, address seat, uint256 number)
         private
     {
         emit Challenged(run, ref.node, ref.root, ref.step, ref.sequence, msg.sender, hard, evidence, seat, number);
@@ -376,8 +376,8 @@ contract Court is ICourt {
         return who == s.operator || who == (s.rotated ? s.key : seat);
     }
 
-    function _requireVerdict(uint256 run, bytes32 work, uint8 outcome, Receipt calldata r) private view {
-        bytes32 content = keccak256(abi.encode(VERDICT, run, work, outcome, r.samples, r.details));
+    function _requireVerdict(uint256 run, bytes32 submission, uint8 outcome, Receipt calldata r) private view {
+        bytes32 content = keccak256(abi.encode(VERDICT, run, submission, outcome, r.samples, r.details));
         // by a plain key: what a contract has signed it can unsign, and so escape impeachment
         if (!Typed.signedByKey(address(runs), content, r.validator, r.signature)) revert Denied(r.validator);
     }
@@ -390,7 +390,7 @@ contract Court is ICourt {
         bool appealed = c.stage == Stage.Appealed;
         (address challenger, address coSigner, address appellant) =
             (c.challenger, hard ? c.coSigner : address(0), appealed ? c.appellant : address(0));
-        IRuns.Ruling memory r = _ruling(p, verdict, hard, challenger, c.works, c.ring);
+        IRuns.Ruling memory r = _ruling(p, verdict, hard, challenger, c.submissions, c.ring);
         (c.stage, c.ring) = (verdict, 0);
         --_validators[run][challenger].openCases;
         if (coSigner != address(0)) --_validators[run][coSigner].openCases;
@@ -406,12 +406,12 @@ contract Court is ICourt {
         _carryOut(run, seat, number, r);
     }
 
-    function _ruling(IRuns.Policy storage p, Stage verdict, bool hard, address challenger, uint8 works, uint256 ring)
+    function _ruling(IRuns.Policy storage p, Stage verdict, bool hard, address challenger, uint8 submissions, uint256 ring)
         private
         view
         returns (IRuns.Ruling memory)
     {
-        return IRuns.Ruling(verdict, hard, challenger, ring, works, p.fee, 0, p.penalty, p.finderBps);
+        return IRuns.Ruling(verdict, hard, challenger, ring, submissions, p.fee, 0, p.penalty, p.finderBps);
     }
 
     function _carryOut(uint256 run, address seat, uint256 number, IRuns.Ruling memory r) private {

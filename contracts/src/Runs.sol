@@ -9,7 +9,7 @@ import {IRuns} from "./interfaces/IRuns.sol";
 import {Budgets} from "./Budgets.sol";
 import {Ring} from "./Ring.sol";
 import {Seats} from "./Seats.sol";
-import {Works} from "./Works.sol";
+import {Submissions} from "./Works.sol";
 
 /// @title Training runs
 /// @notice Work, its rewards, and what verdicts do to both; Budgets and Seats hold the rest. See IRuns.
@@ -25,7 +25,7 @@ contract Runs is Seats {
         bytes32 beacon;
     }
 
-    mapping(bytes32 work => Work) internal _works;
+    mapping(bytes32 submission => Submission) internal _submissions;
 
     modifier onlyCourt() {
         if (msg.sender != address(court)) revert Denied(msg.sender);
@@ -38,13 +38,13 @@ contract Runs is Seats {
     // ---- reading ----------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IRuns
-    function works(bytes32 work) external view returns (Work memory) {
-        return _works[work];
+    function submissions(bytes32 submission) external view returns (Submission memory) {
+        return _submissions[submission];
     }
 
     /// @inheritdoc IRuns
-    function workId(uint256 run, Ref calldata ref) external pure returns (bytes32) {
-        return Works.id(run, ref);
+    function submissionId(uint256 run, SubmissionRef calldata ref) external pure returns (bytes32) {
+        return Submissions.id(run, ref);
     }
 
     /// @inheritdoc IRuns
@@ -63,7 +63,7 @@ contract Runs is Seats {
     function submit(uint256 run, bytes32 root, uint32 step, uint32 sequence, uint32 units, bytes32 beacon) external {
         Limits memory l = _limitsOf(run);
         _commit(run, l, Turn(step, sequence, 1, beacon), units);
-        _record(run, l, Ref(msg.sender, step, sequence, root), units);
+        _record(run, l, SubmissionRef(msg.sender, step, sequence, root), units);
     }
 
     /// @inheritdoc IRuns
@@ -75,7 +75,7 @@ contract Runs is Seats {
         Limits memory l = _limitsOf(run);
         _commit(run, l, Turn(step, sequence, items.length, beacon), units);
         for (uint32 i; i < items.length; ++i) {
-            _record(run, l, Ref(msg.sender, step, sequence + i, items[i].root), items[i].units);
+            _record(run, l, SubmissionRef(msg.sender, step, sequence + i, items[i].root), items[i].units);
         }
     }
 
@@ -86,9 +86,9 @@ contract Runs is Seats {
         emit Skipped(run, msg.sender, step, sequence);
     }
 
-    function _record(uint256 run, Limits memory l, Ref memory ref, uint32 units) private {
+    function _record(uint256 run, Limits memory l, SubmissionRef memory ref, uint32 units) private {
         if (units == 0 || units > l.maxUnits) revert InvalidUnits(units, l.maxUnits);
-        _works[Works.id(run, ref)] = Work(uint40(block.timestamp), units, 0); // time fits as in _noticed
+        _submissions[Submissions.id(run, ref)] = Submission(uint40(block.timestamp), units, 0); // time fits as in _noticed
         emit Submitted(run, ref.node, ref.root, ref.step, ref.sequence, units);
     }
 
@@ -175,7 +175,7 @@ contract Runs is Seats {
     // ---- Court only -------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IRuns
-    function withhold(uint256 run, Ref[] calldata list) external onlyCourt returns (Withheld memory x) {
+    function withhold(uint256 run, SubmissionRef[] calldata list) external onlyCourt returns (Withheld memory x) {
         uint256 window = _limits[run].window;
         uint256 epoch = Ring.epochAt(block.timestamp, window);
         x.seat = seatOf(run, list[0].node);
@@ -186,7 +186,7 @@ contract Runs is Seats {
         x.earliest = block.timestamp;
         for (uint256 i; i < list.length; ++i) {
             if (list[i].node != list[0].node && seatOf(run, list[i].node) != x.seat) revert Denied(list[i].node);
-            Work storage w = _works[Works.id(run, list[i])];
+            Submission storage w = _submissions[Submissions.id(run, list[i])];
             (uint256 time, uint256 units, uint256 before) = (w.time, w.units, w.number);
             if (time == 0 || before != 0 || block.timestamp >= time + window) continue;
             w.number = uint24(x.number); // as in _openCase
@@ -201,7 +201,7 @@ contract Runs is Seats {
     }
 
     /// @inheritdoc IRuns
-    function accuse(uint256 run, address seat, bytes32 work, Whereabouts units)
+    function accuse(uint256 run, address seat, bytes32 submission, Whereabouts units)
         external
         onlyCourt
         returns (uint256 number, uint256 ring)
@@ -209,7 +209,7 @@ contract Runs is Seats {
         uint256 window = _limits[run].window;
         uint256 epoch = Ring.epochAt(block.timestamp, window);
         Seat storage s = _seats[run][seat];
-        Work storage w = _works[work];
+        Submission storage w = _submissions[submission];
         number = _openCase(s);
         uint256 own = _rolled(s, epoch);
         if (s.openHard++ == 0) s.safe = s.vested; // nothing that matures from here on is paid
@@ -252,7 +252,7 @@ contract Runs is Seats {
                 s.vested += uint64(units); // as in _rolled
                 units = 0;
             } else if (r.verdict == ICourt.Stage.Upheld) {
-                uint256 fee = _strike(s, l, r.works) * r.fee;
+                uint256 fee = _strike(s, l, r.submissions) * r.fee;
                 slashed += _take(run, s, r.penalty, uint128(fee), r.challenger, 10_000); // 8 * 96 bits
             }
         }

@@ -4,10 +4,10 @@ pragma solidity ^0.8.28;
 import {IRuns} from "./interfaces/IRuns.sol";
 
 /// @title Names of works
-library Works {
+library Submissions {
     /// @dev The node is part of the name: who sees a root in the mempool and submits it first has another work. The step is,
     /// with its sequence: no work is submitted twice.
-    function id(uint256 run, IRuns.Ref memory ref) internal pure returns (bytes32) {
+    function id(uint256 run, IRuns.SubmissionRef memory ref) internal pure returns (bytes32) {
         return keccak256(abi.encode(run, ref.node, ref.step, ref.sequence, ref.root));
     }
 }

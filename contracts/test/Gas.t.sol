@@ -59,7 +59,7 @@ contract GasTest is World {
 
     function test_soft() public {
         submit(0, 5);
-        IRuns.Ref[] memory list = one(submit(0, 5));
+        IRuns.SubmissionRef[] memory list = one(submit(0, 5));
         bytes memory data = abi.encodeCall(court.challenge, (run, list, EVIDENCE));
         spend("soft: challenge", validators[0], address(court), data, 120_000);
         pass(APPEAL);
@@ -88,7 +88,7 @@ contract GasTest is World {
 
     function test_hard() public {
         submit(0, 5);
-        IRuns.Ref memory ref = submit(0, 5);
+        IRuns.SubmissionRef memory ref = submit(0, 5);
         bytes memory data = abi.encodeCall(court.accuse, (run, ref, type(uint256).max, EVIDENCE, coSignature(1, ref)));
         uint256 gas = spend("hard: accuse", validators[0], address(court), data, 250_000);
         pass(APPEAL);
@@ -101,7 +101,7 @@ contract GasTest is World {
     function test_hard_instant() public {
         switchTo(keyed(instantPolicy()));
         submit(0, 5);
-        IRuns.Ref memory ref = submit(0, 5);
+        IRuns.SubmissionRef memory ref = submit(0, 5);
         bytes memory data = abi.encodeCall(court.accuse, (run, ref, type(uint256).max, EVIDENCE, coSignature(1, ref)));
         spend("hard, instant", validators[0], address(court), data, 380_000);
     }
@@ -161,7 +161,7 @@ contract GasTest is World {
     }
 
     function submission(uint256 i) internal view returns (bytes memory) {
-        IRuns.Ref memory ref = nextRef(run, nodes[i]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[i]);
         bytes32 beacon = beaconOf(run, ref.step);
         return abi.encodeCall(runs.submit, (run, ref.root, ref.step, ref.sequence, 100, beacon));
     }

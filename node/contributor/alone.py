@@ -57,7 +57,7 @@ class Alone:
     def _was_made_here(self, step: int, sequence: int) -> bool:
         if self._log.is_adopted(step, sequence):
             return True
-        return any(self._chain.work(self._run, ref).time for ref in self._log.at(step, sequence))
+        return any(self._chain.submission(self._run, ref).time for ref in self._log.at(step, sequence))
 
 
 def _last(seat: Seat) -> tuple[int, int] | None:

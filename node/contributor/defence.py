@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from node.contributor.submission_log import Submission, SubmissionLog
+from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol.chain import Sender, cases
 from protocol.chain.types import Case, Seat
 from protocol.clock import SYSTEM, Clock
@@ -31,7 +31,7 @@ class Defence:
         connection: Connection,
         journal: SubmissionLog,
         sender: Sender,
-        judge: Callable[[Submission], Finding | None],
+        judge: Callable[[LoggedSubmission], Finding | None],
         retry_seconds: float,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -62,7 +62,7 @@ class Defence:
 
     def _answer(self, name: str, number: int, case: Case) -> None:
         """Appeals unless every work of the case is found false: jurors throw a case out that has one work which passes."""
-        refs = cases.works(self._c.chain, self._c.run, name, number, case)
+        refs = cases.submissions(self._c.chain, self._c.run, name, number, case)
         reason = self._against(refs)
         if reason:
             log.error("case %d against this seat is not appealed: %s; see `node submissions`", number, reason)
@@ -88,7 +88,7 @@ class Defence:
         return reason
 
     def _judge_again(self, ref: SubmissionRef) -> Finding | None:
-        submission = self._journal.get(ref.work_id(self._c.run))
+        submission = self._journal.get(ref.submission_id(self._c.run))
         if submission is None:
             raise Unavailable(f"step {ref.step}, sequence {ref.sequence} is not in this node's journal")
         return self._judge(submission)

@@ -17,7 +17,7 @@ from protocol.submission import SubmissionRef
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS submissions (
-    work BLOB PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, sequence INTEGER NOT NULL, root BLOB NOT NULL,
+    submission BLOB PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, sequence INTEGER NOT NULL, root BLOB NOT NULL,
     units INTEGER NOT NULL, state TEXT NOT NULL, made_at INTEGER NOT NULL, receipt TEXT, storage TEXT
 );
 CREATE TABLE IF NOT EXISTS adopted (step INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY (step, sequence));
@@ -49,9 +49,9 @@ _ORDER = (MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD)
 
 
 @dataclass(frozen=True)
-class Submission:
+class LoggedSubmission:
     ref: SubmissionRef
-    work: bytes
+    id: bytes
     units: int
     state: str
     made_at: int
@@ -72,33 +72,35 @@ class SubmissionLog:
         with self._lock:
             self._db.close()
 
-    def add(self, ref: SubmissionRef, work: bytes, units: int, made_at: int) -> None:
+    def add(self, ref: SubmissionRef, submission: bytes, units: int, made_at: int) -> None:
         """Notes a submission that is about to be sent; one that is known already stays as it is, but for a lost one."""
-        row = (work, ref.node, ref.step, ref.sequence, ref.root, units, MADE, made_at, None, None)
+        row = (submission, ref.node, ref.step, ref.sequence, ref.root, units, MADE, made_at, None, None)
         with self._lock:
-            self._db.execute("DELETE FROM submissions WHERE work = ? AND state = ?", (work, LOST))
+            self._db.execute("DELETE FROM submissions WHERE submission = ? AND state = ?", (submission, LOST))
             new = self._db.execute(
                 "INSERT OR IGNORE INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row
             ).rowcount
         _SUBMISSIONS.add(new, state=MADE)
 
-    def advance(self, work: bytes, state: str, *, receipt: str | None = None) -> None:
+    def advance(self, submission: bytes, state: str, *, receipt: str | None = None) -> None:
         """Moves a submission on to `state`. Nothing goes back: a verdict may be heard before the upload has returned, and
         of several verdicts the gravest counts."""
         earlier = _ORDER[: _ORDER.index(state)]
         with self._lock:
-            query = f"UPDATE submissions SET state = ?, receipt = ? WHERE work = ? AND state IN ({_marks(earlier)})"  # noqa: S608
-            moved = self._db.execute(query, (state, receipt, work, *earlier)).rowcount
+            query = (
+                f"UPDATE submissions SET state = ?, receipt = ? WHERE submission = ? AND state IN ({_marks(earlier)})"  # noqa: S608
+            )
+            moved = self._db.execute(query, (state, receipt, submission, *earlier)).rowcount
         _SUBMISSIONS.add(moved, state=state)
 
-    def keep_storage_receipt(self, work: bytes, receipt: str) -> None:
+    def keep_storage_receipt(self, submission: bytes, receipt: str) -> None:
         with self._lock:
-            self._db.execute("UPDATE submissions SET storage = ? WHERE work = ?", (receipt, work))
+            self._db.execute("UPDATE submissions SET storage = ? WHERE submission = ?", (receipt, submission))
 
-    def get(self, work: bytes) -> Submission | None:
-        return next(self._select("WHERE work = ?", (work,)), None)
+    def get(self, submission: bytes) -> LoggedSubmission | None:
+        return next(self._select("WHERE work = ?", (submission,)), None)
 
-    def all(self, *states: str, most: int = 1_000_000) -> list[Submission]:
+    def all(self, *states: str, most: int = 1_000_000) -> list[LoggedSubmission]:
         """Newest first, in the given states (all, when none is given)."""
         where = f"WHERE state IN ({_marks(states)})" if states else ""
         return list(self._select(f"{where} ORDER BY made_at DESC, step DESC, sequence DESC LIMIT ?", (*states, most)))
@@ -123,12 +125,12 @@ class SubmissionLog:
                 dict(self._db.execute("SELECT state, submissions FROM counts WHERE submissions > 0").fetchall())
             )
 
-    def _select(self, clause: str, values: tuple[object, ...]) -> Iterator[Submission]:
+    def _select(self, clause: str, values: tuple[object, ...]) -> Iterator[LoggedSubmission]:
         columns = "work, node, step, sequence, root, units, state, made_at, receipt, storage"
         with self._lock:
             rows = self._db.execute(f"SELECT {columns} FROM submissions {clause}", values).fetchall()  # noqa: S608
-        for work, node, step, sequence, root, *rest in rows:
-            yield Submission(SubmissionRef(node, step, sequence, root), work, *rest)
+        for submission, node, step, sequence, root, *rest in rows:
+            yield LoggedSubmission(SubmissionRef(node, step, sequence, root), submission, *rest)
 
 
 def _marks(values: tuple[str, ...]) -> str:

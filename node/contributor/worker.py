@@ -18,7 +18,7 @@ from node.contributor.alone import Alone
 from node.contributor.defence import Defence
 from node.contributor.generation import Made, Place
 from node.contributor.settings import WorkSettings
-from node.contributor.submission_log import Submission, SubmissionLog
+from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from node.engine import Engine, EngineSettings, make_engine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from node.judging.judge import judge
@@ -28,7 +28,7 @@ from node.versions import Versions
 from protocol import metrics
 from protocol.chain.reverts import banned
 from protocol.chain.transaction_log import TransactionLog
-from protocol.chain.types import Publication, Role, Seat, Work
+from protocol.chain.types import Publication, Role, Seat, SubmissionState
 from protocol.clock import SYSTEM, Clock
 from protocol.environments import TaskSet
 from protocol.errors import (
@@ -252,26 +252,26 @@ class Worker:
         _TOKENS.add(made.units)
         self._say("checking", step=head.step, sequence=sequence)
         self._check(made)
-        work = made.ref.work_id(self._c.run)
-        self.journal.add(made.ref, work, made.units, int(self._clock.wall()))
+        submission_id = made.ref.submission_id(self._c.run)
+        self.journal.add(made.ref, submission_id, made.units, int(self._clock.wall()))
         self._say("submitting", step=head.step, sequence=sequence)
         with self._stop.finish_first():
-            with about(work):
-                self._commit(made, work, head)
+            with about(submission_id):
+                self._commit(made, submission_id, head)
             self._delivered_all(head)
 
-    def _commit(self, made: Made, work: bytes, head: Publication) -> None:
+    def _commit(self, made: Made, submission_id: bytes, head: Publication) -> None:
         try:
             call = self._c.chain.submit(self._c.run, made.ref, made.units, head.beacon)
-            self._sender.send(call, name=f"submit/{work.hex()}")
+            self._sender.send(call, name=f"submit/{submission_id.hex()}")
         except (TransactionReverted, InsufficientFunds) as error:
-            found = self._c.chain.work(self._c.run, made.ref)
+            found = self._c.chain.submission(self._c.run, made.ref)
             if not found.time:  # else an earlier attempt was taken after all
-                self._give_up(work, made.path)
+                self._give_up(submission_id, made.path)
                 self._require_passing(error, made.units)
                 log.info("step %d, sequence %d was not taken: %s", head.step, made.ref.sequence, error)
             return
-        self.journal.advance(work, submission_log.COMMITTED)
+        self.journal.advance(submission_id, submission_log.COMMITTED)
 
     def _require_passing(self, error: MurmurationError, units: int) -> None:
         """Raises the refusal of a submission when it is this node's own trouble."""
@@ -293,7 +293,7 @@ class Worker:
                 hint="look for faulty memory, overclocking or a modified engine before you start again",
             )
 
-    def _judge_again(self, submission: Submission) -> Finding | None:
+    def _judge_again(self, submission: LoggedSubmission) -> Finding | None:
         """Judges work of an earlier version in full; by the rules that need no model where nobody has those weights any more."""
         ref = submission.ref
         path = self._rollouts / f"{ref.root.hex()}.parquet"
@@ -326,16 +326,16 @@ class Worker:
         False while the hub does not take something: no more is committed then, for it could come too late as well.
         """
         for submission in reversed(self.journal.all(submission_log.MADE, submission_log.COMMITTED)):
-            found = self._c.chain.work(self._c.run, submission.ref)
+            found = self._c.chain.submission(self._c.run, submission.ref)
             path = self._rollouts / f"{submission.ref.root.hex()}.parquet"
             if not found.time:
                 if not self._may_be_taken(submission.ref, head):
-                    self._give_up(submission.work, path)
+                    self._give_up(submission.id, path)
             elif not path.exists():
                 log.warning("the file of step %d, sequence %d is gone", submission.ref.step, submission.ref.sequence)
-                self.journal.advance(submission.work, submission_log.LOST)
+                self.journal.advance(submission.id, submission_log.LOST)
             else:
-                with about(submission.work):
+                with about(submission.id):
                     delivered = self._upload(submission, found, path)
                 if not delivered:
                     return False
@@ -348,24 +348,24 @@ class Worker:
         superseded = self._c.chain.publication(self._c.run, ref.step + 1).time
         return self._c.block_time() < superseded + self._c.policy.grace
 
-    def _give_up(self, work: bytes, path: Path) -> None:
-        self.journal.advance(work, submission_log.LOST)
+    def _give_up(self, submission_id: bytes, path: Path) -> None:
+        self.journal.advance(submission_id, submission_log.LOST)
         path.unlink(missing_ok=True)
 
-    def _upload(self, submission: Submission, found: Work, path: Path) -> bool:
+    def _upload(self, submission: LoggedSubmission, found: SubmissionState, path: Path) -> bool:
         """Uploads a committed file. False when it is to be tried again; raises Unavailable while the hub is."""
-        ref, work = submission.ref, submission.work
+        ref, submission_id = submission.ref, submission.id
         try:
-            stored = self._c.hub.upload(work, ref.root, path, self._c.policy.trainer)
+            stored = self._c.hub.upload(submission_id, ref.root, path, self._c.policy.trainer)
         except Refused as error:
             log.warning("the hub refused step %d, sequence %d: %s", ref.step, ref.sequence, error)
             if error.may_pass and self._c.block_time() <= found.time + self._c.spec.upload_grace_seconds:
                 self._say("waiting", reason=str(error), step=ref.step, sequence=ref.sequence)
                 return False
-            self.journal.advance(work, submission_log.LOST)
+            self.journal.advance(submission_id, submission_log.LOST)
             return True
-        self.journal.keep_storage_receipt(work, json.dumps(stored.as_json()))
-        self.journal.advance(work, submission_log.STORED)
+        self.journal.keep_storage_receipt(submission_id, json.dumps(stored.as_json()))
+        self.journal.advance(submission_id, submission_log.STORED)
         log.info("step %d, sequence %d: %d tokens committed and uploaded", ref.step, ref.sequence, submission.units)
         return True
 
@@ -403,15 +403,15 @@ class Worker:
         except ProtocolViolation as error:
             log.warning("the hub lists a receipt that is none: %s", error)
             return
-        before = self.journal.get(receipt.work)
+        before = self.journal.get(receipt.submission)
         validator = self._c.chain.validator(self._c.run, receipt.validator)
         if before is None or not validator.serves(self._c.block_time()):
             return
-        self.journal.advance(receipt.work, _VERDICT_STATES[receipt.outcome], receipt=data.decode())
-        after = self.journal.get(receipt.work)
+        self.journal.advance(receipt.submission, _VERDICT_STATES[receipt.outcome], receipt=data.decode())
+        after = self.journal.get(receipt.submission)
         if receipt.outcome != Outcome.ACCEPT and after != before:
             d = receipt.details
-            with about(receipt.work):
+            with about(receipt.submission):
                 log.warning(
                     "step %d, sequence %d judged %s by %s: rule %s measured %s, threshold %s (%s)",
                     d.step, d.sequence, receipt.outcome.name.lower(), receipt.validator, d.rule, d.measured, d.threshold,

@@ -60,9 +60,9 @@ class PrefillPlan:
     share: float
     secret: bytes
 
-    def choose(self, work: bytes, block_hash: bytes, samples: int) -> list[int]:
+    def choose(self, submission: bytes, block_hash: bytes, samples: int) -> list[int]:
         """Chosen rows, at least one."""
-        return prefill_sampling.rows(self.secret, work, block_hash, samples, self.share)
+        return prefill_sampling.rows(self.secret, submission, block_hash, samples, self.share)
 
 
 @dataclass
@@ -99,8 +99,8 @@ class Candidate:
         return self.context.spec
 
     @cached_property
-    def work_id(self) -> bytes:
-        return self.commitment.ref.work_id(self.context.run)
+    def submission_id(self) -> bytes:
+        return self.commitment.ref.submission_id(self.context.run)
 
     @cached_property
     def reading(self) -> Reading:
@@ -141,7 +141,7 @@ class Candidate:
     @cached_property
     def rows(self) -> list[int]:
         """Rows that get the prefill."""
-        return self.plan.choose(self.work_id, self.commitment.block_hash, len(self.samples))
+        return self.plan.choose(self.submission_id, self.commitment.block_hash, len(self.samples))
 
     def prefilled(self, rows: Sequence[int]) -> Iterator[dict[int, Tensor]]:
         """The validator's own hidden states [T, H] of these rows' generated tokens, a batch at a time, of which none is kept.

@@ -147,8 +147,8 @@ class EvidenceStore:
         rollout: Path | None, manifest: bytes | None,
     ) -> Evidence:  # fmt: skip
         """Keeps what a rejection stands on; a crash leaves the whole of it or nothing. Raises OSError."""
-        final = self._folder / receipt.details.work
-        draft = self._folder / f".{receipt.details.work}"
+        final = self._folder / receipt.details.submission
+        draft = self._folder / f".{receipt.details.submission}"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True, mode=0o700)
         told = {
@@ -173,12 +173,14 @@ class EvidenceStore:
         found = [Evidence(path) for path in self._paths()]
         return sorted(found, key=lambda evidence: evidence.folder.stat().st_mtime, reverse=True)
 
-    def find(self, work: str) -> Evidence:
+    def find(self, submission: str) -> Evidence:
         """By work id or its beginning. Raises UsageError where that names none, or several."""
-        found = [path for path in self._paths() if path.name.startswith(work.removeprefix("0x"))]
+        found = [path for path in self._paths() if path.name.startswith(submission.removeprefix("0x"))]
         if len(found) != 1:
             known = "no" if not found else "more than one"
-            raise UsageError(f"there is evidence of {known} rejected work {work}", hint="murmur validator rejections")
+            raise UsageError(
+                f"there is evidence of {known} rejected work {submission}", hint="murmur validator rejections"
+            )
         return Evidence(found[0])
 
     def of_file(self, root: bytes) -> Evidence | None:

@@ -61,7 +61,7 @@ def details(
     ref, domain = commitment.ref, context.domain
     return Details(
         protocol=PROTOCOL_VERSION, chain_id=domain.chain_id, contract=domain.contract, run=context.run,
-        work=ref.work_id(context.run).hex(), node=ref.node, step=ref.step, sequence=ref.sequence, root=ref.root.hex(),
+        submission=ref.submission_id(context.run).hex(), node=ref.node, step=ref.step, sequence=ref.sequence, root=ref.root.hex(),
         units=commitment.units, spec=context.spec_digest.hex(),
         outcome=int(finding.outcome if finding else Outcome.ACCEPT), rule=finding.rule if finding else "",
         measured=_readable(finding.measured) if finding else "", threshold=_readable(finding.threshold) if finding else "",

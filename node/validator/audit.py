@@ -29,7 +29,7 @@ UNSEEN_MOST = 1 << 14
 class Broken:
     """A receipt that breaks a promise, and which."""
 
-    work: str
+    submission: str
     time: int
     reason: str
 
@@ -83,7 +83,7 @@ def _audit(details: list[Details], view: View, spec: RunSpec, window: int) -> Au
         for d in chained:
             if d.outcome != Outcome.ACCEPT:
                 continue
-            submission = view.submission(bytes.fromhex(d.work))
+            submission = view.submission(bytes.fromhex(d.submission))
             if submission is None:
                 found.unknown += 1
                 continue
@@ -100,7 +100,7 @@ def _audit(details: list[Details], view: View, spec: RunSpec, window: int) -> Au
                 else:
                     prefill_sampling.require_drawn(d, secret, submission.block_hash, spec.samples, share)
             except ProtocolViolation as error:
-                found.broken.append(Broken(d.work, d.time, str(error)))
+                found.broken.append(Broken(d.submission, d.time, str(error)))
             else:
                 found.kept += 1
     return found
@@ -114,7 +114,7 @@ def _chains(details: list[Details], window: int, found: Audited) -> Iterator[lis
             try:
                 prefill_sampling.require_chained(chained[-1], d, window)
             except HashMismatch as error:
-                found.broken.append(Broken(d.work, d.time, str(error)))
+                found.broken.append(Broken(d.submission, d.time, str(error)))
             except ProtocolViolation:  # the next chain of its master secret, which begins every PERIODS
                 pass
             else:

@@ -42,7 +42,7 @@ _CASES = metrics.counter(
 )
 _LAST_PART = 10  # a work is challenged in the last tenth of its window, even while another hard case is open
 
-_WORKS_MOST = 64  # in one case: its gas stays well below any block's limit
+_SUBMISSIONS_MOST = 64  # in one case: its gas stays well below any block's limit
 _NO_RIGHT = ("Denied", "NotOnBench")
 _FIRST = (-1, b"")
 _NOBODY = ("0x" + "0" * 40, 0, bytes(32), b"")  # a second validator's receipt, where the policy asks for none
@@ -88,16 +88,18 @@ class Court:
             state = states.CLOSED
         elif receipt.outcome == Outcome.HARD and set(validators) - {self._address}:
             state = states.WAITING
-            posting = states.DUE if receipt.work in requested else states.SECRET
+            posting = states.DUE if receipt.submission in requested else states.SECRET
         outcome, data = int(receipt.outcome), receipt.encode()
-        self._log.put(Judgement(receipt.work, details.node, outcome, data, state, posting, details.units, details.time))
+        self._log.put(
+            Judgement(receipt.submission, details.node, outcome, data, state, posting, details.units, details.time)
+        )
 
     # ---- hard findings -------------------------------------------------------------------------------------------------
 
     def decide(self, told: Told, validators: Collection[str], now: int) -> None:
         """Hard findings become hard once another validator has found the same, and soft when none does in time."""
         for judgement in self._log.waiting():
-            others = {validator: r for validator, r in told(judgement.work).items() if validator != self._address}
+            others = {validator: r for validator, r in told(judgement.submission).items() if validator != self._address}
             everybody = not set(validators) - {self._address} - set(others)
             waited = self._waited(judgement, now)
             second = self._second(judgement, others.values())
@@ -105,7 +107,7 @@ class Court:
                 self._log.put(_shown(replace(judgement, state=states.DECIDED, second=second.encode())))
             elif everybody or waited > 1:
                 reason = "no other validator found it" if others else "no second validator answered"
-                log.warning("hard finding on %s becomes soft: %s", judgement.work.hex()[:12], reason)
+                log.warning("hard finding on %s becomes soft: %s", judgement.submission.hex()[:12], reason)
                 self._log.put(self._softened(judgement))
             elif waited > 0.5:
                 self._log.put(_shown(judgement))
@@ -127,10 +129,10 @@ class Court:
             if judgement.asked_at is not None:
                 continue
             asked = replace(judgement, asked_at=now)
-            if judgement.work in requested:
+            if judgement.submission in requested:
                 self._log.put(_shown(asked))
             else:
-                self._c.hub.ask_opinion(judgement.work)
+                self._c.hub.ask_opinion(judgement.submission)
                 self._log.put(asked)
 
     def _softened(self, judgement: Judgement) -> Judgement:
@@ -148,14 +150,14 @@ class Court:
         """Posts receipts. One that the hub refuses is tried again; it keeps no other from being posted."""
         page = self._log.due(self._posted, _POSTS_MOST)
         for judgement in page:
-            self._posted = judgement.judged_at, judgement.work
-            if judgement.work in self._refused_at_hub:
+            self._posted = judgement.judged_at, judgement.submission
+            if judgement.submission in self._refused_at_hub:
                 continue
             try:
                 self._c.hub.post_receipt(judgement.receipt)
             except Refused as error:
-                log.warning("the hub refuses the receipt of %s: %s", judgement.work.hex()[:12], error)
-                self._refused_at_hub.failed(judgement.work)
+                log.warning("the hub refuses the receipt of %s: %s", judgement.submission.hex()[:12], error)
+                self._refused_at_hub.failed(judgement.submission)
                 continue
             self._log.put(replace(judgement, posting=states.POSTED))
         if len(page) < _POSTS_MOST:
@@ -166,11 +168,11 @@ class Court:
     def challenge(self, now: int) -> None:
         """Takes to court what is to be challenged, the gravest first; `now` in block time."""
         for judgement in self._log.decided(Outcome.HARD):
-            if judgement.work not in self._refused_on_chain:
-                self._bring([judgement], now, self._accuse, judgement.work)
+            if judgement.submission not in self._refused_on_chain:
+                self._bring([judgement], now, self._accuse, judgement.submission)
         for node in self._log.decided_nodes(Outcome.SOFT, int(now - self._settings.batch_seconds)):
             if node not in self._refused_on_chain:
-                self._bring(self._log.decided_of(node, Outcome.SOFT, _WORKS_MOST), now, self._challenge, node)
+                self._bring(self._log.decided_of(node, Outcome.SOFT, _SUBMISSIONS_MOST), now, self._challenge, node)
 
     def _bring(
         self,
@@ -183,7 +185,7 @@ class Court:
 
         `key`: what is left alone for a while where that is for later.
         """
-        name = ", ".join(judgement.work.hex()[:12] for judgement in judgements)
+        name = ", ".join(judgement.submission.hex()[:12] for judgement in judgements)
         case = None
         try:
             self._sender.recover()  # what was sent before a crash may land only now
@@ -215,14 +217,14 @@ class Court:
         if judgement.outcome == Outcome.HARD:
             number = chain.charge(run, ref, self._signer(judgement))
         else:
-            number = chain.work(run, ref).number
+            number = chain.submission(run, ref).number
         if not number:
             return False
         case = chain.seat_name(run, ref.node), number
         if chain.case(run, *case).challenger != self._address:
             return False
         self._log.put(_in_case(judgement, states.CHALLENGED, case))
-        log.info("case %d about %s was opened before", number, judgement.work.hex()[:12])
+        log.info("case %d about %s was opened before", number, judgement.submission.hex()[:12])
         return True
 
     def _signer(self, judgement: Judgement) -> str:
@@ -246,37 +248,40 @@ class Court:
         (judgement,) = judgements
         receipt, run, chain = self._receipt(judgement), self._c.run, self._c.chain
         ref = receipt.details.ref
-        seat, work, known = chain.seat(run, ref.node), chain.work(run, ref), chain.case_of(run, ref)
-        left = (work.time or judgement.judged_at) + self._c.policy.window - now
+        seat, submission, known = chain.seat(run, ref.node), chain.submission(run, ref), chain.case_of(run, ref)
+        left = (submission.time or judgement.judged_at) + self._c.policy.window - now
         if seat.swept or left <= 0 or (known is not None and known[2].hard):
             return states.CLOSED, None
-        if not work.time:
+        if not submission.time:
             return states.DECIDED, None  # a reorg took the commitment, or this endpoint lags: it may come back
         if seat.open_hard and left > self._c.policy.window / _LAST_PART:
             return states.DECIDED, None  # that case takes this work as well, unless it is cleared
         second = _NOBODY if judgement.second is None else self._parse(judgement.second).on_chain()
         call = chain.accuse(run, ref, receipt.samples, receipt.evidence(chain.domain), second)
-        sent = self._sender.send(call, name=f"accuse/{judgement.work.hex()}")
+        sent = self._sender.send(call, name=f"accuse/{judgement.submission.hex()}")
         _CASES.add(event="accused")
-        log.warning("accused %s: rule %s", receipt.details.work[:12], receipt.details.rule)
+        log.warning("accused %s: rule %s", receipt.details.submission[:12], receipt.details.rule)
         return states.CHALLENGED, _opened(sent)
 
     def _challenge(self, judgements: list[Judgement], now: int) -> Brought:
         """Disputes works of one seat in one case. Those past their window or in a case already are left out by the chain."""
         receipts = [self._receipt(judgement) for judgement in judgements]
-        works = [self._c.chain.work(self._c.run, receipt.details.ref) for receipt in receipts]
-        if all(work.number for work in works):
+        submissions = [self._c.chain.submission(self._c.run, receipt.details.ref) for receipt in receipts]
+        if all(submission.number for submission in submissions):
             return states.CLOSED, None
-        if not all(work.time for work in works) and now < judgements[0].judged_at + self._c.policy.window:
+        if (
+            not all(submission.time for submission in submissions)
+            and now < judgements[0].judged_at + self._c.policy.window
+        ):
             return states.DECIDED, None  # a reorg took a commitment, or this endpoint lags: it may come back
         call = self._c.chain.challenge(
             self._c.run, [r.details.ref for r in receipts], _evidence(receipts, self._c.chain.domain)
         )
-        name = hashlib.sha256(b"".join(judgement.work for judgement in judgements)).hexdigest()
+        name = hashlib.sha256(b"".join(judgement.submission for judgement in judgements)).hexdigest()
         sent = self._sender.send(call, name=f"challenge/{name}")
         _CASES.add(event="challenged")
         for receipt in receipts:
-            log.warning("challenged %s: rule %s", receipt.details.work[:12], receipt.details.rule)
+            log.warning("challenged %s: rule %s", receipt.details.submission[:12], receipt.details.rule)
         return states.CHALLENGED, _opened(sent)
 
     def heard_of(self, name: CaseName) -> None:
@@ -316,7 +321,9 @@ class Court:
         self._deadlines.pop(name, None)
         if state == states.DECIDED:
             for judgement in judgements:
-                self._refused_on_chain.failed(judgement.work if judgement.outcome == Outcome.HARD else judgement.node)
+                self._refused_on_chain.failed(
+                    judgement.submission if judgement.outcome == Outcome.HARD else judgement.node
+                )
 
     # ---- both ----------------------------------------------------------------------------------------------------------
 

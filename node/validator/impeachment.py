@@ -56,7 +56,7 @@ class Impeachment:
     def heard(self, receipt: Receipt) -> None:
         """A validator has spoken, perhaps on what was convicted long ago."""
         if self._is_to_blame(receipt):
-            for case in self._view.cases_of(receipt.work):
+            for case in self._view.cases_of(receipt.submission):
                 if case.convicts:
                     self._due.setdefault(case.name, []).append(receipt)
 
@@ -76,7 +76,7 @@ class Impeachment:
                 del self._due[name]
 
     def _convicted(self, case: CaseEntry) -> None:
-        accepted = [r for r in self._receipts(case.refs[0].work_id(self._c.run)).values() if self._is_to_blame(r)]
+        accepted = [r for r in self._receipts(case.refs[0].submission_id(self._c.run)).values() if self._is_to_blame(r)]
         if accepted:
             self._due[case.name] = accepted
 
@@ -84,7 +84,7 @@ class Impeachment:
         """Whether somebody else has vouched for a submission, and was not impeached for it."""
         if receipt.outcome is not Outcome.ACCEPT or receipt.validator == self._c.key.address:
             return False
-        return all(e.data.work != receipt.work for e in self._view.events(Impeached, receipt.validator))
+        return all(e.data.submission != receipt.submission for e in self._view.events(Impeached, receipt.validator))
 
     def _look(self, name: CaseName) -> None:
         """Raises Unavailable from an endpoint that does not know of the case's end yet."""
@@ -99,12 +99,12 @@ class Impeachment:
             del accepted[0]  # only now: what fails half-way is tried again
 
     def _impeach(self, number: int, ref: SubmissionRef, accepted: Receipt) -> None:
-        work = ref.work_id(self._c.run).hex()
+        submission = ref.submission_id(self._c.run).hex()
         try:
             call = self._c.chain.impeach(self._c.run, ref, number, accepted.on_chain())
-            sent = self._sender.send(call, name=f"impeach/{work}/{accepted.validator}")
+            sent = self._sender.send(call, name=f"impeach/{submission}/{accepted.validator}")
         except TransactionReverted as error:
-            log.info("%s is not impeached for %s: %s", accepted.validator, work[:12], error)
+            log.info("%s is not impeached for %s: %s", accepted.validator, submission[:12], error)
             return
         taken = tokens(sent.event(Impeached).slashed)
-        log.warning("impeached %s, who had accepted %s: it lost %s", accepted.validator, work[:12], taken)
+        log.warning("impeached %s, who had accepted %s: it lost %s", accepted.validator, submission[:12], taken)

@@ -25,7 +25,7 @@ CaseName = tuple[str, int]
 # The texts of states stand in indexes and queries alike: SQLite uses a partial index only where it sees that it applies.
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS judgements (
-    work BLOB PRIMARY KEY, node TEXT NOT NULL, outcome INTEGER NOT NULL, receipt BLOB NOT NULL, state TEXT NOT NULL,
+    submission BLOB PRIMARY KEY, node TEXT NOT NULL, outcome INTEGER NOT NULL, receipt BLOB NOT NULL, state TEXT NOT NULL,
     posting TEXT NOT NULL, units INTEGER NOT NULL, judged_at INTEGER NOT NULL, asked_at INTEGER, second BLOB, seat TEXT,
     number INTEGER
 );
@@ -33,7 +33,7 @@ CREATE INDEX IF NOT EXISTS judgements_waiting ON judgements (judged_at) WHERE st
 CREATE INDEX IF NOT EXISTS judgements_decided ON judgements (outcome, judged_at, node) WHERE state = '{DECIDED}';
 CREATE INDEX IF NOT EXISTS judgements_decided_of ON judgements (node, outcome, units DESC) WHERE state = '{DECIDED}';
 CREATE INDEX IF NOT EXISTS judgements_in_cases ON judgements (seat, number) WHERE state = '{CHALLENGED}';
-CREATE INDEX IF NOT EXISTS judgements_due ON judgements (judged_at, work) WHERE posting = '{DUE}';
+CREATE INDEX IF NOT EXISTS judgements_due ON judgements (judged_at, submission) WHERE posting = '{DUE}';
 CREATE INDEX IF NOT EXISTS judgements_done ON judgements (judged_at) WHERE state = '{CLOSED}' AND posting = '{POSTED}';
 CREATE TABLE IF NOT EXISTS totals (outcome INTEGER PRIMARY KEY, judgements INTEGER NOT NULL);
 CREATE TRIGGER IF NOT EXISTS judged AFTER INSERT ON judgements BEGIN
@@ -43,7 +43,7 @@ CREATE TRIGGER IF NOT EXISTS judged_otherwise AFTER UPDATE ON judgements WHEN ne
     UPDATE totals SET judgements = judgements - 1 WHERE outcome = old.outcome;
     INSERT INTO totals VALUES (new.outcome, 1) ON CONFLICT (outcome) DO UPDATE SET judgements = judgements + 1;
 END;
-CREATE TABLE IF NOT EXISTS pending (work BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS pending (submission BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cursor (book INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """  # noqa: S608
@@ -51,7 +51,7 @@ CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 
 @dataclass(frozen=True)
 class Judgement:
-    work: bytes
+    submission: bytes
     node: str
     outcome: int
     """What it is treated as. A hard finding that nobody confirmed is soft, even where its receipt was shown before."""
@@ -73,7 +73,7 @@ class Judgement:
 
 _COLUMNS = ", ".join(field.name for field in fields(Judgement))
 _PUT = (
-    f"INSERT INTO judgements ({_COLUMNS}) VALUES ({', '.join('?' for _ in fields(Judgement))}) ON CONFLICT (work) DO UPDATE SET "  # noqa: S608
+    f"INSERT INTO judgements ({_COLUMNS}) VALUES ({', '.join('?' for _ in fields(Judgement))}) ON CONFLICT (submission) DO UPDATE SET "  # noqa: S608
     + ", ".join(f"{field.name} = excluded.{field.name}" for field in fields(Judgement)[1:])
 )
 
@@ -97,8 +97,8 @@ class JudgementLog:
             self._db.execute("BEGIN")
             self._db.executemany(_PUT, [astuple(judgement) for judgement in judgements])
 
-    def get(self, work: bytes) -> Judgement | None:
-        found = self._select("WHERE work = ?", work)
+    def get(self, submission: bytes) -> Judgement | None:
+        found = self._select("WHERE work = ?", submission)
         return found[0] if found else None
 
     def waiting(self) -> list[Judgement]:
@@ -144,7 +144,7 @@ class JudgementLog:
     def prune(self, before: int, most: int = 1000) -> None:
         """Drops judgements from before that time with which nothing is left to do: at most so many at once."""
         query = (
-            "DELETE FROM judgements WHERE work IN (SELECT work FROM judgements "  # noqa: S608
+            "DELETE FROM judgements WHERE submission IN (SELECT submission FROM judgements "  # noqa: S608
             f"WHERE state = '{CLOSED}' AND posting = '{POSTED}' AND judged_at < ? ORDER BY judged_at LIMIT ?)"
         )
         with self._lock:
@@ -155,7 +155,7 @@ class JudgementLog:
     def pending(self) -> list[bytes]:
         """Submissions that may still have to be judged."""
         with self._lock:
-            return [work for (work,) in self._db.execute("SELECT work FROM pending").fetchall()]
+            return [submission for (submission,) in self._db.execute("SELECT submission FROM pending").fetchall()]
 
     @property
     def cursor(self) -> int:
@@ -168,8 +168,8 @@ class JudgementLog:
         """Writes all of it, or after a crash nothing. `cursor`: up to where the book was followed by that."""
         with self._lock, self._db:
             self._db.execute("BEGIN")
-            self._db.executemany("DELETE FROM pending WHERE work = ?", [(work,) for work in removed])
-            self._db.executemany("INSERT OR IGNORE INTO pending VALUES (?)", [(work,) for work in added])
+            self._db.executemany("DELETE FROM pending WHERE submission = ?", [(submission,) for submission in removed])
+            self._db.executemany("INSERT OR IGNORE INTO pending VALUES (?)", [(submission,) for submission in added])
             if cursor is not None:
                 self._db.execute("DELETE FROM cursor")
                 self._db.execute("INSERT INTO cursor VALUES (?)", (cursor,))

@@ -23,7 +23,7 @@ class Task:
     """A submission that is not judged yet. Times are of the monotonic clock unless said otherwise."""
 
     submission: Submission
-    work: bytes
+    id: bytes
     committed_at: int
     """Block time."""
     seen_at: float
@@ -60,14 +60,14 @@ class Queue:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def __contains__(self, work: object) -> bool:
-        return work in self._tasks
+    def __contains__(self, submission_id: object) -> bool:
+        return submission_id in self._tasks
 
     def __iter__(self) -> Iterator[Task]:
         return iter(list(self._tasks.values()))
 
-    def get(self, work: bytes) -> Task | None:
-        return self._tasks.get(work)
+    def get(self, submission_id: bytes) -> Task | None:
+        return self._tasks.get(submission_id)
 
     @property
     def steps(self) -> set[int]:
@@ -77,18 +77,18 @@ class Queue:
     def put(self, task: Task, at: float | None) -> None:
         """Takes a submission in, or gives one that is here another time: it may be tried from `at` on; None: not before it is
         put again."""
-        if task.work not in self._tasks:
-            self._tasks[task.work] = task
+        if task.id not in self._tasks:
+            self._tasks[task.id] = task
             self._steps[task.step] += 1
-            heapq.heappush(self._ages, (task.committed_at, task.work))
+            heapq.heappush(self._ages, (task.committed_at, task.id))
         self._tickets += 1
         task.ticket = self._tickets
         if at is not None:
-            heapq.heappush(self._asleep, (at, task.ticket, task.work))
+            heapq.heappush(self._asleep, (at, task.ticket, task.id))
         self._clear_up()
 
-    def remove(self, work: bytes) -> Task | None:
-        task = self._tasks.pop(work, None)
+    def remove(self, submission_id: bytes) -> Task | None:
+        task = self._tasks.pop(submission_id, None)
         if task is not None:
             self._steps[task.step] -= 1
             if not self._steps[task.step]:
@@ -98,8 +98,8 @@ class Queue:
     def expire(self, until: int) -> Iterator[Task]:
         """Removes what was committed to at this block time or before."""
         while self._ages and self._ages[0][0] <= until:
-            _, work = heapq.heappop(self._ages)
-            task = self.remove(work)
+            _, submission_id = heapq.heappop(self._ages)
+            task = self.remove(submission_id)
             if task is not None:
                 yield task
 
@@ -107,17 +107,17 @@ class Queue:
         """Takes the most urgent of those that may be tried now off the heaps: put it again, or remove it. None: there is none."""
         now = self._clock.monotonic()
         while self._asleep and self._asleep[0][0] <= now:
-            _, ticket, work = heapq.heappop(self._asleep)
-            if self._holds(work, ticket):
-                heapq.heappush(self._ready, (self._tasks[work].urgency, ticket, work))
+            _, ticket, submission_id = heapq.heappop(self._asleep)
+            if self._holds(submission_id, ticket):
+                heapq.heappush(self._ready, (self._tasks[submission_id].urgency, ticket, submission_id))
         while self._ready:
-            _, ticket, work = heapq.heappop(self._ready)
-            if self._holds(work, ticket):
-                return self._tasks[work]
+            _, ticket, submission_id = heapq.heappop(self._ready)
+            if self._holds(submission_id, ticket):
+                return self._tasks[submission_id]
         return None
 
-    def _holds(self, work: bytes, ticket: int) -> bool:
-        task = self._tasks.get(work)
+    def _holds(self, submission_id: bytes, ticket: int) -> bool:
+        task = self._tasks.get(submission_id)
         return task is not None and task.ticket == ticket
 
     def _clear_up(self) -> None:
@@ -130,5 +130,5 @@ class Queue:
             self._asleep = [entry for entry in self._asleep if self._holds(entry[2], entry[1])]
             heapq.heapify(self._asleep)
         if len(self._ages) > most:
-            self._ages = [(task.committed_at, work) for work, task in self._tasks.items()]
+            self._ages = [(task.committed_at, submission_id) for submission_id, task in self._tasks.items()]
             heapq.heapify(self._ages)

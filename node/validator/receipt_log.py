@@ -32,12 +32,12 @@ _PRUNED_MAX = 1000  # entries at once
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS receipts (
-    digest BLOB PRIMARY KEY, work BLOB NOT NULL, validator TEXT NOT NULL, time INTEGER NOT NULL, receipt BLOB NOT NULL,
-    UNIQUE (work, validator)
+    digest BLOB PRIMARY KEY, submission BLOB NOT NULL, validator TEXT NOT NULL, time INTEGER NOT NULL, receipt BLOB NOT NULL,
+    UNIQUE (submission, validator)
 );
 CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (time);
 CREATE INDEX IF NOT EXISTS receipts_by_validator ON receipts (validator);
-CREATE TABLE IF NOT EXISTS requests (work BLOB PRIMARY KEY, time INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS requests (submission BLOB PRIMARY KEY, time INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS requests_by_time ON requests (time);
 CREATE TABLE IF NOT EXISTS marks (listing TEXT PRIMARY KEY, number INTEGER NOT NULL, digest BLOB NOT NULL);
 """
@@ -74,8 +74,8 @@ class ReceiptLog:
     def follow(self, hub: HubClient, now: int) -> None:
         """Takes in what is new at the hub. Raises what reading it raises; what was taken in by then stays."""
         with self._noting("opinions", self._requests):
-            for work in self._requests.news(hub.opinions):
-                self.request(work, now)
+            for submission in self._requests.news(hub.opinions):
+                self.request(submission, now)
         with self._noting("receipts", self._receipts):
             for data in self._receipts.news(hub.receipts):
                 self._hear(data, now)
@@ -85,11 +85,11 @@ class ReceiptLog:
         self._receipts.doubt()
         self._requests.doubt()
 
-    def request(self, work: bytes, now: int) -> None:
+    def request(self, submission: bytes, now: int) -> None:
         """Somebody asks about a submission."""
         with self._lock:
-            if self._db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", (work, now)).rowcount:
-                self._asked.append(work)
+            if self._db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", (submission, now)).rowcount:
+                self._asked.append(submission)
 
     def news(self) -> tuple[list[bytes], list[Receipt]]:
         """(submissions that somebody asked about, receipts) that came since the last call."""
@@ -132,32 +132,36 @@ class ReceiptLog:
         if time < now - self._kept_seconds:
             return
         with self._lock:
-            row = _digest(data), receipt.work, receipt.validator, time, data
+            row = _digest(data), receipt.submission, receipt.validator, time, data
             if self._db.execute("INSERT OR IGNORE INTO receipts VALUES (?, ?, ?, ?, ?)", row).rowcount:
                 self._told.append(receipt)
 
     # ---- questions -----------------------------------------------------------------------------------------------------
 
-    def __contains__(self, work: object) -> bool:
+    def __contains__(self, submission: object) -> bool:
         """Whether somebody has asked about a submission."""
-        return bool(self._rows("SELECT 1 FROM requests WHERE work = ?", work))
+        return bool(self._rows("SELECT 1 FROM requests WHERE submission = ?", submission))
 
     def requests(self) -> list[bytes]:
         """Submissions that somebody has asked about."""
-        return [work for (work,) in self._rows("SELECT work FROM requests")]
+        return [submission for (submission,) in self._rows("SELECT submission FROM requests")]
 
-    def of(self, work: bytes) -> dict[str, Receipt]:
+    def of(self, submission: bytes) -> dict[str, Receipt]:
         """What was said of a submission, by validator: the first word of each, also of those that have left since."""
-        rows = self._rows("SELECT validator, receipt FROM receipts WHERE work = ?", work)
+        rows = self._rows("SELECT validator, receipt FROM receipts WHERE submission = ?", submission)
         return {validator: self._parse_own(receipt) for validator, receipt in rows}
 
-    def validators(self, work: bytes) -> set[str]:
+    def validators(self, submission: bytes) -> set[str]:
         """Who has spoken on a submission."""
-        return {validator for (validator,) in self._rows("SELECT validator FROM receipts WHERE work = ?", work)}
+        return {
+            validator for (validator,) in self._rows("SELECT validator FROM receipts WHERE submission = ?", submission)
+        }
 
     def by(self, validator: str) -> list[bytes]:
         """Submissions that a validator has spoken on."""
-        return [work for (work,) in self._rows("SELECT work FROM receipts WHERE validator = ?", validator)]
+        return [
+            submission for (submission,) in self._rows("SELECT submission FROM receipts WHERE validator = ?", validator)
+        ]
 
     # ---- storage -------------------------------------------------------------------------------------------------------
 

@@ -222,10 +222,14 @@ class ValidatorService:
                 return True
         return False
 
-    def _told(self, work: bytes) -> dict[str, Receipt]:
+    def _told(self, submission_id: bytes) -> dict[str, Receipt]:
         """Receipts of a work, by validator; only those count who hold a seat now."""
         serving = self._book.validators(self._now())
-        return {validator: receipt for validator, receipt in self._receipts.of(work).items() if validator in serving}
+        return {
+            validator: receipt
+            for validator, receipt in self._receipts.of(submission_id).items()
+            if validator in serving
+        }
 
     def _open_steps(self) -> set[int]:
         """Steps whose weights may be needed later: those of what waits to be judged, and those of open cases, which may be
@@ -237,7 +241,7 @@ class ValidatorService:
 
     def _attempt(self, task: Task) -> bool:
         """Whether there is a judgement now. Whatever keeps it from being made is logged and tried again, later and later."""
-        with about(task.work):
+        with about(task.id):
             return self._try(task)
 
     def _try(self, task: Task) -> bool:
@@ -283,8 +287,8 @@ class ValidatorService:
         except (MurmurationError, OSError) as error:
             log.warning("no evidence is kept: %s", error)
 
-    def _is_closed(self, work: bytes) -> bool:
-        judgement = self._judgements.get(work)
+    def _is_closed(self, submission_id: bytes) -> bool:
+        judgement = self._judgements.get(submission_id)
         return judgement is None or judgement.state == states.CLOSED
 
     def _in_full(self, task: Task) -> bool:
@@ -300,7 +304,7 @@ class ValidatorService:
             return self._bench.judge(commitment, path, in_full=in_full, time=self._now())
         grace = self._c.spec.upload_grace_seconds
         is_due = self._now() > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
-        if not is_due or self._c.hub.stored(task.work, self._c.policy.trainer) is not None:
+        if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:
             return None
         return details(
             self._bench.context,
@@ -312,7 +316,7 @@ class ValidatorService:
 
     def _judge_for_jury(self, ref: SubmissionRef) -> Details | None:
         """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""
-        submission = self._book.submission(ref.work_id(self._c.run))
+        submission = self._book.submission(ref.submission_id(self._c.run))
         if submission is None:
             return None
         try:

@@ -41,17 +41,17 @@ class Workload:
         self._queue = Queue(clock)
         self._serving = book.ever_validated()  # who of them has gone meanwhile is seen when the book is followed
         self._cursor = judgements.cursor
-        for work in judgements.pending():
-            submission = book.submission(work)
-            if submission is not None and judgements.get(work) is None:
+        for submission_id in judgements.pending():
+            submission = book.submission(submission_id)
+            if submission is not None and judgements.get(submission_id) is None:
                 self._add(submission)
         self._restored = False  # whether requests of an earlier life were looked at
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def __contains__(self, work: object) -> bool:
-        return work in self._queue
+    def __contains__(self, submission_id: object) -> bool:
+        return submission_id in self._queue
 
     @property
     def steps(self) -> set[int]:
@@ -70,8 +70,8 @@ class Workload:
         while True:
             changes = self._book.changes_since(self._cursor)
             gone = [submission.id for submission in changes.gone_submissions]
-            for work in gone:
-                self._queue.remove(work)
+            for submission_id in gone:
+                self._queue.remove(submission_id)
             added = [s.id for s in self._open(changes.submissions, now) if self._add(s)]
             yield from changes.gone_events
             yield from changes.events
@@ -85,15 +85,15 @@ class Workload:
         """Drops submissions whose window is over."""
         ended = list(self._queue.expire(now - self._window))
         if ended:
-            self._log.note_pending([], [task.work for task in ended])
+            self._log.note_pending([], [task.id for task in ended])
         return ended
 
     def heard(self, asked: Sequence[bytes], told: Sequence[Receipt], now: int) -> None:
         """Somebody has asked about submissions; others have spoken on some."""
-        for work in asked:
-            self._return(work, now)
+        for submission_id in asked:
+            self._return(submission_id, now)
         for receipt in told:
-            task = self._queue.get(receipt.work)
+            task = self._queue.get(receipt.submission)
             if task is not None:
                 self._place(task)
 
@@ -116,27 +116,27 @@ class Workload:
         for task in self._queue:
             self._place(task)
         for validator in before - serving:
-            for work in self._receipts.by(validator):
-                self._return(work, now)
+            for submission_id in self._receipts.by(validator):
+                self._return(submission_id, now)
 
-    def _return(self, work: bytes, now: int) -> None:
+    def _return(self, submission_id: bytes, now: int) -> None:
         """A submission may be this validator's to judge after all."""
-        task = self._queue.get(work)
+        task = self._queue.get(submission_id)
         if task is not None:
             self._place(task)
             return
-        submission = self._book.submission(work)
+        submission = self._book.submission(submission_id)
         if submission is not None and self._open([submission], now) and self._add(submission):
-            self._log.note_pending([work], [])
+            self._log.note_pending([submission_id], [])
 
     def _add(self, submission: Submission) -> bool:
         """Takes a submission in, unless it was judged or is nothing for this validator. Whether it is here now."""
-        work = submission.id
-        if work in self._queue:
+        submission_id = submission.id
+        if submission_id in self._queue:
             return True
-        if self._log.get(work) is not None:
+        if self._log.get(submission_id) is not None:
             return False
-        return self._place(Task(submission, work, self._book.time(submission), self._clock.monotonic()))
+        return self._place(Task(submission, submission_id, self._book.time(submission), self._clock.monotonic()))
 
     # ---- the line ------------------------------------------------------------------------------------------------------
 
@@ -146,10 +146,10 @@ class Workload:
 
     def _place(self, task: Task) -> bool:
         """Gives a task its time, or drops it where nothing is left to do. Whether it is here afterwards."""
-        task.asked = task.work in self._receipts
+        task.asked = task.id in self._receipts
         line = self.line(task.submission)
         silent = line.index(self._address) + 1 - self._needed if self._address in line else None
-        if not task.asked and (silent is None or silent > 0) and not self._is_open(task.work):
+        if not task.asked and (silent is None or silent > 0) and not self._is_open(task.id):
             self.drop(task)
             return False
         if task.asked:
@@ -160,9 +160,9 @@ class Workload:
             self._queue.put(task, max(task.not_before, task.seen_at + max(0, silent) * self._fallback_seconds))
         return True
 
-    def _is_open(self, work: bytes) -> bool:
+    def _is_open(self, submission_id: bytes) -> bool:
         """Whether too few validators have spoken yet."""
-        return len(self._receipts.validators(work) & self._serving) < self._needed
+        return len(self._receipts.validators(submission_id) & self._serving) < self._needed
 
     # ---- judging -------------------------------------------------------------------------------------------------------
 
@@ -176,10 +176,10 @@ class Workload:
 
     def drop(self, task: Task) -> None:
         """It is judged, or is nobody's to judge any more."""
-        if self._queue.remove(task.work) is not None:
-            self._log.note_pending([], [task.work])
+        if self._queue.remove(task.id) is not None:
+            self._log.note_pending([], [task.id])
 
 
 @lru_cache(1 << 12)
-def _line(work: bytes, block_hash: bytes, validators: frozenset[str]) -> tuple[str, ...]:
-    return tuple(rendezvous.order(work, block_hash, validators))
+def _line(submission_id: bytes, block_hash: bytes, validators: frozenset[str]) -> tuple[str, ...]:
+    return tuple(rendezvous.order(submission_id, block_hash, validators))

@@ -34,7 +34,7 @@ def unanswered(chain: Chain, run: int, name: str, seat: Seat) -> Iterator[tuple[
             yield number, case
 
 
-def works(chain: Chain, run: int, name: str, number: int, case: Case) -> list[SubmissionRef]:
+def submissions(chain: Chain, run: int, name: str, number: int, case: Case) -> list[SubmissionRef]:
     """What a case that nobody has appealed was brought about: at least as many as the contract counts in it now.
 
     Raises RpcUnavailable from an endpoint that knows the case but not all of its events.
@@ -43,7 +43,7 @@ def works(chain: Chain, run: int, name: str, number: int, case: Case) -> list[Su
     logs = LogReader(chain, run).read(first, min(first + _SAME_SECOND, head)) if first <= head else []
     brought = [log.kind(*log.values) for log in logs if log.kind is Challenged]
     found = [SubmissionRef(c.node, c.step, c.sequence, c.root) for c in brought if (c.seat, c.number) == (name, number)]
-    if len(found) < max(1, case.works):
+    if len(found) < max(1, case.submissions):
         raise RpcUnavailable(f"the events of case {number} against {name} are not all there (yet)")
     return found
 

@@ -34,8 +34,8 @@ from protocol.chain.types import (
     Stage,
     State,
     Status,
+    SubmissionState,
     Validator,
-    Work,
 )
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import BadSignature, ConfigError, MurmurationError, RpcUnavailable, TransactionReverted, WrongChain
@@ -284,8 +284,8 @@ class Chain:
         """How many validators have a seat and no end of service in sight."""
         return self._call("counting validators", self.court.functions.seated(run))
 
-    def work(self, run: int, ref: SubmissionRef) -> Work:
-        return Work(*self._call("reading a work", self.runs.functions.works(ref.work_id(run))))
+    def submission(self, run: int, ref: SubmissionRef) -> SubmissionState:
+        return SubmissionState(*self._call("reading a work", self.runs.functions.submissions(ref.submission_id(run))))
 
     def state(self, run: int, ref: SubmissionRef) -> State:
         return State(self._call("reading a work", self.court.functions.stateOf(run, ref.as_tuple())))
@@ -303,11 +303,11 @@ class Chain:
     def charge(self, run: int, ref: SubmissionRef, signer: str) -> int:
         """Number of the hard case on a work in which this validator's verdict served: as second, or alone where none is
         needed. 0: none."""
-        return self._call("reading a charge", self.court.functions.charges(ref.work_id(run), signer))
+        return self._call("reading a charge", self.court.functions.charges(ref.submission_id(run), signer))
 
     def case_of(self, run: int, ref: SubmissionRef) -> tuple[ChecksumAddress, int, Case] | None:
         """(seat, number, case) of the case that last took a work's units; None when none did. There may be others about it."""
-        number = self.work(run, ref).number
+        number = self.submission(run, ref).number
         if not number:
             return None
         seat = self.seat_name(run, ref.node)

@@ -234,7 +234,9 @@ class Completeness:
                 case = self._view.case(seat, number)
                 if case is None or not case.is_open:
                     return case is not None
-                is_whole = len(case.refs) >= counted.works and (case.is_appealed or counted.stage != Stage.APPEALED)
+                is_whole = len(case.refs) >= counted.submissions and (
+                    case.is_appealed or counted.stage != Stage.APPEALED
+                )
                 return is_whole and not counted.stage.closed
 
             if not is_known():

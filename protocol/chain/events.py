@@ -208,7 +208,7 @@ class Settled:
 class Impeached:
     run: int
     validator: ChecksumAddress
-    work: bytes
+    submission: bytes
     finder: ChecksumAddress
     slashed: int
 

@@ -36,7 +36,7 @@ HINTS = {
     "NotOnBench": "only validators judge a work that were seated before it was submitted",
     "NoCommonSample": "the two receipts name no false sample in common",
     "TooFewValidators": "verdicts that can be appealed need a jury; approve more validators with `murmur run approve`",
-    "TooManyWorks": "split the list",
+    "TooManySubmissions": "split the list",
     "WrongAmount": "the token takes a fee or moves balances by itself; such tokens cannot be used",
     "SafeERC20FailedOperation": "the token refused the transfer, or is no plain ERC-20; such tokens cannot be used",
     "WrongAddress": "something else was deployed with this key meanwhile; deploy again",

@@ -181,7 +181,7 @@ class Validator:
 
 
 @dataclass(frozen=True)
-class Work:
+class SubmissionState:
     time: int
     units: int
     number: int
@@ -194,7 +194,7 @@ class Case:
     earliest: int
     deadline: int
     stage: Stage
-    works: int
+    submissions: int
     ring: int
     appellant: ChecksumAddress
     uphold: int

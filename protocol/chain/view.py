@@ -212,7 +212,7 @@ class View:
     @staticmethod
     def _removed_submission(row: Any) -> Submission:
         s: Submitted = events.loads(row[7], row[8])
-        id = SubmissionRef(s.node, s.step, s.sequence, s.root).work_id(s.run)
+        id = SubmissionRef(s.node, s.step, s.sequence, s.root).submission_id(s.run)
         _, was, block, log_index, block_hash, time, transaction, *_ = row
         return Submission(
             was, block, log_index, block_hash, transaction, time, s.node, s.step, s.sequence, s.units, s.root, id

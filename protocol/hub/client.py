@@ -65,29 +65,29 @@ class HubClient:
     def status(self) -> dict[str, Any]:
         return self._json("status")
 
-    def upload(self, work: bytes, root: bytes, path: Path, hub: str) -> Stored:
+    def upload(self, submission: bytes, root: bytes, path: Path, hub: str) -> Stored:
         """Uploads a committed file; `hub` is the address whose storage receipt counts.
 
         Raises Malformed for a receipt of anything else than this file of this work.
         """
         data = path.read_bytes()
-        stored = self._stored(self._write("PUT", f"works/{work.hex()}", data, root), work, hub)
+        stored = self._stored(self._write("PUT", f"works/{submission.hex()}", data, root), submission, hub)
         if (stored.receipt.root, stored.receipt.size) != (root, len(data)):
             raise Malformed("the hub's storage receipt is of another file")
         return stored
 
-    def stored(self, work: bytes, hub: str) -> Stored | None:
+    def stored(self, submission: bytes, hub: str) -> Stored | None:
         """The storage receipt of a work, None while its file is not there."""
         try:
-            return self._stored(self._json(f"works/{work.hex()}"), work, hub)
+            return self._stored(self._json(f"works/{submission.hex()}"), submission, hub)
         except Refused as error:
             if error.status == httpx.codes.NOT_FOUND:
                 return None
             raise
 
-    def _stored(self, answer: Any, work: bytes, hub: str) -> Stored:
+    def _stored(self, answer: Any, submission: bytes, hub: str) -> Stored:
         stored = Stored.parse(answer, self._domain, hub)
-        if (stored.receipt.run, stored.receipt.work) != (self.run, work):
+        if (stored.receipt.run, stored.receipt.submission) != (self.run, submission):
             raise Malformed("the hub's storage receipt is of another work")
         return stored
 
@@ -136,15 +136,15 @@ class HubClient:
         for cursor, value in self._listing("receipts", after, wait):
             yield cursor, _reencode(value)
 
-    def ask_opinion(self, work: bytes) -> None:
-        body = canonical.encode({"work": work.hex()})
+    def ask_opinion(self, submission: bytes) -> None:
+        body = canonical.encode({"submission": submission.hex()})
         self._write("POST", "opinions", body, hashlib.sha256(body).digest())
 
     def opinions(self, after: int, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
         """(cursor, work id) of requests for a second opinion."""
         for cursor, value in self._listing("opinions", after, wait):
             try:
-                yield cursor, bytes.fromhex(value["work"])
+                yield cursor, bytes.fromhex(value["submission"])
             except (KeyError, TypeError, ValueError) as error:
                 raise Malformed("the hub lists a request that is none") from error
 

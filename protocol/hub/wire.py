@@ -65,7 +65,7 @@ class Stored:
     def as_json(self) -> dict[str, Any]:
         r = self.receipt
         return {
-            "run": r.run, "work": r.work.hex(), "root": r.root.hex(), "size": r.size, "time": r.time,
+            "run": r.run, "submission": r.submission.hex(), "root": r.root.hex(), "size": r.size, "time": r.time,
             "signature": self.signature.hex(),
         }  # fmt: skip
 
@@ -75,7 +75,7 @@ class Stored:
         try:
             receipt = StorageReceipt(
                 int(value["run"]),
-                bytes.fromhex(value["work"]),
+                bytes.fromhex(value["submission"]),
                 bytes.fromhex(value["root"]),
                 int(value["size"]),
                 int(value["time"]),
@@ -84,7 +84,7 @@ class Stored:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Malformed("no storage receipt") from error
         if (
-            len(receipt.work) != 32
+            len(receipt.submission) != 32
             or len(receipt.root) != 32
             or not all(0 <= number < 1 << 64 for number in (receipt.run, receipt.size, receipt.time))
         ):

@@ -78,7 +78,7 @@ class _Field:
     def accuse(self, ref: SubmissionRef) -> int:
         """A hard case with a second validator's signature."""
         details = bytes(range(32))
-        verdict = Verdict(self.world.run, ref.work_id(self.world.run), Outcome.HARD, _ALL, details)
+        verdict = Verdict(self.world.run, ref.submission_id(self.world.run), Outcome.HARD, _ALL, details)
         second = self.validators[1]
         receipt = (second.address, _ALL, details, verdict.sign(second, self.world.chain.domain))
         call = self.world.chain.accuse(self.world.run, ref, _ALL, b"\x0e" * 32, receipt)

@@ -182,7 +182,7 @@ def _validator(world: _World) -> Turn:
     book.close()
     service.Bench = _Accepting  # type: ignore[misc,assignment]
     validator = service.ValidatorService(world, home, JudgeSettings(batch_seconds=0))  # type: ignore[arg-type]
-    rows = "INSERT INTO receipts (digest, work, validator, time, receipt) VALUES (?, ?, ?, ?, ?)"
+    rows = "INSERT INTO receipts (digest, submission, validator, time, receipt) VALUES (?, ?, ?, ?, ?)"
     validator._receipts._db.execute("BEGIN")
     validator._receipts._db.executemany(rows, theirs)
     validator._receipts._db.execute("COMMIT")
@@ -204,10 +204,12 @@ def _trainer(world: _World) -> Turn:
     """Everything was accepted and read, and may still be trained on."""
     source = _source(world)
     source.poll()
-    for work, state in source._works.items():
-        source._verdicts[state.event.step, work][world.trusted.address] = Outcome.ACCEPT
+    for submission, state in source._submissions.items():
+        source._verdicts[state.event.step, submission][world.trusted.address] = Outcome.ACCEPT
         state.read = True
-        state.groups = tuple(Group(work, i, state.event.node, state.event.step, (), f"{work.hex()}{i}") for i in (0, 1))
+        state.groups = tuple(
+            Group(submission, i, state.event.node, state.event.step, (), f"{submission.hex()}{i}") for i in (0, 1)
+        )
     source._lines.stir_all()
     source._lines.settle()
     tokens, size = np.arange(3, 8, dtype=np.int32), world.spec.sampling.group_size
@@ -271,7 +273,7 @@ def _ledger(world: _World) -> Turn:
     database.take(
         cursor, [(number, arrived, due) for (number, _), (_, arrived, due) in zip(numbered, waiting, strict=True)]
     )
-    ledger = Ledger(world.chain, RUN, book, store, database, key, PaySettings(per_work="1"))
+    ledger = Ledger(world.chain, RUN, book, store, database, key, PaySettings(per_submission="1"))
     heard = 0
 
     def turn() -> None:
@@ -317,21 +319,27 @@ def _journals(world: _World) -> Turn:
         nonlocal nonce
         for number in range(world.life.events - BATCH, world.life.events):
             ref = world.life.ref(number)
-            work = ref.work_id(RUN)
+            submission = ref.submission_id(RUN)
             made.all(submission_log.MADE, submission_log.COMMITTED)
-            made.add(ref, work, 900, number)
+            made.add(ref, submission, 900, number)
             sent.reopen_from(nonce)
-            assert sent.named(f"submit/{work.hex()}") is None
-            attempt = Attempt(work, bytes(300), 1, 1, 0.0)
-            transaction = sent.begin(f"submit/{work.hex()}", "", nonce, None, bytes(200), 1, attempt)
+            assert sent.named(f"submit/{submission.hex()}") is None
+            attempt = Attempt(submission, bytes(300), 1, 1, 0.0)
+            transaction = sent.begin(f"submit/{submission.hex()}", "", nonce, None, bytes(200), 1, attempt)
             assert len(sent.pending()) == len(sent.attempts(transaction)) == 1
-            sent.finish(transaction, MINED if number else FAILED, work, 1)
-            made.advance(work, submission_log.STORED)
+            sent.finish(transaction, MINED if number else FAILED, submission, 1)
+            made.advance(submission, submission_log.STORED)
             made.counts()
             nonce += 1
-            judgement = Judgement(work, ref.node, 2, bytes(1000), judgement_log.DECIDED, judgement_log.DUE, 900, number)
+            judgement = Judgement(
+                submission, ref.node, 2, bytes(1000), judgement_log.DECIDED, judgement_log.DUE, 900, number
+            )
             judged.put(judgement)
-            assert [j.work for j in judged.decided(2)] == [j.work for j in judged.due((-1, b""), 64)] == [work]
+            assert (
+                [j.submission for j in judged.decided(2)]
+                == [j.submission for j in judged.due((-1, b""), 64)]
+                == [submission]
+            )
             judged.put(
                 replace(
                     judgement, state=judgement_log.CHALLENGED, posting=judgement_log.POSTED, seat=ref.node, number=1

@@ -54,9 +54,9 @@ class Life:
         self._past = replace(self._past, events=at + BATCH)
         for number in range(at, at + BATCH):
             ref = self.ref(number)
-            work = ref.work_id(RUN)
+            submission = ref.submission_id(RUN)
             block = bytes.fromhex(self._past.answer("eth_getBlockByNumber", [hex(self.head)])["hash"][2:])
-            first = rendezvous.order(work, block, self._validators)[0]
+            first = rendezvous.order(submission, block, self._validators)[0]
             if first != self.silent:
                 self.receipts.append(self.receipt(self._validators[first], ref))
 
@@ -72,7 +72,7 @@ class Life:
     def receipt(self, key: Key, ref: SubmissionRef) -> bytes:
         """An accepting one."""
         details = Details(
-            PROTOCOL_VERSION, CHAIN_ID, DOMAIN.contract, RUN, ref.work_id(RUN).hex(), ref.node, ref.step, ref.sequence,
+            PROTOCOL_VERSION, CHAIN_ID, DOMAIN.contract, RUN, ref.submission_id(RUN).hex(), ref.node, ref.step, ref.sequence,
             ref.root.hex(), 900, self._spec, int(Outcome.ACCEPT), "", "", "", "", "f" * 64, 8, 8, 8, self.time,
         )  # fmt: skip
         return Receipt.issue(details, key, DOMAIN).encode()

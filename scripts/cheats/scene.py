@@ -57,7 +57,7 @@ class Scene:
         """`run.model` holds the published weights, `older` those of some steps before."""
         self.run = run
         self._older = older
-        self._works: dict[int, Honest] = {}
+        self._submissions: dict[int, Honest] = {}
         self._spare = TorchEngine("float32")
         self._smaller: SmallerModelEngine | None = None
 
@@ -86,10 +86,10 @@ class Scene:
     # ---- honest work ---------------------------------------------------------------------------------------------------
 
     def honest(self, sequence: int) -> Honest:
-        if sequence not in self._works:
+        if sequence not in self._submissions:
             made = self.run.honest(sequence=sequence)
-            self._works[sequence] = Honest(made, self.run.read(made), self.run.candidate(made))
-        return self._works[sequence]
+            self._submissions[sequence] = Honest(made, self.run.read(made), self.run.candidate(made))
+        return self._submissions[sequence]
 
     def longest(self, sequence: int) -> int:
         """The row with the longest completion."""

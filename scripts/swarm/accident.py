@@ -23,7 +23,7 @@ class Interrupted:
     """The work that was being judged when its validator was killed."""
 
     validator: Member
-    work: bytes
+    submission: bytes
 
 
 class Accident:
@@ -38,8 +38,8 @@ class Accident:
         until = time.monotonic() + seconds
         while self.happened is None and time.monotonic() < until:
             for validator in self._swarm.validators:
-                if work := self._judging(validator):
-                    self._have(validator, work)
+                if submission := self._judging(validator):
+                    self._have(validator, submission)
                     break
             time.sleep(_LOOK_EVERY)
         time.sleep(max(0.0, until - time.monotonic()))
@@ -48,20 +48,23 @@ class Accident:
         """An honest node's work whose file a validator has and has not judged."""
         honest = {node.address for node in self._swarm.nodes if not node.is_cheat}
         files = {path.stem for path in (validator.home / "data/rollouts").glob("*.parquet")}
-        for work, s in self._watch.seen.submitted.items() if files else ():
-            if s.root.hex() in files and s.node in honest and not self._judged(validator, work):
-                return work
+        for submission, s in self._watch.seen.submitted.items() if files else ():
+            if s.root.hex() in files and s.node in honest and not self._judged(validator, submission):
+                return submission
         return None
 
-    def _have(self, validator: Member, work: bytes) -> None:
+    def _have(self, validator: Member, submission: bytes) -> None:
         self._swarm.kill(validator.name)
-        if not self._judged(validator, work):  # else it was faster than the signal
-            self.happened = Interrupted(validator, work)
+        if not self._judged(validator, submission):  # else it was faster than the signal
+            self.happened = Interrupted(validator, submission)
             self._say(
-                f"{validator.name} was killed while it judged {self._watch.work_name(work)}, and is started again"
+                f"{validator.name} was killed while it judged {self._watch.submission_name(submission)}, and is started again"
             )
         self._swarm.start_validator(validator)
 
-    def _judged(self, validator: Member, work: bytes) -> bool:
+    def _judged(self, validator: Member, submission: bytes) -> bool:
         with closing(sqlite3.connect(validator.home / "data/judgements.sqlite", timeout=5)) as judgements:
-            return judgements.execute("SELECT 1 FROM judgements WHERE work = ?", (work,)).fetchone() is not None
+            return (
+                judgements.execute("SELECT 1 FROM judgements WHERE submission = ?", (submission,)).fetchone()
+                is not None
+            )

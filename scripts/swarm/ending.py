@@ -87,8 +87,8 @@ def earned_units(watch: Watch, node: Member) -> int:
     """Units that a node's accepted work amounts to; a convicted seat has none in the window."""
     if node.address in watch.seen.banned:
         return 0
-    works = [(work, s) for work, s in watch.seen.submitted.items() if s.node == node.address]
-    return sum(s.units for work, s in works if watch.seen.outcome(work) == Outcome.ACCEPT)
+    submissions = [(submission, s) for submission, s in watch.seen.submitted.items() if s.node == node.address]
+    return sum(s.units for submission, s in submissions if watch.seen.outcome(submission) == Outcome.ACCEPT)
 
 
 def _status(swarm: Swarm, node: Member) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
-_WORK = "sum(i * i for i in range(2_000_000))"
+_SUBMISSION = "sum(i * i for i in range(2_000_000))"
 _FREE_SECONDS = 0.1  # what _WORK takes on a free core of two, with the start of Python
 _LOOK_SECONDS = 10.0  # between two measurements while somebody waits: they cost one per cent of a core
 _SLOW = 1.5  # worth a word where something took too long
@@ -24,7 +24,7 @@ def slowness() -> float:
     """How many times as long as a free machine this one takes now for the same work; at least 1."""
     started = time.monotonic()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run([sys.executable, "-I", "-S", "-c", _WORK], check=True, timeout=_SLOWEST * _FREE_SECONDS)
+        subprocess.run([sys.executable, "-I", "-S", "-c", _SUBMISSION], check=True, timeout=_SLOWEST * _FREE_SECONDS)
     return min(_SLOWEST, max(1.0, (time.monotonic() - started) / _FREE_SECONDS))
 
 

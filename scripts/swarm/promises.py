@@ -15,7 +15,7 @@ from protocol.verdict import Outcome, Receipt
 from swarm.accident import Interrupted
 from swarm.ending import Payout
 from swarm.swarm import Member, Swarm
-from swarm.watch import Watch, work_of
+from swarm.watch import Watch, submission_of
 
 GAIN_REQUIRED = 0.3
 MEMORY_MOST = 8 << 30
@@ -64,17 +64,17 @@ def broken(
 def verdicts(watch: Watch, interrupted: Interrupted | None) -> Iterator[str]:
     """One verdict per work and validator, whatever happened to validators meanwhile, and the one whose judgement was interrupted
     accepts: its work is an honest node's."""
-    told = Counter((work, r.validator) for work, receipts in watch.seen.receipts.items() for r in receipts)
-    for (work, validator), many in told.items():
+    told = Counter((submission, r.validator) for submission, receipts in watch.seen.receipts.items() for r in receipts)
+    for (submission, validator), many in told.items():
         if many > 1:
-            yield f"{watch.name(validator)} gave {many} verdicts on {watch.work_name(work)}"
+            yield f"{watch.name(validator)} gave {many} verdicts on {watch.submission_name(submission)}"
     if interrupted is None:
         yield "no validator could be killed while it judged"
         return
-    killed = f"{interrupted.validator.name}, killed while it judged {watch.work_name(interrupted.work)},"
-    if not told[interrupted.work, interrupted.validator.address]:
+    killed = f"{interrupted.validator.name}, killed while it judged {watch.submission_name(interrupted.submission)},"
+    if not told[interrupted.submission, interrupted.validator.address]:
         yield f"{killed} never gave its verdict"
-    for receipt in watch.seen.receipts.get(interrupted.work, []):
+    for receipt in watch.seen.receipts.get(interrupted.submission, []):
         if receipt.validator == interrupted.validator.address and receipt.outcome != Outcome.ACCEPT:
             yield f"{killed} found it {receipt.outcome.name.lower()}: {receipt.details.rule} ({receipt.details.detail})"
 
@@ -105,23 +105,23 @@ def _honest(swarm: Swarm, watch: Watch, node: Member, trained: dict[str, int]) -
 def punished(watch: Watch, node: Member) -> Iterator[str]:
     """Verdicts and upheld cases against an honest node, but for files that did not come in time."""
     against = [
-        (work, receipt)
-        for work, receipts in watch.seen.receipts.items()
+        (submission, receipt)
+        for submission, receipts in watch.seen.receipts.items()
         for receipt in receipts
         if receipt.details.node == node.address and receipt.outcome != Outcome.ACCEPT
     ]
-    for work, receipt in against:
+    for submission, receipt in against:
         if not is_late(receipt):
             found = f"{receipt.outcome.name.lower()} verdict by {receipt.details.rule} ({receipt.details.detail})"
-            yield f"{node.name} is honest and got a {found} on {watch.work_name(work)}"
-    late = {work for work, receipt in against if is_late(receipt)}
-    works: dict[tuple[str, int], set[bytes]] = defaultdict(set)
+            yield f"{node.name} is honest and got a {found} on {watch.submission_name(submission)}"
+    late = {submission for submission, receipt in against if is_late(receipt)}
+    submissions: dict[tuple[str, int], set[bytes]] = defaultdict(set)
     for _, challenged in watch.seen.challenged:
-        works[challenged.seat, challenged.number].add(work_of(challenged))
+        submissions[challenged.seat, challenged.number].add(submission_of(challenged))
     for case in watch.seen.settled:
         if case.seat != node.address or case.verdict != Stage.UPHELD:
             continue
-        if case.hard or not works[case.seat, case.number] <= late:
+        if case.hard or not submissions[case.seat, case.number] <= late:
             kind = "hard" if case.hard else "soft"
             yield f"{node.name} is honest, and the {kind} case {case.number} against it was upheld"
 

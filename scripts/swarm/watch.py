@@ -51,17 +51,17 @@ class Seen:
     def counts(self, node: str) -> Counter[str]:
         """Submissions of a node: how many, and how they were judged."""
         counts: Counter[str] = Counter()
-        for work, submitted in self.submitted.items():
+        for submission_id, submitted in self.submitted.items():
             if submitted.node == node:
                 counts["submitted"] += 1
-                outcome = self.outcome(work)
+                outcome = self.outcome(submission_id)
                 if outcome:
                     counts[outcome.name.lower()] += 1
         return counts
 
-    def outcome(self, work: bytes) -> Outcome | None:
+    def outcome(self, submission_id: bytes) -> Outcome | None:
         """The gravest verdict on a work so far."""
-        return max((receipt.outcome for receipt in self.receipts.get(work, [])), default=None)
+        return max((receipt.outcome for receipt in self.receipts.get(submission_id, [])), default=None)
 
 
 class Watch:
@@ -121,13 +121,15 @@ class Watch:
         """Works without any verdict, whose seat is not about to be convicted anyway."""
         accused = {c.node for _, c in self.seen.challenged if c.hard}
         waiting = [
-            s for work, s in self.seen.submitted.items() if not self.seen.receipts.get(work) and s.node not in accused
+            s
+            for submission_id, s in self.seen.submitted.items()
+            if not self.seen.receipts.get(submission_id) and s.node not in accused
         ]
         return [self._name_of(s) for s in waiting]
 
-    def work_name(self, work: bytes) -> str:
-        s = self.seen.submitted.get(work)
-        return self._name_of(s) if s else work.hex()[:12]
+    def submission_name(self, submission_id: bytes) -> str:
+        s = self.seen.submitted.get(submission_id)
+        return self._name_of(s) if s else submission_id.hex()[:12]
 
     def _name_of(self, s: Submission) -> str:
         return f"step {s.step}.{s.sequence} of {self.name(s.node)}"
@@ -145,7 +147,7 @@ class Watch:
             for cursor, data in self._hub.receipts(self._cursor):
                 self._cursor = cursor
                 receipt = Receipt.parse(data, self._chain.domain, self._swarm.run)
-                self.seen.receipts[receipt.work].append(receipt)
+                self.seen.receipts[receipt.submission].append(receipt)
         except MurmurationError:
             self._hub = None  # it may have restarted elsewhere
 
@@ -182,6 +184,6 @@ class Watch:
         return None
 
 
-def work_of(event: Challenged) -> bytes:
+def submission_of(event: Challenged) -> bytes:
     """The id of the submission that a case names."""
-    return SubmissionRef(event.node, event.step, event.sequence, event.root).work_id(event.run)
+    return SubmissionRef(event.node, event.step, event.sequence, event.root).submission_id(event.run)

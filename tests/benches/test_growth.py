@@ -29,6 +29,6 @@ def test_a_life_goes_on_from_block_to_block() -> None:
             life.go_on()
             book.poll()
         assert book.count_submissions() == life.events == 5 * BATCH
-        assert all(book.submission(life.ref(number).work_id(RUN)) is not None for number in range(life.events))
+        assert all(book.submission(life.ref(number).submission_id(RUN)) is not None for number in range(life.events))
         assert len(life.receipts) == 3 * BATCH
         book.close()

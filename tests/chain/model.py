@@ -56,7 +56,7 @@ class Place(Enum):
 
 
 @dataclass
-class Work:
+class Submission:
     ref: SubmissionRef
     time: int
     units: int
@@ -72,7 +72,7 @@ class Case:
     challenger: str
     earliest: int
     deadline: int
-    works: int
+    submissions: int
     stage: Stage = Stage.OPEN
     samples: int = 0
     """Of a hard case: those found false."""
@@ -112,7 +112,7 @@ class Seat:
     strikes: int = 0
     strikes_since: int = 0
     swept: bool = False
-    works: list[Work] = field(default_factory=list)
+    submissions: list[Submission] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
 
     @property
@@ -130,12 +130,16 @@ class Seat:
     def open_hard(self) -> int:
         return sum(case.open and case.hard for case in self.cases)
 
-    def in_case(self, number: int) -> list[Work]:
-        return [work for work in self.works if work.place == Place.CASE and work.case == number]
+    def in_case(self, number: int) -> list[Submission]:
+        return [
+            submission
+            for submission in self.submissions
+            if submission.place == Place.CASE and submission.case == number
+        ]
 
     @property
     def held(self) -> int:
-        return sum(work.units for work in self.works if work.place == Place.CASE)
+        return sum(submission.units for submission in self.submissions if submission.place == Place.CASE)
 
 
 @dataclass
@@ -196,11 +200,11 @@ class Run:
     def epoch(self, time: int) -> int:
         return time // -(-self.policy.window // 5)
 
-    def matured(self, work: Work, now: int) -> bool:
-        return self.epoch(now) >= self.epoch(work.time) + EPOCHS_TO_MATURE
+    def matured(self, submission: Submission, now: int) -> bool:
+        return self.epoch(now) >= self.epoch(submission.time) + EPOCHS_TO_MATURE
 
-    def in_window(self, work: Work, now: int) -> bool:
-        return now < work.time + self.policy.window
+    def in_window(self, submission: Submission, now: int) -> bool:
+        return now < submission.time + self.policy.window
 
     def most_units(self, seat: Seat) -> int:
         """Units that a seat may have at risk of a verdict."""
@@ -208,20 +212,24 @@ class Run:
 
     def claimable(self, seat: Seat, now: int) -> tuple[int, int]:
         """(units that may be claimed now, units that still wait)"""
-        ready = sum(work.units for work in self.payable(seat, now))
-        mine = sum(work.units for work in seat.works if work.place in (Place.SEAT, Place.CASE))
+        ready = sum(submission.units for submission in self.payable(seat, now))
+        mine = sum(submission.units for submission in seat.submissions if submission.place in (Place.SEAT, Place.CASE))
         return ready, mine - ready
 
-    def payable(self, seat: Seat, now: int) -> list[Work]:
-        matured = [work for work in seat.works if work.place == Place.SEAT and self.matured(work, now)]
-        return [work for work in matured if work.safe] if seat.open_hard else matured
+    def payable(self, seat: Seat, now: int) -> list[Submission]:
+        matured = [
+            submission
+            for submission in seat.submissions
+            if submission.place == Place.SEAT and self.matured(submission, now)
+        ]
+        return [submission for submission in matured if submission.safe] if seat.open_hard else matured
 
 
-def state_of(seat: Seat, work: Work) -> State:
+def state_of(seat: Seat, submission: Submission) -> State:
     """A work as the last case that took its units left it."""
-    if not work.case:
+    if not submission.case:
         return State.SUBMITTED
-    stage = seat.cases[work.case - 1].stage
+    stage = seat.cases[submission.case - 1].stage
     states = {Stage.OPEN: State.CHALLENGED, Stage.APPEALED: State.APPEALED, Stage.CLEARED: State.CLEARED}
     return states.get(stage, State.REVOKED)
 
@@ -412,7 +420,7 @@ class Model:
         self._take_turn(r, seat, by, at, step, sequence, beacon, len(items), units)
         require(all(0 < units <= r.policy.max_units for _, units in items), "InvalidUnits")
         for i, (root, units) in enumerate(items):
-            seat.works.append(Work(SubmissionRef(by, step, sequence + i, root), at, units))  # type: ignore[arg-type]
+            seat.submissions.append(Submission(SubmissionRef(by, step, sequence + i, root), at, units))  # type: ignore[arg-type]
 
     def skip(self, by: str, at: int, run: int, step: int, sequence: int, beacon: bytes) -> None:
         r, seat = self.runs[run], self.runs[run].seat(by)
@@ -436,9 +444,9 @@ class Model:
         gone = r.leaving if 0 < r.defunded_from <= at else 0
         require(max(0, r.free - gone) >= units * r.policy.reward, "Unfunded")
         at_risk = sum(
-            work.units
-            for work in seat.works
-            if work.place == Place.CASE or (work.place == Place.SEAT and not r.matured(work, at))
+            submission.units
+            for submission in seat.submissions
+            if submission.place == Place.CASE or (submission.place == Place.SEAT and not r.matured(submission, at))
         )
         require(at_risk + units <= r.most_units(seat), "Overexposed")
         require(step >= seat.step or seat.next == 0, "WrongStep")
@@ -461,9 +469,9 @@ class Model:
         r, seat = self.runs[run], self.runs[run].seat(node)
         require(seat.role != Role.NONE, "WrongState")
         paid = r.payable(seat, at)
-        for work in paid:
-            work.place = Place.PAID
-        amount = sum(work.units for work in paid) * r.policy.reward
+        for submission in paid:
+            submission.place = Place.PAID
+        amount = sum(submission.units for submission in paid) * r.policy.reward
         r.reserved -= amount
         self._pay(self.treasury, seat.operator, amount)
 
@@ -528,9 +536,13 @@ class Model:
         seat = r.seat(refs[0].node)
         require(not seat.swept, "WrongState")
         require(all(r.seat(ref.node) is seat for ref in refs), "Denied")
-        taken = [work for work in seat.works if work.ref in refs and work.case == 0 and r.in_window(work, at)]
+        taken = [
+            submission
+            for submission in seat.submissions
+            if submission.ref in refs and submission.case == 0 and r.in_window(submission, at)
+        ]
         require(len(taken) > 0, "WrongState")
-        earliest = min(work.time for work in taken)
+        earliest = min(submission.time for submission in taken)
         self._require_party(r, by, earliest, at)
         self._open(r, seat, at, Case(by, earliest, at + r.policy.appeal, len(taken)), taken)
 
@@ -540,12 +552,12 @@ class Model:
         """`second`: who signed another hard verdict on this work, and the samples it names; None: it is forged."""
         r = self.runs[run]
         seat = r.seat(ref.node)
-        work = next((work for work in seat.works if work.ref == ref), None)
-        if work is None:
+        submission = next((submission for submission in seat.submissions if submission.ref == ref), None)
+        if submission is None:
             raise Refused("WrongState")
-        before = seat.cases[work.case - 1] if work.case else None
+        before = seat.cases[submission.case - 1] if submission.case else None
         soft = before if before is not None and before.open and not before.hard else None
-        require(r.in_window(work, at) or (soft is not None and at < soft.deadline), "TooLate")
+        require(r.in_window(submission, at) or (soft is not None and at < soft.deadline), "TooLate")
         require(not seat.swept, "WrongState")
         co_signer = None
         if r.policy.co_signers:
@@ -553,21 +565,21 @@ class Model:
                 raise Refused("Denied")
             co_signer, samples = second[0], samples & second[1]
         if seat.open_hard == 0:
-            for other in seat.works:
+            for other in seat.submissions:
                 other.safe = other.place == Place.SEAT and r.matured(other, at)
-        taken = [] if work.place == Place.REVOKED else [work]
+        taken = [] if submission.place == Place.REVOKED else [submission]
         if soft is not None:
-            soft.works -= 1
-            if soft.works == 0:  # nothing is left to dispute: it ends, and frees the bonds in it
-                work.place = Place.SEAT
-                self._close(r, seat, work.case, Stage.UNDECIDED, at)
+            soft.submissions -= 1
+            if soft.submissions == 0:  # nothing is left to dispute: it ends, and frees the bonds in it
+                submission.place = Place.SEAT
+                self._close(r, seat, submission.case, Stage.UNDECIDED, at)
         if co_signer is not None:
-            self._require_party(r, co_signer, work.time, at)
+            self._require_party(r, co_signer, submission.time, at)
         require(samples != 0, "NoCommonSample")
         require((ref, co_signer or by) not in r.charges, "Denied")
-        self._require_party(r, by, work.time, at)
+        self._require_party(r, by, submission.time, at)
         r.charges[ref, co_signer or by] = len(seat.cases) + 1
-        case = Case(by, work.time, at + r.policy.appeal, 1, samples=samples, co_signer=co_signer)
+        case = Case(by, submission.time, at + r.policy.appeal, 1, samples=samples, co_signer=co_signer)
         self._open(r, seat, at, case, taken)
 
     def appeal(self, by: str, at: int, run: int, node: str, number: int) -> None:
@@ -614,10 +626,10 @@ class Model:
         require(0 < number <= len(seat.cases), "WrongState")
         return self.runs[run], seat, seat.cases[number - 1]
 
-    def _open(self, r: Run, seat: Seat, at: int, case: Case, taken: list[Work]) -> None:
+    def _open(self, r: Run, seat: Seat, at: int, case: Case, taken: list[Submission]) -> None:
         seat.cases.append(case)
-        for work in taken:
-            work.place, work.case = Place.CASE, len(seat.cases)
+        for submission in taken:
+            submission.place, submission.case = Place.CASE, len(seat.cases)
         if r.policy.appeal == 0:
             self._close(r, seat, len(seat.cases), Stage.UPHELD, at)
 
@@ -640,29 +652,31 @@ class Model:
         if verdict == Stage.UPHELD and case.hard:
             self._convict(r, seat, case, at)
         elif verdict == Stage.CLEARED:
-            for work in seat.in_case(number):
-                work.place = Place.SEAT
+            for submission in seat.in_case(number):
+                submission.place = Place.SEAT
         else:
             self._revoke(r, seat.in_case(number))
             if verdict == Stage.UPHELD:
-                fees = self._strike(r, seat, at, case.works) * r.policy.fee
+                fees = self._strike(r, seat, at, case.submissions) * r.policy.fee
                 self._take(seat, fees, r.policy.penalty, case.challenger, ALL_BPS)
 
     def _convict(self, r: Run, seat: Seat, case: Case, at: int) -> None:
         """Takes all that had not matured before the seat was accused, its service, and the penalty."""
-        at_seat = [work for work in seat.works if work.place == Place.SEAT and not work.safe]
-        in_cases = [work for work in seat.works if work.place == Place.CASE]
+        at_seat = [
+            submission for submission in seat.submissions if submission.place == Place.SEAT and not submission.safe
+        ]
+        in_cases = [submission for submission in seat.submissions if submission.place == Place.CASE]
         self._revoke(r, at_seat + in_cases)
         if seat.serves(at):
             seat.until = at
         seat.role, seat.swept = Role.BANNED, True
         self._take(seat, r.policy.penalty, 0, case.challenger, r.policy.finder_bps)
 
-    def _revoke(self, r: Run, works: list[Work]) -> None:
-        for work in works:
-            work.place = Place.REVOKED
-            r.reserved -= work.units * r.policy.reward
-            r.free += work.units * r.policy.reward
+    def _revoke(self, r: Run, submissions: list[Submission]) -> None:
+        for submission in submissions:
+            submission.place = Place.REVOKED
+            r.reserved -= submission.units * r.policy.reward
+            r.free += submission.units * r.policy.reward
 
     def _take(self, seat: Seat, amount: int, spared: int, finder: str, finder_bps: int) -> None:
         """Slashes what a seat has locked beyond what must be spared."""

@@ -99,7 +99,7 @@ def test_a_verdict_serves_for_what_it_says_only(anvil: Anvil, fault: str) -> Non
     world.publish(0)
     ref: SubmissionRef = world.submit(node, 0, 0, b"\x01" * 32)
     details = b"\x0d" * 32
-    right = Verdict(world.run, ref.work_id(world.run), 3, 1, details)
+    right = Verdict(world.run, ref.submission_id(world.run), 3, 1, details)
     signed, domain = right, world.chain.domain
     if fault == "another run":
         signed = replace(right, run=world.run + 1)

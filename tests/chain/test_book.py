@@ -58,7 +58,9 @@ def test_it_holds_every_event_of_its_run_as_receipts_are_decoded(world: World, t
     for event in expected:
         if isinstance(event.data, Submitted):
             s = book.submission(
-                SubmissionRef(event.data.node, event.data.step, event.data.sequence, event.data.root).work_id(world.run)
+                SubmissionRef(event.data.node, event.data.step, event.data.sequence, event.data.root).submission_id(
+                    world.run
+                )
             )
             assert s is not None
             assert (s.ref, s.units, s.place, s.block_hash, s.transaction) == (
@@ -112,7 +114,7 @@ def test_it_answers_about_submissions_as_things_stood_when_they_were_made(world:
     book.poll()
 
     def found(ref: SubmissionRef) -> Submission:
-        s = book.submission(ref.work_id(world.run))
+        s = book.submission(ref.submission_id(world.run))
         assert s is not None
         assert s.ref == ref
         return s
@@ -157,7 +159,7 @@ def test_a_seat_that_changed_its_key_and_class_keeps_its_name_and_its_past(world
     book.poll()
     assert [book.seat(key.address) for key in (node, new)] == [node.address, node.address]
     assert book.keys(node.address) == [node.address, new.address]
-    found = [book.submission(ref.work_id(world.run)) for ref in (before, between, after)]
+    found = [book.submission(ref.submission_id(world.run)) for ref in (before, between, after)]
     assert [book.hardware(s) for s in found if s] == [3, 3, 7]
 
 
@@ -174,7 +176,7 @@ def test_cases_are_told_with_all_that_was_brought_into_them(world: World) -> Non
     assert [(case.number, case.hard, case.refs) for case in book.open_cases()] == [
         (1, False, tuple(refs[:2])), (2, True, (refs[0],)),
     ]  # fmt: skip
-    assert [case.number for case in book.cases_of(refs[0].work_id(world.run))] == [1, 2]
+    assert [case.number for case in book.cases_of(refs[0].submission_id(world.run))] == [1, 2]
     world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
     book.poll()
     assert [case.number for case in book.appeals()] == [1]
@@ -220,8 +222,8 @@ def test_what_a_reorg_took_back_is_told_and_forgotten(world: World) -> None:
     book.poll()
     changes = book.changes_since(heard)
     assert (sequences(changes.gone_submissions), sequences(changes.submissions)) == ([1], [])
-    assert changes.gone_submissions[0].id == refs[1].work_id(world.run)
-    assert book.submission(refs[1].work_id(world.run)) is None
+    assert changes.gone_submissions[0].id == refs[1].submission_id(world.run)
+    assert book.submission(refs[1].submission_id(world.run)) is None
     told_late = book.changes_since(unheard)
     assert (sequences(told_late.gone_submissions), sequences(told_late.submissions)) == ([], [0])
     submitting(world, node, 2)  # the sender does again what the reorg undid
@@ -239,8 +241,8 @@ def test_what_comes_back_after_a_reorg_is_forgotten_and_learnt_again(world: Worl
     submitting(world, node, 1)  # the sender does again what the reorg undid
     book.poll()
     changes = book.changes_since(cursor)
-    assert [s.id for s in changes.gone_submissions] == [ref.work_id(world.run)]
-    assert changes.submissions[0].id == ref.work_id(world.run)
+    assert [s.id for s in changes.gone_submissions] == [ref.submission_id(world.run)]
+    assert changes.submissions[0].id == ref.submission_id(world.run)
     assert sequences(book.submissions_of(node.address, 0)) == [0, 1]
 
 

@@ -20,10 +20,10 @@ def challenged(world: World, node: Key, validator: Key, *refs: SubmissionRef) ->
     world.sender(validator).send(world.chain.challenge(world.run, refs, b"\x0e" * 32))
 
 
-def open_works(world: World, node: Key) -> dict[int, list[SubmissionRef]]:
+def open_submissions(world: World, node: Key) -> dict[int, list[SubmissionRef]]:
     chain, run = world.chain, world.run
     found = cases.unanswered(chain, run, node.address, chain.seat(run, node.address))
-    return {number: cases.works(chain, run, node.address, number, case) for number, case in found}
+    return {number: cases.submissions(chain, run, node.address, number, case) for number, case in found}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_every_open_case_names_its_works_however_often_they_were_taken(
     challenged(world, node, one, *refs[:2])
     world.accuse(two, refs[0])
     world.accuse(one, refs[0])
-    assert open_works(world, node) == {3: refs[:1], 2: refs[:1], 1: refs[:2]}
+    assert open_submissions(world, node) == {3: refs[:1], 2: refs[:1], 1: refs[:2]}
 
 
 def test_cases_that_are_appealed_or_closed_are_left_out(world: World, parties: tuple[Key, Key, Key]) -> None:
@@ -56,7 +56,7 @@ def test_cases_that_are_appealed_or_closed_are_left_out(world: World, parties: t
     world.sender(node).send(world.chain.appeal(world.run, node.address, 2))
     world.anvil.advance(world.chain.policy(world.run).appeal)
     world.sender(two).send(world.chain.settle(world.run, node.address, 3))
-    assert open_works(world, node) == {1: refs[:1]}, "also long after its block, as it is not settled"
+    assert open_submissions(world, node) == {1: refs[:1]}, "also long after its block, as it is not settled"
 
 
 def test_a_case_whose_events_an_endpoint_does_not_know_has_no_works_yet(
@@ -74,7 +74,7 @@ def test_a_case_whose_events_an_endpoint_does_not_know_has_no_works_yet(
     for name, answer in lagging:
         with monkeypatch.context() as patch, pytest.raises(RpcUnavailable, match="case 1"):
             patch.setattr(world.chain, name, answer)
-            open_works(world, node)
+            open_submissions(world, node)
     assert world.chain.case(world.run, node.address, 1).stage == Stage.OPEN
 
 

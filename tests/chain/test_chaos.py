@@ -76,14 +76,14 @@ def _disputed(world: World) -> tuple[Key, tuple[object, ...]]:
 
 
 def challenge(world: World) -> Deed:
-    validator, work = _disputed(world)
-    return Deed(validator, "court", "challenge", (world.run, [work], b"\x0e" * 32), Challenged)
+    validator, submission_id = _disputed(world)
+    return Deed(validator, "court", "challenge", (world.run, [submission_id], b"\x0e" * 32), Challenged)
 
 
 def accuse(world: World) -> Deed:
-    validator, work = _disputed(world)
+    validator, submission_id = _disputed(world)
     nobody = ("0x" + "0" * 40, 0, bytes(32), b"")
-    return Deed(validator, "court", "accuse", (world.run, work, 1, b"\x0e" * 32, nobody), Challenged)
+    return Deed(validator, "court", "accuse", (world.run, submission_id, 1, b"\x0e" * 32, nobody), Challenged)
 
 
 def claim(world: World) -> Deed:

@@ -18,8 +18,8 @@ def test_a_submission_is_read_back_as_it_was_sent(world: World) -> None:
     world.seat_node(operator, node, hardware=3)
     world.publish(0)
     ref = world.submit(node, 0, 0, b"\x01" * 32, units=77)
-    work = world.chain.work(world.run, ref)
-    assert (work.units, world.chain.state(world.run, ref)) == (77, State.SUBMITTED)
+    submission = world.chain.submission(world.run, ref)
+    assert (submission.units, world.chain.state(world.run, ref)) == (77, State.SUBMITTED)
     seat = world.chain.seat(world.run, node.address)
     assert (seat.operator, seat.role, seat.hardware) == (operator.address, Role.ACTIVE, 3)
     assert seat.next_sequence(0) == 1
@@ -28,7 +28,7 @@ def test_a_submission_is_read_back_as_it_was_sent(world: World) -> None:
 
 def test_the_work_id_is_the_contracts(world: World) -> None:
     ref = SubmissionRef(world.owner.key.address, 3, 9, b"\x05" * 32)
-    assert world.chain.runs.functions.workId(7, ref.as_tuple()).call() == ref.work_id(7)
+    assert world.chain.runs.functions.submissionId(7, ref.as_tuple()).call() == ref.submission_id(7)
 
 
 def test_a_refusal_names_the_contracts_reason_and_values(world: World) -> None:

@@ -78,9 +78,9 @@ class Machine(RuleBasedStateMachine):
     def _seats(self) -> list[tuple[int, Seat]]:
         return [(n, seat) for n, run in self.twins.model.runs.items() for seat in run.seats.values()]
 
-    def _works(self, place: Place | None = None) -> list[tuple[int, SubmissionRef]]:
-        everywhere = [(n, work) for n, seat in self._seats() for work in seat.works]
-        return [(n, work.ref) for n, work in everywhere if place is None or work.place == place]
+    def _submissions(self, place: Place | None = None) -> list[tuple[int, SubmissionRef]]:
+        everywhere = [(n, submission) for n, seat in self._seats() for submission in seat.submissions]
+        return [(n, submission.ref) for n, submission in everywhere if place is None or submission.place == place]
 
     def _a_case(self, which: int, *stages: Stage) -> tuple[int, str, int, int]:
         """(run, seat, number, deadline) of a case, in one of these stages if there is one; of none where there is none."""
@@ -118,9 +118,9 @@ class Machine(RuleBasedStateMachine):
             for seat in run.seats.values():
                 times += [seat.until, seat.until + p.span, seat.strikes_since + p.window]
                 times += [case.deadline for case in seat.cases if case.open]
-                for work in seat.works:
+                for submission in seat.submissions:
                     epoch = -(-p.window // 5)
-                    times += [work.time + p.window, (work.time // epoch + 6) * epoch]
+                    times += [submission.time + p.window, (submission.time // epoch + 6) * epoch]
         times += [account.ready_at for account in model.accounts.values()]
         return sorted({time for time in times if time > self.twins.now + 3})
 
@@ -270,11 +270,11 @@ class Machine(RuleBasedStateMachine):
 
     @often(4, which=pick, late=mostly, by=anyone)
     def claim(self, which: int, late: bool, by: Any) -> None:
-        earning = [(n, seat) for n, seat in self._seats() if any(w.place == Place.SEAT for w in seat.works)]
+        earning = [(n, seat) for n, seat in self._seats() if any(w.place == Place.SEAT for w in seat.submissions)]
         run, seat = (earning or self._seats())[which % len(earning or self._seats())]
-        if late and seat.works:
+        if late and seat.submissions:
             epoch = -(-self._run(run).policy.window // 5)
-            self._wait_for((seat.works[0].time // epoch + 6) * epoch)
+            self._wait_for((seat.submissions[0].time // epoch + 6) * epoch)
         self.twins.claim(by, run, seat.node)
 
     # ---- the bench -------------------------------------------------------------------------------------------------
@@ -325,11 +325,11 @@ class Machine(RuleBasedStateMachine):
 
     @often(6, which=pick, others=st.lists(pick, max_size=3), who=validators, fresh=mostly)
     def challenge(self, which: int, others: list[int], who: Any, fresh: bool) -> None:
-        works = self._works(Place.SEAT if fresh else None) or self._works()
-        if not works:
+        submissions = self._submissions(Place.SEAT if fresh else None) or self._submissions()
+        if not submissions:
             return self.twins.challenge(who, 1, [])
-        run, first = works[-1 - which % min(6, len(works))]
-        same_run = [ref for n, ref in works if n == run]
+        run, first = submissions[-1 - which % min(6, len(submissions))]
+        same_run = [ref for n, ref in submissions if n == run]
         of_seat = [ref for ref in same_run if ref.node == first.node]
         refs = [first] + [(of_seat if fresh else same_run)[i % len(of_seat)] for i in others]
         self.twins.challenge(who, run, refs)
@@ -342,8 +342,8 @@ class Machine(RuleBasedStateMachine):
     def accuse(
         self, which: int, who: Any, second: Any, samples: int, named: int, forged: bool, place: Place | None
     ) -> None:
-        if works := self._works(place) or self._works():
-            run, ref = works[-1 - which % min(6, len(works))]
+        if submissions := self._submissions(place) or self._submissions():
+            run, ref = submissions[-1 - which % min(6, len(submissions))]
             self.twins.accuse(who, run, ref, samples, second, named, for_run=run % 3 + 1 if forged else 0)
 
     @often(
@@ -386,13 +386,13 @@ class Machine(RuleBasedStateMachine):
         node = self._worker(run, node)
         self._submit(run, node, [7, 4], "")
         seat = self._run(run).seat(node.address)
-        if not seat.works:
+        if not seat.submissions:
             return
         bench = [VALIDATORS[(first + i) % len(VALIDATORS)] for i in range(len(VALIDATORS))]
         if hard:
-            self.twins.accuse(bench[0], run, seat.works[-1].ref, 3, bench[1], 1)
+            self.twins.accuse(bench[0], run, seat.submissions[-1].ref, 3, bench[1], 1)
         else:
-            self.twins.challenge(bench[0], run, [work.ref for work in seat.works[-3:]])
+            self.twins.challenge(bench[0], run, [submission.ref for submission in seat.submissions[-3:]])
         by = self._operator(seat)
         case = (run, seat.node, len(self._run(run).seat(node.address).cases))
         self.twins.appeal({"operator": by, "node": node, "validator": bench[2]}[appellant], *case)

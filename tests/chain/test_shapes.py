@@ -19,7 +19,7 @@ STRUCTS = [
     ("Runs", "funds", types.Funds),
     ("Runs", "status", types.Status),
     ("Runs", "seats", types.Seat),
-    ("Runs", "works", types.Work),
+    ("Runs", "submissions", types.Submission),
     ("Bonds", "accounts", types.Account),
 ]
 

@@ -274,7 +274,7 @@ class Twins:
         """`second` signs that the samples `named` are false, in a verdict for `for_run` where that is given."""
         signed_for = for_run or run
         details = b"\x0d" * 32
-        verdict = Verdict(signed_for, ref.work_id(run), 3, named, details)
+        verdict = Verdict(signed_for, ref.submission_id(run), 3, named, details)
         receipt = (second.address, named, details, self._signature(second, verdict))
         signer = (second.address, named) if signed_for == run else None
         arguments = [run, ref.as_tuple(), samples, b"\x0e" * 32, receipt]
@@ -285,7 +285,7 @@ class Twins:
     ) -> None:
         """`who` has signed `outcome` (1: accepted) for these samples."""
         details = b"\x0c" * 32
-        verdict = Verdict(run, ref.work_id(run), outcome, samples, details)
+        verdict = Verdict(run, ref.submission_id(run), outcome, samples, details)
         receipt = (who.address, samples, details, self._signature(who, verdict))
         rule = lambda m, at: m.impeach(by.address, run, ref, number, who.address, samples, outcome == 1)  # noqa: E731
         self._act(by, "court", "impeach", [run, ref.as_tuple(), number, receipt], rule)
@@ -396,10 +396,12 @@ class Twins:
         yield self._reading(
             "runs", "seats", [number, seat.node], "as the model's", lambda v: _compare_seat(run, seat, v[0])
         )
-        for work in seat.works:
-            w = (work.time, work.units, work.case)
-            yield self._reading("runs", "works", [work.ref.work_id(number)], w)
-            yield self._reading("court", "stateOf", [number, work.ref.as_tuple()], int(state_of(seat, work)))
+        for submission in seat.submissions:
+            w = (submission.time, submission.units, submission.case)
+            yield self._reading("runs", "submissions", [submission.ref.submission_id(number)], w)
+            yield self._reading(
+                "court", "stateOf", [number, submission.ref.as_tuple()], int(state_of(seat, submission))
+            )
         for i, case in enumerate(seat.cases, 1):
             see = lambda v, i=i, case=case: _compare_case(run, seat, i, case, v[0])  # noqa: E731
             yield self._reading("court", "cases", [number, seat.node, i], "as the model's", see)
@@ -468,13 +470,15 @@ def _compare_seat(run: Run, seat: Seat, seen: tuple[Any, ...]) -> str:
     newest, units = _buckets(ring)
     young: Counter[int] = Counter()
     old = 0
-    for work in seat.works:
-        epoch = run.epoch(work.time)
-        if work.place == Place.SEAT and epoch > newest - EPOCHS_TO_MATURE:
-            young[epoch] += work.units
-        elif work.place == Place.SEAT:
-            old += work.units
-    held_safe = sum(work.units for work in seat.works if work.place == Place.SEAT and work.safe)
+    for submission in seat.submissions:
+        epoch = run.epoch(submission.time)
+        if submission.place == Place.SEAT and epoch > newest - EPOCHS_TO_MATURE:
+            young[epoch] += submission.units
+        elif submission.place == Place.SEAT:
+            old += submission.units
+    held_safe = sum(
+        submission.units for submission in seat.submissions if submission.place == Place.SEAT and submission.safe
+    )
     pairs = {
         "operator": (operator, _address(seat.operator)),
         "role": (Role(role), seat.role),
@@ -501,17 +505,17 @@ def _compare_seat(run: Run, seat: Seat, seen: tuple[Any, ...]) -> str:
 
 
 def _compare_case(run: Run, seat: Seat, number: int, case: Case, seen: tuple[Any, ...]) -> str:
-    challenger, earliest, deadline, stage, works, ring, appellant, uphold, reject, co_signer, samples = seen
+    challenger, earliest, deadline, stage, submissions, ring, appellant, uphold, reject, co_signer, samples = seen
     units: Counter[int] = Counter()
-    for work in seat.in_case(number):
-        units[run.epoch(work.time)] += work.units
+    for submission in seat.in_case(number):
+        units[run.epoch(submission.time)] += submission.units
     votes = list(case.votes.values())
     pairs = {
         "challenger": (challenger, _address(case.challenger)),
         "earliest": (earliest, case.earliest),
         "deadline": (deadline, case.deadline),
         "stage": (Stage(stage), case.stage),
-        "works": (works, case.works),
+        "submissions": (submissions, case.submissions),
         # a conviction beside it has taken the units of an open case, which does not learn of it
         "ring": (_buckets(ring)[1], _buckets(ring)[1] if case.open and seat.swept else dict(units)),
         "appellant": (appellant, _address(case.appellant)),

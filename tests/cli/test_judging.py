@@ -34,8 +34,8 @@ class Kept:
     evidence: Evidence
 
     @property
-    def work(self) -> str:
-        return self.evidence.receipt.details.work
+    def submission(self) -> str:
+        return self.evidence.receipt.details.submission
 
     def run(self, *arguments: object) -> Ended:
         return self.console.murmur("validator", *arguments, "--home", self.path)
@@ -55,7 +55,7 @@ def kept(stage: Stage, panel: Panel, console: Console, monkeypatch: pytest.Monke
     node = stage.seated()
     stage.publish()
     service = panel.seat()
-    _, work = inflated(stage, node)
+    _, submission = inflated(stage, node)
     rounds(service)
     panel.close()
     panel._open.clear()
@@ -69,14 +69,18 @@ def kept(stage: Stage, panel: Panel, console: Console, monkeypatch: pytest.Monke
     )  # a reader of one's own and the tasks take seconds to make; tests/node/test_evidence.py makes them
     monkeypatch.setattr(replaying, "TaskSet", lambda *_: context.tasks)
     monkeypatch.setattr(replaying, "Sandbox", lambda spec: nullcontext(context.sandbox))
-    return Kept(console, path, Evidence(path / "data/evidence" / work.hex()))
+    return Kept(console, path, Evidence(path / "data/evidence" / submission.hex()))
 
 
 def test_verify_gives_the_kept_verdict_offline(kept: Kept) -> None:
     file, told = kept.evidence.folder / ROLLOUT, kept.evidence.receipt.details
     found = kept.run("verify", file, "--json")
     assert found.code == 0
-    assert (found.json["work"], found.json["outcome"], found.json["rule"]) == (kept.work, Outcome.HARD, "tokens")
+    assert (found.json["submission"], found.json["outcome"], found.json["rule"]) == (
+        kept.submission,
+        Outcome.HARD,
+        "tokens",
+    )
     assert (found.json["measured"], found.json["threshold"]) == (told.measured, told.threshold)
     shown = kept.run("verify", file).out
     assert shown.startswith(f"hard: step {told.step}, sequence {told.sequence} of {told.node}")
@@ -92,11 +96,11 @@ def test_verify_takes_evidence_of_that_very_file_only(kept: Kept, tmp_path: Path
 
 
 def test_replay_gives_the_receipt_again_by_work_or_folder(kept: Kept) -> None:
-    for name in (kept.work[:10], kept.evidence.folder):
+    for name in (kept.submission[:10], kept.evidence.folder):
         told = kept.run("replay", name, "--json")
-        assert (told.code, told.json["same"], told.json["work"]) == (0, True, kept.work)
+        assert (told.code, told.json["same"], told.json["submission"]) == (0, True, kept.submission)
         assert all(field["same"] for field in told.json["fields"])
-    shown = kept.run("replay", kept.work)
+    shown = kept.run("replay", kept.submission)
     assert (shown.code, "the replay gives the same receipt" in shown.out, "DIFFERENT" in shown.out) == (0, True, False)
     assert kept.run("replay", "ff" * 32).code == 2
 
@@ -104,17 +108,17 @@ def test_replay_gives_the_receipt_again_by_work_or_folder(kept: Kept) -> None:
 def test_replay_of_changed_evidence_ends_with_the_code_for_integrity(kept: Kept) -> None:
     units = kept.evidence.commitment.units
     kept.edit(COMMITMENT, b'"units":%d' % units, b'"units":%d' % (units - 1))
-    told = kept.run("replay", kept.work, "--json")
+    told = kept.run("replay", kept.submission, "--json")
     different = {field["field"] for field in told.json["fields"] if not field["same"]}
     assert (told.code, told.json["same"], {"outcome", "rule", "units"} <= different) == (8, False, True)
-    shown = kept.run("replay", kept.work)
+    shown = kept.run("replay", kept.submission)
     assert (shown.code, f"units              {units} in the receipt, {units - 1} now" in shown.out) == (8, True)
     with (kept.evidence.folder / ROLLOUT).open("ab") as file:
         file.write(b"x")
-    refused = kept.run("replay", kept.work)
+    refused = kept.run("replay", kept.submission)
     assert (refused.code, refused.out, "committed" in refused.err) == (8, "", True)
     kept.edit(RECEIPT, b'"outcome":3', b'"outcome":2')
-    assert kept.run("replay", kept.work).code == 8, "nobody signed that"
+    assert kept.run("replay", kept.submission).code == 8, "nobody signed that"
 
 
 def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_integrity(
@@ -142,18 +146,27 @@ def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_in
         True,
     )
     monkeypatch.setattr("node.judging.candidate.PrefillPlan.choose", lambda *_: [0])
-    work = stage.submit(node, stage.make(node, 1))
+    submission = stage.submit(node, stage.make(node, 1))
     rounds(service)
     shown = console.murmur("validator", "audit", "--home", path)
-    assert (shown.code, f"BROKEN  {work.hex()[:12]}" in shown.out) == (8, True)
+    assert (shown.code, f"BROKEN  {submission.hex()[:12]}" in shown.out) == (8, True)
     (told,) = console.murmur("validator", "audit", "--home", path, "--json").json["validators"]
-    assert (told["validator"], told["kept"], [b["work"] for b in told["broken"]]) == (service._address, 1, [work.hex()])
+    assert (told["validator"], told["kept"], [b["submission"] for b in told["broken"]]) == (
+        service._address,
+        1,
+        [submission.hex()],
+    )
 
 
 def test_rejections_lists_what_was_found_and_what_became_of_it(kept: Kept) -> None:
     (row,) = kept.run("rejections", "--json").json["rejections"]
     told = kept.evidence.receipt.details
-    assert (row["work"], row["node"], row["step"], row["sequence"]) == (told.work, told.node, told.step, told.sequence)
+    assert (row["submission"], row["node"], row["step"], row["sequence"]) == (
+        told.submission,
+        told.node,
+        told.step,
+        told.sequence,
+    )
     assert (row["found"], row["rule"], row["measured"], row["threshold"]) == (
         "hard",
         "tokens",
@@ -163,7 +176,11 @@ def test_rejections_lists_what_was_found_and_what_became_of_it(kept: Kept) -> No
     assert Path(row["folder"]) == kept.evidence.folder
     assert row["state"], "the journal knows it"
     shown = kept.run("rejections")
-    assert (shown.code, kept.work[:12] in shown.out, f"threshold {told.threshold}" in shown.out) == (0, True, True)
+    assert (shown.code, kept.submission[:12] in shown.out, f"threshold {told.threshold}" in shown.out) == (
+        0,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +201,7 @@ def test_calibrate_writes_a_calibration_that_can_be_loaded_and_a_report(
     )  # fmt: skip
     assert done.code == 0, done.err
     written = json.loads(out.read_text())
-    assert written["work"]["sequences"] == 2 * len(variants) ** 2
+    assert written["submission"]["sequences"] == 2 * len(variants) ** 2
     assert (written["hardware"], len(written["variants"])) == ([7], len(variants))
     assert f"digest {load('mine.json', tmp_path).digest}" in done.out
     report = tmp_path / "mine-report"

@@ -273,9 +273,9 @@ def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> 
     world = contributor.world
     ref = world.submit(contributor.key("node"), 0, sequence, os.urandom(32), units)
     journal = SubmissionLog(contributor.home.data / "journal.sqlite")
-    work = ref.work_id(world.run)
-    journal.add(ref, work, units, int(time.time()))
-    journal.advance(work, states.COMMITTED)
+    submission = ref.submission_id(world.run)
+    journal.add(ref, submission, units, int(time.time()))
+    journal.advance(submission, states.COMMITTED)
     journal.close()
     return ref
 
@@ -283,21 +283,21 @@ def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> 
 def told(contributor: Contributor, ref: SubmissionRef, outcome: Outcome) -> str:
     """Notes a verdict as the running node would; the work id."""
     world, validator = contributor.world, Key.generate()
-    domain, work = world.chain.domain, ref.work_id(world.run)
+    domain, submission = world.chain.domain, ref.submission_id(world.run)
     rule = "" if outcome == Outcome.ACCEPT else "sampling"
     details = Details(
-        protocol=1, chain_id=31337, contract=domain.contract, run=world.run, work=work.hex(), node=ref.node, step=ref.step,
+        protocol=1, chain_id=31337, contract=domain.contract, run=world.run, submission=submission.hex(), node=ref.node, step=ref.step,
         sequence=ref.sequence, root=ref.root.hex(), units=500, spec="00" * 32, outcome=int(outcome), rule=rule,
         measured="0.31" if rule else "", threshold="0.125" if rule else "", detail="row 3, token 5: margin" if rule else "",
         samples="0" * 63 + "8", sequences_checked=8, proofs_checked=9, tokens_checked=70, time=1,
     )  # fmt: skip
     journal = SubmissionLog(contributor.home.data / "journal.sqlite")
     journal.advance(
-        work, {1: states.ACCEPTED, 2: states.SOFT, 3: states.HARD}[int(outcome)],
+        submission, {1: states.ACCEPTED, 2: states.SOFT, 3: states.HARD}[int(outcome)],
         receipt=Receipt.issue(details, validator, domain).encode().decode(),
     )  # fmt: skip
     journal.close()
-    return work.hex()
+    return submission.hex()
 
 
 def test_status_before_anything_was_done_says_stake(contributor: Contributor) -> None:
@@ -363,21 +363,21 @@ def test_status_counts_work_and_rewards_and_says_claim(contributor: Contributor)
 def test_a_verdict_is_explained_and_says_what_can_be_done(contributor: Contributor, outcome: Outcome) -> None:
     contributor.seat()
     contributor.world.publish(0)
-    work = told(contributor, submitted(contributor), outcome)
+    submission = told(contributor, submitted(contributor), outcome)
     contributor.home.write_status(state="generating", step=0)
     assert contributor.status()["next"] == ("node submissions" if outcome == Outcome.SOFT else "")
     assert "sampling: row 3, token 5: margin" in contributor.run("submissions").out
-    shown = contributor.run("submissions", work[:10]).out
+    shown = contributor.run("submissions", submission[:10]).out
     for text in (
         f"verdict   {outcome.name.lower()},",
         "0.31",
         "0.125",
         "row 3, token 5",
         "8 samples",
-        f"node appeal {work[:12]}",
+        f"node appeal {submission[:12]}",
     ):
         assert text in shown
-    row = contributor.run("submissions", work[:10], "--json").json["submissions"][0]
+    row = contributor.run("submissions", submission[:10], "--json").json["submissions"][0]
     assert row["receipt"]["details"]["measured"] == "0.31"
 
 
@@ -387,7 +387,7 @@ def test_every_state_of_a_submission_says_what_comes_next(contributor: Contribut
     refs = [submitted(contributor, sequence) for sequence in range(4)]
     journal = SubmissionLog(contributor.home.data / "journal.sqlite")
     for ref, state in zip(refs, (states.COMMITTED, states.STORED, states.LOST, states.ACCEPTED), strict=True):
-        journal.advance(ref.work_id(contributor.world.run), state)
+        journal.advance(ref.submission_id(contributor.world.run), state)
     journal.close()
     rows = contributor.run("submissions", "--json").json["submissions"]
     assert {row["state"] for row in rows} == {"committed", "stored", "lost", "accepted"}
@@ -432,16 +432,16 @@ def challenged(contributor: Contributor, *, hard: bool) -> tuple[SubmissionRef, 
 
 @pytest.mark.parametrize("hard", [False, True])
 def test_an_appeal_shows_what_is_at_stake_and_opens_the_vote(contributor: Contributor, hard: bool) -> None:
-    ref, work = challenged(contributor, hard=hard)
+    ref, submission = challenged(contributor, hard=hard)
     world = contributor.world
-    asked = contributor.run("appeal", work[:10])
+    asked = contributor.run("appeal", submission[:10])
     assert asked.code == 2
     for text in ("10 MUR", "hard" if hard else "soft", "1 h", "ETH"):
         assert text in asked.err
     assert world.chain.state(world.run, ref) == State.CHALLENGED
-    assert contributor.run("appeal", work, "--yes").code == 0
+    assert contributor.run("appeal", submission, "--yes").code == 0
     assert world.chain.state(world.run, ref) == State.APPEALED
-    again = contributor.run("appeal", work, "--yes")
+    again = contributor.run("appeal", submission, "--yes")
     assert (again.code, "appealed already" in again.err) == (2, True)
 
 
@@ -467,44 +467,44 @@ def stages(contributor: Contributor) -> list[Stage]:
 def test_an_appeal_answers_every_verdict_on_the_work(contributor: Contributor) -> None:
     """The chain's own note on a work names the last case only."""
     liars = Key.generate(), Key.generate()
-    _, work = accused(contributor, *liars)
-    asked = contributor.run("appeal", work)
+    _, submission = accused(contributor, *liars)
+    asked = contributor.run("appeal", submission)
     assert asked.code == 2
     assert all(liar.address in asked.err for liar in liars)
-    assert contributor.run("appeal", work, "--yes").code == 0
+    assert contributor.run("appeal", submission, "--yes").code == 0
     assert stages(contributor) == [Stage.APPEALED, Stage.APPEALED]
-    again = contributor.run("appeal", work, "--yes")
+    again = contributor.run("appeal", submission, "--yes")
     assert (again.code, "appealed already" in again.err) == (2, True)
 
 
 @pytest.mark.parametrize("before", [Stage.UPHELD, Stage.UNDECIDED])
 def test_a_hard_verdict_on_revoked_work_can_be_appealed_against(contributor: Contributor, before: Stage) -> None:
-    ref, work = challenged(contributor, hard=False)
+    ref, submission = challenged(contributor, hard=False)
     world, policy = contributor.world, contributor.world.chain.policy(contributor.world.run)
     liar = world.senders[world.chain.case(world.run, contributor.node, 1).challenger]
     if before == Stage.UNDECIDED:
-        assert contributor.run("appeal", work, "--yes").code == 0
+        assert contributor.run("appeal", submission, "--yes").code == 0
         world.anvil.advance(policy.vote)
     else:
         world.anvil.advance(policy.appeal)
     liar.send(world.chain.settle(world.run, contributor.node, 1))
-    refused = contributor.run("appeal", work, "--yes")
+    refused = contributor.run("appeal", submission, "--yes")
     assert (refused.code, "revoked" in refused.err) == (2, True)
     world.accuse(liar.key, ref)
-    assert contributor.run("appeal", work, "--yes").code == 0
+    assert contributor.run("appeal", submission, "--yes").code == 0
     assert stages(contributor) == [before, Stage.APPEALED]
 
 
 def test_what_cannot_be_appealed_against_is_refused_before_it_costs(contributor: Contributor) -> None:
-    ref, work = challenged(contributor, hard=False)
+    ref, submission = challenged(contributor, hard=False)
     world = contributor.world
     world.owner.send(world.chain.deposit(contributor.operator, 10 * TOKEN))
-    unchallenged = submitted(contributor, 1).work_id(world.run).hex()
+    unchallenged = submitted(contributor, 1).submission_id(world.run).hex()
     done = contributor.run("appeal", unchallenged, "--yes")
     assert (done.code, "not challenged" in done.err) == (2, True)
     assert contributor.run("appeal", "ff", "--yes").code == 2
     world.anvil.advance(3601)
-    late = contributor.run("appeal", work, "--yes")
+    late = contributor.run("appeal", submission, "--yes")
     assert (late.code, "ended" in late.err) == (2, True)
     assert world.chain.state(world.run, ref) == State.CHALLENGED
 
@@ -517,10 +517,10 @@ def test_no_command_shows_or_writes_a_secret(contributor: Contributor, monkeypat
     contributor.give()
     contributor.run("stake", "--yes")
     contributor.world.publish(0)
-    work = told(contributor, submitted(contributor), Outcome.SOFT)
+    submission = told(contributor, submitted(contributor), Outcome.SOFT)
     for command in (
-        ["status"], ["status", "--json"], ["submissions"], ["submissions", work, "--json"], ["claim", "--json"],
-        ["config", "show", "--origin"], ["config", "show", "--json"], ["appeal", work, "--yes"], ["unstake", "500", "--yes"],
+        ["status"], ["status", "--json"], ["submissions"], ["submissions", submission, "--json"], ["claim", "--json"],
+        ["config", "show", "--origin"], ["config", "show", "--json"], ["appeal", submission, "--yes"], ["unstake", "500", "--yes"],
         ["leave", "--yes"], ["withdraw"], ["no-such-command"], ["status", "--no-such-option"],
     ):  # fmt: skip
         contributor.run(*command)

@@ -11,7 +11,7 @@ from swarm.world import TOKEN
 from protocol.identity import load_keystore, save_keystore
 from tests.cli.conftest import PASSWORD, Console, init_options
 from tests.hub.desk import open_desk
-from tests.hub.test_pay import ledger, post, works
+from tests.hub.test_pay import ledger, post, submissions
 
 
 def test_pay_goes_from_the_owner_to_the_validator(
@@ -42,7 +42,7 @@ def test_pay_goes_from_the_owner_to_the_validator(
 
         at = ("--home", home, "--hub", desk.url)
         assert "nothing is owed" in console.murmur("validator", "redeem", *at, "--yes").out
-        for ref in works(desk, 5):
+        for ref in submissions(desk, 5):
             post(desk, key, ref)
         for _ in range(2):
             desk.pass_span()

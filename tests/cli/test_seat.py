@@ -83,10 +83,10 @@ def test_a_key_is_not_rotated_under_a_running_node_or_unfinished_work(seated: Co
         assert seated.run("rotate", "--yes").code == 7
     kept = SubmissionLog(seated.home.data / "journal.sqlite")
     ref = SubmissionRef(seated.node, 0, 0, b"\x01" * 32)  # type: ignore[arg-type]
-    kept.add(ref, ref.work_id(seated.world.run), 5, 0)
+    kept.add(ref, ref.submission_id(seated.world.run), 5, 0)
     done = seated.run("rotate", "--yes")
     assert (done.code, "not uploaded yet" in done.err) == (2, True)
-    kept.advance(ref.work_id(seated.world.run), states.LOST)
+    kept.advance(ref.submission_id(seated.world.run), states.LOST)
     kept.close()
     assert seated.run("rotate", "--yes").code == 0
 

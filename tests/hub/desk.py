@@ -112,16 +112,18 @@ class Desk:
     def commit(self, node: Key, data: bytes, *, sequence: int = 0) -> SubmissionRef:
         return self.world.submit(node, self.step, sequence, hashlib.sha256(data).digest())
 
-    def work(self, ref: SubmissionRef) -> bytes:
-        return ref.work_id(self.world.run)
+    def submission(self, ref: SubmissionRef) -> bytes:
+        return ref.submission_id(self.world.run)
 
     def upload(self, key: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
         """An honest upload's request, whoever sends whatever."""
-        return self.put(f"works/{self.work(ref).hex()}", data, self.headers(key, "PUT", self.work(ref).hex(), ref.root))
+        return self.put(
+            f"works/{self.submission(ref).hex()}", data, self.headers(key, "PUT", self.submission(ref).hex(), ref.root)
+        )
 
-    def headers(self, key: Key, method: str, work: str, body: bytes, **changes: Any) -> dict[str, str]:
+    def headers(self, key: Key, method: str, submission: str, body: bytes, **changes: Any) -> dict[str, str]:
         signed = {
-            "path": f"/v1/runs/{self.world.run}/works/{work}",
+            "path": f"/v1/runs/{self.world.run}/submissions/{submission}",
             "now": self.now(),
             "run": self.world.run,
             **changes,
@@ -140,7 +142,7 @@ class Desk:
         domain = self.world.chain.domain
         values = {
             "protocol": PROTOCOL_VERSION, "chain_id": domain.chain_id, "contract": domain.contract, "run": self.world.run,
-            "work": ref.work_id(changes.get("run", self.world.run)).hex(), "node": ref.node, "step": ref.step,
+            "submission": ref.submission_id(changes.get("run", self.world.run)).hex(), "node": ref.node, "step": ref.step,
             "sequence": ref.sequence, "root": ref.root.hex(), "units": 10, "spec": self.spec.digest.hex(),
             "outcome": int(outcome), "rule": "" if outcome == Outcome.ACCEPT else "reward", "measured": "", "threshold": "",
             "detail": "", "samples": "0" * 62 + "ff", "sequences_checked": 8, "proofs_checked": 8, "tokens_checked": 10,

@@ -483,11 +483,11 @@ def test_the_running_hub_fills_the_bucket(anvil: Anvil, cloud: Cloud, tmp_path: 
         ref = world.submit(node, 0, 0, hashlib.sha256(b"rollouts").digest())
         now = lambda: world.chain.block().time  # noqa: E731
         client = HubClient(started.told()["url"], world.run, world.chain.domain, key=node, now=now)
-        client.upload(ref.work_id(world.run), ref.root, file, world.trainer.key.address)
+        client.upload(ref.submission_id(world.run), ref.root, file, world.trainer.key.address)
         chain = settings.chain
         prefix, name = f"mine/{chain.chain_id}/{chain.contract.lower()}/{chain.run}", f"files/{ref.root.hex()}"
         wait_until(lambda: cloud.read(name, prefix) == b"rollouts", deadline=20, what="it is there")
         wait_until(lambda: started.told()["waiting_for_bucket"] == 0, deadline=20, what="nothing waits any more")
         with cloud.away():
-            assert client.stored(ref.work_id(world.run), world.trainer.key.address) is not None
+            assert client.stored(ref.submission_id(world.run), world.trainer.key.address) is not None
     assert started.error is None

@@ -33,7 +33,7 @@ def desk(anvil: Anvil, tmp_path: Any) -> Iterator[Desk]:
 
 def ledger(desk: Desk, database: Database | None = None, **pay: Any) -> Ledger:
     """The hub's ledger after a restart: one token for each work, unless told otherwise."""
-    settings = PaySettings(**{"per_work": "1", **pay})
+    settings = PaySettings(**{"per_submission": "1", **pay})
     made = Ledger(
         desk.world.chain, desk.world.run, desk.hub._book, desk.store, database or desk.database, desk.key, settings
     )
@@ -42,7 +42,7 @@ def ledger(desk: Desk, database: Database | None = None, **pay: Any) -> Ledger:
     return made
 
 
-def works(desk: Desk, count: int) -> list[SubmissionRef]:
+def submissions(desk: Desk, count: int) -> list[SubmissionRef]:
     node = desk.node()
     return [desk.commit(node, bytes([sequence]), sequence=sequence) for sequence in range(count)]
 
@@ -66,7 +66,7 @@ def settled(desk: Desk, ref: SubmissionRef) -> None:
 
 
 def test_a_judgement_is_paid_once_it_is_final_and_once_only(desk: Desk) -> None:
-    validator, (first, second) = desk.validator(), works(desk, 2)
+    validator, (first, second) = desk.validator(), submissions(desk, 2)
     post(desk, validator, first)
     post(desk, validator, first, time=desk.now() + 1, tokens_checked=10**15)
     post(desk, validator, second, Outcome.SOFT)
@@ -82,9 +82,9 @@ def test_a_judgement_is_paid_once_it_is_final_and_once_only(desk: Desk) -> None:
 
 
 def test_who_accepted_what_was_convicted_is_not_paid_and_who_found_it_is(desk: Desk) -> None:
-    careless, finder, (ref, good) = desk.validator(), desk.validator(), works(desk, 2)
-    for work in (ref, good):
-        post(desk, careless, work)
+    careless, finder, (ref, good) = desk.validator(), desk.validator(), submissions(desk, 2)
+    for submission_id in (ref, good):
+        post(desk, careless, submission_id)
     post(desk, finder, ref, Outcome.HARD)
     desk.world.accuse(finder, ref)
     desk.pass_span()
@@ -95,7 +95,7 @@ def test_who_accepted_what_was_convicted_is_not_paid_and_who_found_it_is(desk: D
 
 
 def test_an_open_case_is_waited_for(desk: Desk) -> None:
-    validator, (ref,) = desk.validator(), works(desk, 1)
+    validator, (ref,) = desk.validator(), submissions(desk, 1)
     post(desk, validator, ref, Outcome.HARD)
     desk.world.accuse(validator, ref)
     desk.pass_span()
@@ -109,7 +109,7 @@ def test_an_open_case_is_waited_for(desk: Desk) -> None:
 
 
 def test_a_receipt_that_came_after_the_window_is_not_paid(desk: Desk) -> None:
-    validator, (ref,) = desk.validator(), works(desk, 1)
+    validator, (ref,) = desk.validator(), submissions(desk, 1)
     desk.world.anvil.advance(desk.world.chain.policy(desk.world.run).window + 1)
     desk.hub.learn()
     post(desk, validator, ref, time=0)
@@ -120,37 +120,37 @@ def test_a_receipt_that_came_after_the_window_is_not_paid(desk: Desk) -> None:
 
 
 def test_of_one_step_no_more_is_paid_than_the_cap(desk: Desk) -> None:
-    validator, refs = desk.validator(), works(desk, 3)
+    validator, refs = desk.validator(), submissions(desk, 3)
     for ref in refs:
         post(desk, validator, ref)
     desk.pass_span()
     desk.pass_span()
-    ledger(desk, works_per_step=2)
+    ledger(desk, submissions_per_step=2)
     assert served(desk, validator) == 2
 
 
 def test_a_total_never_falls_and_a_rebuilt_hub_owes_the_same(desk: Desk) -> None:
-    validator, refs = desk.validator(), works(desk, 2)
+    validator, refs = desk.validator(), submissions(desk, 2)
     for ref in refs:
         post(desk, validator, ref)
     desk.pass_span()
     desk.pass_span()
-    before = ledger(desk, per_work="1.5").total(validator.address)
+    before = ledger(desk, per_submission="1.5").total(validator.address)
     assert served(desk, validator) == 3
-    ledger(desk, per_work="0.5")
+    ledger(desk, per_submission="0.5")
     assert served(desk, validator) == 3, "a lower rate takes nothing back"
     settings, layout = run_settings(desk.world, desk.folder.parent.parent / "run.toml")
     desk.database.close()
     assert rebuild(settings, layout, desk.spec, desk.key)[1] == 2
     (desk.store.root / "vouchers" / f"{validator.address}.json").unlink()
     database = Database(desk.folder / "hub.sqlite")
-    assert ledger(desk, database, per_work="1.5").total(validator.address) == before
+    assert ledger(desk, database, per_submission="1.5").total(validator.address) == before
     assert served(desk, validator) == 3
     database.close()
 
 
 def test_an_endpoint_that_fails_half_way_has_nothing_counted_twice(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    validator, refs = desk.validator(), works(desk, 2)
+    validator, refs = desk.validator(), submissions(desk, 2)
     for ref in refs:
         post(desk, validator, ref)
     running = ledger(desk)
@@ -175,7 +175,7 @@ def test_an_endpoint_that_fails_half_way_has_nothing_counted_twice(desk: Desk, m
 def test_a_restarted_hub_owes_the_same_and_reads_no_receipt_a_second_time(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    validator, refs = desk.validator(), works(desk, 3)
+    validator, refs = desk.validator(), submissions(desk, 3)
     for ref in refs[:2]:
         post(desk, validator, ref)
     ledger(desk)

@@ -45,8 +45,8 @@ def filled(desk: Desk) -> tuple[Key, list[SubmissionRef], Key]:
     return node, refs, validator
 
 
-def everything(database: Database, works: list[bytes]) -> tuple[list[str | None], list[bytes]]:
-    return [database.stored(work) for work in works], [data for _, data in database.receipts(0, 100)]
+def everything(database: Database, submissions: list[bytes]) -> tuple[list[str | None], list[bytes]]:
+    return [database.stored(submission) for submission in submissions], [data for _, data in database.receipts(0, 100)]
 
 
 def truncate(path: Path) -> None:
@@ -60,14 +60,14 @@ def truncate(path: Path) -> None:
 def test_rebuilding_brings_everything_back(anvil: Anvil, folder: Path, harm: Callable[[Path], object]) -> None:
     with open_desk(anvil, folder) as desk:
         _, refs, _ = filled(desk)
-        works = [desk.work(ref) for ref in refs]
-        before = everything(desk.database, works)
+        submissions = [desk.submission(ref) for ref in refs]
+        before = everything(desk.database, submissions)
         newest = max(number for number, _ in desk.database.receipts(0, 100))
         desk.database.close()
         harm(folder / "hub.sqlite")
         assert rebuilt(desk) == (3, 2)
         after = Database(folder / "hub.sqlite")
-        assert everything(after, works) == before
+        assert everything(after, submissions) == before
         # Followers remember a number in the old listing: what is new must come after it, or they would never see it.
         assert min(number for number, _ in after.receipts(0, 100)) > newest
         after.close()

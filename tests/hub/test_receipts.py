@@ -47,7 +47,7 @@ def of(desk: Desk, ref: SubmissionRef) -> list[Receipt]:
     """Receipts of a work that the hub lists."""
     domain, run = desk.world.chain.domain, desk.world.run
     parsed = [Receipt.parse(data, domain, run) for _, data in desk.client().receipts(0)]
-    return [receipt for receipt in parsed if receipt.work == desk.work(ref)]
+    return [receipt for receipt in parsed if receipt.submission == desk.submission(ref)]
 
 
 def test_a_seated_validators_receipt_is_listed_as_it_was_signed(desk: Desk, validator: Key, ref: SubmissionRef) -> None:
@@ -220,8 +220,8 @@ def test_a_validator_can_ask_for_an_opinion_and_asking_twice_changes_nothing(
     desk: Desk, validator: Key, ref: SubmissionRef
 ) -> None:
     for _ in range(2):
-        desk.client(validator).ask_opinion(desk.work(ref))
-    assert [work for _, work in desk.client().opinions(0)].count(desk.work(ref)) == 1
+        desk.client(validator).ask_opinion(desk.submission(ref))
+    assert [submission for _, submission in desk.client().opinions(0)].count(desk.submission(ref)) == 1
 
 
 @pytest.mark.parametrize(
@@ -234,13 +234,13 @@ def test_a_malformed_request_for_an_opinion_is_refused(desk: Desk, validator: Ke
 
 
 def test_an_opinion_on_what_nobody_committed_to_is_refused(desk: Desk, validator: Key) -> None:
-    body = canonical.encode({"work": "ab" * 32})
+    body = canonical.encode({"submission": "ab" * 32})
     assert post(desk, "opinions", body, validator).status_code == 404
 
 
 def test_nobody_but_validators_can_ask_for_opinions(desk: Desk, node: Key, ref: SubmissionRef) -> None:
     with pytest.raises(Refused, match="no validator seat"):
-        desk.client(node).ask_opinion(desk.work(ref))
+        desk.client(node).ask_opinion(desk.submission(ref))
 
 
 # ---- listing and waiting -------------------------------------------------------------------------------------------------
@@ -284,8 +284,8 @@ def test_a_waiting_reader_is_answered_as_soon_as_a_receipt_arrives(
     desk.client(validator).post_receipt(desk.receipt(validator, ref))
     thread.join(10)
     assert not thread.is_alive()
-    assert [Receipt.parse(data, desk.world.chain.domain, desk.world.run).work for _, data in found[0]] == [
-        desk.work(ref)
+    assert [Receipt.parse(data, desk.world.chain.domain, desk.world.run).submission for _, data in found[0]] == [
+        desk.submission(ref)
     ]
 
 

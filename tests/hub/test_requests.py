@@ -64,7 +64,7 @@ def test_garbage_on_the_socket_stops_nothing(desk: Desk, data: bytes) -> None:
         ("receipts?after=-1", 422), ("receipts?after=x", 422), ("receipts?after=9999999999999999999999", 422),
         ("receipts?after=1e3", 422), ("receipts?wait=-1", 422), ("receipts?wait=1000000", 422), ("opinions?after=-1", 422),
         ("files/xyz", 422), ("files/" + "ab" * 31, 422), ("files/" + "zz" * 32, 422), ("files/..%2f..%2fhub.sqlite", 404),
-        ("files/" + "ab" * 32, 404), ("works/" + "ab" * 32, 404), ("works/" + "ab" * 33, 422), ("nothing", 404),
+        ("files/" + "ab" * 32, 404), ("submissions/" + "ab" * 32, 404), ("submissions/" + "ab" * 33, 422), ("nothing", 404),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_with_the_right_status(desk: Desk, path: str, status: int) -> None:

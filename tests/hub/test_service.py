@@ -180,7 +180,7 @@ def test_uploads_are_taken_at_once_however_many_confirmations_the_trainer_waits_
         client = HubClient(
             hub.told()["url"], world.run, world.chain.domain, key=node, now=lambda: world.chain.block().time
         )
-        stored = client.upload(ref.work_id(world.run), ref.root, file, world.trainer.key.address)
+        stored = client.upload(ref.submission_id(world.run), ref.root, file, world.trainer.key.address)
         assert stored.receipt.size == len(b"rollouts")
 
 

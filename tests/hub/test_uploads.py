@@ -30,12 +30,12 @@ def test_the_committing_node_gets_a_storage_receipt_signed_by_the_hub(desk: Desk
     ref = desk.commit(node, data)
     path = desk.folder / "mine.parquet"
     path.write_bytes(data)
-    stored = desk.client(node).upload(desk.work(ref), ref.root, path, desk.key.address)
-    assert (stored.receipt.run, stored.receipt.work, stored.receipt.root, stored.receipt.size) == (
-        desk.world.run, desk.work(ref), ref.root, len(data),
+    stored = desk.client(node).upload(desk.submission(ref), ref.root, path, desk.key.address)
+    assert (stored.receipt.run, stored.receipt.submission, stored.receipt.root, stored.receipt.size) == (
+        desk.world.run, desk.submission(ref), ref.root, len(data),
     )  # fmt: skip
     assert stored.receipt.time <= desk.now()
-    assert desk.client().stored(desk.work(ref), desk.key.address) == stored
+    assert desk.client().stored(desk.submission(ref), desk.key.address) == stored
     target = desk.folder / "theirs.parquet"
     assert desk.client().download(ref.root, target, cap=FILE_BYTES_MAX)
     assert target.read_bytes() == data
@@ -55,7 +55,7 @@ def test_a_second_upload_is_answered_with_the_same_receipt(desk: Desk, node: Key
 
 def test_a_file_without_its_upload_is_not_found(desk: Desk, node: Key) -> None:
     ref = desk.commit(node, b"never sent")
-    assert desk.client().stored(desk.work(ref), desk.key.address) is None
+    assert desk.client().stored(desk.submission(ref), desk.key.address) is None
     assert not desk.client().download(ref.root, desk.folder / "x", cap=10)
 
 
@@ -79,8 +79,8 @@ def by_the_trainer_itself(desk: Desk, node: Key, ref: SubmissionRef, data: bytes
 
 
 def by_a_stranger_who_says_to_be_the_node(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
-    headers = desk.headers(Key.generate(), "PUT", desk.work(ref).hex(), ref.root)
-    return desk.put(f"works/{desk.work(ref).hex()}", data, {**headers, ADDRESS: node.address})
+    headers = desk.headers(Key.generate(), "PUT", desk.submission(ref).hex(), ref.root)
+    return desk.put(f"works/{desk.submission(ref).hex()}", data, {**headers, ADDRESS: node.address})
 
 
 def of_other_bytes(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
@@ -104,8 +104,8 @@ def too_large_without_declaring_it(desk: Desk, node: Key, ref: SubmissionRef, da
         yield data
         yield from (bytes(1024) for _ in range(FILE_BYTES_MAX // 1024))
 
-    headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root)
-    return desk.put(f"works/{desk.work(ref).hex()}", parts(), headers)
+    headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root)
+    return desk.put(f"works/{desk.submission(ref).hex()}", parts(), headers)
 
 
 def without_a_commitment(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
@@ -120,46 +120,52 @@ def in_a_reorganised_block(desk: Desk, node: Key, ref: SubmissionRef, data: byte
 
 
 def too_late(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
-    committed_at = desk.world.chain.work(desk.world.run, ref).time
+    committed_at = desk.world.chain.submission(desk.world.run, ref).time
     desk.world.anvil.advance_to(committed_at + GRACE + 1)
     desk.hub.learn()
     return desk.upload(node, ref, data)
 
 
 def signed_long_ago(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
-    headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root, now=desk.now() - WRITE_LIFETIME_SECONDS)
-    return desk.put(f"works/{desk.work(ref).hex()}", data, headers)
+    headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root, now=desk.now() - WRITE_LIFETIME_SECONDS)
+    return desk.put(f"works/{desk.submission(ref).hex()}", data, headers)
 
 
 def signed_far_ahead(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
-    headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root, now=desk.now() + WRITE_LIFETIME_SECONDS)
-    return desk.put(f"works/{desk.work(ref).hex()}", data, headers)
+    headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root, now=desk.now() + WRITE_LIFETIME_SECONDS)
+    return desk.put(f"works/{desk.submission(ref).hex()}", data, headers)
 
 
 def signed_for_another_method(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
-    return desk.put(f"works/{desk.work(ref).hex()}", data, desk.headers(node, "POST", desk.work(ref).hex(), ref.root))
+    return desk.put(
+        f"works/{desk.submission(ref).hex()}", data, desk.headers(node, "POST", desk.submission(ref).hex(), ref.root)
+    )
 
 
 def signed_for_another_path(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     other = desk.commit(node, b"another", sequence=1)
-    return desk.put(f"works/{desk.work(ref).hex()}", data, desk.headers(node, "PUT", desk.work(other).hex(), ref.root))
+    return desk.put(
+        f"works/{desk.submission(ref).hex()}", data, desk.headers(node, "PUT", desk.submission(other).hex(), ref.root)
+    )
 
 
 def signed_for_another_run(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
-    headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root, run=desk.world.run + 1)
-    return desk.put(f"works/{desk.work(ref).hex()}", data, headers)
+    headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root, run=desk.world.run + 1)
+    return desk.put(f"works/{desk.submission(ref).hex()}", data, headers)
 
 
 def signed_for_another_body(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     body = hashlib.sha256(b"other").digest()
-    return desk.put(f"works/{desk.work(ref).hex()}", data, desk.headers(node, "PUT", desk.work(ref).hex(), body))
+    return desk.put(
+        f"works/{desk.submission(ref).hex()}", data, desk.headers(node, "PUT", desk.submission(ref).hex(), body)
+    )
 
 
 def unsigned(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
-    return desk.put(f"works/{desk.work(ref).hex()}", data, {})
+    return desk.put(f"works/{desk.submission(ref).hex()}", data, {})
 
 
-def for_no_possible_work(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
+def for_no_possible_submission(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.put("works/..%2f..%2fetc", data, desk.headers(node, "PUT", "x", ref.root))
 
 
@@ -193,12 +199,12 @@ def test_an_upload_is_refused(desk: Desk, node: Key, attempt: Attempt, status: i
     answer = attempt(desk, node, ref, data)
     assert (answer.status_code, dict(desk.hub.refused)) == (status, {counted: 1}), answer.text
     assert desk.new_files() == []
-    assert desk.database.stored(desk.work(ref)) is None
+    assert desk.database.stored(desk.submission(ref)) is None
 
 
 def test_an_upload_to_no_possible_work_is_refused(desk: Desk, node: Key) -> None:
     ref = desk.commit(node, b"x")
-    assert for_no_possible_work(desk, node, ref, b"x").status_code in (404, 422)
+    assert for_no_possible_submission(desk, node, ref, b"x").status_code in (404, 422)
     assert desk.new_files() == []
 
 
@@ -213,13 +219,13 @@ def test_after_every_refusal_the_honest_upload_still_works(desk: Desk, node: Key
 
 def test_no_header_can_be_replaced_by_garbage(desk: Desk, node: Key) -> None:
     ref = desk.commit(node, b"x")
-    headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root)
+    headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root)
     garbage = ["", "zz", "0x" + "00" * 65, "9" * 4000, "-1", "²", "1_0"]
     tried = 0
     for header in (ADDRESS, NONCE, EXPIRY, SIGNATURE):
         for value in garbage:
             changed: dict[str, Any] = {**headers, header: value.encode("latin-1")}
-            assert desk.put(f"works/{desk.work(ref).hex()}", b"x", changed).status_code == 401, (header, value)
+            assert desk.put(f"works/{desk.submission(ref).hex()}", b"x", changed).status_code == 401, (header, value)
             tried += 1
     assert desk.hub.refused == {"BadSignature": tried}
 
@@ -227,7 +233,7 @@ def test_no_header_can_be_replaced_by_garbage(desk: Desk, node: Key) -> None:
 def test_exactly_the_grace_time_is_not_too_late(desk: Desk, node: Key) -> None:
     data = some_file()
     ref = desk.commit(node, data)
-    desk.world.anvil.advance_to(desk.world.chain.work(desk.world.run, ref).time + GRACE)
+    desk.world.anvil.advance_to(desk.world.chain.submission(desk.world.run, ref).time + GRACE)
     desk.hub.learn()
     assert desk.upload(node, ref, data).status_code == 200
 
@@ -241,9 +247,9 @@ def test_a_replayed_write_is_refused(desk: Desk, node: Key) -> None:
     """Replayed with what it was signed for: after it failed, say, for a wrong body."""
     data = some_file()
     ref = desk.commit(node, data)
-    headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root)
-    assert desk.put(f"works/{desk.work(ref).hex()}", b"broken", headers).status_code == 422
-    replayed = desk.put(f"works/{desk.work(ref).hex()}", data, headers)
+    headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root)
+    assert desk.put(f"works/{desk.submission(ref).hex()}", b"broken", headers).status_code == 422
+    replayed = desk.put(f"works/{desk.submission(ref).hex()}", data, headers)
     assert (replayed.status_code, replayed.text) == (409, "this write was sent before")
     assert desk.new_files() == []
 
@@ -258,7 +264,7 @@ def test_a_copied_root_gives_the_copier_nothing_to_upload_or_replace(desk: Desk)
     assert desk.upload(copier, copied, b"other bytes").status_code == 422
     assert desk.upload(copier, ref, data).status_code == 403
     assert (desk.store.root / "files" / ref.root.hex()).read_bytes() == data
-    assert desk.client().stored(desk.work(copied), desk.key.address) is None
+    assert desk.client().stored(desk.submission(copied), desk.key.address) is None
 
 
 def test_writes_beyond_the_quota_wait_and_others_do_not(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +337,7 @@ def test_a_disk_that_fails_while_writing_leaves_nothing_and_passes(
     with monkeypatch.context() as patch:
         patch.setattr("trainer.hub.store._sync", sync)
         assert desk.upload(node, ref, data).status_code == 507
-    assert desk.database.stored(desk.work(ref)) is None
+    assert desk.database.stored(desk.submission(ref)) is None
     assert not any(name.startswith(("partial", "stored")) for name in desk.new_files())
     assert desk.upload(node, ref, data).status_code == 200
 
@@ -401,7 +407,7 @@ def test_a_look_at_the_chain_counts_for_others_only_when_it_has_ended(
 
     async def ask() -> Submission:
         await hub._poll.acquire()  # somebody else is looking
-        asking = asyncio.create_task(hub.commitment(desk.work(ref)))
+        asking = asyncio.create_task(hub.commitment(desk.submission(ref)))
         await asyncio.sleep(0)
         follower = asyncio.create_task(asyncio.to_thread(hub.learn))
         await asyncio.to_thread(polled.wait, 10)
@@ -423,7 +429,11 @@ def test_a_sender_that_goes_away_leaves_nothing_and_may_come_back(desk: Desk, no
         raise ConnectionAbortedError
 
     with pytest.raises(ConnectionAbortedError):
-        desk.put(f"works/{desk.work(ref).hex()}", half(), desk.headers(node, "PUT", desk.work(ref).hex(), ref.root))
+        desk.put(
+            f"works/{desk.submission(ref).hex()}",
+            half(),
+            desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root),
+        )
     wait_until(lambda: desk.hub.refused["Unavailable"] == 1, deadline=10, what="the hub notices")
     assert desk.new_files() == []
     assert desk.upload(node, ref, data).status_code == 200
@@ -441,8 +451,8 @@ def test_a_second_upload_beside_a_slow_first_one_is_told_to_try_again(desk: Desk
         yield data[500:]
 
     answers: list[httpx.Response] = []
-    headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root)
-    path = f"works/{desk.work(ref).hex()}"
+    headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root)
+    path = f"works/{desk.submission(ref).hex()}"
     first = threading.Thread(target=lambda: answers.append(desk.put(path, slow(), headers)))
     first.start()
     wait_until(lambda: bool(desk.hub._writing), deadline=10, what="the first upload is under way")
@@ -465,9 +475,9 @@ def test_an_upload_has_a_deadline(desk: Desk, node: Key, monkeypatch: pytest.Mon
         yield data[500:]
 
     answers: list[httpx.Response] = []
-    headers = desk.headers(node, "PUT", desk.work(ref).hex(), ref.root)
+    headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root)
     sender = threading.Thread(
-        target=lambda: answers.append(desk.put(f"works/{desk.work(ref).hex()}", never_ending(), headers))
+        target=lambda: answers.append(desk.put(f"works/{desk.submission(ref).hex()}", never_ending(), headers))
     )
     sender.start()
     wait_until(lambda: desk.hub.refused["Unavailable"] == 1, deadline=10, what="the deadline passes")

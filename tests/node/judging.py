@@ -17,26 +17,26 @@ from protocol.verdict import Details
 from tests.node.stage import Stage
 
 
-def line(stage: Stage, work: bytes) -> list[str]:
+def line(stage: Stage, submission_id: bytes) -> list[str]:
     """Validators in the order in which a work is theirs."""
     book = Book(stage.world.chain, stage.world.run)
     now = book.poll().time
-    submission = book.submission(work)
+    submission = book.submission(submission_id)
     assert submission is not None
-    return rendezvous.order(work, submission.block_hash, book.validators(now))
+    return rendezvous.order(submission_id, submission.block_hash, book.validators(now))
 
 
-def in_line(stage: Stage, work: bytes, *services: ValidatorService) -> list[ValidatorService]:
+def in_line(stage: Stage, submission_id: bytes, *services: ValidatorService) -> list[ValidatorService]:
     """The services in that order."""
-    return sorted(services, key=lambda service: line(stage, work).index(service._address))
+    return sorted(services, key=lambda service: line(stage, submission_id).index(service._address))
 
 
 def inflated(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, bytes]:
     """A work whose only fault is a hard one: it claims a token more than it has."""
     made = stage.make(node, sequence)
-    work = stage.commit(node, made.ref, made.units + 1)
+    submission_id = stage.commit(node, made.ref, made.units + 1)
     stage.upload(node, made.ref, made.path)
-    return made, work
+    return made, submission_id
 
 
 def softly_wrong(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, bytes]:

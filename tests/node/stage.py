@@ -196,16 +196,16 @@ class Stage:
         chain, run = self.world.chain, self.world.run
         beacon = chain.publication(run, ref.step).beacon
         self.world.sender(node).send(chain.submit(run, ref, units, beacon))
-        return ref.work_id(run)
+        return ref.submission_id(run)
 
     def upload(self, node: Key, ref: SubmissionRef, path: Path) -> None:
-        self.client(node).upload(ref.work_id(self.world.run), ref.root, path, self.world.trainer.key.address)
+        self.client(node).upload(ref.submission_id(self.world.run), ref.root, path, self.world.trainer.key.address)
 
     def submit(self, node: Key, made: Made) -> bytes:
         """Commits and uploads; returns the work id."""
-        work = self.commit(node, made.ref, made.units)
+        submission = self.commit(node, made.ref, made.units)
         self.upload(node, made.ref, made.path)
-        return work
+        return submission
 
     def variant(self, scale: float) -> Path:
         """A model folder with other weights than the run's."""
@@ -287,12 +287,12 @@ class Panel:
 
     # ---- what can be seen from outside -----------------------------------------------------------------------------------
 
-    def receipts(self, work: bytes | None = None) -> dict[str, Receipt]:
+    def receipts(self, submission: bytes | None = None) -> dict[str, Receipt]:
         """Receipts at the hub, of one work or of all, by validator; the first of each."""
         domain, run = self.stage.world.chain.domain, self.stage.world.run
         client = HubClient(self.stage.hub.url, run, domain)
         found = [Receipt.parse(data, domain, run) for _, data in client.receipts(0)]
-        return {r.validator: r for r in reversed(found) if work in (None, r.work)}
+        return {r.validator: r for r in reversed(found) if submission in (None, r.submission)}
 
     def all_receipts(self) -> list[Receipt]:
         domain, run = self.stage.world.chain.domain, self.stage.world.run

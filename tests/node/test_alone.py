@@ -37,7 +37,7 @@ class Desk:
         key = key or self.node
         ref = SubmissionRef(key.address, 0, sequence, keccak(text=f"{key.address} {sequence} {noted}"))
         if noted:
-            self.log.add(ref, ref.work_id(self.world.run), 10, 1)
+            self.log.add(ref, ref.submission_id(self.world.run), 10, 1)
         return self.world.submit(key, 0, sequence, ref.root)
 
     def require(self, key: Key | None = None, log: SubmissionLog | None = None) -> Alone:
@@ -76,7 +76,7 @@ def test_work_of_another_copy_is_named(desk: Desk) -> None:
 def test_the_other_copys_file_for_the_same_place_is_not_ones_own(desk: Desk) -> None:
     """Both made something for it; the chain has the other's."""
     mine = SubmissionRef(desk.node.address, 0, 0, b"\x11" * 32)
-    desk.log.add(mine, mine.work_id(desk.world.run), 10, 1)
+    desk.log.add(mine, mine.submission_id(desk.world.run), 10, 1)
     desk.submit(0, noted=False)
     with pytest.raises(LockHeld):
         desk.require()
@@ -120,14 +120,14 @@ def test_a_rotated_key_goes_on_from_what_the_old_one_made(desk: Desk) -> None:
 def test_an_endpoint_that_lags_is_given_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.submit(0)
     chain, unanswered = desk.world.chain, [None, None]
-    real = chain.work
+    real = chain.submission
 
-    def work(run: int, ref: SubmissionRef) -> object:
+    def submission(run: int, ref: SubmissionRef) -> object:
         return real(
             run, SubmissionRef(ref.node, ref.step, 99, ref.root) if unanswered and not unanswered.pop() else ref
         )
 
-    monkeypatch.setattr(chain, "work", work)
+    monkeypatch.setattr(chain, "submission", submission)
     desk.require()
     assert not unanswered
 

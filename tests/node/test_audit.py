@@ -37,9 +37,9 @@ def audited(stage: Stage, spec: RunSpec, receipts: list[Receipt] | None = None) 
 def judged(stage: Stage, node: Key, service: ValidatorService) -> Receipt:
     """One more honest work, of the next step, as the validator finds it."""
     stage.publish()
-    work = stage.submit(node, stage.make(node))
+    submission = stage.submit(node, stage.make(node))
     rounds(service)
-    (receipt,) = [r for r in Panel(stage).all_receipts() if r.work == work]
+    (receipt,) = [r for r in Panel(stage).all_receipts() if r.submission == submission]
     return receipt
 
 
@@ -64,13 +64,13 @@ def test_who_looks_at_less_than_it_should_is_named(
     stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch, drawn: bool
 ) -> None:
     node, service = stage.seated(), panel.seat()
-    monkeypatch.setattr(PrefillPlan, "choose", lambda self, work, block_hash, samples: [samples - 1])
+    monkeypatch.setattr(PrefillPlan, "choose", lambda self, submission, block_hash, samples: [samples - 1])
     lazy = judged(stage, node, service)
     next_period(stage)
     spec = sampled(stage) if drawn else stage.tiny.spec
     (found,) = audited(stage, spec, [lazy, judged(stage, node, service)]).values()
-    expected = [lazy.details.work] if drawn else [r.details.work for r in Panel(stage).all_receipts()]
-    assert [broken.work for broken in found.broken] == expected
+    expected = [lazy.details.submission] if drawn else [r.details.submission for r in Panel(stage).all_receipts()]
+    assert [broken.submission for broken in found.broken] == expected
     assert "drawn and not checked" in found.broken[0].reason
 
 
@@ -83,7 +83,7 @@ def test_a_secret_of_ones_choice_breaks_with_what_was_committed_to(stage: Stage,
     next_period(stage)
     judged(stage, node, service)
     (found,) = audited(stage, sampled(stage)).values()
-    assert [broken.work for broken in found.broken] == [chosen.details.work]
+    assert [broken.submission for broken in found.broken] == [chosen.details.submission]
     assert "does not commit to" in found.broken[0].reason
     assert (found.kept, found.waiting) == (1, 2), "the first one's secret is never revealed"
 
@@ -94,7 +94,7 @@ def test_strangers_and_works_that_nobody_committed_to_are_told_apart(stage: Stag
     stranger = Receipt.issue(told, Key.generate(), domain)
     assert audited(stage, stage.tiny.spec, [stranger]) == {}
     ref = replace(told.ref, sequence=9)
-    nowhere = replace(told, sequence=9, work=ref.work_id(stage.world.run).hex())
+    nowhere = replace(told, sequence=9, submission=ref.submission_id(stage.world.run).hex())
     found = audited(stage, stage.tiny.spec, [Receipt.issue(nowhere, service._c.key, domain)])
     assert found == {service._address: Audited(receipts=1, unknown=1)}
 

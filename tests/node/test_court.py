@@ -17,9 +17,9 @@ from tests.node.judging import asked_for, disagrees, in_line, inflated, past_gra
 from tests.node.stage import Panel, Stage, rounds, until
 
 
-def asks(service: ValidatorService, work: bytes) -> bool:
+def asks(service: ValidatorService, submission: bytes) -> bool:
     """Whether it waits for another validator's word, since a known time."""
-    judgement = service._judgements.get(work)
+    judgement = service._judgements.get(submission)
     return judgement is not None and judgement.state == states.WAITING and judgement.asked_at is not None
 
 
@@ -30,15 +30,15 @@ def test_a_hard_finding_stays_secret_until_a_second_validator_confirms_it(stage:
     node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat()
-    made, work = inflated(stage, node)
-    first, second = in_line(stage, work, *services)
+    made, submission = inflated(stage, node)
+    first, second = in_line(stage, submission, *services)
     rounds(first)
-    assert not panel.receipts(work)
+    assert not panel.receipts(submission)
     assert asked_for(stage)
     assert panel.state(made.ref) == State.SUBMITTED
     rounds(second, first)
-    assert {r.outcome for r in panel.receipts(work).values()} == {Outcome.HARD}
-    assert len(panel.receipts(work)) == 2
+    assert {r.outcome for r in panel.receipts(submission).values()} == {Outcome.HARD}
+    assert len(panel.receipts(submission)) == 2
     assert (panel.state(made.ref), panel.case(made.ref).hard) == (State.CHALLENGED, True)
 
 
@@ -48,11 +48,11 @@ def test_a_hard_finding_that_the_second_does_not_share_is_soft(
     node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat()
-    made, work = inflated(stage, node)
-    first, second = in_line(stage, work, *services)
+    made, submission = inflated(stage, node)
+    first, second = in_line(stage, submission, *services)
     disagrees(second, monkeypatch)
     rounds(first, second)
-    told = {validator: r.outcome for validator, r in panel.receipts(work).items()}
+    told = {validator: r.outcome for validator, r in panel.receipts(submission).items()}
     assert told == {first._address: Outcome.SOFT, second._address: Outcome.ACCEPT}
     assert (panel.state(made.ref), panel.case(made.ref).hard) == (State.CHALLENGED, False)
 
@@ -64,8 +64,8 @@ def test_one_that_shares_nothing_does_not_outvote_one_that_does(
     node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat(), panel.seat()
-    made, work = inflated(stage, node)
-    first, friend, honest = in_line(stage, work, *services)
+    made, submission = inflated(stage, node)
+    first, friend, honest = in_line(stage, submission, *services)
     disagrees(friend, monkeypatch)
     rounds(first)
     rounds(friend)
@@ -79,15 +79,15 @@ def test_a_hard_finding_that_nobody_answers_is_soft(stage: Stage, panel: Panel) 
     node = stage.seated()
     stage.publish()
     keys = stage.validator(), stage.validator()
-    made, work = inflated(stage, node)
+    made, submission = inflated(stage, node)
     services = [panel.start(key, opinion_seconds=30, fallback_seconds=0.01) for key in keys]
-    until(lambda: asks(services[0], work), services[0], what="the request")
+    until(lambda: asks(services[0], submission), services[0], what="the request")
     rounds(services[0])
     assert panel.state(made.ref) == State.SUBMITTED, "it waits"
     stage.world.anvil.advance(31)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, services[0], what="the challenge")
     assert not panel.case(made.ref).hard
-    assert set(panel.receipts(work)) == {services[0]._address}
+    assert set(panel.receipts(submission)) == {services[0]._address}
 
 
 def test_a_hub_that_takes_no_request_does_not_make_it_soft(stage: Stage, panel: Panel) -> None:
@@ -95,12 +95,12 @@ def test_a_hub_that_takes_no_request_does_not_make_it_soft(stage: Stage, panel: 
     node = stage.seated()
     stage.publish()
     keys = stage.validator(), stage.validator()
-    made, work = inflated(stage, node)
-    first, second = in_line(stage, work, *(panel.start(key, opinion_seconds=0.05) for key in keys))
+    made, submission = inflated(stage, node)
+    first, second = in_line(stage, submission, *(panel.start(key, opinion_seconds=0.05) for key in keys))
     stage.hub.fault = lambda method, path: PlainTextResponse("", 503) if method == "POST" else None
     rounds(first, count=20)
     assert panel.state(made.ref) == State.SUBMITTED
-    assert first._judgements.get(work).state == states.WAITING
+    assert first._judgements.get(submission).state == states.WAITING
     stage.hub.fault = lambda method, path: None
     second = panel.start(second._c.key, opinion_seconds=600)
     first = panel.start(first._c.key, opinion_seconds=600)
@@ -113,7 +113,7 @@ def test_two_that_wait_for_each_other_find_out(stage: Stage, panel: Panel) -> No
     node = stage.seated()
     stage.publish()
     keys = stage.validator(), stage.validator()
-    made, work = inflated(stage, node)
+    made, submission = inflated(stage, node)
     services = [panel.start(key, fallback_seconds=0.01, opinion_seconds=30) for key in keys]
 
     def unheard(method: str, path: str) -> Response | None:
@@ -121,7 +121,7 @@ def test_two_that_wait_for_each_other_find_out(stage: Stage, panel: Panel) -> No
         return PlainTextResponse('{"entries": []}') if opinions else None
 
     stage.hub.fault = unheard
-    until(lambda: all(asks(service, work) for service in services), *services, what="both wait")
+    until(lambda: all(asks(service, submission) for service in services), *services, what="both wait")
     stage.world.anvil.advance(16)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, *services, what="the challenge")
     assert panel.case(made.ref).hard
@@ -131,9 +131,9 @@ def test_an_only_validator_needs_no_second(stage: Stage, panel: Panel) -> None:
     node = stage.seated()
     stage.publish()
     service = panel.seat()
-    made, work = inflated(stage, node)
+    made, submission = inflated(stage, node)
     rounds(service)
-    assert panel.receipts(work)[service._address].outcome == Outcome.HARD
+    assert panel.receipts(submission)[service._address].outcome == Outcome.HARD
     assert panel.case(made.ref).hard
 
 
@@ -143,13 +143,13 @@ def test_a_validator_that_asks_and_then_falls_silent_saves_nobody(stage: Stage, 
     stage.publish()
     accomplice = stage.validator()
     key = stage.validator()
-    made, work = inflated(stage, node)
-    stage.client(accomplice).ask_opinion(work)
+    made, submission = inflated(stage, node)
+    stage.client(accomplice).ask_opinion(submission)
     service = panel.start(key, opinion_seconds=30)
-    until(lambda: asks(service, work), service, what="the finding")
+    until(lambda: asks(service, submission), service, what="the finding")
     stage.world.anvil.advance(31)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
-    assert panel.receipts(work)[key.address].outcome == Outcome.HARD
+    assert panel.receipts(submission)[key.address].outcome == Outcome.HARD
     assert not panel.case(made.ref).hard
 
 
@@ -158,10 +158,10 @@ def test_two_that_were_asked_and_agree_need_no_word_of_who_asked(stage: Stage, p
     stage.publish()
     accomplice = stage.validator()
     one, two = panel.seat(), panel.seat()
-    made, work = inflated(stage, node)
-    stage.client(accomplice).ask_opinion(work)
+    made, submission = inflated(stage, node)
+    stage.client(accomplice).ask_opinion(submission)
     rounds(one, two)
-    assert len(panel.receipts(work)) == 2
+    assert len(panel.receipts(submission)) == 2
     assert (panel.state(made.ref), panel.case(made.ref).hard) == (State.CHALLENGED, True)
 
 
@@ -172,12 +172,12 @@ def test_a_request_that_comes_before_the_commitment_is_not_forgotten(stage: Stag
     services = panel.seat(), panel.seat()
     before = services[0]._book.poll()
     services[1]._book.poll()
-    made, work = inflated(stage, node)
-    first, second = in_line(stage, work, *services)
+    made, submission = inflated(stage, node)
+    first, second = in_line(stage, submission, *services)
     second._book.poll = lambda: before  # its endpoint lags behind
     rounds(first, count=2)
     rounds(second, count=2)
-    assert work in second._receipts
+    assert submission in second._receipts
     del second._book.poll
     rounds(second, first)
     assert panel.case(made.ref).hard
@@ -187,14 +187,14 @@ def test_a_waiting_finding_survives_a_restart(stage: Stage, panel: Panel) -> Non
     node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat()
-    made, work = inflated(stage, node)
-    first, second = in_line(stage, work, *services)
+    made, submission = inflated(stage, node)
+    first, second = in_line(stage, submission, *services)
     rounds(first, count=2)
     rounds(second, count=2)
     first = panel.start(first._c.key)
     rounds(first, second)
     assert (panel.state(made.ref), panel.case(made.ref).hard) == (State.CHALLENGED, True)
-    assert len(panel.receipts(work)) == 2
+    assert len(panel.receipts(submission)) == 2
 
 
 # ---- on chain ----------------------------------------------------------------------------------------------------------
@@ -204,19 +204,19 @@ def test_a_hub_that_is_down_saves_nobody_from_a_challenge(stage: Stage, panel: P
     node = stage.seated()
     stage.publish()
     service = panel.seat()
-    made, work = inflated(stage, node)
+    made, submission = inflated(stage, node)
     challenge = service._court.challenge
     service._court.challenge = lambda now: None
     stage.hub.fault = lambda method, path: PlainTextResponse("", 503) if method == "POST" else None
     rounds(service)
-    assert service._judgements.get(work).state == states.DECIDED
+    assert service._judgements.get(submission).state == states.DECIDED
     stage.hub.stop()
     service._court.challenge = challenge
     rounds(service)
     assert panel.state(made.ref) == State.CHALLENGED
     stage.hub.fault = lambda method, path: None
     stage.hub.start()
-    until(lambda: panel.receipts(work), service, what="the receipt comes later")
+    until(lambda: panel.receipts(submission), service, what="the receipt comes later")
 
 
 def test_a_hub_that_refuses_receipts_stops_nothing(stage: Stage, panel: Panel) -> None:
@@ -235,15 +235,15 @@ def test_cases_are_settled_when_their_time_has_come_also_after_a_restart(stage: 
     node, world = stage.seated(), stage.world
     stage.publish()
     service = panel.seat()
-    made, work = inflated(stage, node)
+    made, submission = inflated(stage, node)
     rounds(service)
-    assert service._judgements.get(work).state == states.CHALLENGED
+    assert service._judgements.get(submission).state == states.CHALLENGED
     service = panel.start(service._c.key)
     world.anvil.advance(world.chain.policy(world.run).appeal)
     rounds(service)
     assert panel.state(made.ref) == State.REVOKED
     assert world.chain.seat(world.run, node.address).role == Role.BANNED
-    assert service._judgements.get(work).state == states.CLOSED
+    assert service._judgements.get(submission).state == states.CLOSED
 
 
 one_bond = pytest.mark.parametrize("stage", [{"validator_stake": 10 * TOKEN}], indirect=True, ids=["one bond"])
@@ -277,9 +277,9 @@ def dies_before_sending(service: ValidatorService, monkeypatch: pytest.MonkeyPat
 both_deaths = pytest.mark.parametrize("dies", [dies_before_noting_a_case, dies_before_sending])
 
 
-def settled(stage: Stage, service: ValidatorService, *works: bytes) -> bool:
+def settled(stage: Stage, service: ValidatorService, *submissions: bytes) -> bool:
     """Whether nothing of this validator's is open any more: its judgements are closed and its bonds free."""
-    closed = {service._judgements.get(work).state for work in works} == {states.CLOSED}
+    closed = {service._judgements.get(submission).state for submission in submissions} == {states.CLOSED}
     return closed and not stage.world.chain.validator(stage.world.run, service._address).open_cases
 
 
@@ -291,16 +291,16 @@ def test_a_case_that_a_crash_kept_from_being_noted_is_settled(
     node, world = stage.seated(), stage.world
     stage.publish()
     service = panel.seat()
-    _, work = fault(stage, node)
+    _, submission = fault(stage, node)
     past_grace(stage)
     dies(service, monkeypatch)
     with pytest.raises(Killed):
         rounds(service)
     service = panel.start(service._c.key)
     rounds(service)
-    assert service._judgements.get(work).state == states.CHALLENGED
+    assert service._judgements.get(submission).state == states.CHALLENGED
     world.anvil.advance(world.chain.policy(world.run).appeal)
-    until(lambda: settled(stage, service, work), service, what="the case is settled")
+    until(lambda: settled(stage, service, submission), service, what="the case is settled")
     assert world.chain.seat(world.run, node.address).cases == 1
 
 
@@ -327,7 +327,7 @@ def test_a_case_that_was_not_noted_is_settled_though_more_was_found_meanwhile(
     until(lambda: len(panel.all_receipts()) == 3, service, what="another finding")
     monkeypatch.undo()
     rounds(service)
-    assert [service._judgements.get(work).number for work in (*before, after)] == [1, 1, 2]
+    assert [service._judgements.get(submission).number for submission in (*before, after)] == [1, 1, 2]
     world.anvil.advance(world.chain.policy(world.run).appeal)
     until(lambda: settled(stage, service, *before, after), service, what="both cases are settled")
     assert world.chain.seat(world.run, node.address).cases == 2
@@ -361,7 +361,7 @@ def test_an_accusation_of_revoked_work_that_was_not_noted_is_settled_after_the_w
     node, world, friend = stage.seated(), stage.world, stage.validator()
     stage.publish()
     services = panel.seat(fallback_seconds=0.01), panel.seat(fallback_seconds=0.01)
-    cheat, work = inflated(stage, node)
+    cheat, submission = inflated(stage, node)
     world.sender(friend).send(world.chain.challenge(world.run, [cheat.ref], b"\x0e" * 32))
     policy = world.chain.policy(world.run)
     world.anvil.advance(policy.appeal)
@@ -373,7 +373,7 @@ def test_an_accusation_of_revoked_work_that_was_not_noted_is_settled_after_the_w
     challenger = world.chain.case(world.run, node.address, 2).challenger
     world.anvil.advance(policy.window)
     service = panel.start(next(service._c.key for service in services if service._address == challenger))
-    until(lambda: settled(stage, service, work), service, what="the case is settled")
+    until(lambda: settled(stage, service, submission), service, what="the case is settled")
 
 
 @one_bond
@@ -386,8 +386,8 @@ def test_without_stake_for_a_bond_the_service_goes_on_and_tries_again(stage: Sta
     until(lambda: any(panel.state(m.ref) == State.CHALLENGED for m in made), service, what="the first case")
     rounds(service)
     assert sorted(panel.state(m.ref) for m in made) == [State.SUBMITTED, State.CHALLENGED]
-    work = stage.submit(nodes[1], stage.make(nodes[1], 1))
-    until(lambda: panel.receipts(work), service, what="other work is still judged")
+    submission = stage.submit(nodes[1], stage.make(nodes[1], 1))
+    until(lambda: panel.receipts(submission), service, what="other work is still judged")
     bond = world.chain.policy(world.run).bond
     world.owner.send(world.chain.deposit(service._address, bond))
     world.sender(service._c.key).send(world.chain.reinforce(world.run, bond))
@@ -405,7 +405,7 @@ def test_many_soft_faults_of_one_seat_are_one_case_with_one_bond(stage: Stage, p
     assert {panel.state(m.ref) for m in made} == {State.SUBMITTED}, "they wait for each other"
     stage.world.anvil.advance(30)
     until(lambda: all(panel.state(m.ref) == State.CHALLENGED for m in made), service, what="the case")
-    assert (panel.case(made[0].ref).works, stage.world.chain.seat(stage.world.run, node.address).cases) == (3, 1)
+    assert (panel.case(made[0].ref).submissions, stage.world.chain.seat(stage.world.run, node.address).cases) == (3, 1)
 
 
 def test_a_case_costs_the_same_however_many_works_it_lists(
@@ -415,7 +415,7 @@ def test_a_case_costs_the_same_however_many_works_it_lists(
     node, world = stage.seated(), stage.world
     stage.publish()
     service = panel.seat()
-    works = [softly_wrong(stage, node, sequence)[1] for sequence in range(3)]
+    submissions = [softly_wrong(stage, node, sequence)[1] for sequence in range(3)]
     past_grace(stage)
     monkeypatch.setattr(service._court, "challenge", lambda now: None)
     until(lambda: len(panel.all_receipts()) == 3, service, what="the findings")
@@ -423,7 +423,12 @@ def test_a_case_costs_the_same_however_many_works_it_lists(
     rounds(service, count=2)
     assert world.chain.seat(world.run, node.address).cases == 1
     asked: list[str] = []
-    for of, name in ((world.chain, "case"), (world.chain, "seat_name"), (world.chain, "work"), (Receipt, "parse")):
+    for of, name in (
+        (world.chain, "case"),
+        (world.chain, "seat_name"),
+        (world.chain, "submission"),
+        (Receipt, "parse"),
+    ):
         plain = getattr(of, name)
 
         def counted(*arguments: Any, plain: Any = plain, name: str = name, **options: Any) -> Any:
@@ -436,21 +441,21 @@ def test_a_case_costs_the_same_however_many_works_it_lists(
     world.anvil.advance(world.chain.policy(world.run).appeal)
     rounds(service)
     assert asked == ["case"]
-    assert settled(stage, service, *works)
+    assert settled(stage, service, *submissions)
 
 
 def test_a_case_that_a_reorg_took_back_is_brought_again(stage: Stage, panel: Panel) -> None:
     node, world = stage.seated(), stage.world
     stage.publish()
     service = panel.seat()
-    made, work = inflated(stage, node)
+    made, submission = inflated(stage, node)
     rounds(service)
-    assert service._judgements.get(work).state == states.CHALLENGED
+    assert service._judgements.get(submission).state == states.CHALLENGED
     world.anvil.request("anvil_reorg", 1, [])
     assert panel.state(made.ref) == State.SUBMITTED
     until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the case")
     world.anvil.advance(world.chain.policy(world.run).appeal)
-    until(lambda: settled(stage, service, work), service, what="the case is settled")
+    until(lambda: settled(stage, service, submission), service, what="the case is settled")
 
 
 @one_bond
@@ -475,13 +480,13 @@ def test_an_open_hard_case_shields_no_other_work_once_it_is_cleared(stage: Stage
     node, world, friend = stage.seated(), stage.world, stage.validator()
     stage.publish()
     services = panel.seat(fallback_seconds=0.01), panel.seat(fallback_seconds=0.01)  # the friend is silent
-    cheat, work = inflated(stage, node, 0)
+    cheat, submission = inflated(stage, node, 0)
     other = stage.make(node, 1)
     stage.submit(node, other)
     world.accuse(friend, other.ref)
-    until(lambda: len(panel.receipts(work)) == 2, *services, what="both find the other work false")
+    until(lambda: len(panel.receipts(submission)) == 2, *services, what="both find the other work false")
     rounds(*services)
-    assert {r.outcome for r in panel.receipts(work).values()} == {Outcome.HARD}
+    assert {r.outcome for r in panel.receipts(submission).values()} == {Outcome.HARD}
     assert panel.state(cheat.ref) == State.SUBMITTED, "the open case may take everything"
     world.sender(stage.operators[node.address]).send(world.chain.appeal(world.run, node.address, 1))
     until(lambda: panel.state(other.ref) == State.CLEARED, *services, what="the jury finds nothing wrong")
@@ -536,12 +541,12 @@ def test_a_convicted_seat_is_left_alone(stage: Stage, panel: Panel) -> None:
     node, world = stage.seated(), stage.world
     stage.publish()
     service = panel.seat()
-    works = [inflated(stage, node, sequence) for sequence in range(3)]
+    submissions = [inflated(stage, node, sequence) for sequence in range(3)]
     rounds(service, count=8)
     world.anvil.advance(world.chain.policy(world.run).appeal)
     rounds(service, count=8)
-    assert sorted(panel.state(made.ref) for made, _ in works) == [State.SUBMITTED, State.SUBMITTED, State.REVOKED]
-    assert {service._judgements.get(work).state for _, work in works} == {states.CLOSED}
+    assert sorted(panel.state(made.ref) for made, _ in submissions) == [State.SUBMITTED, State.SUBMITTED, State.REVOKED]
+    assert {service._judgements.get(submission).state for _, submission in submissions} == {states.CLOSED}
 
 
 def test_a_validator_without_a_seat_ends(stage: Stage, panel: Panel) -> None:

@@ -33,8 +33,8 @@ def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None
     stage.publish()
     worker = a_worker(stage, node)
     made = stage.make(node)
-    work = stage.commit(node, made.ref, made.units + 1)
-    worker.journal.add(made.ref, work, made.units + 1, 0)
+    submission = stage.commit(node, made.ref, made.units + 1)
+    worker.journal.add(made.ref, submission, made.units + 1, 0)
     (stage.home("node").data / "rollouts").mkdir(exist_ok=True)
     shutil.copy(made.path, stage.home("node").data / "rollouts" / made.path.name)
     world.accuse(validator, made.ref)
@@ -62,7 +62,7 @@ def test_it_appeals_against_every_case_about_the_same_work(stage: Stage) -> None
     ref = worked(stage, node)
     for liar in liars:
         world.accuse(liar, ref)
-    assert world.chain.work(world.run, ref).number == 2, "the first case has lost its work's number"
+    assert world.chain.submission(world.run, ref).number == 2, "the first case has lost its work's number"
     with running(a_worker(stage, node)):
         for number in (1, 2):
             eventually(
@@ -78,7 +78,7 @@ def test_it_appeals_against_a_hard_case_about_a_work_that_a_soft_one_has_revoked
     world.anvil.advance(world.chain.policy(world.run).appeal)
     world.sender(liar).send(world.chain.settle(world.run, node.address, 1))
     world.accuse(liar, ref)
-    assert world.chain.work(world.run, ref).number == 1, "the work's number stays with the soft case"
+    assert world.chain.submission(world.run, ref).number == 1, "the work's number stays with the soft case"
     with running(a_worker(stage, node)):
         eventually(lambda: stage_of(stage, node, 2) == CaseStage.APPEALED, what="it appeals")
 
@@ -103,13 +103,13 @@ def test_it_does_not_give_up_on_works_that_its_journal_lacks(stage: Stage) -> No
     node, liar, world = stage.seated(), stage.validator(), stage.world
     stage.publish()
     made = stage.make(node)
-    work = stage.submit(node, made)
+    submission = stage.submit(node, made)
     world.accuse(liar, made.ref)
     worker = a_worker(stage, node)
     shutil.copytree(made.path.parent, stage.home("node").data / "rollouts", dirs_exist_ok=True)
     with running(worker):
         eventually(lambda: 1 in worker._defence._backoff._pauses, what="it has looked")
-        worker.journal.add(made.ref, work, made.units, 0)
+        worker.journal.add(made.ref, submission, made.units, 0)
         eventually(lambda: world.chain.state(world.run, made.ref) == State.APPEALED, what="it appeals")
 
 
@@ -133,8 +133,8 @@ def test_one_false_work_does_not_give_up_the_others_of_a_case(stage: Stage) -> N
     worker = a_worker(stage, node)
     makes = [stage.make(node, sequence) for sequence in (0, 1)]
     for made, excess in zip(makes, (1, 0), strict=True):
-        work = stage.commit(node, made.ref, made.units + excess)
-        worker.journal.add(made.ref, work, made.units + excess, 0)
+        submission = stage.commit(node, made.ref, made.units + excess)
+        worker.journal.add(made.ref, submission, made.units + excess, 0)
         (stage.home("node").data / "rollouts").mkdir(exist_ok=True)
         shutil.copy(made.path, stage.home("node").data / "rollouts" / made.path.name)
     world.sender(liar).send(world.chain.challenge(world.run, [made.ref for made in makes], b"\x0e" * 32))

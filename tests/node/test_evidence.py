@@ -25,11 +25,11 @@ def kept(stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> tuple[E
     node = stage.seated()
     stage.publish()
     service = panel.seat()
-    _, work = inflated(stage, node)
+    _, submission = inflated(stage, node)
     rounds(service)
-    assert panel.receipts(work)[service._address].outcome == Outcome.HARD
-    found = service._evidence.find(work.hex()[:10])
-    assert found.receipt == panel.receipts(work)[service._address]
+    assert panel.receipts(submission)[service._address].outcome == Outcome.HARD
+    found = service._evidence.find(submission.hex()[:10])
+    assert found.receipt == panel.receipts(submission)[service._address]
     stage.hub.stop()
     stage.server.close()
     tasks = stage.tiny.context.tasks
@@ -102,10 +102,10 @@ def test_what_was_never_served_is_kept_without_a_file(
     node = stage.seated()
     stage.publish()
     service = panel.seat()
-    _, work = softly_wrong(stage, node)
+    _, submission = softly_wrong(stage, node)
     past_grace(stage)
     rounds(service)
-    evidence = service._evidence.find(work.hex())
+    evidence = service._evidence.find(submission.hex())
     monkeypatch.setattr(replaying, "TaskSet", lambda *_: stage.tiny.context.tasks)
     fields = compare(evidence.receipt.details, replay(evidence, None))
     assert all(field["same"] for field in fields)
@@ -118,12 +118,12 @@ def test_what_was_judged_without_its_weights_is_replayed_without_them(
     """Nobody kept that version any more; for its tokenizer any other will do."""
     node = stage.seated()
     stage.publish()
-    _, work = inflated(stage, node)
+    _, submission = inflated(stage, node)
     for _ in range(stage.tiny.spec.versions_kept + 1):
         stage.publish()
     service = panel.seat()
-    until(lambda: panel.receipts(work), service, what="the verdict")
-    evidence = service._evidence.find(work.hex())
+    until(lambda: panel.receipts(submission), service, what="the verdict")
+    evidence = service._evidence.find(submission.hex())
     monkeypatch.setattr(replaying, "TaskSet", lambda *_: stage.tiny.context.tasks)
     with pytest.raises(PreflightError, match="weights"):
         replay(evidence, None)
@@ -137,20 +137,20 @@ def test_closed_cases_are_dropped_by_number_and_age_and_open_ones_never(
 ) -> None:
     evidence, _ = kept
     store = EvidenceStore(tmp_path / "kept", most=2, days=1)
-    works = []
+    submissions = []
     for i in range(5):
-        receipt = replace(evidence.receipt, details=replace(evidence.receipt.details, work=f"{i:064x}"))
+        receipt = replace(evidence.receipt, details=replace(evidence.receipt.details, submission=f"{i:064x}"))
         store.keep(
             receipt, evidence.commitment, evidence.spec, evidence.plan, evidence.domain, rollout=None, manifest=None
         )
-        works.append(bytes.fromhex(f"{i:064x}"))
+        submissions.append(bytes.fromhex(f"{i:064x}"))
     now = max(e.folder.stat().st_mtime for e in store.all())
-    store.prune(lambda work: False, now + 10 * 86_400)
+    store.prune(lambda submission: False, now + 10 * 86_400)
     assert len(store.all()) == 5, "all are open"
-    store.prune(lambda work: work != works[0], now)
+    store.prune(lambda submission: submission != submissions[0], now)
     assert len(store.all()) == 3, "two closed ones and the open one"
-    store.prune(lambda work: work != works[0], now + 2 * 86_400)
-    assert [e.folder.name for e in store.all()] == [works[0].hex()]
+    store.prune(lambda submission: submission != submissions[0], now + 2 * 86_400)
+    assert [e.folder.name for e in store.all()] == [submissions[0].hex()]
     with pytest.raises(UsageError):
         store.find("ff")
 
@@ -166,6 +166,6 @@ def test_a_validator_that_cannot_keep_evidence_judges_on(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(service._evidence, "keep", full)
-    _, work = inflated(stage, node)
+    _, submission = inflated(stage, node)
     rounds(service)
-    assert panel.receipts(work)[service._address].outcome == Outcome.HARD
+    assert panel.receipts(submission)[service._address].outcome == Outcome.HARD

@@ -30,13 +30,13 @@ def accused_though_accepted(stage: Stage, panel: Panel, monkeypatch: pytest.Monk
     node = stage.seated()
     stage.publish()
     services = panel.seat(), panel.seat(), panel.seat()
-    _, work = inflated(stage, node)
-    careless, first, second = in_line(stage, work, *services)
+    _, submission = inflated(stage, node)
+    careless, first, second = in_line(stage, submission, *services)
     disagrees(careless, monkeypatch)
     rounds(careless)
-    assert panel.receipts(work)[careless._address].outcome is Outcome.ACCEPT
+    assert panel.receipts(submission)[careless._address].outcome is Outcome.ACCEPT
     for service in services:
-        service._receipts.request(work, 0)
+        service._receipts.request(submission, 0)
     rounds(first, second)
     assert stage.world.chain.seat(stage.world.run, node.address).open_hard == 1
     return first, second, careless

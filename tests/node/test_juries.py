@@ -77,8 +77,8 @@ def test_a_late_appeal_finds_jurors_that_have_kept_the_weights(stage: Stage, pan
     stage.publish()
     juror = panel.start(key)
     made = stage.make(node)
-    work = stage.submit(node, made)
-    until(lambda: panel.receipts(work), juror, panel.start(liar), what="the verdict that it is honest")
+    submission = stage.submit(node, made)
+    until(lambda: panel.receipts(submission), juror, panel.start(liar), what="the verdict that it is honest")
     panel.start(liar).stop()
     world.accuse(liar, made.ref)
     for _ in range(stage.tiny.spec.versions_kept + 1):

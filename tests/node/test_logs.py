@@ -22,8 +22,8 @@ NODE = Key.generate().address
 
 
 def judgement(number: int, outcome: int = 1, state: str = states.CLOSED, posting: str = states.POSTED) -> Judgement:
-    work = number.to_bytes(32, "big")
-    return Judgement(work, NODE, outcome, b"receipt", state, posting, units=number, judged_at=number)
+    submission = number.to_bytes(32, "big")
+    return Judgement(submission, NODE, outcome, b"receipt", state, posting, units=number, judged_at=number)
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def test_all_that_is_due_is_given_out_in_pages(tmp_path: Path) -> None:
     log = JudgementLog(tmp_path / "judgements.sqlite")
     log.put(*(judgement(number, posting=states.DUE) for number in range(5)))
     first = log.due((-1, b""), 3)
-    rest = log.due((first[-1].judged_at, first[-1].work), 3)
+    rest = log.due((first[-1].judged_at, first[-1].submission), 3)
     assert [j.judged_at for j in (*first, *rest)] == [0, 1, 2, 3, 4]
     log.close()
 
@@ -66,11 +66,11 @@ def test_counts_of_submissions_follow_their_states(tmp_path: Path) -> None:
     log = SubmissionLog(tmp_path / "submissions.sqlite")
     refs = [SubmissionRef(NODE, 0, number, bytes(32)) for number in range(3)]
     for ref in refs:
-        log.add(ref, ref.work_id(1), 1, 0)
-    log.advance(refs[0].work_id(1), submission_log.LOST)
-    log.advance(refs[1].work_id(1), submission_log.ACCEPTED)
+        log.add(ref, ref.submission_id(1), 1, 0)
+    log.advance(refs[0].submission_id(1), submission_log.LOST)
+    log.advance(refs[1].submission_id(1), submission_log.ACCEPTED)
     assert log.counts() == {"lost": 1, "accepted": 1, "made": 1}
-    log.add(refs[0], refs[0].work_id(1), 1, 0)
+    log.add(refs[0], refs[0].submission_id(1), 1, 0)
     assert log.counts() == {"accepted": 1, "made": 2}
     log.close()
 

@@ -17,8 +17,8 @@ def task(number: int, *, committed_at: int = 0, step: int = 0, asked: bool = Fal
 def drained(queue: Queue) -> list[int]:
     found = []
     while (one := queue.next()) is not None:
-        found.append(int.from_bytes(one.work, "big"))
-        queue.remove(one.work)
+        found.append(int.from_bytes(one.id, "big"))
+        queue.remove(one.id)
     return found
 
 
@@ -58,7 +58,7 @@ def test_what_expires_is_given_out_once_and_its_step_is_no_more_there() -> None:
     queue = Queue()
     for number in range(4):
         queue.put(task(number, committed_at=number, step=number // 2), 0.0)
-    queue.remove(task(1).work)
+    queue.remove(task(1).id)
     assert queue.steps == {0, 1}
     assert [one.committed_at for one in queue.expire(2)] == [0, 2]
     assert queue.steps == {1}
@@ -75,5 +75,5 @@ def test_its_memory_follows_what_is_in_it() -> None:
         queue.put(one, 1e12)
         queue.put(kept, 0.0)
         queue.next()
-        queue.remove(one.work)
+        queue.remove(one.id)
     assert len(queue._ages) + len(queue._asleep) + len(queue._ready) < 300

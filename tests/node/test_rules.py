@@ -64,7 +64,7 @@ class Sparing(PrefillPlan):
 
     row: int = 0
 
-    def choose(self, work: bytes, block_hash: bytes, samples: int) -> list[int]:
+    def choose(self, submission: bytes, block_hash: bytes, samples: int) -> list[int]:
         return [row for row in range(samples) if row != self.row]
 
 
@@ -661,7 +661,7 @@ def test_a_share_of_the_samples_is_drawn_by_a_secret(tiny_run: TinyRun) -> None:
     some = tiny_run.candidate(made, share=0.3)
     assert judge(some) is None
     assert 1 <= some.checked.samples.bit_count() < tiny_run.spec.samples
-    rows = {tuple(replace(some.plan, secret=bytes([i])).choose(some.work_id, b"\x00" * 32, 8)) for i in range(40)}
+    rows = {tuple(replace(some.plan, secret=bytes([i])).choose(some.submission_id, b"\x00" * 32, 8)) for i in range(40)}
     assert len(rows) > 10
 
 
@@ -670,5 +670,5 @@ def test_the_receipt_says_what_was_checked(tiny_run: TinyRun) -> None:
     finding = judge(candidate)
     told = details(candidate.context, candidate.commitment, finding, 123, candidate.checked)
     assert (told.rule, told.outcome, told.time) == ("reward", Outcome.HARD, 123)
-    assert told.work == candidate.work_id.hex()
+    assert told.submission == candidate.submission_id.hex()
     assert np.isclose(float(told.measured), 1.0)

@@ -52,24 +52,24 @@ def test_honest_work_is_accepted_and_each_work_judged_once(stage: Stage, panel: 
     node = stage.seated()
     stage.publish()
     one, two = panel.seat(), panel.seat()
-    works = [stage.submit(node, stage.make(node, sequence)) for sequence in range(4)]
+    submissions = [stage.submit(node, stage.make(node, sequence)) for sequence in range(4)]
     rounds(one, two)
     found = panel.all_receipts()
-    assert sorted(r.work for r in found) == sorted(works)
+    assert sorted(r.submission for r in found) == sorted(submissions)
     assert {r.outcome for r in found} == {Outcome.ACCEPT}
-    assert all(r.validator == line(stage, r.work)[0] for r in found)
+    assert all(r.validator == line(stage, r.submission)[0] for r in found)
     assert all(r.details.sequences_checked == stage.tiny.spec.samples for r in found), "a newcomer is checked in full"
 
 
 def test_the_next_in_line_stands_in_for_a_silent_validator(stage: Stage, panel: Panel) -> None:
     node, keys = stage.seated(), [stage.validator(), stage.validator()]
     stage.publish()
-    work = stage.submit(node, stage.make(node))
-    stand_in = next(key for key in keys if key.address == line(stage, work)[1])
+    submission = stage.submit(node, stage.make(node))
+    stand_in = next(key for key in keys if key.address == line(stage, submission)[1])
     patient = panel.start(stand_in, fallback_seconds=600)
     rounds(patient)
     assert not panel.all_receipts()
-    until(lambda: panel.receipts(work), panel.start(stand_in, fallback_seconds=0.05), what="the stand-in judges")
+    until(lambda: panel.receipts(submission), panel.start(stand_in, fallback_seconds=0.05), what="the stand-in judges")
 
 
 def test_a_validator_that_lost_its_seat_does_not_count(stage: Stage, panel: Panel) -> None:
@@ -82,10 +82,10 @@ def test_a_validator_that_lost_its_seat_does_not_count(stage: Stage, panel: Pane
     stage.world.anvil.advance(
         stage.world.chain.policy(world.run).span
     )  # until then it judges what was submitted before
-    works = [stage.submit(node, stage.make(node, sequence)) for sequence in range(3)]
+    submissions = [stage.submit(node, stage.make(node, sequence)) for sequence in range(3)]
     rounds(service)
     assert service._book.validators(world.chain.block().time) == {service._address}
-    assert sorted(r.work for r in panel.all_receipts()) == sorted(works)
+    assert sorted(r.submission for r in panel.all_receipts()) == sorted(submissions)
 
 
 def test_what_enough_have_judged_leaves_the_queue_until_one_of_them_loses_its_seat(
@@ -95,13 +95,15 @@ def test_what_enough_have_judged_leaves_the_queue_until_one_of_them_loses_its_se
     world, gone, stays = stage.world, stage.validator(), stage.validator()
     node = stage.seated()
     stage.publish()
-    monkeypatch.setattr(rendezvous, "order", lambda work, block, among: sorted(among, key=lambda v: v != gone.address))
+    monkeypatch.setattr(
+        rendezvous, "order", lambda submission, block, among: sorted(among, key=lambda v: v != gone.address)
+    )
     world.owner.send(world.chain.approve_validator(world.run, gone.address, False))
     world.anvil.advance(world.chain.policy(world.run).span - 60)  # until then it judges what is submitted
-    works = [stage.submit(node, stage.make(node, sequence)) for sequence in range(2)]
+    submissions = [stage.submit(node, stage.make(node, sequence)) for sequence in range(2)]
     first, second = panel.start(gone), panel.start(stays)
     rounds(second, count=2)
-    assert all(work in second._workload for work in works), "it may have to stand in"
+    assert all(submission in second._workload for submission in submissions), "it may have to stand in"
     rounds(first)
     rounds(second, count=1)
     assert len(second._workload) == 0
@@ -128,7 +130,7 @@ def test_works_are_judged_in_the_order_in_which_their_windows_end(stage: Stage, 
     stage.client(key).ask_opinion(request)
     service = panel.start(key)
     until(lambda: len(panel.all_receipts()) == 4, service, what="all are judged")
-    assert [receipt.work for receipt in panel.all_receipts()] == [request, first, of_next, of_before]
+    assert [receipt.submission for receipt in panel.all_receipts()] == [request, first, of_next, of_before]
 
 
 def test_a_restart_judges_nothing_twice_and_forgets_nothing(stage: Stage, panel: Panel) -> None:
@@ -144,7 +146,7 @@ def test_a_restart_judges_nothing_twice_and_forgets_nothing(stage: Stage, panel:
     stage.upload(node, late.ref, late.path)
     posts = len(_posts(stage))
     rounds(service)
-    assert [r.work for r in panel.all_receipts()] == [first, second]
+    assert [r.submission for r in panel.all_receipts()] == [first, second]
     assert len(_posts(stage)) == posts + 1
 
 
@@ -160,7 +162,7 @@ def test_a_chain_that_fails_in_the_middle_of_the_news_loses_no_work(
     stage.publish()
     service = panel.seat()
     rounds(service)
-    works = [stage.submit(node, stage.make(node, sequence)) for sequence in range(3)]
+    submissions = [stage.submit(node, stage.make(node, sequence)) for sequence in range(3)]
     chain, failures = stage.world.chain, iter(range(2))
     for name in ("ask", "block", "block_hash"):
         plain = getattr(chain, name)
@@ -179,7 +181,7 @@ def test_a_chain_that_fails_in_the_middle_of_the_news_loses_no_work(
         except RpcUnavailable:
             failed += 1
     assert failed
-    assert sorted(r.work for r in panel.all_receipts()) == sorted(works)
+    assert sorted(r.submission for r in panel.all_receipts()) == sorted(submissions)
 
 
 def test_what_a_reorg_took_back_is_forgotten(stage: Stage, panel: Panel) -> None:
@@ -187,12 +189,12 @@ def test_what_a_reorg_took_back_is_forgotten(stage: Stage, panel: Panel) -> None
     stage.publish()
     service = panel.seat()
     made = stage.make(node)
-    work = stage.commit(node, made.ref, made.units)
+    submission = stage.commit(node, made.ref, made.units)
     rounds(service)
-    assert work in service._workload
+    assert submission in service._workload
     stage.world.anvil.request("anvil_reorg", 1, [])
     rounds(service)
-    assert work not in service._workload
+    assert submission not in service._workload
     assert not panel.all_receipts()
 
 
@@ -204,14 +206,14 @@ def test_a_missing_file_is_soft_after_the_grace_time_and_not_before(stage: Stage
     stage.publish()
     service = panel.seat()
     made = stage.make(node)
-    work = stage.commit(node, made.ref, made.units)
+    submission = stage.commit(node, made.ref, made.units)
     rounds(service)
     stage.world.anvil.advance(stage.tiny.spec.upload_grace_seconds + 5)
     rounds(service)
     assert not panel.all_receipts(), "an upload that began in time may still go on"
     stage.world.anvil.advance(UPLOAD_SECONDS_MAX)
-    until(lambda: panel.receipts(work), service, what="the verdict")
-    receipt = panel.receipts(work)[service._address]
+    until(lambda: panel.receipts(submission), service, what="the verdict")
+    receipt = panel.receipts(submission)[service._address]
     assert (receipt.outcome, receipt.details.rule) == (Outcome.SOFT, "available")
     assert (panel.state(made.ref), panel.case(made.ref).hard) == (State.CHALLENGED, False)
 
@@ -222,15 +224,15 @@ def test_a_file_that_the_hub_holds_is_never_called_missing(stage: Stage, panel: 
     stage.publish()
     service = panel.seat()
     made = stage.make(node)
-    work = stage.submit(node, made)
+    submission = stage.submit(node, made)
     stage.hub.fault = lambda method, path: PlainTextResponse("", 404) if "/files/" in path else None
     stage.world.anvil.advance(stage.tiny.spec.upload_grace_seconds + UPLOAD_SECONDS_MAX + 100)
     rounds(service)
     assert not panel.all_receipts()
     assert panel.state(made.ref) == State.SUBMITTED
     stage.hub.fault = lambda method, path: None
-    until(lambda: panel.receipts(work), service, what="the verdict")
-    assert panel.receipts(work)[service._address].outcome == Outcome.ACCEPT
+    until(lambda: panel.receipts(submission), service, what="the verdict")
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
 
 
 def test_a_file_that_comes_at_the_last_moment_is_judged_though_its_version_is_gone(stage: Stage, panel: Panel) -> None:
@@ -239,14 +241,14 @@ def test_a_file_that_comes_at_the_last_moment_is_judged_though_its_version_is_go
     stage.publish()
     service = panel.seat()
     made = stage.make(node)
-    work = stage.commit(node, made.ref, made.units + 1)  # inflated
+    submission = stage.commit(node, made.ref, made.units + 1)  # inflated
     rounds(service)
     for _ in range(stage.tiny.spec.versions_kept + 1):
         stage.publish()
         rounds(service, count=1)
     stage.upload(node, made.ref, made.path)
-    until(lambda: panel.receipts(work), service, what="the verdict")
-    assert panel.receipts(work)[service._address].details.rule == "tokens"
+    until(lambda: panel.receipts(submission), service, what="the verdict")
+    assert panel.receipts(submission)[service._address].details.rule == "tokens"
 
 
 def test_a_work_whose_version_is_gone_does_not_hold_up_the_others(stage: Stage, panel: Panel) -> None:
@@ -287,7 +289,9 @@ def test_a_work_whose_version_is_gone_is_held_to_the_rules_that_need_no_weights(
     until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
     rounds(service, count=20)
     assert panel.case(made.ref).hard
-    assert [(r.work, r.outcome, r.details.rule) for r in panel.all_receipts()] == [(inflated, Outcome.HARD, "tokens")]
+    assert [(r.submission, r.outcome, r.details.rule) for r in panel.all_receipts()] == [
+        (inflated, Outcome.HARD, "tokens")
+    ]
     assert judged.count(honest.ref) == 1, "asking the same rules again would find the same"
 
 
@@ -306,7 +310,7 @@ def test_a_validator_that_computes_nonsense_gives_no_verdict(stage: Stage, panel
         weight.fill_(float("nan"))
     second = stage.submit(node, stage.make(node, 1))
     rounds(service)
-    assert [r.work for r in panel.all_receipts()] == [first]
+    assert [r.submission for r in panel.all_receipts()] == [first]
     with torch.no_grad():
         weight.copy_(right)
     until(lambda: panel.receipts(second), service, what="the verdict, once it is well again")
@@ -328,12 +332,12 @@ def test_verifiers_that_do_not_work_at_all_give_no_verdict(
     monkeypatch.setattr(sandbox, "score", dead)
     monkeypatch.setattr(sandbox, "warm_up", dead)
     made = stage.make(node)
-    work = stage.submit(node, made)
+    submission = stage.submit(node, made)
     rounds(service)
     assert not panel.all_receipts()
     monkeypatch.setattr(sandbox, "score", scored)
-    until(lambda: panel.receipts(work), service, what="the verdict")
-    assert panel.receipts(work)[service._address].outcome == Outcome.ACCEPT
+    until(lambda: panel.receipts(submission), service, what="the verdict")
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
 
 
 def test_a_reader_that_does_not_start_gives_no_verdict(
@@ -359,9 +363,9 @@ def test_a_file_that_this_disk_spoiled_is_fetched_again(stage: Stage, panel: Pan
     made = stage.make(node)
     spoiled = service._bench._files / f"{made.ref.root.hex()}.parquet"
     spoiled.write_bytes(made.path.read_bytes()[:-1])
-    work = stage.submit(node, made)
+    submission = stage.submit(node, made)
     rounds(service)
-    assert panel.receipts(work)[service._address].outcome == Outcome.ACCEPT
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
 
 
 @pytest.mark.parametrize("garbage", ["[" * 20_000, '{"entries": [{"id": 1e999, "value": {}}]}', '{"entries": 7}'])
@@ -371,26 +375,26 @@ def test_a_hub_that_talks_nonsense_stops_nothing_and_causes_no_verdict(
     node = stage.seated()
     stage.publish()
     service = panel.seat()
-    work = stage.submit(node, stage.make(node))
+    submission = stage.submit(node, stage.make(node))
     stage.hub.fault = lambda method, path: PlainTextResponse(garbage)
     rounds(service)
     stage.hub.fault = lambda method, path: None
     assert not panel.all_receipts()
-    until(lambda: panel.receipts(work), service, what="the verdict, once the hub is well again")
-    assert panel.receipts(work)[service._address].outcome == Outcome.ACCEPT
+    until(lambda: panel.receipts(submission), service, what="the verdict, once the hub is well again")
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
 
 
 def test_other_bytes_than_the_committed_ones_are_the_hubs_fault(stage: Stage, panel: Panel) -> None:
     node = stage.seated()
     stage.publish()
     service = panel.seat()
-    work = stage.submit(node, stage.make(node))
+    submission = stage.submit(node, stage.make(node))
     stage.hub.fault = lambda method, path: Response(b"PAR1 other bytes") if "/files/" in path else None
     rounds(service)
     assert not panel.all_receipts()
     stage.hub.fault = lambda method, path: None
-    until(lambda: panel.receipts(work), service, what="the verdict")
-    assert panel.receipts(work)[service._address].outcome == Outcome.ACCEPT
+    until(lambda: panel.receipts(submission), service, what="the verdict")
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
 
 
 def test_a_hub_that_went_away_is_looked_up_again_and_read_from_the_start(stage: Stage, panel: Panel) -> None:
@@ -408,11 +412,11 @@ def test_a_hub_that_went_away_is_looked_up_again_and_read_from_the_start(stage: 
     rounds(one, two, count=1)
     stage.hub.start()
     made = stage.make(node, 3)
-    work = stage.commit(node, made.ref, made.units + 1)
+    submission = stage.commit(node, made.ref, made.units + 1)
     stage.upload(node, made.ref, made.path)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, one, two, what="both hear each other again")
     assert panel.case(made.ref).hard
-    assert len(panel.receipts(work)) == 2
+    assert len(panel.receipts(submission)) == 2
 
 
 # ---- hostile works -------------------------------------------------------------------------------------------------------
@@ -434,10 +438,10 @@ def test_a_file_that_kills_its_reader_is_soft_and_the_service_goes_on(
         return send(process, request)
 
     monkeypatch.setattr(sandbox, "_send", killing)
-    works = [stage.submit(node, made) for made in (hostile, honest)]
+    submissions = [stage.submit(node, made) for made in (hostile, honest)]
     rounds(service)
-    found = {r.work: (r.outcome, r.details.rule) for r in panel.all_receipts()}
-    assert found == {works[0]: (Outcome.SOFT, "schema"), works[1]: (Outcome.ACCEPT, "")}
+    found = {r.submission: (r.outcome, r.details.rule) for r in panel.all_receipts()}
+    assert found == {submissions[0]: (Outcome.SOFT, "schema"), submissions[1]: (Outcome.ACCEPT, "")}
 
 
 def test_an_answer_that_breaks_its_verifier_is_soft(
@@ -458,10 +462,10 @@ def test_an_answer_that_breaks_its_verifier_is_soft(
         return scored(items, **options)
 
     monkeypatch.setattr(sandbox, "score", breaking)
-    works = [stage.submit(node, made) for made in (hostile, honest)]
+    submissions = [stage.submit(node, made) for made in (hostile, honest)]
     rounds(service)
-    found = {r.work: (r.outcome, r.details.rule) for r in panel.all_receipts()}
-    assert found == {works[0]: (Outcome.SOFT, "reward"), works[1]: (Outcome.ACCEPT, "")}
+    found = {r.submission: (r.outcome, r.details.rule) for r in panel.all_receipts()}
+    assert found == {submissions[0]: (Outcome.SOFT, "reward"), submissions[1]: (Outcome.ACCEPT, "")}
     assert panel.state(hostile.ref) == State.CHALLENGED
 
 
@@ -479,10 +483,10 @@ def test_answers_that_are_too_much_at_once_are_scored_one_by_one(
             raise DeadlineExceeded("the sandbox failed twice: no answer within 30 s")
         return scored(items, **options)
 
-    work = stage.submit(node, stage.make(node))
+    submission = stage.submit(node, stage.make(node))
     monkeypatch.setattr(sandbox, "score", narrow)
     rounds(service)
-    assert panel.receipts(work)[service._address].outcome == Outcome.ACCEPT
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
 
 
 def test_a_file_that_fills_the_receipt_is_judged_all_the_same(stage: Stage, panel: Panel) -> None:
@@ -495,9 +499,9 @@ def test_a_file_that_fills_the_receipt_is_judged_all_the_same(stage: Stage, pane
     path = made.path.with_name("tampered.parquet")
     pq.write_table(table.append_column("\x1b[31m\n" + "x" * 100_000, table.column("group")), path, use_dictionary=False)
     hostile = committed_as(made, path, made.units)
-    work = stage.submit(node, hostile)
+    submission = stage.submit(node, hostile)
     rounds(service)
-    receipt = panel.receipts(work)[service._address]
+    receipt = panel.receipts(submission)[service._address]
     assert (receipt.outcome, receipt.details.rule) == (Outcome.SOFT, "schema")
     assert len(receipt.encode()) < 4096
     assert receipt.details.detail.isprintable()
@@ -511,7 +515,7 @@ def test_an_unforeseen_fault_in_one_judgement_leaves_the_others(
     stage.publish()
     service = panel.seat()
     odd, honest = stage.make(node, 0), stage.make(node, 1)
-    works = [stage.submit(node, made) for made in (odd, honest)]
+    submissions = [stage.submit(node, made) for made in (odd, honest)]
     judge = service._bench.judge
 
     def failing(commitment: Any, *arguments: Any, **options: Any) -> Any:
@@ -521,7 +525,7 @@ def test_an_unforeseen_fault_in_one_judgement_leaves_the_others(
 
     monkeypatch.setattr(service._bench, "judge", failing)
     rounds(service)
-    assert [r.work for r in panel.all_receipts()] == [works[1]]
+    assert [r.submission for r in panel.all_receipts()] == [submissions[1]]
 
 
 @pytest.mark.parametrize("cheats", [False, True], ids=["honest", "cheat"])
@@ -532,13 +536,13 @@ def test_joining_again_with_other_hardware_changes_no_verdict(stage: Stage, pane
     stage.publish()
     service = panel.seat()
     made = stage.make(node, hardware=1)
-    work = stage.commit(node, made.ref, made.units + cheats)
+    submission = stage.commit(node, made.ref, made.units + cheats)
     stage.upload(node, made.ref, made.path)
     operator = stage.operators[node.address]
     world.sender(operator).send(world.chain.leave(world.run, node.address))
     _join_again(stage, node, operator, hardware=0)
     rounds(service)
-    receipt = panel.receipts(work)[service._address]
+    receipt = panel.receipts(submission)[service._address]
     assert receipt.outcome == (Outcome.HARD if cheats else Outcome.ACCEPT)
 
 
@@ -568,8 +572,8 @@ def test_tampered_tokens_are_found_and_taken_to_court(stage: Stage, panel: Panel
         return with_sample(file, row, replace(sample, completion=np.array(tokens, np.int32)))
 
     made = tampered(stage, stage.make(node), edit)
-    work = stage.submit(node, made)
+    submission = stage.submit(node, made)
     rounds(service)
-    assert panel.receipts(work)[service._address].outcome == Outcome.HARD
+    assert panel.receipts(submission)[service._address].outcome == Outcome.HARD
     eventually(lambda: panel.state(made.ref) == State.CHALLENGED, what="the challenge")
     assert panel.case(made.ref).hard

@@ -158,7 +158,7 @@ def test_the_storage_receipt_is_kept(stage: Stage) -> None:
         eventually(lambda: worker.journal.all(states.STORED), what="a file is stored")
         submission = worker.journal.all(states.STORED)[0]
     kept = json.loads(submission.storage)
-    assert kept["work"] == submission.work.hex()
+    assert kept["submission"] == submission.id.hex()
     assert len(kept["signature"]) == 130
 
 

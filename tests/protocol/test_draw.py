@@ -21,7 +21,7 @@ NOW = 1_800_000_000
 def accept(time: int = NOW, master: bytes = MASTER, more: int = 0) -> Details:
     """An honest validator's receipt for what it drew at a block time, and for `more` samples besides."""
     secret = prefill_sampling.secret(master, prefill_sampling.period(time, WINDOW))
-    drawn = prefill_sampling.rows(secret, bytes.fromhex(details().work), BLOCK, SAMPLES, SHARE)
+    drawn = prefill_sampling.rows(secret, bytes.fromhex(details().submission), BLOCK, SAMPLES, SHARE)
     return details(
         outcome=int(Outcome.ACCEPT), rule="", samples=f"{sum(1 << row for row in drawn) | more:064x}", time=time,
         draw=prefill_sampling.commitment(secret).hex(),

@@ -29,7 +29,7 @@ from tests.clock import VirtualClock
 
 RUN, TIMEOUT = 3, 1.0  # half of it was too little for a page of a listing beside three other tests on two cores
 DOMAIN = Domain(31337, Key.generate().address)
-WORK, DATA = b"\x05" * 32, b"rollouts"
+SUBMISSION, DATA = b"\x05" * 32, b"rollouts"
 ROOT = hashlib.sha256(DATA).digest()
 
 
@@ -105,7 +105,7 @@ CALLS: dict[str, Callable[[HubClient, Path], Any]] = {
     "status": lambda client, _: client.status(),
     "receipts": lambda client, _: list(client.receipts(0)),
     "post": lambda client, _: client.post_receipt(b"{}"),
-    "upload": lambda client, file: client.upload(WORK, ROOT, file, Key.generate().address),
+    "upload": lambda client, file: client.upload(SUBMISSION, ROOT, file, Key.generate().address),
     "download": lambda client, file: client.download(ROOT, file.with_name("target"), cap=1 << 20),
 }
 DRIPS = {
@@ -143,7 +143,7 @@ def test_a_hub_that_reads_an_upload_in_sips_holds_it_no_longer(
     hub.serve = sip
     patience = Patience(10 * TIMEOUT)
     with pytest.raises(Unavailable):
-        client.upload(WORK, ROOT, file, Key.generate().address)
+        client.upload(SUBMISSION, ROOT, file, Key.generate().address)
     assert not patience.ended()
 
 
@@ -192,7 +192,7 @@ def test_a_listing_that_never_ends_is_read_in_bounded_parts(hub: FakeHub, client
     def serve(connection: socket.socket, head: str) -> None:
         after = int(head.split("after=")[1].split("&")[0])
         asked.append(after)
-        entries = [{"id": after + 1 + i, "value": {"work": WORK.hex()}} for i in range(PAGE)]
+        entries = [{"id": after + 1 + i, "value": {"submission": SUBMISSION.hex()}} for i in range(PAGE)]
         body = json.dumps({"entries": entries}).encode()
         connection.sendall(
             f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
@@ -214,7 +214,7 @@ def test_a_listing_with_impossible_numbers_is_malformed(hub: FakeHub, client: Hu
 
 # ---- storage receipts --------------------------------------------------------------------------------------------------
 
-HONEST = StorageReceipt(RUN, WORK, ROOT, len(DATA), 100)
+HONEST = StorageReceipt(RUN, SUBMISSION, ROOT, len(DATA), 100)
 
 
 def signed(key: Key, receipt: StorageReceipt) -> bytes:
@@ -224,14 +224,14 @@ def signed(key: Key, receipt: StorageReceipt) -> bytes:
 def test_a_storage_receipt_of_this_work_and_file_is_taken(hub: FakeHub, client: HubClient, file: Path) -> None:
     key = Key.generate()
     hub.says(signed(key, HONEST))
-    assert client.upload(WORK, ROOT, file, key.address).receipt == HONEST
-    found = client.stored(WORK, key.address)
+    assert client.upload(SUBMISSION, ROOT, file, key.address).receipt == HONEST
+    found = client.stored(SUBMISSION, key.address)
     assert found is not None and found.receipt == HONEST
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"run": RUN + 1}, {"work": b"\x06" * 32}, {"root": b"\x07" * 32}, {"size": len(DATA) - 1}],
+    [{"run": RUN + 1}, {"submission": b"\x06" * 32}, {"root": b"\x07" * 32}, {"size": len(DATA) - 1}],
     ids=lambda change: next(iter(change)),
 )
 def test_a_storage_receipt_of_anything_else_is_malformed(
@@ -240,15 +240,15 @@ def test_a_storage_receipt_of_anything_else_is_malformed(
     key = Key.generate()
     hub.says(signed(key, replace(HONEST, **change)))
     with pytest.raises(Malformed, match="another"):
-        client.upload(WORK, ROOT, file, key.address)
-    if "run" in change or "work" in change:
+        client.upload(SUBMISSION, ROOT, file, key.address)
+    if "run" in change or "submission" in change:
         with pytest.raises(Malformed, match="another"):
-            client.stored(WORK, key.address)
+            client.stored(SUBMISSION, key.address)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"time": -1}, {"size": 1 << 64}, {"run": "Infinity"}, {"work": "05"}, {"root": "0g"}, {"time": None}, {"signature": "00"}],
+    [{"time": -1}, {"size": 1 << 64}, {"run": "Infinity"}, {"submission": "05"}, {"root": "0g"}, {"time": None}, {"signature": "00"}],
     ids=str,
 )  # fmt: skip
 def test_a_storage_receipt_of_impossible_values_is_the_hubs_fault(
@@ -258,7 +258,7 @@ def test_a_storage_receipt_of_impossible_values_is_the_hubs_fault(
     table = json.loads(signed(key, HONEST)) | {k: float("inf") if v == "Infinity" else v for k, v in change.items()}
     hub.says(json.dumps(table).encode())
     with pytest.raises(MurmurationError) as caught:
-        client.upload(WORK, ROOT, file, key.address)
+        client.upload(SUBMISSION, ROOT, file, key.address)
     assert isinstance(caught.value, ProtocolViolation)
 
 
@@ -275,7 +275,7 @@ def test_a_hub_that_refuses_ends_no_role_whatever_it_says(
     """A node has cases to answer and a validator votes to give: a hub could silence both by a word."""
     hub.says(b"no", status)
     with pytest.raises(Refused) as caught:
-        client.ask_opinion(WORK)
+        client.ask_opinion(SUBMISSION)
     assert not is_fatal(caught.value)
     assert caught.value.may_pass is may_pass
 

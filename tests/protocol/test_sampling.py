@@ -191,7 +191,7 @@ def test_a_token_beyond_the_cut_has_the_margin_of_its_distance() -> None:
 LIMITS = {"mismatch_above": 0.01, "margin_clip": 0.5}
 
 
-def long_work(length: int) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+def long_submission(length: int) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
     """Logits, honest tokens, and how they were drawn."""
     logits = np.random.default_rng(3).standard_normal((length, 64)).astype(np.float32) * 3
     given = {"key": 77, "temperature": 1.0}
@@ -199,7 +199,7 @@ def long_work(length: int) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
 
 
 def test_one_token_among_ten_thousand_is_seen_though_no_mean_shows_it() -> None:
-    logits, tokens, given = long_work(10_000)
+    logits, tokens, given = long_submission(10_000)
     scores = sampling.score(logits, tokens, **given)
     honest = sampling.measure(scores, scores.logprobs, **LIMITS)
     assert {name: m.value for name, m in honest.items()} == dict.fromkeys(honest, 0.0)

@@ -103,9 +103,9 @@ def test_the_package_proved_what_is_hard() -> None:
 
 
 def test_work_ids() -> None:
-    case = load("work_id")
+    case = load("submission_id")
     ref = SubmissionRef(case["node"], case["step"], case["sequence"], bytes.fromhex(case["root"]))
-    assert ref.work_id(case["run"]).hex() == case["work"]
+    assert ref.submission_id(case["run"]).hex() == case["submission"]
 
 
 @pytest.mark.parametrize("case", load("spec_digests"), ids=lambda case: case["name"])

@@ -21,7 +21,7 @@ REF = SubmissionRef(NODE.address, 4, 1, b"\x0a" * 32)
 
 def details(**changes: object) -> Details:
     made = Details(
-        protocol=1, chain_id=31337, contract=DOMAIN.contract, run=1, work=REF.work_id(1).hex(), node=REF.node, step=4, sequence=1,
+        protocol=1, chain_id=31337, contract=DOMAIN.contract, run=1, submission=REF.submission_id(1).hex(), node=REF.node, step=4, sequence=1,
         root=REF.root.hex(), units=77, spec="00" * 32, outcome=int(Outcome.HARD), rule="reward", measured="1", threshold="0",
         detail="row 0", samples="0" * 63 + "1", sequences_checked=1, proofs_checked=2, tokens_checked=3, time=1_800_000_000,
     )  # fmt: skip
@@ -40,7 +40,7 @@ def test_a_receipt_is_read_back_with_its_validator() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"work": "00" * 32},
+        {"submission": "00" * 32},
         {"run": 2},
         {"chain_id": 1},
         {"contract": NODE.address},
@@ -84,9 +84,9 @@ def test_a_forged_receipt_is_refused() -> None:
 
 def test_a_signature_of_another_run_does_not_count() -> None:
     key = Key.generate()
-    for_two = Receipt.issue(details(run=2, work=REF.work_id(2).hex()), key, DOMAIN)
+    for_two = Receipt.issue(details(run=2, submission=REF.submission_id(2).hex()), key, DOMAIN)
     value = json.loads(for_two.encode())
-    value["details"] |= {"run": 1, "work": REF.work_id(1).hex()}
+    value["details"] |= {"run": 1, "submission": REF.submission_id(1).hex()}
     with pytest.raises(BadSignature):
         Receipt.parse(canonical.encode(value), DOMAIN, 1)
 

@@ -126,7 +126,9 @@ KILLED = Interrupted(Member("validator-0", Path(), VALIDATOR), b"\x01" * 32)
 
 @pytest.fixture
 def watch() -> Any:
-    return SimpleNamespace(seen=Seen(), name=lambda address: "validator-0", work_name=lambda work: "step 0.0 of node-0")
+    return SimpleNamespace(
+        seen=Seen(), name=lambda address: "validator-0", submission_name=lambda submission: "step 0.0 of node-0"
+    )
 
 
 def receipt(outcome: Outcome, rule: str = "", measured: str = "") -> Any:
@@ -138,10 +140,10 @@ def late() -> Any:
     return receipt(Outcome.SOFT, "available", available.missing(120).measured)
 
 
-def case(watch: Any, verdict: Stage, *works: int, hard: bool = False) -> None:
+def case(watch: Any, verdict: Stage, *submissions: int, hard: bool = False) -> None:
     """Settles a case against the honest node about its submissions of these numbers."""
     number = len(watch.seen.settled)
-    for sequence in works:
+    for sequence in submissions:
         event: Any = SimpleNamespace(
             node=NODE, step=0, sequence=sequence, root=bytes(32), run=1, seat=NODE, number=number
         )
@@ -149,16 +151,16 @@ def case(watch: Any, verdict: Stage, *works: int, hard: bool = False) -> None:
     watch.seen.settled.append(SimpleNamespace(seat=NODE, number=number, verdict=verdict, hard=hard))
 
 
-def work(sequence: int) -> bytes:
-    return SubmissionRef(NODE, 0, sequence, bytes(32)).work_id(1)
+def submission(sequence: int) -> bytes:
+    return SubmissionRef(NODE, 0, sequence, bytes(32)).submission_id(1)
 
 
 def test_a_second_verdict_and_a_lost_one_are_broken_promises(watch: Any) -> None:
     accepted = receipt(Outcome.ACCEPT)
-    watch.seen.receipts[KILLED.work] = [accepted]
+    watch.seen.receipts[KILLED.submission] = [accepted]
     assert list(promises.verdicts(watch, KILLED)) == []
     assert list(promises.verdicts(watch, None)) == ["no validator could be killed while it judged"]
-    watch.seen.receipts[KILLED.work] = [accepted, accepted]
+    watch.seen.receipts[KILLED.submission] = [accepted, accepted]
     assert list(promises.verdicts(watch, KILLED)) == ["validator-0 gave 2 verdicts on step 0.0 of node-0"]
     watch.seen.receipts.clear()
     lost = "validator-0, killed while it judged step 0.0 of node-0, never gave its verdict"
@@ -167,26 +169,26 @@ def test_a_second_verdict_and_a_lost_one_are_broken_promises(watch: Any) -> None
 
 @pytest.mark.parametrize("outcome", [Outcome.SOFT, Outcome.HARD])
 def test_an_interrupted_judgement_that_does_not_accept_is_a_broken_promise(watch: Any, outcome: Outcome) -> None:
-    watch.seen.receipts[KILLED.work] = [receipt(outcome, "computation")]
+    watch.seen.receipts[KILLED.submission] = [receipt(outcome, "computation")]
     (told,) = promises.verdicts(watch, KILLED)
     assert told.endswith(f"step 0.0 of node-0, found it {outcome.name.lower()}: computation (why)")
-    watch.seen.receipts[KILLED.work] = [late()]
+    watch.seen.receipts[KILLED.submission] = [late()]
     assert list(promises.verdicts(watch, KILLED)), "its file was there when the judgement began"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SOFT, Outcome.HARD])
 def test_a_verdict_against_an_honest_node_is_a_broken_promise(watch: Any, outcome: Outcome) -> None:
-    watch.seen.receipts[work(0)] = [receipt(Outcome.ACCEPT)]
+    watch.seen.receipts[submission(0)] = [receipt(Outcome.ACCEPT)]
     assert list(promises.punished(watch, HONEST)) == []
-    watch.seen.receipts[work(0)].append(receipt(outcome, "sampling", "0.2"))
+    watch.seen.receipts[submission(0)].append(receipt(outcome, "sampling", "0.2"))
     (told,) = promises.punished(watch, HONEST)
     assert told.startswith(f"node-0 is honest and got a {outcome.name.lower()} verdict by sampling")
-    watch.seen.receipts[work(0)] = [receipt(outcome, "available", "70000 bytes")]
+    watch.seen.receipts[submission(0)] = [receipt(outcome, "available", "70000 bytes")]
     assert list(promises.punished(watch, HONEST)), "slowness makes no file too large"
 
 
 def test_a_file_that_came_too_late_is_no_broken_promise(watch: Any) -> None:
-    watch.seen.receipts[work(0)] = [late()]
+    watch.seen.receipts[submission(0)] = [late()]
     case(watch, Stage.UPHELD, 0)
     assert list(promises.punished(watch, HONEST)) == []
     case(watch, Stage.UPHELD, 0, 1)
@@ -206,7 +208,7 @@ def test_an_upheld_case_against_an_honest_node_is_a_broken_promise(watch: Any) -
 )
 def test_more_than_eight_gibibytes_are_a_broken_promise(watch: Any, peak: int | None, broken: list[str]) -> None:
     watch.trainer = {"step": 1}
-    watch.seen.receipts[KILLED.work] = [receipt(Outcome.ACCEPT)]
+    watch.seen.receipts[KILLED.submission] = [receipt(Outcome.ACCEPT)]
     swarm: Any = SimpleNamespace(settings=SwarmSettings(steps=1), nodes=[])
     paid = Payout(HONEST, early=0, pending=1, claimed=1, expected=1)
     assert list(promises.broken(swarm, watch, [paid], KILLED, peak, require_gain=False)) == broken

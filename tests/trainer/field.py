@@ -79,7 +79,7 @@ class Field:
         assert answer.status_code == 200, answer.text
         return ref
 
-    def work(self, node: Key, *rewards: Sequence[float], sequence: int = 0) -> SubmissionRef:
+    def submission(self, node: Key, *rewards: Sequence[float], sequence: int = 0) -> SubmissionRef:
         """A submission of two groups, both unequal where nothing else is said."""
         made = samples(rewards or (UNEQUAL, UNEQUAL))
         return self.submit(node, self.file(node, made, sequence=sequence), sequence=sequence)
@@ -115,16 +115,16 @@ def open_field(anvil: Anvil, folder: Path) -> Iterator[Field]:
         yield Field(desk, sandbox, folder)
 
 
-def works(groups: Sequence[Group] | None) -> set[tuple[bytes, int]]:
+def submissions(groups: Sequence[Group] | None) -> set[tuple[bytes, int]]:
     assert groups is not None
-    found = [(group.work, group.index) for group in groups]
+    found = [(group.submission, group.index) for group in groups]
     assert len(found) == len(set(found))
     return set(found)
 
 
 def both(field: Field, *refs: SubmissionRef) -> set[tuple[bytes, int]]:
     """Both groups of each submission."""
-    return {(field.desk.work(ref), index) for ref in refs for index in (0, 1)}
+    return {(field.desk.submission(ref), index) for ref in refs for index in (0, 1)}
 
 
 def changed(made: Sequence[Sample], row: int, **values: Any) -> list[Sample]:

@@ -87,9 +87,9 @@ class Peers:
 
     def _hand_in(self, made: Made) -> None:
         """Uploads and judges what was committed; without it, nothing that follows it in its step could be used."""
-        work = made.ref.work_id(self._world.run)
+        submission = made.ref.submission_id(self._world.run)
         try:
-            self._hub(self.node).upload(work, made.ref.root, made.path, self._world.trainer.key.address)
+            self._hub(self.node).upload(submission, made.ref.root, made.path, self._world.trainer.key.address)
             self._hub(self.validator).post_receipt(self._receipt(made))
         except Unavailable:
             raise  # the hub is down: again, when it is back
@@ -103,7 +103,7 @@ class Peers:
         domain, ref, run = self._world.chain.domain, made.ref, self._world.run
         accepted = Details(
             protocol=PROTOCOL_VERSION, chain_id=domain.chain_id, contract=domain.contract, run=run,
-            work=ref.work_id(run).hex(), node=ref.node, step=ref.step, sequence=ref.sequence, root=ref.root.hex(),
+            submission=ref.submission_id(run).hex(), node=ref.node, step=ref.step, sequence=ref.sequence, root=ref.root.hex(),
             units=made.units, spec=self._context.spec_digest.hex(), outcome=int(Outcome.ACCEPT), rule="", measured="",
             threshold="", detail="", samples="f" * 64, sequences_checked=8, proofs_checked=8, tokens_checked=made.units,
             time=self._world.chain.block().time,

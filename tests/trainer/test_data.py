@@ -21,7 +21,18 @@ from protocol.signing import Domain
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
 from tests.hub.desk import Desk
-from tests.trainer.field import CONTEXT, EQUAL, UNEQUAL, VOCABULARY, Field, both, changed, open_field, samples, works
+from tests.trainer.field import (
+    CONTEXT,
+    EQUAL,
+    UNEQUAL,
+    VOCABULARY,
+    Field,
+    both,
+    changed,
+    open_field,
+    samples,
+    submissions,
+)
 from trainer.rollouts.data import RolloutSource
 
 
@@ -52,7 +63,7 @@ def usable(source: RolloutSource, step: int) -> set[tuple[bytes, int]]:
     """Groups a batch for `step` could take, after one more poll."""
     source.poll()
     count = source.ready(step)
-    return works(source.take(step, count)) if count else set()
+    return submissions(source.take(step, count)) if count else set()
 
 
 # ---- what is used ------------------------------------------------------------------------------------------------------
@@ -67,7 +78,7 @@ def test_accepted_rollouts_become_groups_with_their_tokens_and_advantages(
     source = field.source()
     source.poll()
     first, second = sorted(source.take(field.first, 2) or [], key=lambda group: group.index)
-    assert (first.node, first.step, first.work) == (node.address, field.first, field.desk.work(ref))
+    assert (first.node, first.step, first.submission) == (node.address, field.first, field.desk.submission(ref))
     for group, expected in ((first, made[:4]), (second, made[4:])):
         for sample, of in zip(group.samples, expected, strict=True):
             assert np.array_equal(sample.prompt, of.prompt)
@@ -80,7 +91,7 @@ def test_accepted_rollouts_become_groups_with_their_tokens_and_advantages(
 
 
 def test_nothing_is_used_without_a_receipt(field: Field, node: Key, validator: Key) -> None:
-    field.work(node)
+    field.submission(node)
     assert usable(field.source(), field.first) == set()
 
 
@@ -88,7 +99,7 @@ def test_as_many_validators_must_accept_as_the_spec_says(field: Field, node: Key
     verification = field.desk.spec.verification.model_copy(update={"validators_needed": 2})
     spec = field.desk.spec.model_copy(update={"verification": verification})
     digest, source, other = spec.digest.hex(), field.source(spec=spec), field.desk.validator()
-    ref = field.work(node)
+    ref = field.submission(node)
     field.judge(validator, ref, spec=digest)
     field.list_at_hub(field.desk.receipt(validator, ref, spec=digest, tokens_checked=11))  # no second validator's word
     assert usable(source, field.first) == set()
@@ -151,8 +162,8 @@ def by_the_rules_of_another_spec(field: Field, validator: Key, ref: SubmissionRe
     return field.desk.receipt(validator, ref, spec="ab" * 32)
 
 
-def for_another_work(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
-    return field.desk.receipt(validator, ref, work="ab" * 32)
+def for_another_submission(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
+    return field.desk.receipt(validator, ref, submission="ab" * 32)
 
 
 def no_receipt(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
@@ -161,7 +172,7 @@ def no_receipt(field: Field, validator: Key, ref: SubmissionRef) -> bytes:
 
 LIES: list[Lie] = [
     by_a_stranger, by_the_node_itself, by_the_hub, by_a_validator_who_left, by_a_validator_who_was_dismissed, forged,
-    with_another_outcome_than_signed, of_another_run, of_another_chain, by_the_rules_of_another_spec, for_another_work,
+    with_another_outcome_than_signed, of_another_run, of_another_chain, by_the_rules_of_another_spec, for_another_submission,
     no_receipt,
 ]  # fmt: skip
 
@@ -170,7 +181,7 @@ LIES: list[Lie] = [
 def test_a_receipt_is_ignored_and_counted_whatever_the_hub_says(
     field: Field, node: Key, validator: Key, lie: Lie
 ) -> None:
-    ref, source = field.work(node), field.source()
+    ref, source = field.submission(node), field.source()
     field.list_at_hub(lie(field, validator, ref))
     assert usable(source, field.first) == set()
     assert source.counts.bad_receipts == 1
@@ -181,7 +192,7 @@ def test_a_receipt_is_ignored_and_counted_whatever_the_hub_says(
 @pytest.mark.parametrize("end", [Desk.leave, Desk.dismiss], ids=["left", "dismissed"])
 def test_a_seat_that_ends_takes_its_acceptance_along(field: Field, node: Key, end: Callable[[Desk, Key], None]) -> None:
     """But not before it ends: until then it judges what was submitted while it sat."""
-    ref, source, leaving = field.work(node), field.source(), field.desk.validator()
+    ref, source, leaving = field.submission(node), field.source(), field.desk.validator()
     end(field.desk, leaving)
     field.judge(leaving, ref)
     source.poll()
@@ -200,7 +211,7 @@ def test_a_seat_that_ends_takes_its_acceptance_along(field: Field, node: Key, en
 def test_a_receipt_may_come_before_its_commitment_is_seen(field: Field, node: Key, validator: Key) -> None:
     source = field.source(confirmations=3)
     field.mine(3)
-    ref = field.work(node)
+    ref = field.submission(node)
     field.judge(validator, ref)
     assert usable(source, field.first) == set()
     field.mine(3)
@@ -209,7 +220,7 @@ def test_a_receipt_may_come_before_its_commitment_is_seen(field: Field, node: Ke
 
 
 def test_a_receipt_may_come_before_its_validators_seat_is_seen(field: Field, node: Key) -> None:
-    ref = field.work(node)
+    ref = field.submission(node)
     field.mine(3)
     source = field.source(confirmations=3)
     validator = field.desk.validator()
@@ -223,14 +234,14 @@ def test_a_receipt_may_come_before_its_validators_seat_is_seen(field: Field, nod
 
 
 def test_a_line_ends_at_its_first_rejected_sequence(field: Field, node: Key, validator: Key) -> None:
-    refs = [field.work(node, sequence=sequence) for sequence in range(4)]
+    refs = [field.submission(node, sequence=sequence) for sequence in range(4)]
     for ref, outcome in zip(refs, (Outcome.ACCEPT, Outcome.ACCEPT, Outcome.SOFT, Outcome.ACCEPT), strict=True):
         field.judge(validator, ref, outcome)
     assert usable(field.source(), field.first) == both(field, *refs[:2])
 
 
 def test_a_line_waits_at_its_first_unjudged_sequence(field: Field, node: Key, validator: Key) -> None:
-    refs, source = [field.work(node, sequence=sequence) for sequence in range(3)], field.source()
+    refs, source = [field.submission(node, sequence=sequence) for sequence in range(3)], field.source()
     field.judge(validator, refs[2])
     assert usable(source, field.first) == set()
     field.judge(validator, refs[0])
@@ -241,17 +252,17 @@ def test_a_line_waits_at_its_first_unjudged_sequence(field: Field, node: Key, va
 
 def test_a_line_ends_at_a_skipped_sequence(field: Field, node: Key, validator: Key) -> None:
     world = field.desk.world
-    first = field.work(node)
+    first = field.submission(node)
     beacon = world.chain.publication(world.run, field.first).beacon
     world.sender(node).send(Call("skipping", world.chain.runs.functions.skip(world.run, field.first, 1, beacon)))
-    third = field.work(node, sequence=2)
+    third = field.submission(node, sequence=2)
     for ref in (first, third):
         field.judge(validator, ref)
     assert usable(field.source(), field.first) == both(field, first)
 
 
 def test_one_rejection_outweighs_any_acceptance(field: Field, node: Key, validator: Key) -> None:
-    ref, other = field.work(node), field.desk.validator()
+    ref, other = field.submission(node), field.desk.validator()
     field.judge(validator, ref, Outcome.ACCEPT)
     field.judge(other, ref, Outcome.HARD)
     assert usable(field.source(), field.first) == set()
@@ -262,7 +273,7 @@ def test_a_rejection_that_comes_later_takes_back_what_was_not_trained_on_yet(
 ) -> None:
     """And all that follows it in the line; what lies before it and other nodes' work stay."""
     other = field.desk.validator()
-    refs, source = [field.work(node, sequence=sequence) for sequence in range(3)], field.source()
+    refs, source = [field.submission(node, sequence=sequence) for sequence in range(3)], field.source()
     for ref in refs:
         field.judge(validator, ref)
     source.poll()
@@ -275,7 +286,7 @@ def test_what_a_verdict_took_back_returns_when_the_verdict_no_longer_counts(
     field: Field, node: Key, validator: Key
 ) -> None:
     leaving = field.desk.validator()
-    ref, source = field.work(node), field.source()
+    ref, source = field.submission(node), field.source()
     field.judge(validator, ref)
     source.poll()
     field.judge(leaving, ref, Outcome.SOFT)
@@ -290,7 +301,7 @@ def test_what_a_verdict_took_back_returns_when_the_verdict_no_longer_counts(
 
 def test_one_nodes_rejection_is_no_other_nodes_business(field: Field, validator: Key) -> None:
     one, other = field.desk.nodes(2)
-    rejected, accepted = field.work(one), field.work(other)
+    rejected, accepted = field.submission(one), field.submission(other)
     field.judge(validator, rejected, Outcome.HARD)
     field.judge(validator, accepted)
     assert usable(field.source(), field.first) == both(field, accepted)
@@ -300,9 +311,9 @@ def test_one_nodes_rejection_is_no_other_nodes_business(field: Field, validator:
 
 
 def test_groups_with_equal_rewards_are_dropped_and_counted(field: Field, node: Key, validator: Key) -> None:
-    ref, source = field.work(node, EQUAL, UNEQUAL), field.source()
+    ref, source = field.submission(node, EQUAL, UNEQUAL), field.source()
     field.judge(validator, ref)
-    assert usable(source, field.first) == {(field.desk.work(ref), 1)}
+    assert usable(source, field.first) == {(field.desk.submission(ref), 1)}
     assert (source.counts.groups, source.counts.zero_advantage_groups) == (2, 1)
 
 
@@ -317,24 +328,24 @@ def test_groups_that_differ_in_their_length_penalty_only_are_dropped_and_counted
     ]
     ref, source = field.submit(node, field.file(node, budgeted)), field.source()
     field.judge(validator, ref)
-    assert usable(source, field.desk.step) == {(field.desk.work(ref), 1)}
+    assert usable(source, field.desk.step) == {(field.desk.submission(ref), 1)}
     assert (source.counts.groups, source.counts.zero_advantage_groups) == (2, 1)
 
 
 def test_a_batch_waits_until_it_is_full_and_takes_the_newest_weights_first(
     field: Field, node: Key, validator: Key
 ) -> None:
-    old, source = field.work(node), field.source()
+    old, source = field.submission(node), field.source()
     field.judge(validator, old)
     field.desk.nodes(0)  # version 1
-    new = field.work(node)
+    new = field.submission(node)
     source.poll()
     assert source.take(field.first + 1, 3) is None
     assert source.ready(field.first + 1) == 2
     field.judge(validator, new)
     source.poll()
     assert source.take(field.first + 1, 5) is None
-    assert works(source.take(field.first + 1, 3)) > both(field, new)
+    assert submissions(source.take(field.first + 1, 3)) > both(field, new)
     assert source.counts.staleness == {0: 2, 1: 1}
     assert source.ready(field.first + 1) == 1
 
@@ -343,7 +354,7 @@ def test_a_batch_waits_until_it_is_full_and_takes_the_newest_weights_first(
 def test_groups_older_than_the_lag_are_dropped_and_counted(
     field: Field, node: Key, validator: Key, forgets: bool
 ) -> None:
-    ref, source = field.work(node), field.source()
+    ref, source = field.submission(node), field.source()
     field.judge(validator, ref)
     source.poll()
     assert source.ready(field.first + 2) == 2  # max_lag
@@ -357,7 +368,7 @@ def test_groups_older_than_the_lag_are_dropped_and_counted(
 def filled(field: Field, validator: Key, node: Key, groups: int, sequence: int = 0) -> None:
     """`groups` usable groups of a node, in submissions of two."""
     for number in range(groups // 2):
-        field.judge(validator, field.work(node, sequence=sequence + number))
+        field.judge(validator, field.submission(node, sequence=sequence + number))
 
 
 def test_no_node_supplies_more_than_its_share_while_others_can(field: Field, validator: Key) -> None:
@@ -413,7 +424,7 @@ def test_what_came_in_is_told_by_environment(field: Field, node: Key, validator:
 
 
 def test_nothing_is_used_twice(field: Field, node: Key, validator: Key) -> None:
-    ref, source = field.work(node), field.source()
+    ref, source = field.submission(node), field.source()
     field.judge(validator, ref)
     assert usable(source, field.first) == both(field, ref)
     assert usable(source, field.first) == set()
@@ -446,20 +457,20 @@ def test_the_very_same_samples_are_used_once_under_whatever_name(field: Field, v
 
 
 def test_nothing_is_used_twice_after_a_restore(field: Field, node: Key, validator: Key) -> None:
-    first, source = field.work(node), field.source()
+    first, source = field.submission(node), field.source()
     field.judge(validator, first)
     source.poll()
-    taken = works(source.take(field.first, 1))
+    taken = submissions(source.take(field.first, 1))
     assert len(taken) == 1
     resumed = field.source("resumed")
     resumed.restore(source.cursor)
-    second = field.work(node, sequence=1)
+    second = field.submission(node, sequence=1)
     field.judge(validator, second)
     assert usable(resumed, field.first) == both(field, first, second) - taken
 
 
 def test_a_checkpoint_remembers_only_what_could_be_met_again(field: Field, node: Key, validator: Key) -> None:
-    ref, source = field.work(node), field.source()
+    ref, source = field.submission(node), field.source()
     field.judge(validator, ref)
     source.poll()
     source.take(field.first, 2)
@@ -473,10 +484,10 @@ def test_a_checkpoint_remembers_only_what_could_be_met_again(field: Field, node:
 
 def test_a_resumed_source_does_not_fetch_what_is_too_old(field: Field, node: Key, validator: Key) -> None:
     """A long run's whole history lies at the hub."""
-    old = field.work(node)
+    old = field.submission(node)
     field.judge(validator, old)
     field.desk.nodes(0)
-    new = field.work(node)
+    new = field.submission(node)
     field.judge(validator, new)
     source = field.source()
     source.forget_before(field.first + 3)
@@ -488,16 +499,16 @@ def test_a_source_that_starts_looks_at_no_submission_of_before(
     field: Field, node: Key, validator: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for sequence in range(3):
-        field.work(node, sequence=sequence)
+        field.submission(node, sequence=sequence)
     field.desk.nodes(0)
-    new = field.work(node)
+    new = field.submission(node)
     source, looked_at = field.source(), []
     source.forget_before(field.first + 3)
     note = source._note
     monkeypatch.setattr(source, "_note", lambda s: looked_at.append(s.ref) or note(s))
     source.poll()
     assert looked_at == [new]
-    later = field.work(node, sequence=1)
+    later = field.submission(node, sequence=1)
     source.poll()
     assert looked_at == [new, later]
 
@@ -530,7 +541,7 @@ def test_a_reorg_within_one_poll_gives_nothing_twice(field: Field, node: Key, va
 def test_a_reorg_in_another_run_changes_nothing_here(field: Field, node: Key, validator: Key) -> None:
     """The same node at the same step and sequence: lines of two runs must not be taken for one another."""
     world = field.desk.world
-    ref, source = field.work(node), field.source()
+    ref, source = field.submission(node), field.source()
     policy = policy_for(world.owner.key, world.trainer.key)
     other = world.owner.send(world.chain.create(policy, b"\x09" * 32)).event(RunCreated).run
     elsewhere = replace(world, run=other)
@@ -594,8 +605,8 @@ def test_accepted_files_that_cannot_be_trained_on_stop_nothing(field: Field, val
         name: field.submit(node, make(field, node))
         for (name, make), node in zip(BAD_FILES.items(), others, strict=True)
     }
-    behind = [field.submit(follower, b"PAR1"), field.work(follower, sequence=1)]
-    good = field.work(honest)
+    behind = [field.submit(follower, b"PAR1"), field.submission(follower, sequence=1)]
+    good = field.submission(honest)
     for ref in (*bad.values(), *behind, good):
         field.judge(validator, ref)
     source = field.source()
@@ -619,7 +630,7 @@ def test_a_hub_that_serves_something_else_than_was_committed_stops_nothing(
     field: Field, validator: Key, harm: Callable[[Path], object]
 ) -> None:
     one, other = field.desk.nodes(2)
-    refs = [field.work(one), field.work(other)]
+    refs = [field.submission(one), field.submission(other)]
     for ref in refs:
         field.judge(validator, ref)
     harm(field.desk.store.file(refs[0].root))
@@ -643,7 +654,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, field: Field, root: bytes, times: i
 def test_a_file_the_hub_cannot_give_now_is_fetched_later(
     field: Field, node: Key, validator: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ref, source = field.work(node), field.source()
+    ref, source = field.submission(node), field.source()
     field.judge(validator, ref)
     failing(monkeypatch, field, ref.root, 2)
     for _ in range(2):
@@ -657,7 +668,7 @@ def test_a_file_the_hub_can_never_give_does_not_hold_up_the_others(
     field: Field, validator: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = field.desk.nodes(2)
-    refs = [field.work(one), field.work(other)]
+    refs = [field.submission(one), field.submission(other)]
     for ref in refs:
         field.judge(validator, ref)
     failing(monkeypatch, field, refs[0].root, 1000)
@@ -669,4 +680,4 @@ def test_a_file_the_hub_can_never_give_does_not_hold_up_the_others(
             source.poll()
         except Unavailable:
             continue
-    assert works(source.take(field.first, 2)) == both(field, refs[1])
+    assert submissions(source.take(field.first, 2)) == both(field, refs[1])

@@ -8,9 +8,9 @@ from typing import Any
 from trainer.rollouts.pool import Group, Pool
 
 
-def group(work: int, index: int = 0, *, step: int = 0, content: str = "") -> Group:
-    name = work.to_bytes(32, "big")
-    return Group(name, index, f"node {work}", step, (), content or f"{work}/{index}")
+def group(submission: int, index: int = 0, *, step: int = 0, content: str = "") -> Group:
+    name = submission.to_bytes(32, "big")
+    return Group(name, index, f"node {submission}", step, (), content or f"{submission}/{index}")
 
 
 def test_a_copy_takes_the_place_of_what_was_taken_back() -> None:
@@ -37,8 +37,8 @@ def test_neither_a_group_that_was_trained_on_nor_its_copy_is_ready_again() -> No
 
 def test_what_is_too_old_is_dropped_and_counted_once() -> None:
     pool = Pool()
-    for work in range(6):
-        pool.add(group(work, step=work // 2))
+    for submission in range(6):
+        pool.add(group(submission, step=submission // 2))
     assert pool.drop_before(2) == 4
     assert pool.drop_before(2) == 0
     assert [g.step for g in pool.ready()] == [2, 2]
@@ -48,7 +48,9 @@ def test_it_is_right_after_any_sequence_of_changes() -> None:
     """Against the plain definition: of every content, one usable group, unless one with it was trained on."""
     dice = random.Random(7)
     every = [
-        group(work, index, step=work % 4, content=f"{dice.randrange(12)}") for work in range(12) for index in range(2)
+        group(submission, index, step=submission % 4, content=f"{dice.randrange(12)}")
+        for submission in range(12)
+        for index in range(2)
     ]
     for _ in range(200):
         pool, usable, trained = Pool(), {}, set()

@@ -262,9 +262,9 @@ def filter_(
     folder = model or runfile.model_folder(path)
     band = Band(low, high)
     spec = runfile.complete(path, folder)
-    work = OfflineFilter(spec, folder, samples=samples, problems=problems, engine=load_engine(path))
-    with _progress("problems", work.total) as advance:
-        made = work.run(out, band, advance)
+    submission = OfflineFilter(spec, folder, samples=samples, problems=problems, engine=load_engine(path))
+    with _progress("problems", submission.total) as advance:
+        made = submission.run(out, band, advance)
     emit(asdict(made), as_json, lambda: _show_filtered(made, path))
 
 

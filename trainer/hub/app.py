@@ -73,13 +73,13 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
         told = json.loads(status.read_bytes()) if status.exists() else {}
         return {**told, "hub": {"refused": dict(hub.refused)}}
 
-    @app.put(f"{base}/works/{{work}}")
-    async def upload(work: str, request: Request) -> dict[str, Any]:
-        return await hub.upload(bytes32(work), _signed(request), _parts(request))
+    @app.put(f"{base}/submissions/{{submission}}")
+    async def upload(submission: str, request: Request) -> dict[str, Any]:
+        return await hub.upload(bytes32(submission), _signed(request), _parts(request))
 
-    @app.get(f"{base}/works/{{work}}")
-    async def stored(work: str) -> dict[str, Any]:
-        return hub.stored(bytes32(work))
+    @app.get(f"{base}/submissions/{{submission}}")
+    async def stored(submission: str) -> dict[str, Any]:
+        return hub.stored(bytes32(submission))
 
     @app.get(f"{base}/files/{{root}}")
     async def file(root: str, wait: Wait = 0) -> Response:
@@ -111,7 +111,9 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     @app.get(f"{base}/opinions")
     async def opinions(after: Cursor = 0, wait: Wait = 0) -> Response:
         entries = await hub.listing(lambda: database.opinions(after, PAGE), wait)
-        return JSONResponse({"entries": [{"id": number, "value": {"work": work.hex()}} for number, work in entries]})
+        return JSONResponse(
+            {"entries": [{"id": number, "value": {"submission": submission.hex()}} for number, submission in entries]}
+        )
 
     return app
 

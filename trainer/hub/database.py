@@ -16,16 +16,16 @@ from pathlib import Path
 from protocol.errors import IntegrityError
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS stored (work BLOB PRIMARY KEY, root BLOB NOT NULL, size INTEGER NOT NULL, receipt TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS stored (submission BLOB PRIMARY KEY, root BLOB NOT NULL, size INTEGER NOT NULL, receipt TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS receipts (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, work BLOB NOT NULL, validator TEXT NOT NULL, receipt BLOB NOT NULL,
-    UNIQUE (work, validator)
+    id INTEGER PRIMARY KEY AUTOINCREMENT, submission BLOB NOT NULL, validator TEXT NOT NULL, receipt BLOB NOT NULL,
+    UNIQUE (submission, validator)
 );
-CREATE TABLE IF NOT EXISTS opinions (id INTEGER PRIMARY KEY AUTOINCREMENT, work BLOB NOT NULL UNIQUE, asked_by TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS opinions (id INTEGER PRIMARY KEY AUTOINCREMENT, submission BLOB NOT NULL UNIQUE, asked_by TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS undecided (id INTEGER PRIMARY KEY, arrived INTEGER NOT NULL, due INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS undecided_by_due ON undecided (due);
 CREATE TABLE IF NOT EXISTS earned (
-    validator TEXT NOT NULL, step INTEGER NOT NULL, works INTEGER NOT NULL, PRIMARY KEY (validator, step)
+    validator TEXT NOT NULL, step INTEGER NOT NULL, submissions INTEGER NOT NULL, PRIMARY KEY (validator, step)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS nonces (nonce BLOB PRIMARY KEY, expiry INTEGER NOT NULL);
@@ -67,41 +67,41 @@ class Database:
             self._db.execute("DELETE FROM nonces WHERE expiry < ?", (now,))
             return self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?)", (nonce, expiry)).rowcount == 1
 
-    def add_stored(self, work: bytes, root: bytes, size: int, receipt: str) -> None:
+    def add_stored(self, submission: bytes, root: bytes, size: int, receipt: str) -> None:
         with self._lock:
-            self._db.execute("INSERT OR IGNORE INTO stored VALUES (?, ?, ?, ?)", (work, root, size, receipt))
+            self._db.execute("INSERT OR IGNORE INTO stored VALUES (?, ?, ?, ?)", (submission, root, size, receipt))
 
-    def stored(self, work: bytes) -> str | None:
+    def stored(self, submission: bytes) -> str | None:
         """JSON of the storage receipt."""
         with self._lock:
-            row = self._db.execute("SELECT receipt FROM stored WHERE work = ?", (work,)).fetchone()
+            row = self._db.execute("SELECT receipt FROM stored WHERE submission = ?", (submission,)).fetchone()
         return row[0] if row else None
 
-    def add_receipt(self, work: bytes, validator: str, receipt: bytes) -> bool:
+    def add_receipt(self, submission: bytes, validator: str, receipt: bytes) -> bool:
         """False when this validator has judged the work before: the first word stands."""
-        row = (work, validator, receipt)
+        row = (submission, validator, receipt)
         with self._lock:
-            query = "INSERT OR IGNORE INTO receipts (work, validator, receipt) VALUES (?, ?, ?)"
+            query = "INSERT OR IGNORE INTO receipts (submission, validator, receipt) VALUES (?, ?, ?)"
             return self._db.execute(query, row).rowcount == 1
 
-    def has_receipt(self, work: bytes, validator: str) -> bool:
+    def has_receipt(self, submission: bytes, validator: str) -> bool:
         with self._lock:
-            query = "SELECT 1 FROM receipts WHERE work = ? AND validator = ?"
-            return self._db.execute(query, (work, validator)).fetchone() is not None
+            query = "SELECT 1 FROM receipts WHERE submission = ? AND validator = ?"
+            return self._db.execute(query, (submission, validator)).fetchone() is not None
 
     def receipts(self, after: int, most: int) -> list[tuple[int, bytes]]:
         with self._lock:
             query = "SELECT id, receipt FROM receipts WHERE id > ? ORDER BY id LIMIT ?"
             return self._db.execute(query, (after, most)).fetchall()
 
-    def add_opinion(self, work: bytes, asked_by: str) -> bool:
+    def add_opinion(self, submission: bytes, asked_by: str) -> bool:
         with self._lock:
-            query = "INSERT OR IGNORE INTO opinions (work, asked_by) VALUES (?, ?)"
-            return self._db.execute(query, (work, asked_by)).rowcount == 1
+            query = "INSERT OR IGNORE INTO opinions (submission, asked_by) VALUES (?, ?)"
+            return self._db.execute(query, (submission, asked_by)).rowcount == 1
 
     def opinions(self, after: int, most: int) -> list[tuple[int, bytes]]:
         with self._lock:
-            query = "SELECT id, work FROM opinions WHERE id > ? ORDER BY id LIMIT ?"
+            query = "SELECT id, submission FROM opinions WHERE id > ? ORDER BY id LIMIT ?"
             return self._db.execute(query, (after, most)).fetchall()
 
     # ---- pay -----------------------------------------------------------------------------------------------------------
@@ -132,15 +132,15 @@ class Database:
         with self._lock, self._transaction():
             self._db.execute("DELETE FROM undecided WHERE id = ?", (number,))
             self._db.execute(
-                "INSERT INTO earned VALUES (?, ?, ?) ON CONFLICT (validator, step) DO UPDATE SET works = works + excluded.works",
+                "INSERT INTO earned VALUES (?, ?, ?) ON CONFLICT (validator, step) DO UPDATE SET submissions = submissions + excluded.submissions",
                 (validator, step, int(is_earned)),
             )
-            query = "SELECT works FROM earned WHERE validator = ? AND step = ?"
+            query = "SELECT submissions FROM earned WHERE validator = ? AND step = ?"
             return int(self._db.execute(query, (validator, step)).fetchone()[0])
 
     def earned(self, most: int) -> dict[str, int]:
         """Works that validators have earned, at most so many of a step."""
-        query = "SELECT validator, sum(min(works, ?)) FROM earned GROUP BY validator"
+        query = "SELECT validator, sum(min(submissions, ?)) FROM earned GROUP BY validator"
         with self._lock:
             return dict(self._db.execute(query, (most,)).fetchall())
 

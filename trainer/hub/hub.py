@@ -110,51 +110,51 @@ class Hub:
         """Block time."""
         return self._book.head.time if self._book.head else 0
 
-    async def commitment(self, work: bytes) -> Submission:
+    async def commitment(self, submission: bytes) -> Submission:
         """What was committed to as `work`. A node uploads right after its transaction was mined: so look once more."""
         asked_at = self._clock.monotonic()
-        found = self._book.submission(work)
+        found = self._book.submission(submission)
         if found is None:
             async with self._poll:  # those who wait here together share one look
-                found = self._book.submission(work)
+                found = self._book.submission(submission)
                 if found is None and self._learned_at < asked_at:
                     await asyncio.to_thread(self.learn)
-                    found = self._book.submission(work)
+                    found = self._book.submission(submission)
         if found is None:
             raise Refused("no such commitment on chain", NOT_FOUND)
         return found
 
     # ---- writing -------------------------------------------------------------------------------------------------------
 
-    async def upload(self, work: bytes, request: Signed, parts: AsyncIterator[bytes]) -> dict[str, Any]:
+    async def upload(self, submission: bytes, request: Signed, parts: AsyncIterator[bytes]) -> dict[str, Any]:
         """Stores the file of a committed work. A file that is there already is answered with its receipt again."""
-        submitted = await self.commitment(work)
+        submitted = await self.commitment(submission)
         address, nonce = self._signer(request, submitted.root)
         if address != submitted.node:
             raise Refused("this work is another node's", FORBIDDEN)
         committed_at = await asyncio.to_thread(self._book.time, submitted)
-        known = self._db.stored(work)
+        known = self._db.stored(submission)
         if known is not None:
             return json.loads(known)
         if self.now > committed_at + self.spec.upload_grace_seconds:
             raise Refused(f"uploaded more than {self.spec.upload_grace_seconds} s after the commitment", FORBIDDEN)
-        if work in self._writing:  # perhaps over a connection that is dead and does not know it yet
+        if submission in self._writing:  # perhaps over a connection that is dead and does not know it yet
             raise Unavailable("this file is being uploaded already")
         cap = self._declared_size(request)
         self._admit(address, nonce, request, cap)
-        self._writing.add(work)
+        self._writing.add(submission)
         try:
             async with asyncio.timeout(UPLOAD_SECONDS_MAX):
                 size = await self._store.receive(submitted.root, parts, cap=cap)
         except TimeoutError as error:
             raise Unavailable(f"the upload took longer than {UPLOAD_SECONDS_MAX} s") from error
         finally:
-            self._writing.discard(work)
-        receipt = StorageReceipt(self.run, work, submitted.root, size, self.now)
+            self._writing.discard(submission)
+        receipt = StorageReceipt(self.run, submission, submitted.root, size, self.now)
         stored = Stored(receipt, receipt.sign(self._key, self._chain.domain)).as_json()
         text = json.dumps(stored)
-        self._store.put("stored", f"{work.hex()}.json", text.encode())
-        self._db.add_stored(work, submitted.root, size, text)
+        self._store.put("stored", f"{submission.hex()}.json", text.encode())
+        self._db.add_stored(submission, submitted.root, size, text)
         _UPLOADED.add(size)
         await self.notify()
         return stored
@@ -165,10 +165,10 @@ class Hub:
         receipt = Receipt.parse(data, self._chain.domain, self.run)
         if receipt.validator != address:
             raise Refused("this receipt is another validator's", FORBIDDEN)
-        await self.commitment(receipt.work)
-        if not self._db.has_receipt(receipt.work, address):
+        await self.commitment(receipt.submission)
+        if not self._db.has_receipt(receipt.submission, address):
             self._store.note_arrival(data, self.now)  # before it is listed: pay looks it up there
-        if self._db.add_receipt(receipt.work, address, data):
+        if self._db.add_receipt(receipt.submission, address, data):
             self._store.put("receipts", f"{hashlib.sha256(data).hexdigest()}.json", data)
             _RECEIPTS.add(outcome=receipt.outcome.name.lower())
             await self.notify()
@@ -177,11 +177,11 @@ class Hub:
         """A validator asks the others to check a work as well."""
         address = await self._validator(request, data)
         value = canonical.decode(data, cap=256, what="request")
-        if not isinstance(value, dict) or set(value) != {"work"} or not isinstance(value["work"], str):
+        if not isinstance(value, dict) or set(value) != {"submission"} or not isinstance(value["submission"], str):
             raise Malformed("a request names a work")
-        work = bytes32(value["work"])
-        await self.commitment(work)
-        if self._db.add_opinion(work, address):
+        submission = bytes32(value["submission"])
+        await self.commitment(submission)
+        if self._db.add_opinion(submission, address):
             await self.notify()
 
     def _declared_size(self, request: Signed) -> int:
@@ -220,8 +220,8 @@ class Hub:
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
-    def stored(self, work: bytes) -> dict[str, Any]:
-        text = self._db.stored(work)
+    def stored(self, submission: bytes) -> dict[str, Any]:
+        text = self._db.stored(submission)
         if text is None:
             raise Refused("not uploaded", NOT_FOUND)
         return json.loads(text)
@@ -282,16 +282,16 @@ class Hub:
             except (MurmurationError, ValueError):
                 continue
             r = stored.receipt
-            if self._book.submission(r.work) is not None and self._store.holds(r.root):
-                self._db.add_stored(r.work, r.root, r.size, data.decode())
+            if self._book.submission(r.submission) is not None and self._store.holds(r.root):
+                self._db.add_stored(r.submission, r.root, r.size, data.decode())
                 files += 1
         for _, data in self._store.objects("receipts"):
             try:
                 receipt = Receipt.parse(data, self._chain.domain, self.run)
             except MurmurationError:
                 continue
-            if self._book.submission(receipt.work) is not None:
-                receipts += self._db.add_receipt(receipt.work, receipt.validator, data)
+            if self._book.submission(receipt.submission) is not None:
+                receipts += self._db.add_receipt(receipt.submission, receipt.validator, data)
         return files, receipts
 
 

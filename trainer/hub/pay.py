@@ -42,8 +42,8 @@ class Ledger:
         self._chain, self._run, self._book = chain, run, book
         self._store, self._db, self._key, self._pay = store, database, key, pay
         self._policy = chain.policy(run)
-        self._works = database.earned(pay.works_per_step)  # by validator, as many as are paid
-        self._owing = set(self._works)  # whose total may have grown
+        self._submissions = database.earned(pay.submissions_per_step)  # by validator, as many as are paid
+        self._owing = set(self._submissions)  # whose total may have grown
         self._promised: dict[str, int] = {}
 
     def turn(self) -> bool:
@@ -61,7 +61,7 @@ class Ledger:
 
     def total(self, validator: str) -> int:
         """Wei owed for what is final, by the present rate."""
-        return self._works.get(validator, 0) * self._pay.wei_per_work
+        return self._submissions.get(validator, 0) * self._pay.wei_per_submission
 
     def _decide(self) -> None:
         """Looks at what is due. A receipt is crossed out and counted in one: a failure in between counts nothing twice."""
@@ -74,13 +74,13 @@ class Ledger:
                 if is_earned is None:
                     continue
                 count = self._db.settle(cursor, receipt.validator, receipt.details.step, is_earned=is_earned)
-                if is_earned and count <= self._pay.works_per_step:
-                    self._works[receipt.validator] = self._works.get(receipt.validator, 0) + 1
+                if is_earned and count <= self._pay.submissions_per_step:
+                    self._submissions[receipt.validator] = self._submissions.get(receipt.validator, 0) + 1
                     self._owing.add(receipt.validator)
 
     def _is_earned(self, receipt: Receipt, arrived: int) -> bool | None:
         """None while it is not final. All is read from one book: contract and events may stand at different blocks."""
-        submission, cases = self._book.submission(receipt.work), self._book.cases_of(receipt.work)
+        submission, cases = self._book.submission(receipt.submission), self._book.cases_of(receipt.submission)
         if submission is None:
             return None  # a reorg took the commitment; it may come back
         if any(case.is_open for case in cases):

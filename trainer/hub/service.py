@@ -105,7 +105,7 @@ class HubService:
                     ("publish", publisher.turn, min(0.1, c.poll_seconds)),
                     ("tidy", lambda: self._tidy(chain, files), _TIDY_SECONDS),
                 ]
-                if self._settings.pay.wei_per_work:
+                if self._settings.pay.wei_per_submission:
                     ledger = Ledger(chain, c.run, book, files, database, self._key, self._settings.pay)
                     turns.append(("pay", ledger.turn, max(1.0, c.poll_seconds)))
                 if isinstance(files, ArchivedStore):

@@ -53,7 +53,7 @@ class Bounds:
 
 
 @dataclass
-class _Work:
+class _Submission:
     event: Submission
     attempts: int = 0
     read: bool = False
@@ -87,7 +87,7 @@ class RolloutSource:
         self._environments = names_of(environment.dataset for environment in spec.environments)
         self._starts = starts(spec.environments)
         self._oldest = 0
-        self._works: dict[bytes, _Work] = {}
+        self._submissions: dict[bytes, _Submission] = {}
         self._lines = Lines(self._stands, self._admit, self._withdraw)
         self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)  # (step, work) → validator →
         self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
@@ -137,20 +137,22 @@ class RolloutSource:
         self._drop_stale(step)
         oldest = self._oldest = self._oldest_for(step)
         self._lines.forget_before(oldest)
-        self._works = {work: state for work, state in self._works.items() if state.event.step >= oldest}
+        self._submissions = {
+            submission: state for submission, state in self._submissions.items() if state.event.step >= oldest
+        }
         self._verdicts = defaultdict(dict, {key: of for key, of in self._verdicts.items() if key[0] >= oldest})
         self._pool.forget_before(oldest)
-        self._duplicates = {key for key in self._duplicates if key[0] in self._works}
+        self._duplicates = {key for key in self._duplicates if key[0] in self._submissions}
 
     @property
     def cursor(self) -> list[list[object]]:
         """What was consumed and could be met again, for a checkpoint."""
-        return [[work.hex(), index, step, content] for (work, index), step, content in self._pool.trained]
+        return [[submission.hex(), index, step, content] for (submission, index), step, content in self._pool.trained]
 
     def restore(self, cursor: list[list[object]]) -> None:
         self._pool.restore(
-            ((bytes.fromhex(str(work)), int(str(index))), int(str(step)), str(content))
-            for work, index, step, content in cursor
+            ((bytes.fromhex(str(submission)), int(str(index))), int(str(step)), str(content))
+            for submission, index, step, content in cursor
         )
 
     # ---- following -----------------------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ class RolloutSource:
             changes = self._book.changes_since(self._known or 0)
             for s in changes.gone_submissions:
                 self._lines.remove(s.id)
-                self._works.pop(s.id, None)
+                self._submissions.pop(s.id, None)
             for s in changes.submissions:
                 self._note(s)
             self._known, more = changes.cursor, changes.more
@@ -180,7 +182,7 @@ class RolloutSource:
 
     def _note(self, s: Submission) -> None:
         if s.step >= self._oldest:
-            self._works[s.id] = _Work(s)
+            self._submissions[s.id] = _Submission(s)
             self._lines.put(s.node, s.step, s.sequence, s.id)
 
     def _note_seats(self) -> None:
@@ -217,25 +219,25 @@ class RolloutSource:
         if not self._serves(receipt.validator):
             self._strangers.append(receipt)
         elif receipt.details.step >= self._oldest:
-            self._verdicts[receipt.details.step, receipt.work].setdefault(receipt.validator, receipt.outcome)
-            self._lines.stir(receipt.work)
+            self._verdicts[receipt.details.step, receipt.submission].setdefault(receipt.validator, receipt.outcome)
+            self._lines.stir(receipt.submission)
 
-    def _accepted(self, work: bytes) -> bool:
+    def _accepted(self, submission: bytes) -> bool:
         """Whether enough of those who hold a seat now have accepted a work, and none of them has not."""
-        of = self._verdicts.get((self._works[work].event.step, work), {})
+        of = self._verdicts.get((self._submissions[submission].event.step, submission), {})
         outcomes = [outcome for validator, outcome in of.items() if self._serves(validator)]
         return len(outcomes) >= self._spec.verification.validators_needed and set(outcomes) == {Outcome.ACCEPT}
 
-    def _stands(self, work: bytes) -> bool:
-        return self._accepted(work) and not self._works[work].broken
+    def _stands(self, submission: bytes) -> bool:
+        return self._accepted(submission) and not self._submissions[submission].broken
 
-    def _admit(self, work: bytes) -> bool:
+    def _admit(self, submission: bytes) -> bool:
         """Takes a submission's groups into the pool, where it is accepted and of use."""
-        if not self._accepted(work):
+        if not self._accepted(submission):
             return False
-        state = self._works[work]
+        state = self._submissions[submission]
         if not state.read:
-            self._read(work, state)
+            self._read(submission, state)
         if state.broken:
             return False
         self._supplies[state.event.node] += 1
@@ -245,15 +247,15 @@ class RolloutSource:
                 self.counts.duplicate_groups += 1
         return True
 
-    def _withdraw(self, work: bytes) -> None:
+    def _withdraw(self, submission: bytes) -> None:
         """Gives back what is not usable any more."""
-        state = self._works[work]
+        state = self._submissions[submission]
         self._supplies[state.event.node] -= 1
         if not self._supplies[state.event.node]:
             del self._supplies[state.event.node]
         self._pool.take_back(state.groups)
 
-    def _read(self, work: bytes, state: _Work) -> None:
+    def _read(self, submission: bytes, state: _Submission) -> None:
         """Takes a file's groups. Raises Unavailable when the hub does not give it; some more polls try again then."""
         state.attempts += 1
         try:
@@ -269,7 +271,7 @@ class RolloutSource:
         for sample in samples:
             self.counts.add(self._environment(sample), [sample])
         found = [
-            self._group(work, index, state.event, samples[index * size : (index + 1) * size])
+            self._group(submission, index, state.event, samples[index * size : (index + 1) * size])
             for index in range(len(samples) // size)
         ]
         state.groups = tuple(group for group in found if group is not None)
@@ -306,9 +308,9 @@ class RolloutSource:
             if not 0 <= sample.problem < self._starts[-1]:
                 raise Malformed(f"sample {row} is of problem {sample.problem}, which the run does not have")
 
-    def _group(self, work: bytes, index: int, s: Submission, samples: tuple[Sample, ...]) -> Group | None:
+    def _group(self, submission: bytes, index: int, s: Submission, samples: tuple[Sample, ...]) -> Group | None:
         """A group with its advantages; None where it teaches nothing or was trained on before."""
-        if self._pool.was_trained_on((work, index)):
+        if self._pool.was_trained_on((submission, index)):
             return None
         self.counts.groups += 1
         if not advantage.teaches(samples, self._online_filter):
@@ -320,10 +322,10 @@ class RolloutSource:
             log.error("group %d of %s is left out: its rewards give no finite advantages", index, s.root.hex())
             return None
         made = tuple(
-            training_sample(sample, float(a), f"{work.hex()}/{index}.{number}")
+            training_sample(sample, float(a), f"{submission.hex()}/{index}.{number}")
             for number, (sample, a) in enumerate(zip(samples, advantages, strict=True))
         )
-        return Group(work, index, s.node, s.step, made, _content(samples))
+        return Group(submission, index, s.node, s.step, made, _content(samples))
 
     def _oldest_for(self, step: int) -> int:
         """The oldest version whose rollouts a batch for `step` may hold."""
@@ -334,7 +336,7 @@ class RolloutSource:
         self.counts.stale_groups += self._pool.drop_before(oldest)
         if oldest > self._stale_before:
             self._stale_before = oldest
-            for state in self._works.values():
+            for state in self._submissions.values():
                 if state.event.step < oldest:
                     state.groups = ()
 

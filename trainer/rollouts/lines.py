@@ -14,7 +14,7 @@ Key = tuple[str, int]
 
 @dataclass
 class _Line:
-    works: dict[int, bytes] = field(default_factory=dict)
+    submissions: dict[int, bytes] = field(default_factory=dict)
     """By sequence."""
     front: int = 0
     """Sequences before it are usable."""
@@ -38,23 +38,23 @@ class Lines:
         self._places: dict[bytes, tuple[Key, int]] = {}
         self._stirred: dict[Key, int] = {}  # → from which sequence on
 
-    def put(self, node: str, step: int, sequence: int, work: bytes) -> None:
+    def put(self, node: str, step: int, sequence: int, submission: bytes) -> None:
         """A node has submitted something."""
-        self._lines.setdefault((node, step), _Line()).works[sequence] = work
-        self._places[work] = (node, step), sequence
-        self.stir(work)
+        self._lines.setdefault((node, step), _Line()).submissions[sequence] = submission
+        self._places[submission] = (node, step), sequence
+        self.stir(submission)
 
-    def remove(self, work: bytes) -> None:
+    def remove(self, submission: bytes) -> None:
         """A reorg took a submission back."""
-        if work in self._places:
-            key, sequence = self._places.pop(work)
+        if submission in self._places:
+            key, sequence = self._places.pop(submission)
             self._cut(self._lines[key], sequence)
-            self._lines[key].works.pop(sequence, None)
+            self._lines[key].submissions.pop(sequence, None)
 
-    def stir(self, work: bytes) -> None:
+    def stir(self, submission: bytes) -> None:
         """Something was said of a submission."""
-        if work in self._places:
-            key, sequence = self._places[work]
+        if submission in self._places:
+            key, sequence = self._places[submission]
             self._stirred[key] = min(sequence, self._stirred.get(key, sequence))
 
     def stir_all(self) -> None:
@@ -67,10 +67,10 @@ class Lines:
             key, lowest = next(iter(self._stirred.items()))
             line = self._lines[key]
             for sequence in range(lowest, line.front):
-                if not self._stands(line.works[sequence]):
+                if not self._stands(line.submissions[sequence]):
                     self._cut(line, sequence)
                     break
-            while (work := line.works.get(line.front)) is not None and self._admit(work):
+            while (submission := line.submissions.get(line.front)) is not None and self._admit(submission):
                 line.front += 1
             del self._stirred[key]
 
@@ -79,13 +79,13 @@ class Lines:
         for key in [key for key in self._lines if key[1] < step]:
             line = self._lines[key]
             self._cut(line, 0)
-            for work in line.works.values():
-                del self._places[work]
+            for submission in line.submissions.values():
+                del self._places[submission]
             del self._lines[key]
             self._stirred.pop(key, None)
 
     def _cut(self, line: _Line, sequence: int) -> None:
         """Nothing from here on is usable."""
         for at in range(sequence, line.front):
-            self._withdraw(line.works[at])
+            self._withdraw(line.submissions[at])
         line.front = min(line.front, sequence)

@@ -20,7 +20,7 @@ Name = tuple[bytes, int]
 class Group:
     """Samples of one problem that teach something; `work` and `index` name it."""
 
-    work: bytes
+    submission: bytes
     index: int
     node: str
     step: int
@@ -30,7 +30,7 @@ class Group:
 
     @property
     def name(self) -> Name:
-        return self.work, self.index
+        return self.submission, self.index
 
     def age(self, step: int) -> int:
         """Staleness in a batch for `step`: versions of the weights between the group's and the trainer's."""

@@ -35,7 +35,7 @@ interface ICourt {
         uint40 earliest; // time of its oldest work: jurors were seated before
         uint40 deadline; // of the present stage
         Stage stage;
-        uint8 works; // how many; those accused have left a soft one
+        uint8 submissions; // how many; those accused have left a soft one
         uint256 ring; // their units by epoch; zero when closed
         address appellant; // the validator that appealed at its own risk; zero: the seat itself
         uint8 uphold; // votes
@@ -66,7 +66,7 @@ interface ICourt {
     error NotOnBench(address validator);
     error NoCommonSample();
     error TooFewValidators(uint256 seated, uint256 needed);
-    error TooManyWorks(uint256 works, uint256 most);
+    error TooManySubmissions(uint256 submissions, uint256 most);
 
     event ValidatorApproved(uint256 indexed run, address indexed validator, bool approved);
     event ValidatorSeated(uint256 indexed run, address indexed validator, bool seated, uint256 until);
@@ -99,7 +99,7 @@ interface ICourt {
         uint256 slashed
     );
     event Impeached(
-        uint256 indexed run, address indexed validator, bytes32 indexed work, address finder, uint256 slashed
+        uint256 indexed run, address indexed validator, bytes32 indexed submission, address finder, uint256 slashed
     );
 
     // ---- reading ----------------------------------------------------------------------------------------------------
@@ -120,10 +120,10 @@ interface ICourt {
     function voted(uint256 run, address seat, uint256 number, address validator) external view returns (bool);
 
     /// @notice The case in which a validator's hard verdict on a work served: as second, or alone where none is needed.
-    function charges(bytes32 work, address signer) external view returns (uint256 number);
+    function charges(bytes32 submission, address signer) external view returns (uint256 number);
 
-    function impeached(bytes32 work, address validator) external view returns (bool);
-    function stateOf(uint256 run, IRuns.Ref calldata ref) external view returns (State);
+    function impeached(bytes32 submission, address validator) external view returns (bool);
+    function stateOf(uint256 run, IRuns.SubmissionRef calldata ref) external view returns (State);
 
     // ---- the bench --------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ interface ICourt {
     /// @notice Disputes works of one seat: if upheld, they earn nothing, and each is a strike. One bond for all.
     /// @param list At most 255 works; those past their window or in a case already are left out.
     /// @param evidence EIP-712 digest of the challenger's verdict.
-    function challenge(uint256 run, IRuns.Ref[] calldata list, bytes32 evidence) external returns (uint256 number);
+    function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence) external returns (uint256 number);
 
     /// @notice Accuses the author of a work of cheating: if upheld, the seat is convicted. The work must be within its window,
     /// or in an open soft case. No other case shields it: it leaves an open soft one (which ends when that empties it); a
@@ -166,7 +166,7 @@ interface ICourt {
     /// names too count.
     /// @param evidence EIP-712 digest of the challenger's verdict.
     /// @param second Another validator's receipt on the same work, outcome 3; left aside where the policy asks for none.
-    function accuse(uint256 run, IRuns.Ref calldata ref, uint256 samples, bytes32 evidence, Receipt calldata second)
+    function accuse(uint256 run, IRuns.SubmissionRef calldata ref, uint256 samples, bytes32 evidence, Receipt calldata second)
         external
         returns (uint256 number);
 
@@ -185,7 +185,7 @@ interface ICourt {
     /// @notice Slashes a validator that vouched for a sample of a work convicted for that sample. Anyone may call it.
     /// @param number The hard case that convicted.
     /// @param accepted The validator's receipt, outcome 1.
-    function impeach(uint256 run, IRuns.Ref calldata ref, uint256 number, Receipt calldata accepted)
+    function impeach(uint256 run, IRuns.SubmissionRef calldata ref, uint256 number, Receipt calldata accepted)
         external
         returns (uint256 slashed);
 }

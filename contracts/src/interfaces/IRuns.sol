@@ -92,7 +92,7 @@ interface IRuns {
         address key; // of a rotated seat
     }
 
-    struct Work {
+    struct Submission {
         uint40 time;
         uint32 units;
         uint24 number; // of the seat's case that last took its units; zero: none did
@@ -106,7 +106,7 @@ interface IRuns {
     }
 
     /// @notice Names a work; its id is the hash of this and the run.
-    struct Ref {
+    struct SubmissionRef {
         address node; // the key that submitted it
         uint32 step;
         uint32 sequence;
@@ -133,7 +133,7 @@ interface IRuns {
         bool hard;
         address challenger;
         uint256 ring; // units of the works in the case, by epoch
-        uint256 works; // how many
+        uint256 submissions; // how many
         uint96 fee; // for each of them, if it is a strike
         uint128 bond; // lost with the seat's own appeal; zero: it lost none
         uint128 penalty; // of a conviction; anything else is taken from what the seat locked beyond it
@@ -202,10 +202,10 @@ interface IRuns {
     /// @notice Who may take over a seat.
     function offers(uint256 run, address seat) external view returns (address to);
 
-    function works(bytes32 work) external view returns (Work memory);
+    function submissions(bytes32 submission) external view returns (Submission memory);
 
     /// @return keccak256(abi.encode(run, node, step, sequence, root))
-    function workId(uint256 run, Ref calldata ref) external pure returns (bytes32);
+    function submissionId(uint256 run, SubmissionRef calldata ref) external pure returns (bytes32);
 
     /// @return ready Units that may be claimed now.
     /// @return pending Units that still wait: for their window, or for an open case.
@@ -304,12 +304,12 @@ interface IRuns {
 
     /// @notice Takes works of one seat into a new soft case: their units leave the ring until it is settled. Those past their
     /// window or in a case already are left out, so that nobody can make a long list fail; some must remain.
-    function withhold(uint256 run, Ref[] calldata list) external returns (Withheld memory);
+    function withhold(uint256 run, SubmissionRef[] calldata list) external returns (Withheld memory);
 
     /// @notice Takes one work into a new hard case. From here on the seat cannot submit, and nothing that matures is paid.
     /// @return number Of the new case.
     /// @return ring The work's units at their epoch, where the seat had them.
-    function accuse(uint256 run, address seat, bytes32 work, Whereabouts units)
+    function accuse(uint256 run, address seat, bytes32 submission, Whereabouts units)
         external
         returns (uint256 number, uint256 ring);
 

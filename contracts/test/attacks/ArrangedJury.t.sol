@@ -18,7 +18,7 @@ contract ArrangedJuryTest is World {
     }
 
     function test_who_is_seated_after_the_work_has_no_voice_on_it() public {
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         uint256 number = accuse(0, 1, ref);
         appeal(0, number);
         pass(1);
@@ -37,7 +37,7 @@ contract ArrangedJuryTest is World {
 
     function test_the_puppets_of_the_submissions_own_second_have_none_either() public {
         pack();
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         vm.prank(puppets[0]);
         expectRefusal(ICourt.NotOnBench.selector, puppets[0]);
         court.challenge(run, one(ref), EVIDENCE);
@@ -59,7 +59,7 @@ contract ArrangedJuryTest is World {
 
     /// @dev Even the case that comes last of all: announced in the submission's second, opened in the window's last.
     function test_the_last_possible_case_still_has_its_jury() public {
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         for (uint256 v; v < 5; ++v) {
             approve(run, validators[v], false);
         }
@@ -97,7 +97,7 @@ contract ArrangedJuryTest is World {
     function test_the_owners_own_stake_is_as_bound_as_anyones() public {
         pack();
         pass(1);
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         vm.prank(puppets[0]);
         court.challenge(run, one(ref), EVIDENCE);
         approve(run, puppets[0], false); // run with the bond

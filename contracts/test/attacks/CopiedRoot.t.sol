@@ -7,13 +7,13 @@ import {World} from "../support/World.sol";
 /// @notice A root is seen in the mempool and submitted first; or a transaction is lost or reorganised away.
 contract CopiedRootTest is World {
     function test_who_was_copied_is_not_hurt() public {
-        IRuns.Ref memory own = nextRef(run, nodes[0]);
-        IRuns.Ref memory copy = own;
+        IRuns.SubmissionRef memory own = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory copy = own;
         copy.node = nodes[1];
-        submit(IRuns.Ref(nodes[1], own.step, own.sequence, own.root), 100, beaconOf(run, 0));
+        submit(IRuns.SubmissionRef(nodes[1], own.step, own.sequence, own.root), 100, beaconOf(run, 0));
         own.node = nodes[0];
         submit(own, 100, beaconOf(run, 0));
-        uint256 number = accuse(0, 1, IRuns.Ref(nodes[1], own.step, own.sequence, own.root));
+        uint256 number = accuse(0, 1, IRuns.SubmissionRef(nodes[1], own.step, own.sequence, own.root));
         pass(APPEAL);
         settle(1, number);
         assertTrue(runs.seats(run, nodes[1]).swept);
@@ -23,7 +23,7 @@ contract CopiedRootTest is World {
 
     function test_a_lost_transaction_shifts_nothing() public {
         submit(0, 1);
-        IRuns.Ref memory lost = nextRef(run, nodes[0]); // never lands
+        IRuns.SubmissionRef memory lost = nextRef(run, nodes[0]); // never lands
         bytes32 beacon = beaconOf(run, 0);
         vm.prank(nodes[0]);
         expectRefusal(IRuns.WrongSequence.selector, lost.sequence + 1, lost.sequence);
@@ -34,7 +34,7 @@ contract CopiedRootTest is World {
     function test_work_on_weights_that_a_reorg_took_away_is_refused_not_punished() public {
         uint256 before = vm.snapshotState();
         publish(run);
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 orphaned = beaconOf(run, 1);
         vm.revertToState(before);
         vm.roll(block.number + 1);

@@ -23,12 +23,12 @@ contract DrainAcrossRunsTest is World {
         IRuns.Policy memory p = instantPolicy();
         (p.nodeStake, p.penalty, p.bond, p.fee, p.coSigners) = (10 * MUR, 9 * MUR, 0, uint96(MUR / 4), 0);
         switchTo(p);
-        IRuns.Ref[] memory works = submitMany(0, 5, 1);
+        IRuns.SubmissionRef[] memory submissions = submitMany(0, 5, 1);
         for (uint256 i; i < 5; ++i) {
-            challenge(i, works[i]);
+            challenge(i, submissions[i]);
         }
         pass(WINDOW); // strikes begin anew
-        IRuns.Ref[] memory more = submitMany(0, 3, 1);
+        IRuns.SubmissionRef[] memory more = submitMany(0, 3, 1);
         challenge(1, one(more[0]));
         accuse(2, 3, more[1]);
         assertEq(runs.seats(run, nodes[0]).locked, 0);

@@ -8,10 +8,10 @@ import {World} from "../support/World.sol";
 /// @notice A node lets itself be convicted of an honest work, so that the validator that accepted it is impeached.
 contract FramedValidatorTest is World {
     function test_the_framed_validator_is_heard_and_wins() public {
-        IRuns.Ref memory ref = submit(0, 100);
-        bytes32 work = runs.workId(run, ref);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
+        bytes32 submission = runs.submissionId(run, ref);
         ICourt.Receipt memory accepted =
-            ICourt.Receipt(validators[2], 1, EVIDENCE, signVerdict(run, work, 1, 1, validatorKeys[2]));
+            ICourt.Receipt(validators[2], 1, EVIDENCE, signVerdict(run, submission, 1, 1, validatorKeys[2]));
         uint256 number = accuse(0, 1, ref); // the operator will be silent
         vm.prank(validators[2]);
         court.appeal(run, nodes[0], number);
@@ -25,17 +25,17 @@ contract FramedValidatorTest is World {
     }
 
     function test_a_charge_covers_only_what_both_accusers_name() public {
-        IRuns.Ref memory ref = submit(0, 100);
-        bytes32 work = runs.workId(run, ref);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
+        bytes32 submission = runs.submissionId(run, ref);
         // the honest second names sample 7; the framer would have sample 0 convicted along with it
         ICourt.Receipt memory second =
-            ICourt.Receipt(validators[1], 1 << 7, EVIDENCE, signVerdict(run, work, 3, 1 << 7, validatorKeys[1]));
+            ICourt.Receipt(validators[1], 1 << 7, EVIDENCE, signVerdict(run, submission, 3, 1 << 7, validatorKeys[1]));
         vm.prank(validators[0]);
         uint256 number = court.accuse(run, ref, type(uint256).max, EVIDENCE, second);
         pass(APPEAL);
         settle(0, number);
         ICourt.Receipt memory accepted =
-            ICourt.Receipt(validators[2], 1, EVIDENCE, signVerdict(run, work, 1, 1, validatorKeys[2]));
+            ICourt.Receipt(validators[2], 1, EVIDENCE, signVerdict(run, submission, 1, 1, validatorKeys[2]));
         expectRefusal(ICourt.NoCommonSample.selector);
         court.impeach(run, ref, number, accepted);
     }

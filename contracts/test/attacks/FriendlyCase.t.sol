@@ -7,7 +7,7 @@ import {World} from "../support/World.sol";
 
 /// @notice A friend of the cheat brings the case first, to shield it from a harder one.
 contract FriendlyCaseTest is World {
-    IRuns.Ref internal cheat;
+    IRuns.SubmissionRef internal cheat;
 
     function setUp() public override {
         super.setUp();
@@ -86,9 +86,9 @@ contract FriendlyCaseTest is World {
 
     /// @dev Friendly fees and lost appeals take nothing that the penalty will need.
     function test_draining_the_lock_first() public {
-        IRuns.Ref[] memory works = submitMany(0, 5, 1);
+        IRuns.SubmissionRef[] memory submissions = submitMany(0, 5, 1);
         for (uint256 i; i < 5; ++i) {
-            uint256 number = challenge(0, works[i]);
+            uint256 number = challenge(0, submissions[i]);
             appeal(0, number);
             vote(1, 0, number, true);
             vote(2, 0, number, true);

@@ -9,7 +9,7 @@ import {World} from "../support/World.sol";
 /// @notice More junk roots than one validator has bonds for: most vest unchallenged.
 contract JunkRootsTest is World {
     function test_one_case_and_one_bond_take_all_of_a_seats_junk() public {
-        IRuns.Ref[] memory junk = submitMany(0, 200, 10);
+        IRuns.SubmissionRef[] memory junk = submitMany(0, 200, 10);
         uint256 number = challenge(0, junk);
         assertEq(court.validators(run, validators[0]).openCases, 1);
         pass(APPEAL);
@@ -21,10 +21,10 @@ contract JunkRootsTest is World {
 
     /// @dev A friend challenges one of them first, so that the list would fail.
     function test_a_friend_cannot_make_the_list_fail() public {
-        IRuns.Ref[] memory junk = submitMany(0, 200, 10);
+        IRuns.SubmissionRef[] memory junk = submitMany(0, 200, 10);
         challenge(4, junk[77]);
         uint256 number = challenge(0, junk);
-        assertEq(court.cases(run, nodes[0], number).works, 199);
+        assertEq(court.cases(run, nodes[0], number).submissions, 199);
         pass(APPEAL);
         settle(0, 1);
         settle(0, number);
@@ -33,7 +33,7 @@ contract JunkRootsTest is World {
 
     /// @dev Junk from more seats than its bonds cover: it adds stake, and every verdict frees a bond again.
     function test_bonds_come_free_with_each_verdict_and_can_be_added() public {
-        IRuns.Ref[] memory junk = submitMany(0, 4, 1);
+        IRuns.SubmissionRef[] memory junk = submitMany(0, 4, 1);
         for (uint256 i; i < 3; ++i) {
             challenge(0, junk[i]);
         }
@@ -66,7 +66,7 @@ contract JunkRootsTest is World {
     }
 
     function test_state_of_each_work_is_known() public {
-        IRuns.Ref[] memory junk = submitMany(0, 3, 1);
+        IRuns.SubmissionRef[] memory junk = submitMany(0, 3, 1);
         challenge(0, junk);
         pass(APPEAL);
         settle(0, 1);

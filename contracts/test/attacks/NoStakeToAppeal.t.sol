@@ -29,9 +29,9 @@ contract NoStakeToAppealTest is World {
             vm.prank(validators[v]);
             court.reinforce(run, STAKE - VALIDATOR_STAKE);
         }
-        IRuns.Ref[] memory works = submitMany(0, 12, 1);
+        IRuns.SubmissionRef[] memory submissions = submitMany(0, 12, 1);
         for (uint256 i; i < 12; ++i) {
-            challenge(i % 2, works[i]);
+            challenge(i % 2, submissions[i]);
         }
         for (uint256 number = 1; number <= 12; ++number) {
             appeal(0, number);

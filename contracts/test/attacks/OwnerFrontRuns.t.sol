@@ -6,7 +6,7 @@ import {World} from "../support/World.sol";
 
 /// @notice A node has finished its rollout; the owner sees its `submit` in the mempool and goes first.
 contract OwnerFrontRunsTest is World {
-    IRuns.Ref internal ref;
+    IRuns.SubmissionRef internal ref;
     bytes32 internal beacon;
 
     function setUp() public override {

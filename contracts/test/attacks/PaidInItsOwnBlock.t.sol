@@ -9,7 +9,7 @@ import {World} from "../support/World.sol";
 contract PaidInItsOwnBlockTest is World {
     function test_cleared_units_keep_their_maturity() public {
         submit(1, 1); // somebody else's
-        IRuns.Ref memory ref = submit(0, 10_000);
+        IRuns.SubmissionRef memory ref = submit(0, 10_000);
         uint256 number = challenge(0, ref);
         vm.prank(nodes[0]);
         court.appeal(run, nodes[0], number);

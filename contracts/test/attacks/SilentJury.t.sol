@@ -7,7 +7,7 @@ import {World} from "../support/World.sol";
 /// @notice The jury stays silent so that an honest challenger is slashed, or an honest node.
 contract SilentJuryTest is World {
     function test_silence_slashes_neither_side() public {
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         submit(0, 7);
         uint256 hard = accuse(0, 1, ref);
         appeal(0, hard);

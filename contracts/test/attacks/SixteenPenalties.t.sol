@@ -11,9 +11,9 @@ contract SixteenPenaltiesTest is World {
             vm.prank(validators[v]);
             court.reinforce(run, STAKE - VALIDATOR_STAKE);
         }
-        IRuns.Ref[] memory works = submitMany(0, 16, 1);
+        IRuns.SubmissionRef[] memory submissions = submitMany(0, 16, 1);
         for (uint256 i; i < 16; ++i) {
-            accuse(i % 4, 4, works[i]);
+            accuse(i % 4, 4, submissions[i]);
             if (i == 13) break; // as many as the second validator's stake covers
         }
         assertEq(runs.seats(run, nodes[0]).openHard, 14);

@@ -9,7 +9,7 @@ import {World} from "../support/World.sol";
 /// @notice A slash strands stake that was free to go; or a receiver that the token blocks stalls a verdict.
 contract StrandedStakeTest is World {
     function test_stake_on_its_way_out_goes_out_on_time() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         vm.prank(operators[0]);
         bonds.unbond(STAKE - NODE_STAKE);
         uint64 readyAt = bonds.accounts(operators[0]).readyAt;
@@ -24,7 +24,7 @@ contract StrandedStakeTest is World {
     }
 
     function test_matured_stake_can_be_had_after_any_slash() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         vm.prank(operators[0]);
         bonds.unbond(STAKE - NODE_STAKE);
         pass(WINDOW - 1);

@@ -9,7 +9,7 @@ import {World} from "../support/World.sol";
 contract AccuseTest is World {
     function test_accuse_opens_a_hard_case() public {
         submit(0, 10);
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         vm.expectEmit(address(court));
         emit ICourt.Challenged(run, nodes[0], ref.root, 0, 1, validators[0], true, EVIDENCE, nodes[0], 1);
         vm.expectEmit(address(court));
@@ -27,14 +27,14 @@ contract AccuseTest is World {
         assertEq(s.openCases, 1);
         assertEq(court.validators(run, validators[0]).openCases, 1);
         assertEq(court.validators(run, validators[1]).openCases, 1); // who signs a hard verdict answers for it
-        assertEq(court.charges(runs.workId(run, ref), validators[1]), 1);
+        assertEq(court.charges(runs.submissionId(run, ref), validators[1]), 1);
     }
 
     function test_silence_convicts_sweeps_bans_and_slashes() public {
         submit(0, 40);
         pass(ripening(WINDOW)); // these 40 have matured
         publish(run);
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         submit(0, 70);
         accuse(0, 1, ref);
         pass(APPEAL);
@@ -62,8 +62,8 @@ contract AccuseTest is World {
     }
 
     function test_a_conviction_takes_what_other_cases_hold() public {
-        IRuns.Ref memory soft = submit(0, 50);
-        IRuns.Ref memory hard = submit(0, 100);
+        IRuns.SubmissionRef memory soft = submit(0, 50);
+        IRuns.SubmissionRef memory hard = submit(0, 100);
         uint256 first = challenge(0, soft);
         appeal(0, first);
         accuse(1, 2, hard);
@@ -80,11 +80,11 @@ contract AccuseTest is World {
     }
 
     function test_units_that_matured_in_a_case_are_not_safe_from_a_later_conviction() public {
-        IRuns.Ref memory soft = submit(0, 50);
+        IRuns.SubmissionRef memory soft = submit(0, 50);
         uint256 number = challenge(0, soft);
         appeal(0, number);
         pass(WINDOW / 2);
-        IRuns.Ref memory hard = submit(0, 100);
+        IRuns.SubmissionRef memory hard = submit(0, 100);
         pass(WINDOW / 2);
         accuse(1, 2, hard);
         pass(WINDOW / 5);
@@ -97,17 +97,17 @@ contract AccuseTest is World {
     }
 
     function test_it_takes_a_second_validator_of_the_bench() public {
-        IRuns.Ref memory ref = submit(0, 1);
-        bytes32 work = runs.workId(run, ref);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
+        bytes32 submission = runs.submissionId(run, ref);
         ICourt.Receipt memory second = coSignature(1, ref);
         second.validator = validators[2]; // signed by another
         refused(0, ref, second, abi.encodeWithSelector(Denied.selector, validators[2]));
         second = coSignature(0, ref); // oneself
         refused(0, ref, second, abi.encodeWithSelector(Denied.selector, validators[0]));
         second = coSignature(1, ref);
-        second.signature = signVerdict(run, work, 2, type(uint256).max, validatorKeys[1]); // soft only
+        second.signature = signVerdict(run, submission, 2, type(uint256).max, validatorKeys[1]); // soft only
         refused(0, ref, second, abi.encodeWithSelector(Denied.selector, validators[1]));
-        second.signature = signVerdict(run + 1, work, 3, type(uint256).max, validatorKeys[1]);
+        second.signature = signVerdict(run + 1, submission, 3, type(uint256).max, validatorKeys[1]);
         refused(0, ref, second, abi.encodeWithSelector(Denied.selector, validators[1]));
         second.signature = signVerdict(run, SPEC, 3, type(uint256).max, validatorKeys[1]);
         refused(0, ref, second, abi.encodeWithSelector(Denied.selector, validators[1]));
@@ -117,13 +117,13 @@ contract AccuseTest is World {
         second = ICourt.Receipt(address(0), 1, EVIDENCE, "");
         refused(0, ref, second, abi.encodeWithSelector(Denied.selector, address(0)));
         vm.chainId(8453);
-        bytes memory elsewhere = signVerdict(run, work, 3, type(uint256).max, validatorKeys[1]);
+        bytes memory elsewhere = signVerdict(run, submission, 3, type(uint256).max, validatorKeys[1]);
         vm.chainId(31337);
         second = coSignature(1, ref);
         second.signature = elsewhere;
         refused(0, ref, second, abi.encodeWithSelector(Denied.selector, validators[1]));
         second = ICourt.Receipt(
-            nodes[1], type(uint256).max, EVIDENCE, signVerdict(run, work, 3, type(uint256).max, keys[1])
+            nodes[1], type(uint256).max, EVIDENCE, signVerdict(run, submission, 3, type(uint256).max, keys[1])
         );
         refused(0, ref, second, abi.encodeWithSelector(ICourt.NotOnBench.selector, nodes[1]));
         accuse(0, 1, ref);
@@ -133,7 +133,7 @@ contract AccuseTest is World {
         for (uint256 i; i < VALIDATOR_STAKE / BOND; ++i) {
             challenge(1, submit(0, 1));
         }
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         refused(
             0,
             ref,
@@ -143,10 +143,10 @@ contract AccuseTest is World {
     }
 
     function test_only_samples_that_both_name_count() public {
-        IRuns.Ref memory ref = submit(0, 1);
-        bytes32 work = runs.workId(run, ref);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
+        bytes32 submission = runs.submissionId(run, ref);
         ICourt.Receipt memory second =
-            ICourt.Receipt(validators[1], 6, EVIDENCE, signVerdict(run, work, 3, 6, validatorKeys[1]));
+            ICourt.Receipt(validators[1], 6, EVIDENCE, signVerdict(run, submission, 3, 6, validatorKeys[1]));
         vm.startPrank(validators[0]);
         expectRefusal(ICourt.NoCommonSample.selector);
         court.accuse(run, ref, 9, EVIDENCE, second);
@@ -155,7 +155,7 @@ contract AccuseTest is World {
     }
 
     function test_a_signature_serves_once() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         uint256 number = accuse(0, 1, ref);
         refused(2, ref, coSignature(1, ref), abi.encodeWithSelector(Denied.selector, validators[1]));
         appeal(0, number);
@@ -169,7 +169,7 @@ contract AccuseTest is World {
         IRuns.Policy memory p = policy();
         p.coSigners = 0;
         switchTo(p);
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         ICourt.Receipt memory none;
         vm.startPrank(validators[0]);
         expectRefusal(ICourt.NoCommonSample.selector);
@@ -181,7 +181,7 @@ contract AccuseTest is World {
     }
 
     function test_a_window_closes_to_the_second() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         pass(WINDOW - 1);
         uint256 snapshot = vm.snapshotState();
         accuse(0, 1, ref);
@@ -191,19 +191,19 @@ contract AccuseTest is World {
     }
 
     function test_what_was_never_submitted_cannot_be_accused() public {
-        IRuns.Ref memory never = IRuns.Ref(nodes[0], 0, 0, SPEC);
+        IRuns.SubmissionRef memory never = IRuns.SubmissionRef(nodes[0], 0, 0, SPEC);
         refused(0, never, coSignature(1, never), abi.encodeWithSelector(WrongState.selector));
     }
 
     function test_escalation_moves_the_work_out_of_the_open_soft_case() public {
-        IRuns.Ref memory good = submit(0, 30);
+        IRuns.SubmissionRef memory good = submit(0, 30);
         pass(WINDOW / 5);
-        IRuns.Ref memory bad = submit(0, 50);
-        IRuns.Ref[] memory list = new IRuns.Ref[](2);
+        IRuns.SubmissionRef memory bad = submit(0, 50);
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2);
         (list[0], list[1]) = (good, bad);
         uint256 soft = challenge(0, list);
         uint256 hard = accuse(1, 2, bad);
-        assertEq(court.cases(run, nodes[0], soft).works, 1);
+        assertEq(court.cases(run, nodes[0], soft).submissions, 1);
         assertEq(court.cases(run, nodes[0], hard).earliest, block.timestamp);
         assertEq(runs.seats(run, nodes[0]).held, 80);
         pass(APPEAL - 1);
@@ -222,7 +222,7 @@ contract AccuseTest is World {
     }
 
     function test_a_soft_case_that_escalation_empties_ends_and_frees_its_bond() public {
-        IRuns.Ref memory ref = submit(0, 50);
+        IRuns.SubmissionRef memory ref = submit(0, 50);
         uint256 soft = challenge(0, ref);
         appeal(0, soft);
         vote(3, 0, soft, false);
@@ -241,7 +241,7 @@ contract AccuseTest is World {
     }
 
     function test_escalation_is_open_as_long_as_the_soft_case() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         pass(WINDOW - 1);
         uint256 number = challenge(0, ref);
         appeal(0, number);
@@ -255,7 +255,7 @@ contract AccuseTest is World {
     }
 
     function test_an_open_hard_case_prolongs_nothing() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         pass(WINDOW - 1);
         accuse(0, 1, ref);
         pass(1);
@@ -263,7 +263,7 @@ contract AccuseTest is World {
     }
 
     function test_a_softly_revoked_work_can_still_be_accused_in_its_window() public {
-        IRuns.Ref memory ref = submit(0, 50);
+        IRuns.SubmissionRef memory ref = submit(0, 50);
         submit(0, 20);
         challenge(0, ref);
         pass(APPEAL);
@@ -283,7 +283,7 @@ contract AccuseTest is World {
     }
 
     function test_two_hard_cases_on_one_work_stand_side_by_side() public {
-        IRuns.Ref memory ref = submit(0, 50);
+        IRuns.SubmissionRef memory ref = submit(0, 50);
         uint256 first = accuse(0, 1, ref);
         uint256 second = accuse(2, 3, ref);
         assertEq(runs.seats(run, nodes[0]).held, 50);
@@ -305,8 +305,8 @@ contract AccuseTest is World {
     }
 
     function test_a_convicted_seat_has_nothing_more_to_lose() public {
-        IRuns.Ref memory first = submit(0, 1);
-        IRuns.Ref memory second = submit(0, 1);
+        IRuns.SubmissionRef memory first = submit(0, 1);
+        IRuns.SubmissionRef memory second = submit(0, 1);
         accuse(0, 1, first);
         pass(APPEAL);
         settle(0, 1);
@@ -317,7 +317,7 @@ contract AccuseTest is World {
     }
 
     function test_the_penalty_reaches_who_has_left() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         vm.startPrank(operators[0]);
         runs.leave(run, nodes[0]);
         bonds.unbond(STAKE - NODE_STAKE);
@@ -334,7 +334,7 @@ contract AccuseTest is World {
 
     function test_instant_hard_verdicts() public {
         switchTo(instantPolicy());
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         submit(0, 20);
         accuse(0, 1, ref);
         assertTrue(runs.seats(run, nodes[0]).swept);
@@ -345,7 +345,7 @@ contract AccuseTest is World {
         assertStage(0, 1, ICourt.Stage.Upheld);
     }
 
-    function refused(uint256 v, IRuns.Ref memory ref, ICourt.Receipt memory second, bytes memory why) internal {
+    function refused(uint256 v, IRuns.SubmissionRef memory ref, ICourt.Receipt memory second, bytes memory why) internal {
         vm.prank(validators[v]);
         vm.expectRevert(why);
         court.accuse(run, ref, type(uint256).max, EVIDENCE, second);

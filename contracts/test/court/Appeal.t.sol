@@ -8,7 +8,7 @@ import {World} from "../support/World.sol";
 
 /// @notice appeal, vote, and settle after a vote.
 contract AppealTest is World {
-    IRuns.Ref internal ref;
+    IRuns.SubmissionRef internal ref;
     uint256 internal soft;
 
     function setUp() public override {
@@ -181,7 +181,7 @@ contract AppealTest is World {
     }
 
     function test_without_a_quorum_a_hard_case_is_a_soft_one() public {
-        IRuns.Ref memory accused = submit(0, 30);
+        IRuns.SubmissionRef memory accused = submit(0, 30);
         submit(0, 7);
         uint256 hard = accuse(1, 2, accused);
         appeal(0, hard);
@@ -254,7 +254,7 @@ contract AppealTest is World {
     }
 
     function test_lost_appeals_leave_the_penalty_whole() public {
-        IRuns.Ref memory cheat = submit(0, 1);
+        IRuns.SubmissionRef memory cheat = submit(0, 1);
         for (uint256 i; i < 4; ++i) {
             uint256 number = challenge(1, submit(0, 1));
             appeal(0, number);

@@ -64,7 +64,7 @@ contract BenchTest is World {
         expectRefusal(WrongState.selector);
         court.enlist(run, false);
         pass(SPAN - 1);
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         challenge(0, ref);
         ref = submit(0, 1);
         pass(1);
@@ -135,7 +135,7 @@ contract BenchTest is World {
         for (uint256 i; i < VALIDATOR_STAKE / BOND; ++i) {
             challenge(0, submit(0, 1));
         }
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         vm.prank(validators[0]);
         expectRefusal(InsufficientStake.selector, VALIDATOR_STAKE, VALIDATOR_STAKE + BOND);
         court.challenge(run, one(ref), EVIDENCE);

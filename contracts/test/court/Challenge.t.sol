@@ -8,11 +8,11 @@ import {World} from "../support/World.sol";
 
 contract ChallengeTest is World {
     function test_challenge_opens_a_case_and_takes_the_units_out() public {
-        IRuns.Ref memory first = submit(0, 100);
+        IRuns.SubmissionRef memory first = submit(0, 100);
         pass(WINDOW / 5);
-        IRuns.Ref memory second = submit(0, 30);
+        IRuns.SubmissionRef memory second = submit(0, 30);
         submit(0, 7);
-        IRuns.Ref[] memory list = new IRuns.Ref[](2);
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2);
         (list[0], list[1]) = (second, first);
         vm.expectEmit(address(court));
         emit ICourt.Challenged(run, nodes[0], second.root, 0, 1, validators[0], false, EVIDENCE, nodes[0], 1);
@@ -24,7 +24,7 @@ contract ChallengeTest is World {
         assertEq(c.earliest, block.timestamp - WINDOW / 5);
         assertEq(c.deadline, block.timestamp + APPEAL);
         assertStage(0, 1, ICourt.Stage.Open);
-        assertEq(c.works, 2);
+        assertEq(c.submissions, 2);
         assertEq(c.samples, 0);
         IRuns.Seat memory s = runs.seats(run, nodes[0]);
         assertEq(s.held, 130);
@@ -45,7 +45,7 @@ contract ChallengeTest is World {
     }
 
     function test_silence_convicts_revokes_and_is_a_strike_each_with_a_fee() public {
-        IRuns.Ref[] memory list = submitMany(0, 3, 100);
+        IRuns.SubmissionRef[] memory list = submitMany(0, 3, 100);
         challenge(0, list);
         pass(APPEAL - 1);
         expectRefusal(TooEarly.selector, block.timestamp + 1);
@@ -93,7 +93,7 @@ contract ChallengeTest is World {
     }
 
     function test_a_window_closes_to_the_second() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         pass(WINDOW - 1);
         uint256 snapshot = vm.snapshotState();
         challenge(0, ref);
@@ -103,42 +103,42 @@ contract ChallengeTest is World {
     }
 
     function test_what_cannot_be_taken_is_left_out() public {
-        IRuns.Ref memory late = submit(0, 1);
+        IRuns.SubmissionRef memory late = submit(0, 1);
         pass(WINDOW);
         publish(run);
-        IRuns.Ref memory taken = submit(0, 2);
+        IRuns.SubmissionRef memory taken = submit(0, 2);
         challenge(1, taken);
-        IRuns.Ref memory fresh = submit(0, 4);
-        IRuns.Ref memory never = IRuns.Ref(nodes[0], 1, 77, SPEC);
-        IRuns.Ref[] memory list = new IRuns.Ref[](5);
+        IRuns.SubmissionRef memory fresh = submit(0, 4);
+        IRuns.SubmissionRef memory never = IRuns.SubmissionRef(nodes[0], 1, 77, SPEC);
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](5);
         (list[0], list[1], list[2], list[3], list[4]) = (late, taken, never, fresh, fresh);
         uint256 number = challenge(0, list);
-        assertEq(court.cases(run, nodes[0], number).works, 1);
+        assertEq(court.cases(run, nodes[0], number).submissions, 1);
         assertEq(court.cases(run, nodes[0], number).earliest, block.timestamp);
-        assertEq(runs.works(runs.workId(run, fresh)).number, number);
-        assertEq(runs.works(runs.workId(run, taken)).number, 1);
+        assertEq(runs.submissions(runs.submissionId(run, fresh)).number, number);
+        assertEq(runs.submissions(runs.submissionId(run, taken)).number, 1);
         assertEq(runs.seats(run, nodes[0]).held, 6);
     }
 
     function test_a_list_names_works_of_one_seat() public {
-        IRuns.Ref[] memory list = new IRuns.Ref[](2);
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2);
         (list[0], list[1]) = (submit(0, 1), submit(1, 1));
         refused(0, list, abi.encodeWithSelector(Denied.selector, nodes[1]));
     }
 
     function test_lists_have_one_to_255_works() public {
-        refused(0, new IRuns.Ref[](0), abi.encodeWithSelector(ZeroAmount.selector));
-        IRuns.Ref[] memory list = submitMany(0, 256, 1);
-        refused(0, list, abi.encodeWithSelector(ICourt.TooManyWorks.selector, 256, 255));
+        refused(0, new IRuns.SubmissionRef[](0), abi.encodeWithSelector(ZeroAmount.selector));
+        IRuns.SubmissionRef[] memory list = submitMany(0, 256, 1);
+        refused(0, list, abi.encodeWithSelector(ICourt.TooManySubmissions.selector, 256, 255));
         assembly {
             mstore(list, 255)
         }
         challenge(0, list);
-        assertEq(court.cases(run, nodes[0], 1).works, 255);
+        assertEq(court.cases(run, nodes[0], 1).submissions, 255);
     }
 
     function test_a_work_is_softly_challenged_once() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         uint256 number = challenge(0, ref);
         appeal(0, number);
         vote(2, 0, number, false);
@@ -148,7 +148,7 @@ contract ChallengeTest is World {
     }
 
     function test_only_the_bench_judges() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         vm.prank(STRANGER);
         expectRefusal(ICourt.NotOnBench.selector, STRANGER);
         court.challenge(run, one(ref), EVIDENCE);
@@ -161,12 +161,12 @@ contract ChallengeTest is World {
         address fresh = address(0xF4E5);
         bonds.deposit(fresh, STAKE);
         approve(run, fresh, true);
-        IRuns.Ref memory before = submit(0, 1);
+        IRuns.SubmissionRef memory before = submit(0, 1);
         pass(1);
         enlist(run, fresh, true);
-        IRuns.Ref memory same = submit(0, 1); // in the very second
+        IRuns.SubmissionRef memory same = submit(0, 1); // in the very second
         pass(1);
-        IRuns.Ref memory later = submit(0, 1);
+        IRuns.SubmissionRef memory later = submit(0, 1);
         vm.startPrank(fresh);
         expectRefusal(ICourt.NotOnBench.selector, fresh);
         court.challenge(run, one(before), EVIDENCE);
@@ -177,7 +177,7 @@ contract ChallengeTest is World {
 
     function test_instant_verdicts() public {
         switchTo(instantPolicy());
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         vm.prank(validators[0]);
         vm.expectEmit(address(court));
         emit ICourt.Settled(run, nodes[0], 1, ICourt.Stage.Upheld, false, 100, FEE);
@@ -194,7 +194,7 @@ contract ChallengeTest is World {
     }
 
     function test_only_court_gives_runs_verdicts() public {
-        IRuns.Ref[] memory list = one(submit(0, 1));
+        IRuns.SubmissionRef[] memory list = one(submit(0, 1));
         IRuns.Ruling memory r;
         vm.startPrank(OWNER);
         expectRefusal(Denied.selector, OWNER);
@@ -205,7 +205,7 @@ contract ChallengeTest is World {
         runs.settle(run, nodes[0], r);
     }
 
-    function refused(uint256 v, IRuns.Ref[] memory list, bytes memory why) internal {
+    function refused(uint256 v, IRuns.SubmissionRef[] memory list, bytes memory why) internal {
         vm.prank(validators[v]);
         vm.expectRevert(why);
         court.challenge(run, list, EVIDENCE);

@@ -7,7 +7,7 @@ import {Denied, WrongState} from "../../src/interfaces/Errors.sol";
 import {World} from "../support/World.sol";
 
 contract ImpeachTest is World {
-    IRuns.Ref internal ref;
+    IRuns.SubmissionRef internal ref;
     uint256 internal number;
 
     function setUp() public override {
@@ -21,15 +21,15 @@ contract ImpeachTest is World {
         settle(0, number);
         ICourt.Receipt memory accepted = acceptance(2, 4);
         uint256 share = uint256(BOND) * FINDER_BPS / 10_000;
-        bytes32 work = runs.workId(run, ref);
+        bytes32 submission = runs.submissionId(run, ref);
         vm.prank(STRANGER);
         vm.expectEmit(address(court));
-        emit ICourt.Impeached(run, validators[2], work, STRANGER, BOND);
+        emit ICourt.Impeached(run, validators[2], submission, STRANGER, BOND);
         assertEq(court.impeach(run, ref, number, accepted), BOND);
         assertEq(bonds.accounts(validators[2]).active, STAKE - BOND);
         assertEq(court.validators(run, validators[2]).locked, VALIDATOR_STAKE - BOND);
         assertEq(bonds.accounts(STRANGER).active, share);
-        assertTrue(court.impeached(work, validators[2]));
+        assertTrue(court.impeached(submission, validators[2]));
     }
 
     function test_it_loses_it_once_per_work() public {
@@ -57,7 +57,7 @@ contract ImpeachTest is World {
     }
 
     function test_neither_an_acquittal_nor_a_soft_verdict_is_a_conviction() public {
-        IRuns.Ref memory other = submit(1, 1);
+        IRuns.SubmissionRef memory other = submit(1, 1);
         uint256 soft = challenge(0, other);
         pass(APPEAL);
         settle(1, soft);
@@ -76,7 +76,7 @@ contract ImpeachTest is World {
     }
 
     function test_a_conviction_speaks_of_its_own_work_only() public {
-        IRuns.Ref memory other = IRuns.Ref(nodes[0], 0, 1, SPEC);
+        IRuns.SubmissionRef memory other = IRuns.SubmissionRef(nodes[0], 0, 1, SPEC);
         settle(0, number);
         ICourt.Receipt memory accepted = acceptanceOf(2, other, 4);
         expectRefusal(WrongState.selector);
@@ -85,7 +85,7 @@ contract ImpeachTest is World {
 
     function test_only_its_own_signed_acceptance_is_evidence() public {
         settle(0, number);
-        bytes32 work = runs.workId(run, ref);
+        bytes32 submission = runs.submissionId(run, ref);
         ICourt.Receipt memory accepted = acceptance(2, 4);
         accepted.validator = validators[3];
         refused(accepted);
@@ -93,11 +93,11 @@ contract ImpeachTest is World {
         accepted.samples = 6;
         refused(accepted);
         accepted = acceptance(2, 4);
-        accepted.signature = signVerdict(run, work, 2, 4, validatorKeys[2]); // it said soft
+        accepted.signature = signVerdict(run, submission, 2, 4, validatorKeys[2]); // it said soft
         refused(accepted);
-        accepted.signature = signVerdict(run, work, 3, 4, validatorKeys[2]);
+        accepted.signature = signVerdict(run, submission, 3, 4, validatorKeys[2]);
         refused(accepted);
-        accepted.signature = signVerdict(run + 1, work, 1, 4, validatorKeys[2]);
+        accepted.signature = signVerdict(run + 1, submission, 1, 4, validatorKeys[2]);
         refused(accepted);
         accepted.signature = "";
         refused(accepted);
@@ -156,12 +156,12 @@ contract ImpeachTest is World {
         return acceptanceOf(v, ref, samples);
     }
 
-    function acceptanceOf(uint256 v, IRuns.Ref memory work, uint256 samples)
+    function acceptanceOf(uint256 v, IRuns.SubmissionRef memory submission, uint256 samples)
         internal
         view
         returns (ICourt.Receipt memory)
     {
-        bytes memory signature = signVerdict(run, runs.workId(run, work), 1, samples, validatorKeys[v]);
+        bytes memory signature = signVerdict(run, runs.submissionId(run, submission), 1, samples, validatorKeys[v]);
         return ICourt.Receipt(validators[v], samples, EVIDENCE, signature);
     }
 

@@ -20,7 +20,7 @@ contract Handler is World {
 
     struct Job {
         uint256 run;
-        IRuns.Ref ref;
+        IRuns.SubmissionRef ref;
         address seat;
         uint256 units;
         uint256 time;
@@ -95,7 +95,7 @@ contract Handler is World {
             IRuns.Overexposed.selector,
             ICourt.NotOnBench.selector,
             ICourt.NoCommonSample.selector,
-            ICourt.TooManyWorks.selector,
+            ICourt.TooManySubmissions.selector,
             ICourt.TooFewValidators.selector
         ];
         for (uint256 i; i < errors.length; ++i) {
@@ -145,7 +145,7 @@ contract Handler is World {
         publishIn(aRun(seed));
     }
 
-    function work(uint256 seed) public {
+    function submission(uint256 seed) public {
         seed = stir(seed);
         Chair memory c = aChair(seed);
         address node = vm.addr(c.key);
@@ -157,15 +157,15 @@ contract Handler is World {
         uint32 units = uint32(bound(seed >> 32, 1, 1_500));
         bytes32 root = keccak256(abi.encode(c.run, node, step, sequence, jobs.length));
         bytes memory data = abi.encodeCall(runs.submit, (c.run, root, step, sequence, units, beacon));
-        if (attempt(node, address(runs), data)) note(c, IRuns.Ref(node, step, sequence, root), units);
+        if (attempt(node, address(runs), data)) note(c, IRuns.SubmissionRef(node, step, sequence, root), units);
     }
 
-    function workAgain(uint256 seed) external {
+    function submissionAgain(uint256 seed) external {
         seed = stir(seed);
-        work(seed);
+        submission(seed);
     }
 
-    function workMuch(uint256 seed) external {
+    function submissionMuch(uint256 seed) external {
         seed = stir(seed);
         Chair memory c = aChair(seed);
         address node = vm.addr(c.key);
@@ -178,7 +178,7 @@ contract Handler is World {
         bytes memory data = abi.encodeCall(runs.submitMany, (c.run, step, sequence, beacon, items));
         if (!attempt(node, address(runs), data)) return;
         for (uint32 i; i < items.length; ++i) {
-            note(c, IRuns.Ref(node, step, sequence + i, items[i].root), items[i].units);
+            note(c, IRuns.SubmissionRef(node, step, sequence + i, items[i].root), items[i].units);
         }
     }
 
@@ -193,8 +193,8 @@ contract Handler is World {
     function dispute(uint256 seed) external {
         seed = stir(seed);
         (bool some, Job memory first) = aJob(seed);
-        if (!some) return work(seed);
-        IRuns.Ref[] memory found = new IRuns.Ref[](4);
+        if (!some) return submission(seed);
+        IRuns.SubmissionRef[] memory found = new IRuns.SubmissionRef[](4);
         uint256 many;
         for (uint256 i = jobs.length; i > 0 && many < 1 + (seed >> 8) % 4; --i) {
             Job storage j = jobs[i - 1];
@@ -211,10 +211,10 @@ contract Handler is World {
     function accuse(uint256 seed) external {
         seed = stir(seed);
         (bool some, Job memory j) = seed % 2 == 0 ? aDisputed(seed) : aJob(seed);
-        if (!some) return work(seed);
+        if (!some) return submission(seed);
         uint256 w = (seed >> 24) % 5;
         uint256 mask = (seed >> 32) % 4 == 0 ? 1 : type(uint256).max;
-        bytes memory signature = signVerdict(j.run, runs.workId(j.run, j.ref), 3, mask, validatorKeys[w]);
+        bytes memory signature = signVerdict(j.run, runs.submissionId(j.run, j.ref), 3, mask, validatorKeys[w]);
         ICourt.Receipt memory second = ICourt.Receipt(validators[w], mask, EVIDENCE, signature);
         verdict(
             aValidator(seed >> 16), j.run, j.seat, abi.encodeCall(court.accuse, (j.run, j.ref, 3, EVIDENCE, second))
@@ -261,7 +261,7 @@ contract Handler is World {
         uint256 v = (seed >> 16) % 5;
         for (uint256 i; i < jobs.length; ++i) {
             Job memory j = jobs[i];
-            bytes32 id = runs.workId(j.run, j.ref);
+            bytes32 id = runs.submissionId(j.run, j.ref);
             if (j.run != t.run || court.charges(id, court.cases(t.run, t.seat, t.number).coSigner) != t.number) {
                 continue;
             }
@@ -461,7 +461,7 @@ contract Handler is World {
     function aDisputed(uint256 seed) internal view returns (bool, Job memory j) {
         for (uint256 i = jobs.length; i > 0; --i) {
             j = jobs[i - 1];
-            ICourt.Case memory c = court.cases(j.run, j.seat, runs.works(runs.workId(j.run, j.ref)).number);
+            ICourt.Case memory c = court.cases(j.run, j.seat, runs.submissions(runs.submissionId(j.run, j.ref)).number);
             if (c.stage == ICourt.Stage.Open && c.samples == 0) return (true, j);
         }
         return aJob(seed);
@@ -517,7 +517,7 @@ contract Handler is World {
         if (before.swept) most = p.bond;
         if (taken > most) ++excess;
         if (then_.cases > before.cases) {
-            IRuns.Ref memory ref; // any key of the seat will do to appeal
+            IRuns.SubmissionRef memory ref; // any key of the seat will do to appeal
             ref.node = then_.rotated ? then_.key : seat_;
             trials.push(Trial(run_, seat_, then_.cases, ref.node));
         }
@@ -537,7 +537,7 @@ contract Handler is World {
         attempt(court.policy(run_).trainer, address(runs), abi.encodeCall(runs.publish, (run_, step, manifestOf(step))));
     }
 
-    function note(Chair memory c, IRuns.Ref memory ref, uint256 units) internal {
+    function note(Chair memory c, IRuns.SubmissionRef memory ref, uint256 units) internal {
         jobs.push(Job(c.run, ref, c.seat, units, block.timestamp));
         submitted[c.run] += units;
     }

@@ -32,9 +32,9 @@ contract InvariantsTest is Test {
         actions[0] = Handler.tick.selector;
         actions[1] = Handler.leap.selector;
         actions[2] = Handler.publishNext.selector;
-        actions[3] = Handler.work.selector;
-        actions[4] = Handler.workAgain.selector;
-        actions[5] = Handler.workMuch.selector;
+        actions[3] = Handler.submission.selector;
+        actions[4] = Handler.submissionAgain.selector;
+        actions[5] = Handler.submissionMuch.selector;
         actions[6] = Handler.skip.selector;
         actions[7] = Handler.dispute.selector;
         actions[8] = Handler.accuse.selector;

@@ -52,7 +52,7 @@ contract ClaimTest is World {
     function test_what_matures_under_a_hard_case_waits_for_it() public {
         submit(0, 50);
         pass(WINDOW / 5 * 3); // three buckets on
-        IRuns.Ref memory ref = submit(0, 30);
+        IRuns.SubmissionRef memory ref = submit(0, 30);
         pass(WINDOW / 5 * 3);
         uint256 number = accuse(0, 1, ref); // the first 50 matured just before
         (uint256 ready, uint256 pending) = runs.claimable(run, nodes[0]);
@@ -70,7 +70,7 @@ contract ClaimTest is World {
     }
 
     function test_work_accepted_beside_the_accused_waits_too() public {
-        IRuns.Ref memory ref = submit(0, 30);
+        IRuns.SubmissionRef memory ref = submit(0, 30);
         submit(0, 70);
         pass(WINDOW - 1);
         uint256 number = accuse(0, 1, ref);

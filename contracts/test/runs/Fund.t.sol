@@ -73,7 +73,7 @@ contract FundTest is World {
     }
 
     function test_collect_pays_what_is_free_and_keeps_the_rest_announced() public {
-        IRuns.Ref memory ref = submit(0, 1_000);
+        IRuns.SubmissionRef memory ref = submit(0, 1_000);
         vm.prank(OWNER);
         runs.defund(run, type(uint128).max);
         pass(NOTICE);
@@ -101,7 +101,7 @@ contract FundTest is World {
         pass(NOTICE - 1);
         submit(0, 11);
         pass(1);
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.prank(nodes[0]);
         expectRefusal(IRuns.Unfunded.selector, 0, REWARD);
@@ -112,7 +112,7 @@ contract FundTest is World {
         vm.prank(OWNER);
         runs.defund(run, BUDGET - 10 * uint128(REWARD));
         pass(NOTICE);
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.prank(nodes[0]);
         expectRefusal(IRuns.Unfunded.selector, 10 * uint256(REWARD), 11 * uint256(REWARD));

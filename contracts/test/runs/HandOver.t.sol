@@ -31,7 +31,7 @@ contract HandOverTest is World {
 
     function test_it_works_for_the_heir_from_the_next_weights_on() public {
         handOver();
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, 0);
         uint256 published = runs.publications(run, 0).blockNumber;
         vm.prank(nodes[0]);
@@ -42,7 +42,7 @@ contract HandOverTest is World {
     }
 
     function test_verdicts_on_old_work_fall_on_the_stake_that_came_along() public {
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         handOver();
         uint256 number = accuse(0, 1, ref);
         pass(APPEAL);

@@ -124,7 +124,7 @@ contract JoinTest is World {
     }
 
     function test_joining_again_renews_stake_and_hardware() public {
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         challenge(0, ref);
         pass(APPEAL);
         settle(0, 1);

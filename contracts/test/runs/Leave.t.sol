@@ -35,7 +35,7 @@ contract LeaveTest is World {
         switchTo(p);
         publish(run);
         // a whole window of strikes does not do it
-        IRuns.Ref[] memory list = submitMany(0, STRIKES, 1);
+        IRuns.SubmissionRef[] memory list = submitMany(0, STRIKES, 1);
         uint256 number = challenge(0, list);
         pass(APPEAL);
         settle(0, number);
@@ -118,7 +118,7 @@ contract LeaveTest is World {
     }
 
     function test_stake_stays_until_cases_close() public {
-        IRuns.Ref memory ref = submit(0, 1);
+        IRuns.SubmissionRef memory ref = submit(0, 1);
         vm.prank(operators[0]);
         runs.leave(run, nodes[0]);
         challenge(0, ref);
@@ -141,7 +141,7 @@ contract LeaveTest is World {
     }
 
     function cannotSubmit(uint256 i) internal {
-        IRuns.Ref memory ref = nextRef(run, nodes[i]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[i]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.prank(nodes[i]);
         expectRefusal(Denied.selector, nodes[i]);

@@ -16,7 +16,7 @@ contract PauseTest is World {
         submit(0, 1);
         pass(1);
         assertTrue(runs.paused(run));
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.startPrank(nodes[0]);
         expectRefusal(IRuns.RunPaused.selector, block.timestamp);
@@ -49,7 +49,7 @@ contract PauseTest is World {
     }
 
     function test_verdicts_claims_and_exits_go_on_in_a_paused_run() public {
-        IRuns.Ref memory first = submit(0, 100);
+        IRuns.SubmissionRef memory first = submit(0, 100);
         submit(1, 100);
         vm.prank(OWNER);
         runs.pause(run, true);
@@ -76,7 +76,7 @@ contract PauseTest is World {
         vm.stopPrank();
         submit(0, 1);
         pass(NOTICE / 2);
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.prank(nodes[0]);
         expectRefusal(IRuns.Unfunded.selector, 0, REWARD);
@@ -100,7 +100,7 @@ contract PauseTest is World {
         vm.stopPrank();
         submit(0, 1);
         pass(1);
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.prank(nodes[0]);
         expectRefusal(IRuns.RunPaused.selector, block.timestamp);

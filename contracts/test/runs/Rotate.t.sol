@@ -17,10 +17,10 @@ contract RotateTest is World {
         assertEq(runs.seatOf(run, second), nodes[0]);
         assertEq(runs.seats(run, second).key, second);
         assertEq(runs.seats(run, second).since, block.number);
-        refusedWork(second, IRuns.SeatTooYoung.selector, runs.seats(run, second).since, block.number);
+        refusedSubmission(second, IRuns.SeatTooYoung.selector, runs.seats(run, second).since, block.number);
         publish(run);
-        work(second);
-        refusedWork(nodes[0]);
+        submission(second);
+        refusedSubmission(nodes[0]);
     }
 
     function test_a_key_rotated_out_of_a_rotated_seat_works_no_more() public {
@@ -28,21 +28,21 @@ contract RotateTest is World {
         rotate(second, THIRD);
         publish(run);
         assertEq(runs.seatOf(run, third), nodes[0]);
-        work(third);
-        refusedWork(second);
-        refusedWork(nodes[0]);
+        submission(third);
+        refusedSubmission(second);
+        refusedSubmission(nodes[0]);
     }
 
     function test_old_work_is_judged_and_paid_under_its_old_name() public {
-        IRuns.Ref memory bad = submit(0, 100);
+        IRuns.SubmissionRef memory bad = submit(0, 100);
         submit(0, 10);
         rotate(nodes[0], SECOND);
         publish(run);
-        IRuns.Ref memory fresh = work(second);
-        IRuns.Ref[] memory list = new IRuns.Ref[](2);
+        IRuns.SubmissionRef memory fresh = submission(second);
+        IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2);
         (list[0], list[1]) = (bad, fresh);
         uint256 number = challenge(0, list); // works of both keys are works of one seat
-        assertEq(court.cases(run, nodes[0], number).works, 2);
+        assertEq(court.cases(run, nodes[0], number).submissions, 2);
         vm.prank(second); // the present key speaks for the seat
         court.appeal(run, nodes[0], number);
         vote(1, 0, number, true);
@@ -55,7 +55,7 @@ contract RotateTest is World {
     }
 
     function test_a_retired_key_cannot_appeal() public {
-        IRuns.Ref memory ref = submit(0, 100);
+        IRuns.SubmissionRef memory ref = submit(0, 100);
         rotate(nodes[0], SECOND);
         uint256 number = challenge(0, ref);
         vm.prank(nodes[0]);
@@ -112,7 +112,7 @@ contract RotateTest is World {
         (c.node, c.peer) = (second, peerOf(second));
         join(c, signConsent(c, SECOND), "");
         publish(run);
-        work(second);
+        submission(second);
     }
 
     function test_every_key_of_a_seat_names_it() public {
@@ -139,21 +139,21 @@ contract RotateTest is World {
         runs.rotate(run, nodes[0], c.node, c.peer, c.deadline, signature);
     }
 
-    function work(address node) internal returns (IRuns.Ref memory ref) {
+    function submission(address node) internal returns (IRuns.SubmissionRef memory ref) {
         ref = nextRef(run, node);
         submit(ref, 100, beaconOf(run, ref.step));
     }
 
-    function refusedWork(address node) internal {
-        IRuns.Ref memory ref = nextRef(run, node);
+    function refusedSubmission(address node) internal {
+        IRuns.SubmissionRef memory ref = nextRef(run, node);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.prank(node);
         expectRefusal(Denied.selector, node);
         runs.submit(run, ref.root, ref.step, ref.sequence, 1, beacon);
     }
 
-    function refusedWork(address node, bytes4 why, uint256 since, uint256) internal {
-        IRuns.Ref memory ref = nextRef(run, node);
+    function refusedSubmission(address node, bytes4 why, uint256 since, uint256) internal {
+        IRuns.SubmissionRef memory ref = nextRef(run, node);
         bytes32 beacon = beaconOf(run, ref.step);
         uint256 published = runs.publications(run, ref.step).blockNumber;
         vm.prank(node);

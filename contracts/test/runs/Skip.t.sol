@@ -57,14 +57,14 @@ contract SkipTest is World {
     }
 
     function skip() internal {
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.prank(nodes[0]);
         runs.skip(run, ref.step, ref.sequence, beacon);
     }
 
     function refused(uint256 pardon) internal {
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.startPrank(nodes[0]);
         expectRefusal(IRuns.Suspended.selector, pardon);

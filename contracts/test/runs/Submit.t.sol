@@ -8,11 +8,11 @@ import {World} from "../support/World.sol";
 contract SubmitTest is World {
     function testFuzz_submit_records_the_work_and_reserves_its_reward(uint32 units, bytes32 root) public {
         units = uint32(bound(units, 1, MAX_UNITS));
-        IRuns.Ref memory ref = IRuns.Ref(nodes[0], 0, 0, root);
+        IRuns.SubmissionRef memory ref = IRuns.SubmissionRef(nodes[0], 0, 0, root);
         vm.expectEmit(address(runs));
         emit IRuns.Submitted(run, nodes[0], root, 0, 0, units);
         submit(ref, units, beaconOf(run, 0));
-        IRuns.Work memory w = runs.works(runs.workId(run, ref));
+        IRuns.Submission memory w = runs.submissions(runs.submissionId(run, ref));
         assertEq(w.time, block.timestamp);
         assertEq(w.units, units);
         assertEq(w.number, 0);
@@ -25,8 +25,8 @@ contract SubmitTest is World {
     }
 
     function test_a_work_is_named_by_run_node_step_sequence_and_root() public view {
-        IRuns.Ref memory ref = IRuns.Ref(nodes[0], 3, 4, SPEC);
-        assertEq(runs.workId(7, ref), keccak256(abi.encode(uint256(7), nodes[0], uint32(3), uint32(4), SPEC)));
+        IRuns.SubmissionRef memory ref = IRuns.SubmissionRef(nodes[0], 3, 4, SPEC);
+        assertEq(runs.submissionId(7, ref), keccak256(abi.encode(uint256(7), nodes[0], uint32(3), uint32(4), SPEC)));
     }
 
     function test_sequences_are_used_once_and_in_order() public {
@@ -63,7 +63,7 @@ contract SubmitTest is World {
         publish(run);
         pass(GRACE - 1);
         uint256 snapshot = vm.snapshotState();
-        submit(IRuns.Ref(nodes[0], 0, 0, SPEC), 1, beaconOf(run, 0));
+        submit(IRuns.SubmissionRef(nodes[0], 0, 0, SPEC), 1, beaconOf(run, 0));
         vm.revertToState(snapshot);
         pass(1);
         refused(0, 0, abi.encodeWithSelector(IRuns.WrongStep.selector, 0, 2));
@@ -130,7 +130,7 @@ contract SubmitTest is World {
         uint32 most = uint32(uint256(NODE_STAKE) * LEVERAGE / REWARD);
         assertEq(runs.seats(run, nodes[0]).most, most);
         refusedUnits(most + 1, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
-        IRuns.Ref memory ref = submit(0, most - 1);
+        IRuns.SubmissionRef memory ref = submit(0, most - 1);
         refusedUnits(2, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
         challenge(0, ref); // what is in a case is at risk as well
         refusedUnits(2, abi.encodeWithSelector(IRuns.Overexposed.selector, most + 1, most));
@@ -180,7 +180,7 @@ contract SubmitTest is World {
     }
 
     function refusedUnits(uint32 units, bytes memory why) internal {
-        IRuns.Ref memory ref = nextRef(run, nodes[0]);
+        IRuns.SubmissionRef memory ref = nextRef(run, nodes[0]);
         bytes32 beacon = beaconOf(run, ref.step);
         vm.prank(nodes[0]);
         vm.expectRevert(why);

@@ -28,7 +28,7 @@ contract SubmitManyTest is World {
 
     function test_it_goes_on_where_the_seat_stands() public {
         submit(0, 1);
-        IRuns.Ref[] memory refs = submitMany(0, 3, 5);
+        IRuns.SubmissionRef[] memory refs = submitMany(0, 3, 5);
         assertEq(refs[2].sequence, 3);
         assertEq(runs.seats(run, nodes[0]).next, 4);
         submit(0, 1);
@@ -91,8 +91,8 @@ contract SubmitManyTest is World {
     function everything() internal view returns (bytes32 digest) {
         digest = keccak256(abi.encode(runs.seats(run, nodes[0]), runs.funds(run)));
         for (uint32 i; i < 8; ++i) {
-            IRuns.Ref memory ref = IRuns.Ref(nodes[0], 0, i, keccak256(abi.encode(run, nodes[0], uint32(0), i)));
-            IRuns.Work memory w = runs.works(runs.workId(run, ref));
+            IRuns.SubmissionRef memory ref = IRuns.SubmissionRef(nodes[0], 0, i, keccak256(abi.encode(run, nodes[0], uint32(0), i)));
+            IRuns.Submission memory w = runs.submissions(runs.submissionId(run, ref));
             assertGt(w.units, 0);
             digest = keccak256(abi.encode(digest, w));
         }

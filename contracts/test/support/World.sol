@@ -256,7 +256,7 @@ abstract contract World is Test {
     // ---- work -------------------------------------------------------------------------------------------------------
 
     /// @dev The work that this node would commit next, on the newest weights.
-    function nextRef(uint256 run_, address node) internal view returns (IRuns.Ref memory ref) {
+    function nextRef(uint256 run_, address node) internal view returns (IRuns.SubmissionRef memory ref) {
         IRuns.Seat memory s = runs.seats(run_, node);
         ref.node = node;
         ref.step = runs.published(run_) - 1;
@@ -265,24 +265,24 @@ abstract contract World is Test {
     }
 
     /// @dev Commits node `i` to its next work.
-    function submit(uint256 i, uint32 units) internal returns (IRuns.Ref memory ref) {
+    function submit(uint256 i, uint32 units) internal returns (IRuns.SubmissionRef memory ref) {
         ref = nextRef(run, nodes[i]);
         submit(ref, units, beaconOf(run, ref.step));
     }
 
     /// @dev Makes this very call and no other, so that a refusal may be expected of it.
-    function submit(IRuns.Ref memory ref, uint32 units, bytes32 beacon) internal {
+    function submit(IRuns.SubmissionRef memory ref, uint32 units, bytes32 beacon) internal {
         vm.prank(ref.node);
         runs.submit(run, ref.root, ref.step, ref.sequence, units, beacon);
     }
 
-    function submitMany(uint256 i, uint256 many, uint32 units) internal returns (IRuns.Ref[] memory refs) {
-        IRuns.Ref memory first = nextRef(run, nodes[i]);
-        refs = new IRuns.Ref[](many);
+    function submitMany(uint256 i, uint256 many, uint32 units) internal returns (IRuns.SubmissionRef[] memory refs) {
+        IRuns.SubmissionRef memory first = nextRef(run, nodes[i]);
+        refs = new IRuns.SubmissionRef[](many);
         IRuns.Item[] memory items = new IRuns.Item[](many);
         for (uint32 k; k < many; ++k) {
             bytes32 root = keccak256(abi.encode(run, first.node, first.step, first.sequence + k));
-            refs[k] = IRuns.Ref(first.node, first.step, first.sequence + k, root);
+            refs[k] = IRuns.SubmissionRef(first.node, first.step, first.sequence + k, root);
             items[k] = IRuns.Item(root, units);
         }
         bytes32 beacon = beaconOf(run, first.step);
@@ -292,36 +292,36 @@ abstract contract World is Test {
 
     // ---- verdicts ---------------------------------------------------------------------------------------------------
 
-    function one(IRuns.Ref memory ref) internal pure returns (IRuns.Ref[] memory list) {
-        list = new IRuns.Ref[](1);
+    function one(IRuns.SubmissionRef memory ref) internal pure returns (IRuns.SubmissionRef[] memory list) {
+        list = new IRuns.SubmissionRef[](1);
         list[0] = ref;
     }
 
-    function challenge(uint256 v, IRuns.Ref memory ref) internal returns (uint256 number) {
+    function challenge(uint256 v, IRuns.SubmissionRef memory ref) internal returns (uint256 number) {
         return challenge(v, one(ref));
     }
 
-    function challenge(uint256 v, IRuns.Ref[] memory list) internal returns (uint256 number) {
+    function challenge(uint256 v, IRuns.SubmissionRef[] memory list) internal returns (uint256 number) {
         vm.prank(validators[v]);
         return court.challenge(run, list, EVIDENCE);
     }
 
-    function signVerdict(uint256 run_, bytes32 work, uint8 outcome, uint256 samples, uint256 key)
+    function signVerdict(uint256 run_, bytes32 submission, uint8 outcome, uint256 samples, uint256 key)
         internal
         view
         returns (bytes memory)
     {
-        bytes32 kind = keccak256("Verdict(uint256 run,bytes32 work,uint8 outcome,uint256 samples,bytes32 details)");
-        return sign(keccak256(abi.encode(kind, run_, work, outcome, samples, EVIDENCE)), key);
+        bytes32 kind = keccak256("Verdict(uint256 run,bytes32 submission,uint8 outcome,uint256 samples,bytes32 details)");
+        return sign(keccak256(abi.encode(kind, run_, submission, outcome, samples, EVIDENCE)), key);
     }
 
     /// @dev Validator `w`'s own hard verdict on a work, all samples false.
-    function coSignature(uint256 w, IRuns.Ref memory ref) internal view returns (ICourt.Receipt memory) {
-        bytes memory signature = signVerdict(run, runs.workId(run, ref), 3, type(uint256).max, validatorKeys[w]);
+    function coSignature(uint256 w, IRuns.SubmissionRef memory ref) internal view returns (ICourt.Receipt memory) {
+        bytes memory signature = signVerdict(run, runs.submissionId(run, ref), 3, type(uint256).max, validatorKeys[w]);
         return ICourt.Receipt(validators[w], type(uint256).max, EVIDENCE, signature);
     }
 
-    function accuse(uint256 v, uint256 w, IRuns.Ref memory ref) internal returns (uint256 number) {
+    function accuse(uint256 v, uint256 w, IRuns.SubmissionRef memory ref) internal returns (uint256 number) {
         ICourt.Receipt memory second = coSignature(w, ref);
         vm.prank(validators[v]);
         return court.accuse(run, ref, type(uint256).max, EVIDENCE, second);
@@ -344,7 +344,7 @@ abstract contract World is Test {
 
     // ---- assertions -------------------------------------------------------------------------------------------------
 
-    function assertState(IRuns.Ref memory ref, ICourt.State expected) internal view {
+    function assertState(IRuns.SubmissionRef memory ref, ICourt.State expected) internal view {
         assertEq(uint256(court.stateOf(run, ref)), uint256(expected));
     }
 

@@ -15,7 +15,7 @@ from node.contributor.commands.context import (
     operator_sender,
     settings,
 )
-from node.contributor.submission_log import Submission, SubmissionLog
+from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol.chain.types import Case, State
 from protocol.errors import UsageError
 from protocol.shell.cli import PasswordFile, Yes, confirm
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def appeal(
-    work: Annotated[str, typer.Argument(help="A work id, or its beginning, as `node submissions` lists it.")],
+    submission_id: Annotated[str, typer.Argument(help="A work id, or its beginning, as `node submissions` lists it.")],
     home: HomeOption = DEFAULT_HOME,
     operator_keystore: OperatorKeystore = None,
     password_file: PasswordFile = None,
@@ -50,7 +50,7 @@ def appeal(
     place = open_home(home)
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
-    submission = find(place, work)
+    submission = find(place, submission_id)
     sender = operator_sender(place, node, chain, password_file, operator_keystore)
     name, found = _open_cases(chain, run, submission)
     policy, ref = chain.policy(run), submission.ref
@@ -71,33 +71,35 @@ def appeal(
     for call in calls:
         sender.send(call)
     typer.echo(f"appealed; the vote ends in {duration(policy.vote)}")
-    typer.echo(f"next: node submissions {submission.work.hex()[:12]}", err=True)
+    typer.echo(f"next: node submissions {submission.id.hex()[:12]}", err=True)
 
 
 def _verdict(case: Case) -> str:
     return f"the {'hard' if case.hard else 'soft'} verdict of {case.challenger}"
 
 
-def find(place: Home, work: str) -> Submission:
+def find(place: Home, submission_id: str) -> LoggedSubmission:
     """The one submission of this node whose work id begins with `work`. Raises UsageError."""
     journal = SubmissionLog(place.data / "journal.sqlite")
-    found = [submission for submission in journal.all() if submission.work.hex().startswith(work.removeprefix("0x"))]
+    found = [
+        submission for submission in journal.all() if submission.id.hex().startswith(submission_id.removeprefix("0x"))
+    ]
     journal.close()
     if len(found) != 1:
-        raise UsageError(f"{len(found)} submissions begin with {work!r}", hint="node submissions lists them")
+        raise UsageError(f"{len(found)} submissions begin with {submission_id!r}", hint="node submissions lists them")
     return found[0]
 
 
-def _open_cases(chain: Chain, run: int, submission: Submission) -> tuple[str, list[tuple[int, Case]]]:
+def _open_cases(chain: Chain, run: int, submission: LoggedSubmission) -> tuple[str, list[tuple[int, Case]]]:
     """The seat's name, and (number, case) of all that can be appealed and concern a work. Raises UsageError where none does."""
     from protocol.chain import cases
 
-    short, ref, now = submission.work.hex()[:12], submission.ref, chain.block().time
+    short, ref, now = submission.id.hex()[:12], submission.ref, chain.block().time
     name = chain.seat_name(run, ref.node)
     found = [
         (number, case)
         for number, case in cases.unanswered(chain, run, name, chain.seat(run, ref.node))
-        if ref in cases.works(chain, run, name, number, case)
+        if ref in cases.submissions(chain, run, name, number, case)
     ]
     if not found:
         raise UsageError(f"{short} {_SETTLED[chain.state(run, ref)]}", hint=f"node submissions {short}")

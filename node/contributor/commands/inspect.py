@@ -28,8 +28,8 @@ _WHAT_NEXT = {
     submission_log.LOST: "nothing; it never reached chain or hub in time and earns nothing",
     submission_log.STORED: "nothing; a validator will judge it",
     submission_log.ACCEPTED: "node claim, once the verification window has passed",
-    submission_log.SOFT: "node appeal {work}, if the verdict is wrong; it earns nothing otherwise",
-    submission_log.HARD: "node appeal {work}, if the verdict is wrong; the seat is slashed otherwise",
+    submission_log.SOFT: "node appeal {submission}, if the verdict is wrong; it earns nothing otherwise",
+    submission_log.HARD: "node appeal {submission}, if the verdict is wrong; the seat is slashed otherwise",
 }
 
 
@@ -116,7 +116,9 @@ def _print_status(d: dict[str, Any]) -> None:
 
 
 def submissions(
-    work: Annotated[str | None, typer.Argument(help="A work id (or its beginning): show its verdict in full.")] = None,
+    submission: Annotated[
+        str | None, typer.Argument(help="A work id (or its beginning): show its verdict in full.")
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     most: Annotated[int, typer.Option(help="How many of the newest to list.")] = 20,
     as_json: Json = False,
@@ -124,21 +126,21 @@ def submissions(
     """List submissions, or explain what a validator found in one."""
     place = open_home(home)
     place.require_config()
-    if work is not None:
-        found = [find(place, work)]
+    if submission is not None:
+        found = [find(place, submission)]
     else:
         history = SubmissionLog(place.data / "journal.sqlite")
         found = history.all(most=most)
         history.close()
     rows = [
         {
-            "work": s.work.hex(), "step": s.ref.step, "sequence": s.ref.sequence, "units": s.units, "state": s.state,
+            "submission": s.id.hex(), "step": s.ref.step, "sequence": s.ref.sequence, "units": s.units, "state": s.state,
             "made_at": s.made_at, "receipt": json.loads(s.receipt) if s.receipt else None,
-            "storage": json.loads(s.storage) if s.storage else None, "next": _WHAT_NEXT[s.state].format(work=s.work.hex()[:12]),
+            "storage": json.loads(s.storage) if s.storage else None, "next": _WHAT_NEXT[s.state].format(submission=s.id.hex()[:12]),
         }
         for s in found
     ]  # fmt: skip
-    emit({"submissions": rows}, as_json, lambda: _print_one(rows[0]) if work else _print_many(rows))
+    emit({"submissions": rows}, as_json, lambda: _print_one(rows[0]) if submission else _print_many(rows))
 
 
 def _print_many(rows: list[dict[str, Any]]) -> None:
@@ -149,7 +151,7 @@ def _print_many(rows: list[dict[str, Any]]) -> None:
         why = f"{details['rule']}: {details['detail']}" if details.get("rule") else ""
         age = duration(int(datetime.now(UTC).timestamp()) - row["made_at"])
         typer.echo(
-            f"{row['work'][:12]}  step {row['step']:>5}.{row['sequence']:<3} {row['units']:>8} units  {row['state']:<9} {age:>10} ago  {why}"
+            f"{row['submission'][:12]}  step {row['step']:>5}.{row['sequence']:<3} {row['units']:>8} units  {row['state']:<9} {age:>10} ago  {why}"
         )
 
 
@@ -157,7 +159,7 @@ def _print_one(row: dict[str, Any]) -> None:
     from protocol.verdict import Outcome
 
     typer.echo(
-        f"work      {row['work']}\nstep      {row['step']}, sequence {row['sequence']}\nunits     {row['units']}\nstate     {row['state']}"
+        f"work      {row['submission']}\nstep      {row['step']}, sequence {row['sequence']}\nunits     {row['units']}\nstate     {row['state']}"
     )
     if row["receipt"] is None:
         typer.echo("verdict   none yet")

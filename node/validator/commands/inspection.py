@@ -92,7 +92,7 @@ def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | 
 
 
 def replay(
-    work: Annotated[
+    submission_id: Annotated[
         str, typer.Argument(help="Work id of a rejected work (or its beginning), or a folder of evidence.")
     ],
     home: HomeOption = DEFAULT_HOME,
@@ -109,14 +109,14 @@ def replay(
     from protocol.logs import only_warnings
 
     only_warnings()
-    found = Evidence(Path(work)) if Path(work).is_dir() else _evidence(home).find(work)
+    found = Evidence(Path(submission_id)) if Path(submission_id).is_dir() else _evidence(home).find(submission_id)
     receipt = found.receipt
     again = judge_again(found, weights or _own_weights(home, found), settings=_engine(home))
     fields = compare(receipt.details, again)
     same = all(field["same"] for field in fields)
 
     def text() -> None:
-        typer.echo(f"receipt of {receipt.validator} on {receipt.details.work}")
+        typer.echo(f"receipt of {receipt.validator} on {receipt.details.submission}")
         for field in fields:
             told = (
                 f"{field['receipt']}" if field["same"] else f"{field['receipt']} in the receipt, {field['replay']} now"
@@ -124,7 +124,11 @@ def replay(
             typer.echo(f"  {'same     ' if field['same'] else 'DIFFERENT'}  {field['field']:<18} {told}")
         typer.echo("the replay gives the same receipt" if same else "the replay gives another receipt")
 
-    emit({"work": receipt.details.work, "validator": receipt.validator, "same": same, "fields": fields}, as_json, text)
+    emit(
+        {"submission": receipt.details.submission, "validator": receipt.validator, "same": same, "fields": fields},
+        as_json,
+        text,
+    )
     if not same:
         raise typer.Exit(IntegrityError.exit_code)
 
@@ -147,10 +151,10 @@ def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     try:
         for evidence in _evidence(home).all():
             d = evidence.receipt.details
-            judged = journal.get(bytes.fromhex(d.work))
+            judged = journal.get(bytes.fromhex(d.submission))
             rows.append(
                 {
-                    "work": d.work, "node": d.node, "step": d.step, "sequence": d.sequence, "found": Outcome(d.outcome).name.lower(),
+                    "submission": d.submission, "node": d.node, "step": d.step, "sequence": d.sequence, "found": Outcome(d.outcome).name.lower(),
                     "treated_as": Outcome(judged.outcome).name.lower() if judged else None, "rule": d.rule, "measured": d.measured,
                     "threshold": d.threshold, "detail": d.detail, "time": d.time, "state": judged.state if judged else None,
                     "case": judged.number if judged else None, "folder": str(evidence.folder),
@@ -166,7 +170,7 @@ def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             softened = "" if row["treated_as"] in (row["found"], None) else f", treated as {row['treated_as']}"
             case = "" if row["case"] is None else f" (case {row['case']})"
             typer.echo(
-                f"{row['work'][:12]}  step {row['step']:>5}.{row['sequence']:<3} {row['found']}{softened}  {row['rule']}: measured "
+                f"{row['submission'][:12]}  step {row['step']:>5}.{row['sequence']:<3} {row['found']}{softened}  {row['rule']}: measured "
                 f"{row['measured']}, threshold {row['threshold']}  {row['state'] or 'unknown'}{case}"
             )
 
@@ -251,7 +255,7 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             counts = f"{audited.kept} kept, {audited.waiting} waiting, {audited.unknown} unknown, {len(audited.broken)} broken"
             typer.echo(f"{validator}  receipts {audited.receipts}: {counts}")
             for broken in audited.broken:
-                typer.echo(f"  BROKEN  {broken.work[:12]}  {broken.reason}")
+                typer.echo(f"  BROKEN  {broken.submission[:12]}  {broken.reason}")
         if any(audited.waiting for audited in found.values()):
             typer.echo("waiting: a draw can be checked when its validator has signed a receipt of a later period")
         if any(audited.unknown for audited in found.values()):
@@ -319,7 +323,7 @@ def calibrate(
         measured = measure(matrix, TaskSet(environments, sandbox), lambda text: typer.echo(text, err=True))
     content = calibration(matrix, measured, hardware or [0])
     out.write_text(json.dumps(content, indent=1) + "\n")
-    work = content["work"]
-    typer.echo(f"{work['proofs']} proofs, {work['tokens']} tokens: {out}, digest {Calibration(content).digest}")
+    honest = content["work"]
+    typer.echo(f"{honest['proofs']} proofs, {honest['tokens']} tokens: {out}, digest {Calibration(content).digest}")
     written = reporting.write(report or out.with_name(f"{out.stem}-report"), content, matrix, measured)
     typer.echo(f"report: {written}")
