@@ -2,10 +2,10 @@
 
 Time is divided into *periods* as long as the run's verification window. A validator has a secret for each, and draws with that
 of the period in which it judges, by block time. The secrets are a hash chain: a period's is the SHA-256 of the next one's. A
-receipt names the SHA-256 of the secret it was drawn with, its field `draw`. So
+receipt names the SHA-256 of the secret it was drawn with, its field `prefill`. So
 
 - a receipt of an earlier period commits the validator to all later secrets, before the work in question exists;
-- the first receipt of the next period reveals this one's secret: its `draw` *is* that secret.
+- the first receipt of the next period reveals this one's secret: its `prefill` *is* that secret.
 
 Then anyone can check that the samples a receipt vouches for include all that were drawn (`require_drawn`). A revealed secret
 tells nothing about later ones. Not covered: a validator chooses when it judges, and so between the two periods a window
@@ -22,8 +22,8 @@ from functools import lru_cache
 from protocol.errors import HashMismatch, Malformed, ProtocolViolation
 from protocol.verdict import Details, Outcome
 
-NO_DRAW = "0" * 64
-"""`draw` of a receipt that no secret was used for."""
+NO_COMMITMENT = "0" * 64
+"""`prefill` of a receipt that no secret was used for."""
 
 PERIODS = 1 << 16
 """Length of one hash chain, 179 years of daily periods; a new one begins at each multiple. Changing it breaks: the link
@@ -72,12 +72,12 @@ def require_chained(earlier: Details, later: Details, window: int) -> None:
     """
     first, last = sorted((earlier, later), key=lambda details: details.time)
     begin, end = period(first.time, window), period(last.time, window)
-    if NO_DRAW in (first.draw, last.draw) or begin // PERIODS != end // PERIODS:
+    if NO_COMMITMENT in (first.prefill, last.prefill) or begin // PERIODS != end // PERIODS:
         raise Malformed("these receipts have no chain of secrets in common")
-    value = bytes.fromhex(last.draw)
+    value = bytes.fromhex(last.prefill)
     for _ in range(end - begin):
         value = hashlib.sha256(value).digest()
-    if value.hex() != first.draw:
+    if value.hex() != first.prefill:
         raise HashMismatch("the later receipt was drawn with a secret that the earlier one does not commit to")
 
 
@@ -86,7 +86,7 @@ def revealed(of: Details, later: Details, window: int) -> bytes | None:
     after = period(later.time, window) - period(of.time, window)
     if after < 1:
         return None
-    value = bytes.fromhex(later.draw)
+    value = bytes.fromhex(later.prefill)
     for _ in range(after - 1):
         value = hashlib.sha256(value).digest()
     return value
@@ -98,9 +98,9 @@ def require_drawn(details: Details, secret: bytes, block_hash: bytes, samples: i
     `secret` is that of its period, once it is revealed; `samples` and `share` are the run spec's. Raises HashMismatch for
     another secret than the receipt names, ProtocolViolation where a drawn sample is missing, Malformed for anything but an accept.
     """
-    if details.outcome != Outcome.ACCEPT or details.draw == NO_DRAW:
+    if details.outcome != Outcome.ACCEPT or details.prefill == NO_COMMITMENT:
         raise Malformed("only accept receipts vouch for samples that were drawn")
-    if commitment(secret).hex() != details.draw:
+    if commitment(secret).hex() != details.prefill:
         raise HashMismatch("this is not the secret that the receipt names")
     require_vouched(details, rows(secret, bytes.fromhex(details.submission), block_hash, samples, share))
 

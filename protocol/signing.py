@@ -149,7 +149,7 @@ class Invite(Typed):
 
 @dataclass(frozen=True)
 class Voucher(Typed):
-    """The run owes a validator `total` in all, what was paid before included; `Wages.redeem` pays the difference."""
+    """The run owes a validator `total` in all, what was paid before included; `Vouchers.redeem` pays the difference."""
 
     SOLIDITY = ("uint256", "address", "uint256")
     run: int

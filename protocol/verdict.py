@@ -69,7 +69,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Details:
-    """Everything a receipt says. `root`, `work`, `spec`, `samples` and `draw` are 64 hex digits; `rule` is empty on accept.
+    """Everything a receipt says. `root`, `submission`, `spec`, `samples` and `prefill` are 64 hex digits; `rule` is empty on accept.
 
     Bit i of `samples` (big-endian): sample i was checked by all rules (accept), or is what the finding is about.
     """
@@ -96,7 +96,7 @@ class Details:
     tokens_checked: int
     time: int
     """Of judgement, in block time."""
-    draw: str = "0" * 64
+    prefill: str = "0" * 64
     """SHA-256 of the secret of that time (protocol/prefill_sampling.py); zeros where no secret was used. 64 hex digits."""
 
     @property
@@ -185,7 +185,7 @@ def _details(value: Any) -> Details:
     details = Details(**value)
     if details.outcome not in tuple(Outcome) or (details.rule not in RULES) != (details.outcome == Outcome.ACCEPT):
         raise Malformed("receipt's outcome and rule do not belong together")
-    for name in ("submission", "root", "spec", "samples", "draw"):
+    for name in ("submission", "root", "spec", "samples", "prefill"):
         text = getattr(details, name)
         if len(text) != 64 or set(text) - set("0123456789abcdef"):
             raise Malformed(f"receipt: {name} is not 64 hex digits")

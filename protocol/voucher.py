@@ -1,6 +1,6 @@
 """A voucher as the hub serves it: what the run has promised a validator in all, signed by the run's trainer.
 
-Public, since it pays nobody but the validator it names. What is owed for: trainer/hub/pay.py; how it is paid: `Wages.redeem`.
+Public, since it pays nobody but the validator it names. What is owed for: trainer/hub/vouchers.py; how it is paid: `Vouchers.redeem`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The researcher's own settings: [trainer], [hub], [pay] and [engine] of run.toml, beside [chain] and [peers] that every role has.
+"""The researcher's own settings: [trainer], [hub], [vouchers] and [engine] of run.toml, beside [chain] and [peers] that every role has.
 
 Nothing here is hashed or agreed upon: contributors and validators never see it. Defaults are INTELLECT-2's recipe
 (arXiv 2505.07291, section 3 and the numbers in its appendix) where it names one.
@@ -240,7 +240,7 @@ class HubSettings(Settings):
         return Location.parse(self.store) if self.store is not None and "://" in self.store else None
 
 
-class PaySettings(Settings):
+class VoucherSettings(Settings):
     per_submission: str = "0"
     """Tokens owed to a validator for each work it judged in time and not against the chain's verdict; 0 promises nothing."""
     submissions_per_step: int = Field(default=1000, ge=1)
@@ -272,7 +272,7 @@ class RunSettings(Settings):
     peers: PeerSettings = PeerSettings()
     trainer: TrainSettings
     hub: HubSettings = HubSettings()
-    pay: PaySettings = PaySettings()
+    vouchers: VoucherSettings = VoucherSettings()
     engine: EvaluationEngine = EvaluationEngine()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -17,7 +17,7 @@ import {IRuns} from "./interfaces/IRuns.sol";
 import {Policies} from "./Policies.sol";
 import {Ring} from "./Ring.sol";
 import {Typed} from "./Typed.sol";
-import {Submissions} from "./Works.sol";
+import {Submissions} from "./Submissions.sol";
 
 /// @title Validators and verdicts
 /// @notice See ICourt.
@@ -199,7 +199,10 @@ contract Court is ICourt {
     // ---- cases ------------------------------------------------------------------------------------------------------
 
     /// @inheritdoc ICourt
-    function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence) external returns (uint256 number) {
+    function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence)
+        external
+        returns (uint256 number)
+    {
         if (list.length == 0) revert ZeroAmount();
         if (list.length > type(uint8).max) revert TooManySubmissions(list.length, type(uint8).max);
         IRuns.Withheld memory x = runs.withhold(run, list);
@@ -214,10 +217,13 @@ contract Court is ICourt {
     }
 
     /// @inheritdoc ICourt
-    function accuse(uint256 run, IRuns.SubmissionRef calldata ref, uint256 samples, bytes32 evidence, Receipt calldata second)
-        external
-        returns (uint256 number)
-    {
+    function accuse(
+        uint256 run,
+        IRuns.SubmissionRef calldata ref,
+        uint256 samples,
+        bytes32 evidence,
+        Receipt calldata second
+    ) external returns (uint256 number) {
         bytes32 submission = Submissions.id(run, ref);
         address seat = runs.seatOf(run, ref.node);
         Opening memory o;
@@ -345,9 +351,14 @@ contract Court is ICourt {
         }
     }
 
-    function _announce(uint256 run, IRuns.SubmissionRef calldata ref, bool hard, bytes32 evidence, address seat, uint256 number)
-        private
-    {
+    function _announce(
+        uint256 run,
+        IRuns.SubmissionRef calldata ref,
+        bool hard,
+        bytes32 evidence,
+        address seat,
+        uint256 number
+    ) private {
         emit Challenged(run, ref.node, ref.root, ref.step, ref.sequence, msg.sender, hard, evidence, seat, number);
     }
 
@@ -406,11 +417,14 @@ contract Court is ICourt {
         _carryOut(run, seat, number, r);
     }
 
-    function _ruling(IRuns.Policy storage p, Stage verdict, bool hard, address challenger, uint8 submissions, uint256 ring)
-        private
-        view
-        returns (IRuns.Ruling memory)
-    {
+    function _ruling(
+        IRuns.Policy storage p,
+        Stage verdict,
+        bool hard,
+        address challenger,
+        uint8 submissions,
+        uint256 ring
+    ) private view returns (IRuns.Ruling memory) {
         return IRuns.Ruling(verdict, hard, challenger, ring, submissions, p.fee, 0, p.penalty, p.finderBps);
     }
 

@@ -9,7 +9,7 @@ import {IRuns} from "./interfaces/IRuns.sol";
 import {Budgets} from "./Budgets.sol";
 import {Ring} from "./Ring.sol";
 import {Seats} from "./Seats.sol";
-import {Submissions} from "./Works.sol";
+import {Submissions} from "./Submissions.sol";
 
 /// @title Training runs
 /// @notice Work, its rewards, and what verdicts do to both; Budgets and Seats hold the rest. See IRuns.

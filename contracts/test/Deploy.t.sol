@@ -15,8 +15,8 @@ contract DeployTest is World {
         assertEq(bonds.court(), address(court));
         assertEq(bonds.delay(), DELAY);
         assertEq(bonds.sink(), SINK);
-        assertEq(address(wages.runs()), address(runs));
-        assertEq(address(wages.token()), address(token));
+        assertEq(address(vouchers.runs()), address(runs));
+        assertEq(address(vouchers.token()), address(token));
     }
 
     function test_court_deployed_in_the_wrong_place_refuses_to_live() public {
@@ -26,7 +26,7 @@ contract DeployTest is World {
     }
 
     function test_every_contract_fits_the_chain() public view {
-        address[5] memory all = [address(runs), address(court), address(bonds), address(wages), address(token)];
+        address[5] memory all = [address(runs), address(court), address(bonds), address(vouchers), address(token)];
         for (uint256 i; i < 5; ++i) {
             assertLe(all[i].code.length, 24_576);
         }

@@ -138,12 +138,12 @@ contract GasTest is World {
     }
 
     function test_redeem() public {
-        wages.fund(run, 1_000);
+        vouchers.fund(run, 1_000);
         bytes32 kind = keccak256("Voucher(uint256 run,address validator,uint256 total)");
         for (uint256 total = 100; total <= 200; total += 100) {
             bytes memory signature = sign(keccak256(abi.encode(kind, run, validators[0], total)), TRAINER_KEY);
-            bytes memory data = abi.encodeCall(wages.redeem, (run, validators[0], total, signature));
-            spend(total == 100 ? "redeem (first)" : "redeem", STRANGER, address(wages), data, 140_000);
+            bytes memory data = abi.encodeCall(vouchers.redeem, (run, validators[0], total, signature));
+            spend(total == 100 ? "redeem (first)" : "redeem", STRANGER, address(vouchers), data, 140_000);
         }
     }
 

@@ -3,13 +3,13 @@ pragma solidity ^0.8.28;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IRuns} from "../src/interfaces/IRuns.sol";
-import {IWages} from "../src/interfaces/IWages.sol";
+import {IVouchers} from "../src/interfaces/IVouchers.sol";
 import {Denied, NoSuchRun, WrongAmount, ZeroAmount} from "../src/interfaces/Errors.sol";
 import {FeeToken, ReentrantToken} from "./support/HostileTokens.sol";
 import {Wallet} from "./support/Wallet.sol";
 import {World} from "./support/World.sol";
 
-/// @notice Wages: fund and redeem.
+/// @notice Vouchers: fund and redeem.
 contract RedeemTest is World {
     uint256 internal constant TRAINER_KEY = 0x77;
     address internal validator;
@@ -19,94 +19,94 @@ contract RedeemTest is World {
         IRuns.Policy memory p = policy();
         p.trainer = vm.addr(TRAINER_KEY);
         run = open(p);
-        wages.fund(run, 1_000);
+        vouchers.fund(run, 1_000);
         validator = validators[0];
     }
 
     function test_anyone_fills_the_pot() public {
-        vm.expectEmit(address(wages));
-        emit IWages.WagesFunded(run, 5);
-        wages.fund(run, 5);
-        assertEq(wages.pots(run), 1_005);
-        assertEq(token.balanceOf(address(wages)), 1_005);
+        vm.expectEmit(address(vouchers));
+        emit IVouchers.VouchersFunded(run, 5);
+        vouchers.fund(run, 5);
+        assertEq(vouchers.pots(run), 1_005);
+        assertEq(token.balanceOf(address(vouchers)), 1_005);
         expectRefusal(ZeroAmount.selector);
-        wages.fund(run, 0);
+        vouchers.fund(run, 0);
         expectRefusal(NoSuchRun.selector, 9);
-        wages.fund(9, 5);
+        vouchers.fund(9, 5);
     }
 
     function test_a_token_that_takes_a_fee_is_refused() public {
         deployOver(IERC20(address(new FeeToken(SUPPLY))));
         runs.create(policy(), SPEC);
         expectRefusal(WrongAmount.selector, 99, 100);
-        wages.fund(1, 100);
+        vouchers.fund(1, 100);
     }
 
     function test_a_cumulative_voucher_pays_the_difference() public {
         bytes memory first = voucher(run, validator, 300, TRAINER_KEY);
         bytes memory second = voucher(run, validator, 450, TRAINER_KEY);
-        vm.expectEmit(address(wages));
-        emit IWages.Redeemed(run, validator, 300, 300);
-        assertEq(wages.redeem(run, validator, 300, first), 300);
+        vm.expectEmit(address(vouchers));
+        emit IVouchers.Redeemed(run, validator, 300, 300);
+        assertEq(vouchers.redeem(run, validator, 300, first), 300);
         expectRefusal(ZeroAmount.selector);
-        wages.redeem(run, validator, 300, first);
-        assertEq(wages.redeem(run, validator, 450, second), 150);
+        vouchers.redeem(run, validator, 300, first);
+        assertEq(vouchers.redeem(run, validator, 450, second), 150);
         expectRefusal(ZeroAmount.selector);
-        wages.redeem(run, validator, 300, first);
+        vouchers.redeem(run, validator, 300, first);
         assertEq(token.balanceOf(validator), 450);
-        assertEq(wages.pots(run), 550);
-        assertEq(wages.redeemed(run, validator), 450);
+        assertEq(vouchers.pots(run), 550);
+        assertEq(vouchers.redeemed(run, validator), 450);
     }
 
     function test_vouchers_lost_on_the_way_do_not_matter() public {
-        assertEq(wages.redeem(run, validator, 450, voucher(run, validator, 450, TRAINER_KEY)), 450);
+        assertEq(vouchers.redeem(run, validator, 450, voucher(run, validator, 450, TRAINER_KEY)), 450);
     }
 
     function test_a_dry_pot_owes_the_rest() public {
         bytes memory signature = voucher(run, validator, 1_500, TRAINER_KEY);
-        assertEq(wages.redeem(run, validator, 1_500, signature), 1_000);
+        assertEq(vouchers.redeem(run, validator, 1_500, signature), 1_000);
         expectRefusal(ZeroAmount.selector);
-        wages.redeem(run, validator, 1_500, signature);
-        wages.fund(run, 800);
-        assertEq(wages.redeem(run, validator, 1_500, signature), 500);
-        assertEq(wages.pots(run), 300);
+        vouchers.redeem(run, validator, 1_500, signature);
+        vouchers.fund(run, 800);
+        assertEq(vouchers.redeem(run, validator, 1_500, signature), 500);
+        assertEq(vouchers.pots(run), 300);
     }
 
     function test_the_largest_voucher_pays_the_pot() public {
         bytes memory signature = voucher(run, validator, type(uint256).max, TRAINER_KEY);
-        assertEq(wages.redeem(run, validator, type(uint256).max, signature), 1_000);
+        assertEq(vouchers.redeem(run, validator, type(uint256).max, signature), 1_000);
     }
 
     function test_a_voucher_is_for_one_run_one_validator_one_total_and_one_chain() public {
         bytes memory signature = voucher(run, validator, 300, TRAINER_KEY);
         address trainer = vm.addr(TRAINER_KEY);
         expectRefusal(Denied.selector, trainer);
-        wages.redeem(run, validator, 301, signature);
+        vouchers.redeem(run, validator, 301, signature);
         expectRefusal(Denied.selector, trainer);
-        wages.redeem(run, STRANGER, 300, signature);
+        vouchers.redeem(run, STRANGER, 300, signature);
         IRuns.Policy memory p = policy();
         p.trainer = trainer;
         uint256 other = open(p);
-        wages.fund(other, 1_000);
+        vouchers.fund(other, 1_000);
         expectRefusal(Denied.selector, trainer);
-        wages.redeem(other, validator, 300, signature);
+        vouchers.redeem(other, validator, 300, signature);
         vm.chainId(8453);
         expectRefusal(Denied.selector, trainer);
-        wages.redeem(run, validator, 300, signature);
+        vouchers.redeem(run, validator, 300, signature);
         vm.chainId(31337);
         bytes memory stranger = voucher(run, validator, 300, keys[0]);
         expectRefusal(Denied.selector, trainer);
-        wages.redeem(run, validator, 300, stranger);
-        wages.redeem(run, validator, 300, signature);
+        vouchers.redeem(run, validator, 300, stranger);
+        vouchers.redeem(run, validator, 300, signature);
     }
 
     function test_one_runs_vouchers_leave_anothers_pot_alone() public {
         IRuns.Policy memory p = policy();
         p.trainer = vm.addr(TRAINER_KEY);
         uint256 other = open(p);
-        wages.fund(other, 10);
-        wages.redeem(other, validator, 300, voucher(other, validator, 300, TRAINER_KEY));
-        assertEq(wages.pots(run), 1_000);
+        vouchers.fund(other, 10);
+        vouchers.redeem(other, validator, 300, voucher(other, validator, 300, TRAINER_KEY));
+        assertEq(vouchers.pots(run), 1_000);
         assertEq(token.balanceOf(validator), 10);
     }
 
@@ -115,17 +115,17 @@ contract RedeemTest is World {
         IRuns.Policy memory p = policy();
         p.owner = address(owner);
         run = runs.create(p, SPEC);
-        wages.fund(run, 1_000);
+        vouchers.fund(run, 1_000);
         expectRefusal(Denied.selector, TRAINER);
-        wages.redeem(run, address(owner), 1_000, "");
+        vouchers.redeem(run, address(owner), 1_000, "");
         owner.sign(typed(voucherHash(run, address(owner), 1_000)));
-        assertEq(wages.redeem(run, address(owner), 1_000, ""), 1_000); // how a run gets back what it did not need
+        assertEq(vouchers.redeem(run, address(owner), 1_000, ""), 1_000); // how a run gets back what it did not need
     }
 
     /// @dev An account that delegates to code (EIP-7702) still has its key.
     function test_a_trainer_with_code_still_signs_with_its_key() public {
         vm.etch(vm.addr(TRAINER_KEY), hex"ef01000000000000000000000000000000000000000000");
-        assertEq(wages.redeem(run, validator, 300, voucher(run, validator, 300, TRAINER_KEY)), 300);
+        assertEq(vouchers.redeem(run, validator, 300, voucher(run, validator, 300, TRAINER_KEY)), 300);
     }
 
     function test_reentering_redeem_pays_nothing_twice() public {
@@ -134,17 +134,17 @@ contract RedeemTest is World {
         IRuns.Policy memory p = policy();
         p.trainer = vm.addr(TRAINER_KEY);
         run = runs.create(p, SPEC);
-        wages.fund(run, 1_000);
+        vouchers.fund(run, 1_000);
         Wallet thief = new Wallet();
         bytes memory signature = voucher(run, address(thief), 400, TRAINER_KEY);
-        bytes memory again = abi.encodeCall(wages.redeem, (run, address(thief), 400, signature));
-        re.arm(address(thief), abi.encodeCall(thief.act, (address(wages), again)));
+        bytes memory again = abi.encodeCall(vouchers.redeem, (run, address(thief), 400, signature));
+        re.arm(address(thief), abi.encodeCall(thief.act, (address(vouchers), again)));
         expectRefusal(ZeroAmount.selector);
-        wages.redeem(run, address(thief), 400, signature);
+        vouchers.redeem(run, address(thief), 400, signature);
     }
 
     function test_budgets_are_out_of_reach_of_vouchers() public {
-        wages.redeem(run, validator, BUDGET, voucher(run, validator, BUDGET, TRAINER_KEY));
+        vouchers.redeem(run, validator, BUDGET, voucher(run, validator, BUDGET, TRAINER_KEY));
         assertEq(runs.funds(run).free, BUDGET);
     }
 

@@ -67,7 +67,7 @@ def details(
         measured=_readable(finding.measured) if finding else "", threshold=_readable(finding.threshold) if finding else "",
         detail=_readable(finding.detail) if finding else "", samples=f"{finding.samples if finding else checked.samples:064x}",
         sequences_checked=checked.samples.bit_count(), proofs_checked=checked.proofs, tokens_checked=checked.tokens, time=time,
-        draw=prefill_sampling.NO_DRAW if secret is None else prefill_sampling.commitment(secret).hex(),
+        prefill=prefill_sampling.NO_COMMITMENT if secret is None else prefill_sampling.commitment(secret).hex(),
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def replay(
     """
     spec, time = evidence.spec, evidence.receipt.details.time
     plan = evidence.plan
-    drawn_with = None if evidence.receipt.details.draw == prefill_sampling.NO_DRAW else plan.secret
+    drawn_with = None if evidence.receipt.details.prefill == prefill_sampling.NO_COMMITMENT else plan.secret
     with Sandbox(spec) as sandbox:
         tasks = TaskSet(spec.environments, sandbox)
         tasks.require_same_problems()

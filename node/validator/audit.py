@@ -79,7 +79,7 @@ def audit(receipts: Iterable[Receipt], view: View, spec: RunSpec, window: int) -
 
 def _audit(details: list[Details], view: View, spec: RunSpec, window: int) -> Audited:
     found = Audited(receipts=len(details))
-    for chained in _chains([d for d in details if d.draw != prefill_sampling.NO_DRAW], window, found):
+    for chained in _chains([d for d in details if d.prefill != prefill_sampling.NO_COMMITMENT], window, found):
         for d in chained:
             if d.outcome != Outcome.ACCEPT:
                 continue

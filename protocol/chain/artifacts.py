@@ -10,7 +10,7 @@ from typing import Any
 
 from eth_utils import keccak
 
-CONTRACTS = ("Token", "Bonds", "Runs", "Court", "Wages")
+CONTRACTS = ("Token", "Bonds", "Runs", "Court", "Vouchers")
 
 
 @dataclass(frozen=True)

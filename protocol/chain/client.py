@@ -215,9 +215,9 @@ class Chain:
         """Wei per gas that a transaction pays about now."""
         return self._read("reading the gas price", self.ethereum.gas_price)
 
-    def runs_of_wages(self, wages: str) -> ChecksumAddress:
-        """The Runs that a Wages contract pays for."""
-        return self._call("reading Wages", self._at("Wages", wages).functions.runs())
+    def runs_of_vouchers(self, vouchers: str) -> ChecksumAddress:
+        """The Runs that a Vouchers contract pays for."""
+        return self._call("reading Vouchers", self._at("Vouchers", vouchers).functions.runs())
 
     def token_balance(self, address: str) -> int:
         return self._call("reading a token balance", self.token.functions.balanceOf(address))

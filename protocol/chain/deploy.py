@@ -38,7 +38,7 @@ class Deployment:
     runs: str
     bonds: str
     court: str
-    wages: str
+    vouchers: str
     token: str
     block: int
     """Block of deployment: events need not be looked for before it."""
@@ -92,7 +92,7 @@ def deploy_to(
 
 
 def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | None = None) -> Deployment:
-    """Deploys Runs (which brings Bonds), Court and Wages over `token`, or over a new development token.
+    """Deploys Runs (which brings Bonds), Court and Vouchers over `token`, or over a new development token.
 
     `withdrawal_delay` in seconds. With a sender whose journal outlives this process, the same call goes on where an earlier
     one stopped and deploys nothing twice; a Runs whose Court can never come, because the key did something else in between,
@@ -114,10 +114,10 @@ def deploy(sender: Sender, *, withdrawal_delay: int, sink: str, token: str | Non
                 runs.runs.address,
             )
             continue
-        wages = str(_create(sender, "Wages", attempt, runs.runs.address).contract)
+        vouchers = str(_create(sender, "Vouchers", attempt, runs.runs.address).contract)
         runs.check()
         return Deployment(
-            chain.chain_id, runs.runs.address, runs.bonds.address, runs.court.address, wages, token, sent.block
+            chain.chain_id, runs.runs.address, runs.bonds.address, runs.court.address, vouchers, token, sent.block
         )
     raise ChainError(
         f"something else keeps using the key of {sender.key.address} while the contracts are deployed",

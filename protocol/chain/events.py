@@ -254,7 +254,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class WagesFunded:
+class VouchersFunded:
     run: int
     amount: int
 
@@ -273,7 +273,7 @@ KINDS: dict[str, type] = {
         RunCreated, Funded, Defunding, Paused, Published, Joined, Rotated, Offered, HandedOver, Left, Released,
         Submitted, Skipped, Claimed, ValidatorApproved, ValidatorSeated, ValidatorReinforced, ValidatorReleased,
         Challenged, CoSigned, Appealed, Voted, Settled, Impeached, Deposited, Unbonding, Rebonded, Withdrawn,
-        Slashed, Moved, WagesFunded, Redeemed,
+        Slashed, Moved, VouchersFunded, Redeemed,
     )
 }  # fmt: skip
 

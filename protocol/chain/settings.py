@@ -47,8 +47,8 @@ class ClientSettings(Settings):
 
 
 class ChainSettings(ClientSettings):
-    wages: str | None = None
-    """Address of the Wages contract, out of which validators are paid."""
+    vouchers: str | None = None
+    """Address of the Vouchers contract, out of which validators are paid."""
     chain_id: int
     """Must be the endpoint's."""
     run: int = Field(ge=1)

@@ -58,7 +58,7 @@ _CASE = "SELECT seat, number, position, block, challenger, hard, appealed, verdi
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One commitment. `id` names it: keccak256 of run, node, step, sequence and root (Runs.workId)."""
+    """One commitment. `id` names it: keccak256 of run, node, step, sequence and root (Runs.submissionId)."""
 
     position: int
     """In the book's order of learning; see View.changes_since."""

@@ -97,7 +97,7 @@ def _contract_checks(subject: Subject) -> list[str]:
     if _runs(subject) is None:
         return []
     names = ["code of Runs", "code of Bonds", "code of Court"]
-    names += ["code of Wages", "addresses file"] * (subject.deployment is not None)
+    names += ["code of Vouchers", "addresses file"] * (subject.deployment is not None)
     return names + ["run", "jury"] * (subject.run is not None)
 
 
@@ -186,10 +186,10 @@ def _code_of_court(chain: Chain, subject: Subject) -> _Answer:
     return f"{chain.court.address} as shipped"
 
 
-def _code_of_wages(chain: Chain, subject: Subject) -> _Answer:
+def _code_of_vouchers(chain: Chain, subject: Subject) -> _Answer:
     assert subject.deployment is not None
-    chain.check_code("Wages", subject.deployment.wages)
-    return f"{subject.deployment.wages} as shipped"
+    chain.check_code("Vouchers", subject.deployment.vouchers)
+    return f"{subject.deployment.vouchers} as shipped"
 
 
 def _addresses(chain: Chain, subject: Subject) -> _Answer:
@@ -197,10 +197,10 @@ def _addresses(chain: Chain, subject: Subject) -> _Answer:
     assert subject.deployment is not None
     on_chain = {
         "bonds": chain.bonds.address, "court": chain.court.address, "token": chain.token.address,
-        "runs of Wages": chain.runs_of_wages(subject.deployment.wages),
+        "runs of Vouchers": chain.runs_of_vouchers(subject.deployment.vouchers),
     }  # fmt: skip
     told = subject.deployment
-    named = {"bonds": told.bonds, "court": told.court, "token": told.token, "runs of Wages": told.runs}
+    named = {"bonds": told.bonds, "court": told.court, "token": told.token, "runs of Vouchers": told.runs}
     wrong = [f"{name} is {on_chain[name]}, not {named[name]}" for name in named if on_chain[name] != named[name]]
     if wrong:
         raise WrongChain("; ".join(wrong), hint="the file was changed, or mixes deployments; get it anew")
@@ -250,5 +250,5 @@ def _gas_money(chain: Chain, address: str) -> _Answer:
 
 _CHECKS = {
     "code of Runs": _code_of_runs, "code of Bonds": _code_of_bonds, "code of Court": _code_of_court,
-    "code of Wages": _code_of_wages, "addresses file": _addresses, "run": _run, "jury": _jury,
+    "code of Vouchers": _code_of_vouchers, "addresses file": _addresses, "run": _run, "jury": _jury,
 }  # fmt: skip

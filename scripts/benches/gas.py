@@ -18,7 +18,7 @@ from swarm.world import DAY, TOKEN, World
 from benches import Bench, Cost
 from protocol.chain.client import Call
 from protocol.chain.sender import Sent
-from protocol.chain.wages import Wages
+from protocol.chain.vouchers import Vouchers
 from protocol.chain.writing import Writer
 from protocol.identity import Key
 from protocol.signing import Join, Verdict, Voucher
@@ -152,13 +152,13 @@ def _money(bench: Bench, field: _Field) -> None:
         claims.append(field.send(stranger, chain.claim(world.run, node.address)).gas_used)
     _add(bench, "claim, an operator's first", claims[0], CLAIM, 85_000)
     _add(bench, "claim", claims[1], CLAIM, 85_000)
-    wages = Wages(chain, world.wages)
-    world.owner.send(chain.approve_tokens(wages.address, 1000 * TOKEN))
-    world.owner.send(wages.fund(world.run, 1000 * TOKEN))
+    vouchers = Vouchers(chain, world.vouchers)
+    world.owner.send(chain.approve_tokens(vouchers.address, 1000 * TOKEN))
+    world.owner.send(vouchers.fund(world.run, 1000 * TOKEN))
     validator = field.validators[0].address
     for total, name in ((TOKEN, "redeem, a validator's first"), (2 * TOKEN, "redeem")):
         voucher = Voucher(world.run, validator, total)
-        call = wages.redeem(voucher, voucher.sign(world.trainer.key, chain.domain))
+        call = vouchers.redeem(voucher, voucher.sign(world.trainer.key, chain.domain))
         _add(bench, name, field.send(stranger, call).gas_used)
 
 
@@ -171,7 +171,7 @@ def _once(bench: Bench, field: _Field) -> None:
     _add(bench, "join", field.send(operator, call).gas_used, JOIN)
     world.publish(1)
     _add(bench, "publish", world.trainer.send(chain.publish(world.run, 2, b"\x0c" * 32)).gas_used)
-    _add(bench, "deploy: Runs with Bonds, Court, Wages", _deployment(world))
+    _add(bench, "deploy: Runs with Bonds, Court, Vouchers", _deployment(world))
 
 
 def _deployment(world: World) -> int:
@@ -183,6 +183,6 @@ def _deployment(world: World) -> int:
             receipt = writer.receipt(bytes.fromhex(transaction[2:]))
             if receipt and receipt.contract not in (None, world.chain.token.address):
                 gas += receipt.gas_used
-        if ethereum.code(world.wages, number):
+        if ethereum.code(world.vouchers, number):
             return gas
     raise AssertionError("the contracts were never deployed")

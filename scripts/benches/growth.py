@@ -47,10 +47,10 @@ from protocol.rollout import Sample
 from protocol.runspec import RunSpec
 from protocol.shell.home import Home
 from protocol.verdict import Outcome
-from trainer.config import PaySettings
+from trainer.config import VoucherSettings
 from trainer.hub.database import Database
-from trainer.hub.pay import Ledger
 from trainer.hub.store import Store
+from trainer.hub.vouchers import Ledger
 from trainer.rollouts.data import Bounds, RolloutSource
 from trainer.rollouts.pool import Group
 
@@ -273,7 +273,7 @@ def _ledger(world: _World) -> Turn:
     database.take(
         cursor, [(number, arrived, due) for (number, _), (_, arrived, due) in zip(numbered, waiting, strict=True)]
     )
-    ledger = Ledger(world.chain, RUN, book, store, database, key, PaySettings(per_submission="1"))
+    ledger = Ledger(world.chain, RUN, book, store, database, key, VoucherSettings(per_submission="1"))
     heard = 0
 
     def turn() -> None:

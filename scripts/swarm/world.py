@@ -41,7 +41,7 @@ class _Snapshot:
     id: str
     runs: str
     run: int
-    wages: str
+    vouchers: str
     trainer: Key
 
 
@@ -56,8 +56,8 @@ class World:
     trainer: Sender
     run: int
     spec_digest: bytes
-    wages: str
-    """Address of Wages."""
+    vouchers: str
+    """Address of Vouchers."""
     senders: dict[str, Sender] = field(default_factory=dict)
 
     @classmethod
@@ -82,10 +82,10 @@ class World:
                 Sender(chain, trainer),
                 snapshot.run,
                 spec_digest,
-                snapshot.wages,
+                snapshot.vouchers,
             )
         kept.append(
-            _Snapshot(what, anvil.request("evm_snapshot"), made.chain.runs.address, made.run, made.wages, trainer)
+            _Snapshot(what, anvil.request("evm_snapshot"), made.chain.runs.address, made.run, made.vouchers, trainer)
         )
         return made
 
@@ -102,7 +102,7 @@ class World:
         sent = owner.send(chain.create(policy_for(owner.key, trainer.key, **policy), spec_digest))
         run = sent.event(RunCreated).run
         owner.send(chain.fund(run, 10**6 * TOKEN))
-        world = cls(anvil, chain, owner, trainer, run, spec_digest, deployment.wages)
+        world = cls(anvil, chain, owner, trainer, run, spec_digest, deployment.vouchers)
         world.pretend_jury()
         return world
 
@@ -114,7 +114,7 @@ class World:
         created = world.owner.send(chain.create(policy_for(world.owner.key, trainer, **policy), world.spec_digest))
         run = created.event(RunCreated).run
         world.owner.send(chain.fund(run, 10**6 * TOKEN))
-        made = cls(world.anvil, chain, world.owner, Sender(chain, trainer), run, world.spec_digest, world.wages)
+        made = cls(world.anvil, chain, world.owner, Sender(chain, trainer), run, world.spec_digest, world.vouchers)
         made.pretend_jury()
         return made
 

@@ -103,7 +103,7 @@ def test_what_the_key_did_between_runs_and_court_makes_both_new(
     deploy(direct, key, tmp_path / "other.json")  # four transactions of the same key
     deployment = deploy(direct, key, out)
     assert "which can no longer come; deploying both anew" in caplog.text
-    assert sent_by(direct, key) == 2 + 4 + 3  # Token and the lost Runs; the other deployment; Runs, Court, Wages
+    assert sent_by(direct, key) == 2 + 4 + 3  # Token and the lost Runs; the other deployment; Runs, Court, Vouchers
     Chain(anvil.rpc, deployment.runs).check(31337)
 
 

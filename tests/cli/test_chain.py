@@ -55,7 +55,7 @@ def with_run(anvil: Anvil, addresses: Path, validators: int = 0, **policy: Any) 
         owner.send(chain.approve_tokens(spender, 10**6 * TOKEN))  # type: ignore[arg-type]
     owner.send(chain.create(policy_for(owner.key, trainer.key, **policy), b"\x07" * 32))
     owner.send(chain.fund(1, 1000 * TOKEN))
-    world = World(anvil, chain, owner, trainer, 1, b"\x07" * 32, deployment.wages)
+    world = World(anvil, chain, owner, trainer, 1, b"\x07" * 32, deployment.vouchers)
     for _ in range(validators):
         world.seat_validator(Key.generate())
     return world
@@ -92,7 +92,7 @@ def test_deploy_writes_addresses_of_contracts_that_info_finds_as_shipped(anvil: 
     contracts = info.json["contracts"]
     deployment = Deployment.load(out)
     assert {name: found["address"] for name, found in contracts.items()} == {
-        "Runs": deployment.runs, "Bonds": deployment.bonds, "Court": deployment.court, "Wages": deployment.wages,
+        "Runs": deployment.runs, "Bonds": deployment.bonds, "Court": deployment.court, "Vouchers": deployment.vouchers,
         "Token": deployment.token,
     }  # fmt: skip
     assert {found["code"] for found in contracts.values()} == {"the code this version ships"}
@@ -155,7 +155,7 @@ def test_the_doctor_finds_nothing_where_nothing_is_wrong(console: Console, anvil
     code, checks = doctor(console, *what)
     assert (code, unwell(checks)) == (0, {})
     assert list(checks) == [
-        f"endpoint {anvil.rpc}", "head", "code of Runs", "code of Bonds", "code of Court", "code of Wages",
+        f"endpoint {anvil.rpc}", "head", "code of Runs", "code of Bonds", "code of Court", "code of Vouchers",
         "addresses file", "run", "jury", "gas money",
     ]  # fmt: skip
     lines = console.murmur("chain", "doctor", *what).out.splitlines()
@@ -243,13 +243,13 @@ def test_an_address_without_code_fails(console: Console, anvil: Anvil, addresses
 
 
 def test_wages_without_code_fail(console: Console, anvil: Anvil, addresses: Path) -> None:
-    replace(Deployment.load(addresses), wages=SINK).save(addresses)
+    replace(Deployment.load(addresses), vouchers=SINK).save(addresses)
     code, checks = doctor(console, "--deployment", addresses, "--rpc", anvil.rpc)
-    assert (code, unwell(checks)) == (4, {"code of Wages": "failed", "addresses file": "failed"})
+    assert (code, unwell(checks)) == (4, {"code of Vouchers": "failed", "addresses file": "failed"})
 
 
 def test_a_file_that_mixes_deployments_fails(console: Console, anvil: Anvil, addresses: Path) -> None:
-    replace(Deployment.load(addresses), wages=World.another(anvil).wages).save(addresses)
+    replace(Deployment.load(addresses), vouchers=World.another(anvil).vouchers).save(addresses)
     code, checks = doctor(console, "--deployment", addresses, "--rpc", anvil.rpc)
     assert (code, unwell(checks)) == (4, {"addresses file": "failed"})
 

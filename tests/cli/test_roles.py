@@ -89,11 +89,11 @@ def test_validator_status_is_json_in_every_state(validator: tuple[World, str, Ru
 def test_a_validators_secrets_are_committed_to_and_then_revealed(validator: tuple[World, str, Run, Path]) -> None:
     world, _, run, _ = validator
     shown, again = run("secrets", "--json").json, run("secrets", "--json").json
-    assert shown["draw"] == again["draw"], "a secret stays the same"
+    assert shown["prefill"] == again["prefill"], "a secret stays the same"
     world.anvil.advance(world.chain.policy(world.run).window)
     later = run("secrets", "--json").json
     assert later["period"] == shown["period"] + 1
-    assert hashlib.sha256(bytes.fromhex(later["draw"])).hexdigest() == shown["draw"]
+    assert hashlib.sha256(bytes.fromhex(later["prefill"])).hexdigest() == shown["prefill"]
     assert run("rejections", "--json").json == {"rejections": []}
 
 

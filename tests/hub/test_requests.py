@@ -41,7 +41,7 @@ GARBAGE = {
     "http/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "two lengths": b"POST /v1/runs/1/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx",
     "a negative length": b"POST /v1/runs/1/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
-    "a length beyond all bounds": b"PUT /v1/runs/1/works/" + b"0" * 64 + b" HTTP/1.1\r\nhost: x\r\ncontent-length: "
+    "a length beyond all bounds": b"PUT /v1/runs/1/submissions/" + b"0" * 64 + b" HTTP/1.1\r\nhost: x\r\ncontent-length: "
     + b"9" * 5000 + b"\r\n\r\n",
     "a bad chunk": b"POST /v1/runs/1/receipts HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     "a websocket": b"GET /v1/runs/1/status HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"

@@ -109,7 +109,7 @@ def test_what_was_never_served_is_kept_without_a_file(
     monkeypatch.setattr(replaying, "TaskSet", lambda *_: stage.tiny.context.tasks)
     fields = compare(evidence.receipt.details, replay(evidence, None))
     assert all(field["same"] for field in fields)
-    assert evidence.receipt.details.draw != prefill_sampling.NO_DRAW
+    assert evidence.receipt.details.prefill != prefill_sampling.NO_COMMITMENT
 
 
 def test_what_was_judged_without_its_weights_is_replayed_without_them(

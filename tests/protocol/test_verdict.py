@@ -55,7 +55,7 @@ def test_a_receipt_is_read_back_with_its_validator() -> None:
         {"root": "zz" * 32},
         {"samples": "00" * 32},
         {"samples": "01"},
-        {"draw": "zz" * 32},
+        {"prefill": "zz" * 32},
     ],
     ids=str,
 )

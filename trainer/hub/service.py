@@ -35,10 +35,10 @@ from trainer.hub.bucket import Bucket
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Quota
 from trainer.hub.outbox import Outbox
-from trainer.hub.pay import Ledger
 from trainer.hub.publisher import Publisher
 from trainer.hub.server import Server as HttpServer
 from trainer.hub.store import Store
+from trainer.hub.vouchers import Ledger
 
 log = logging.getLogger("hub")
 
@@ -105,9 +105,9 @@ class HubService:
                     ("publish", publisher.turn, min(0.1, c.poll_seconds)),
                     ("tidy", lambda: self._tidy(chain, files), _TIDY_SECONDS),
                 ]
-                if self._settings.pay.wei_per_submission:
-                    ledger = Ledger(chain, c.run, book, files, database, self._key, self._settings.pay)
-                    turns.append(("pay", ledger.turn, max(1.0, c.poll_seconds)))
+                if self._settings.vouchers.wei_per_submission:
+                    ledger = Ledger(chain, c.run, book, files, database, self._key, self._settings.vouchers)
+                    turns.append(("vouchers", ledger.turn, max(1.0, c.poll_seconds)))
                 if isinstance(files, ArchivedStore):
                     turns.append(("bucket", files.turn, _ARCHIVE_SECONDS))
                 followers = [

@@ -157,7 +157,9 @@ interface ICourt {
     /// @notice Disputes works of one seat: if upheld, they earn nothing, and each is a strike. One bond for all.
     /// @param list At most 255 works; those past their window or in a case already are left out.
     /// @param evidence EIP-712 digest of the challenger's verdict.
-    function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence) external returns (uint256 number);
+    function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence)
+        external
+        returns (uint256 number);
 
     /// @notice Accuses the author of a work of cheating: if upheld, the seat is convicted. The work must be within its window,
     /// or in an open soft case. No other case shields it: it leaves an open soft one (which ends when that empties it); a
@@ -166,9 +168,13 @@ interface ICourt {
     /// names too count.
     /// @param evidence EIP-712 digest of the challenger's verdict.
     /// @param second Another validator's receipt on the same work, outcome 3; left aside where the policy asks for none.
-    function accuse(uint256 run, IRuns.SubmissionRef calldata ref, uint256 samples, bytes32 evidence, Receipt calldata second)
-        external
-        returns (uint256 number);
+    function accuse(
+        uint256 run,
+        IRuns.SubmissionRef calldata ref,
+        uint256 samples,
+        bytes32 evidence,
+        Receipt calldata second
+    ) external returns (uint256 number);
 
     /// @notice Asks the other validators to vote. The seat's key or its operator calls, with a bond that comes out of the
     /// seat's own lock; or a validator of the bench that stands by the work, with its own bond.

@@ -7,7 +7,7 @@ import {ICourt} from "./ICourt.sol";
 
 /// @title Training runs
 /// @notice A run has an immutable policy, seats for nodes, published weights with their beacons, committed work, and
-/// rewards that vest when work can no longer be challenged. Validators and verdicts live in ICourt, their pay in IWages.
+/// rewards that vest when work can no longer be challenged. Validators and verdicts live in ICourt, their pay in IVouchers.
 /// @dev Balance of this contract >= sum over runs of free + reserved; reserved = reward * all unclaimed units.
 interface IRuns {
     // ---- types ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ contract SlashTest is World {
     }
 
     function test_only_runs_and_court_may() public {
-        address[3] memory others = [STRANGER, OWNER, address(wages)];
+        address[3] memory others = [STRANGER, OWNER, address(vouchers)];
         for (uint256 i; i < 3; ++i) {
             vm.startPrank(others[i]);
             expectRefusal(IBonds.NotSlasher.selector, others[i]);

@@ -345,7 +345,9 @@ contract AccuseTest is World {
         assertStage(0, 1, ICourt.Stage.Upheld);
     }
 
-    function refused(uint256 v, IRuns.SubmissionRef memory ref, ICourt.Receipt memory second, bytes memory why) internal {
+    function refused(uint256 v, IRuns.SubmissionRef memory ref, ICourt.Receipt memory second, bytes memory why)
+        internal
+    {
         vm.prank(validators[v]);
         vm.expectRevert(why);
         court.accuse(run, ref, type(uint256).max, EVIDENCE, second);

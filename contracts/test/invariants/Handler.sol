@@ -5,7 +5,7 @@ import {Denied, InsufficientStake, TooEarly, TooLate, WrongState, ZeroAmount} fr
 import {IBonds} from "../../src/interfaces/IBonds.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
-import {IWages} from "../../src/interfaces/IWages.sol";
+import {IVouchers} from "../../src/interfaces/IVouchers.sol";
 import {World} from "../support/World.sol";
 
 /// @title Random people doing random things in three runs at once
@@ -114,7 +114,7 @@ contract Handler is World {
     function wake(IRuns.Policy memory p) internal {
         uint256 run_ = runs.create(p, SPEC);
         runs.fund(run_, 2_000 * MUR);
-        wages.fund(run_, 10 * MUR);
+        vouchers.fund(run_, 10 * MUR);
         for (uint256 i; i < 3; ++i) {
             take(run_, operators[i]);
         }
@@ -397,7 +397,7 @@ contract Handler is World {
     function pay(uint256 seed) external {
         seed = stir(seed);
         uint256 run_ = aRun(seed);
-        if (seed % 5 == 0) return wages.fund(run_, bound(seed >> 8, 1, MUR));
+        if (seed % 5 == 0) return vouchers.fund(run_, bound(seed >> 8, 1, MUR));
         redeem(run_, aValidator(seed >> 8), bound(seed >> 16, 1, 30 * MUR));
     }
 
@@ -406,7 +406,7 @@ contract Handler is World {
     function redeem(uint256 run_, address to, uint256 total) public {
         bytes32 kind = keccak256("Voucher(uint256 run,address validator,uint256 total)");
         bytes memory signature = sign(keccak256(abi.encode(kind, run_, to, total)), TRAINER_KEY);
-        attempt(to, address(wages), abi.encodeCall(wages.redeem, (run_, to, total, signature)));
+        attempt(to, address(vouchers), abi.encodeCall(vouchers.redeem, (run_, to, total, signature)));
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------

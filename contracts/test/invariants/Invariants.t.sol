@@ -5,7 +5,7 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IBonds} from "../../src/interfaces/IBonds.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
-import {IWages} from "../../src/interfaces/IWages.sol";
+import {IVouchers} from "../../src/interfaces/IVouchers.sol";
 import {Ring} from "../../src/Ring.sol";
 import {Test} from "../support/Test.sol";
 import {Handler} from "./Handler.sol";
@@ -21,13 +21,13 @@ contract InvariantsTest is Test {
     IRuns internal runs;
     ICourt internal court;
     IBonds internal bonds;
-    IWages internal wages;
+    IVouchers internal vouchers;
     IERC20 internal token;
 
     function setUp() public {
         handler = new Handler();
         (runs, court, bonds) = (handler.runs(), handler.court(), handler.bonds());
-        (wages, token) = (handler.wages(), handler.token());
+        (vouchers, token) = (handler.vouchers(), handler.token());
         bytes4[] memory actions = new bytes4[](22);
         actions[0] = Handler.tick.selector;
         actions[1] = Handler.leap.selector;
@@ -204,13 +204,13 @@ contract InvariantsTest is Test {
     }
 
     function invariant_wages_are_all_there() public view {
-        assertEq(token.balanceOf(address(wages)), wages.pots(1) + wages.pots(2) + wages.pots(3));
+        assertEq(token.balanceOf(address(vouchers)), vouchers.pots(1) + vouchers.pots(2) + vouchers.pots(3));
     }
 
     function invariant_no_token_is_lost() public view {
         (,,, uint256 people) = handler.counts();
-        uint256 sum = token.balanceOf(address(bonds)) + token.balanceOf(address(runs)) + token.balanceOf(address(wages))
-            + token.balanceOf(address(handler));
+        uint256 sum = token.balanceOf(address(bonds)) + token.balanceOf(address(runs))
+            + token.balanceOf(address(vouchers)) + token.balanceOf(address(handler));
         for (uint256 i; i < people; ++i) {
             sum += token.balanceOf(handler.person(i));
         }
@@ -276,7 +276,7 @@ contract InvariantsTest is Test {
         }
         assertEq(token.balanceOf(address(bonds)), 0, "stake is stuck");
         assertEq(token.balanceOf(address(runs)), 0, "budget is stuck");
-        assertEq(token.balanceOf(address(wages)), 0, "wages are stuck");
+        assertEq(token.balanceOf(address(vouchers)), 0, "vouchers are stuck");
         vm.revertToStateAndDelete(snapshot);
     }
 
@@ -312,7 +312,7 @@ contract InvariantsTest is Test {
             bonds.unbond.selector,
             bonds.rebond.selector,
             bonds.withdraw.selector,
-            wages.redeem.selector
+            vouchers.redeem.selector
         ];
         uint256[30] memory done;
         uint256[2][6] memory verdicts; // by stage; soft and hard

@@ -91,7 +91,8 @@ contract SubmitManyTest is World {
     function everything() internal view returns (bytes32 digest) {
         digest = keccak256(abi.encode(runs.seats(run, nodes[0]), runs.funds(run)));
         for (uint32 i; i < 8; ++i) {
-            IRuns.SubmissionRef memory ref = IRuns.SubmissionRef(nodes[0], 0, i, keccak256(abi.encode(run, nodes[0], uint32(0), i)));
+            IRuns.SubmissionRef memory ref =
+                IRuns.SubmissionRef(nodes[0], 0, i, keccak256(abi.encode(run, nodes[0], uint32(0), i)));
             IRuns.Submission memory w = runs.submissions(runs.submissionId(run, ref));
             assertGt(w.units, 0);
             digest = keccak256(abi.encode(digest, w));

@@ -5,7 +5,7 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IBonds} from "../../src/interfaces/IBonds.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
-import {IWages} from "../../src/interfaces/IWages.sol";
+import {IVouchers} from "../../src/interfaces/IVouchers.sol";
 import {Test} from "./Test.sol";
 
 /// @title The contracts, a funded run with three seated nodes and five validators, and the first weights published
@@ -59,7 +59,7 @@ abstract contract World is Test {
     IRuns public runs;
     IBonds public bonds;
     ICourt public court;
-    IWages public wages;
+    IVouchers public vouchers;
     uint256 internal run;
     address[3] internal operators;
     uint256[3] internal keys;
@@ -93,16 +93,16 @@ abstract contract World is Test {
         }
     }
 
-    /// @dev Runs (which brings Bonds), then Court at the address Runs was told, then Wages.
+    /// @dev Runs (which brings Bonds), then Court at the address Runs was told, then Vouchers.
     function deployOver(IERC20 token_) internal {
         address next = vm.computeCreateAddress(address(this), vm.getNonce(address(this)) + 1);
         runs = IRuns(create("Runs", abi.encode(token_, DELAY, SINK, next)));
         court = ICourt(create("Court", abi.encode(runs)));
-        wages = IWages(create("Wages", abi.encode(runs)));
+        vouchers = IVouchers(create("Vouchers", abi.encode(runs)));
         bonds = runs.bonds();
         token_.approve(address(runs), type(uint256).max);
         token_.approve(address(bonds), type(uint256).max);
-        token_.approve(address(wages), type(uint256).max);
+        token_.approve(address(vouchers), type(uint256).max);
     }
 
     /// @dev Deploys from the artifact rather than with `new`, so that a change of a contract recompiles no test.
@@ -311,7 +311,8 @@ abstract contract World is Test {
         view
         returns (bytes memory)
     {
-        bytes32 kind = keccak256("Verdict(uint256 run,bytes32 submission,uint8 outcome,uint256 samples,bytes32 details)");
+        bytes32 kind =
+            keccak256("Verdict(uint256 run,bytes32 submission,uint8 outcome,uint256 samples,bytes32 details)");
         return sign(keccak256(abi.encode(kind, run_, submission, outcome, samples, EVIDENCE)), key);
     }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.validator.commands import inspection, pay
+from node.validator.commands import inspection, vouchers
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, validator_sender
 from protocol.chain.types import Validator
 from protocol.errors import InsufficientFunds, UsageError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from protocol.chain import Sender
 
 app = group("Check rollouts, take what is false to court, never punish the honest.")
-pay.register(app)
+vouchers.register(app)
 
 
 def _sender(home: Home, settings: ValidatorSettings, password_file: Path | None) -> Sender:
@@ -39,13 +39,13 @@ def init(
     home: HomeOption = DEFAULT_HOME,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
     first_block: Annotated[int, typer.Option(help="Block of the contracts' deployment.")] = 0,
-    wages: Annotated[str | None, typer.Option(help="Address of the Wages contract, to be paid from.")] = None,
+    vouchers: Annotated[str | None, typer.Option(help="Address of the Vouchers contract, to be paid from.")] = None,
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
     """Create a validator's key and settings."""
     from protocol.chain import Chain
-    from protocol.chain.wages import Wages
+    from protocol.chain.vouchers import Vouchers
     from protocol.settings import write_toml
 
     place = Home(home, "validator")
@@ -53,8 +53,8 @@ def init(
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
-    if wages is not None:
-        wages = Wages(chain, wages).address
+    if vouchers is not None:
+        vouchers = Vouchers(chain, vouchers).address
     key = place.new_key("validator", chain_id=chain.chain_id, password_file=password_file)
     tables: dict[str, dict[str, object]] = {
         "chain": {
@@ -62,8 +62,8 @@ def init(
         },
         "peers": {"listen": listen, "bootnodes": bootnode},
     }  # fmt: skip
-    if wages is not None:
-        tables["chain"]["wages"] = wages
+    if vouchers is not None:
+        tables["chain"]["vouchers"] = vouchers
     write_toml(place.config, tables, "Settings of a Murmuration validator.")
 
     def text() -> None:

@@ -196,7 +196,7 @@ def _own_weights(home: Path, evidence: Evidence) -> Path | None:
 
 
 def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
-    """Show what this validator's draws are committed to, and with it the newest secret that may be known."""
+    """Show what this validator's prefill sampling is committed to, and with it the newest secret that may be known."""
     from node.validator.judgement_log import JudgementLog
     from protocol import prefill_sampling
 
@@ -212,12 +212,12 @@ def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     data = {
         "period": number,
         "period_seconds": window,
-        "draw": prefill_sampling.commitment(prefill_sampling.secret(master, number)).hex(),
+        "prefill": prefill_sampling.commitment(prefill_sampling.secret(master, number)).hex(),
     }
 
     def text() -> None:
         typer.echo(f"period  {number}, of {duration(window)} each")
-        typer.echo(f"draw    {data['draw']}")
+        typer.echo(f"prefill {data['prefill']}")
         typer.echo("commits to the secret of this period, and is the secret of the one before, which may be known now")
 
     emit(data, as_json, text)
@@ -257,7 +257,9 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             for broken in audited.broken:
                 typer.echo(f"  BROKEN  {broken.submission[:12]}  {broken.reason}")
         if any(audited.waiting for audited in found.values()):
-            typer.echo("waiting: a draw can be checked when its validator has signed a receipt of a later period")
+            typer.echo(
+                "waiting: prefill sampling can be checked when its validator has signed a receipt of a later period"
+            )
         if any(audited.unknown for audited in found.values()):
             typer.echo("unknown: no commitment to this work is confirmed on chain; the newest may be by and by")
 

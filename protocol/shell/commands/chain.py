@@ -53,7 +53,7 @@ def deploy_contracts(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Deploy Runs, Bonds, Court and Wages (and a development token) from the shipped bytecode; needs no compiler.
+    """Deploy Runs, Bonds, Court and Vouchers (and a development token) from the shipped bytecode; needs no compiler.
 
     A deployment that was interrupted goes on when the same command is given again: a journal lies beside --out until then.
     """
@@ -79,7 +79,7 @@ def deploy_contracts(
 
     def text() -> None:
         typer.echo(
-            f"Runs   {deployment.runs}\nBonds  {deployment.bonds}\nCourt  {deployment.court}\nWages  {deployment.wages}\n"
+            f"Runs   {deployment.runs}\nBonds  {deployment.bonds}\nCourt  {deployment.court}\nWages  {deployment.vouchers}\n"
             f"token  {deployment.token}\nwritten to {out}"
         )
 
@@ -135,7 +135,7 @@ def _contracts(chain: Chain, known: Deployment | None) -> dict[str, dict[str, st
     else:
         where = {"Bonds": known.bonds, "Court": known.court, "Token": known.token} if known else {}
     if known is not None:
-        where["Wages"] = known.wages
+        where["Vouchers"] = known.vouchers
     for name, address in where.items():
         found[name] = {"address": address, "code": chain.code_at(address, name)}
     if found.get("Token", {}).get("code") == Code.OTHER:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from protocol.chain import Chain, Sender
     from protocol.chain.client import Call
-    from protocol.chain.wages import Wages
+    from protocol.chain.vouchers import Vouchers
 
 
 app = group("Create a run, fund it, approve its validators.")
@@ -46,11 +46,11 @@ def _chain(file: Path) -> Chain:
     return settings.connect(chain_id)
 
 
-def _wages(file: Path, chain: Chain) -> Wages:
-    from protocol.chain.wages import Wages
+def _vouchers(file: Path, chain: Chain) -> Vouchers:
+    from protocol.chain.vouchers import Vouchers
     from protocol.settings import read_toml
 
-    return Wages(chain, read_toml(file).get("chain", {}).get("wages"))
+    return Vouchers(chain, read_toml(file).get("chain", {}).get("vouchers"))
 
 
 def _run(file: Path) -> int:
@@ -130,8 +130,8 @@ def fund(
     typer.echo(f"run {run} has {tokens(chain.funds(run).free)} to spend")
 
 
-@app.command("fund-wages")
-def fund_wages(
+@app.command("fund-vouchers")
+def fund_vouchers(
     file: File, amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
     password_file: PasswordFile = None, yes: Yes = False,
 ) -> None:  # fmt: skip
@@ -139,9 +139,9 @@ def fund_wages(
     path = strip_at(file)
     sender, run, wei = _sender(path, keystore, password_file), _run(path), parse_tokens(amount)
     chain, owner = sender.chain, sender.key.address
-    wages = _wages(path, chain)
+    vouchers = _vouchers(path, chain)
     chain.policy(run)
-    call = wages.fund(run, wei)
+    call = vouchers.fund(run, wei)
     _require_tokens(sender, call, wei)
     confirm(
         "Fill the pot?",
@@ -151,9 +151,9 @@ def fund_wages(
         ],
         yes,
     )
-    _approve(sender, call, wages.address, wei)
+    _approve(sender, call, vouchers.address, wei)
     sender.send(call)
-    typer.echo(f"the pot of run {run} holds {tokens(wages.pot(run))}")
+    typer.echo(f"the pot of run {run} holds {tokens(vouchers.pot(run))}")
 
 
 @app.command()
@@ -267,7 +267,7 @@ def show(file: File, as_json: Json = False) -> None:
     path = strip_at(file)
     chain, run = _chain(path), _run(path)
     policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
-    pot = _wages(path, chain).pot(run) if "wages" in read_toml(path).get("chain", {}) else None
+    pot = _vouchers(path, chain).pot(run) if "vouchers" in read_toml(path).get("chain", {}) else None
     data = {
         "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pot,
         "paused": chain.paused(run), "validators": chain.seated_validators(run), "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),

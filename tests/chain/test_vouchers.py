@@ -10,19 +10,19 @@ import pytest
 from swarm.world import TOKEN, World
 
 from protocol.chain.client import Chain
-from protocol.chain.wages import Wages
+from protocol.chain.vouchers import Vouchers
 from protocol.errors import ConfigError, TransactionReverted, WrongChain
 from protocol.identity import Key
 from protocol.signing import Voucher
 from tests.chain.test_bad_input import another_run
 
 
-def opened(world: World, pot: int = 100) -> Wages:
-    wages = Wages(world.chain, world.wages)
+def opened(world: World, pot: int = 100) -> Vouchers:
+    vouchers = Vouchers(world.chain, world.vouchers)
     if pot:
-        world.owner.send(world.chain.approve_tokens(wages.address, pot * TOKEN))
-        world.owner.send(wages.fund(world.run, pot * TOKEN))
-    return wages
+        world.owner.send(world.chain.approve_tokens(vouchers.address, pot * TOKEN))
+        world.owner.send(vouchers.fund(world.run, pot * TOKEN))
+    return vouchers
 
 
 def signed(world: World, voucher: Voucher, **domain: Any) -> bytes:
@@ -36,21 +36,21 @@ def refused(world: World, sender: Key, call: Any) -> str:
 
 
 def test_a_voucher_pays_what_it_promises_beyond_what_was_paid(world: World) -> None:
-    wages, validator = opened(world), Key.generate()
+    vouchers, validator = opened(world), Key.generate()
     for total in (30, 70):
         voucher = Voucher(world.run, validator.address, total * TOKEN)
-        world.sender(validator).send(wages.redeem(voucher, signed(world, voucher)))
-        assert world.chain.token_balance(validator.address) == wages.redeemed(world.run, validator.address)
-        assert wages.redeemed(world.run, validator.address) == total * TOKEN
-    assert wages.pot(world.run) == 30 * TOKEN
+        world.sender(validator).send(vouchers.redeem(voucher, signed(world, voucher)))
+        assert world.chain.token_balance(validator.address) == vouchers.redeemed(world.run, validator.address)
+        assert vouchers.redeemed(world.run, validator.address) == total * TOKEN
+    assert vouchers.pot(world.run) == 30 * TOKEN
     for total in (70, 50):
         voucher = Voucher(world.run, validator.address, total * TOKEN)
-        assert refused(world, validator, wages.redeem(voucher, signed(world, voucher))) == "ZeroAmount"
+        assert refused(world, validator, vouchers.redeem(voucher, signed(world, voucher))) == "ZeroAmount"
 
 
 @pytest.mark.parametrize("fault", ["run", "chain", "contract", "total", "validator", "signer"])
 def test_a_voucher_counts_for_what_was_signed_only(world: World, fault: str) -> None:
-    wages, validator, other = opened(world), Key.generate(), another_run(world)
+    vouchers, validator, other = opened(world), Key.generate(), another_run(world)
     right = Voucher(world.run, validator.address, TOKEN)
     forgeries: dict[str, Callable[[], bytes]] = {
         "run": lambda: signed(world, replace(right, run=other)),
@@ -60,27 +60,27 @@ def test_a_voucher_counts_for_what_was_signed_only(world: World, fault: str) -> 
         "validator": lambda: signed(world, replace(right, validator=Key.generate().address)),
         "signer": lambda: right.sign(validator, world.chain.domain),
     }
-    assert refused(world, validator, wages.redeem(right, forgeries[fault]())) == "Denied"
-    world.sender(validator).send(wages.redeem(right, signed(world, right)))
+    assert refused(world, validator, vouchers.redeem(right, forgeries[fault]())) == "Denied"
+    world.sender(validator).send(vouchers.redeem(right, signed(world, right)))
 
 
 def test_an_empty_pot_pays_nothing_and_a_small_one_what_it_has(world: World) -> None:
-    wages, validator = opened(world, pot=0), Key.generate()
+    vouchers, validator = opened(world, pot=0), Key.generate()
     voucher = Voucher(world.run, validator.address, 10 * TOKEN)
-    call = wages.redeem(voucher, signed(world, voucher))
+    call = vouchers.redeem(voucher, signed(world, voucher))
     assert refused(world, validator, call) == "ZeroAmount"
     opened(world, pot=4)
     world.sender(validator).send(call)
-    assert (wages.pot(world.run), wages.redeemed(world.run, validator.address)) == (0, 4 * TOKEN)
+    assert (vouchers.pot(world.run), vouchers.redeemed(world.run, validator.address)) == (0, 4 * TOKEN)
 
 
 def test_only_the_wages_of_this_deployment_is_taken(world: World) -> None:
     with pytest.raises(ConfigError, match="not known"):
-        Wages(world.chain, None)
+        Vouchers(world.chain, None)
     with pytest.raises(ConfigError, match="no contract address"):
-        Wages(world.chain, "0x12")
+        Vouchers(world.chain, "0x12")
     with pytest.raises(WrongChain, match="lies"):
-        Wages(world.chain, world.chain.bonds.address)
+        Vouchers(world.chain, world.chain.bonds.address)
     elsewhere = World.another(world.anvil)
     with pytest.raises(WrongChain, match="pays for Runs"):
-        Wages(Chain(world.anvil.rpc, world.chain.runs.address), elsewhere.wages)
+        Vouchers(Chain(world.anvil.rpc, world.chain.runs.address), elsewhere.vouchers)

@@ -5,40 +5,40 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {Denied, ZeroAmount} from "./interfaces/Errors.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
-import {IWages} from "./interfaces/IWages.sol";
+import {IVouchers} from "./interfaces/IVouchers.sol";
 import {Transfers} from "./Transfers.sol";
 import {Typed} from "./Typed.sol";
 
 /// @title Pay of validators
-/// @notice See IWages.
-contract Wages is IWages {
+/// @notice See IVouchers.
+contract Vouchers is IVouchers {
     using SafeERC20 for IERC20;
 
     bytes32 private constant VOUCHER = keccak256("Voucher(uint256 run,address validator,uint256 total)");
 
-    /// @inheritdoc IWages
+    /// @inheritdoc IVouchers
     IRuns public immutable runs;
-    /// @inheritdoc IWages
+    /// @inheritdoc IVouchers
     IERC20 public immutable token;
-    /// @inheritdoc IWages
+    /// @inheritdoc IVouchers
     mapping(uint256 run => uint256) public pots;
-    /// @inheritdoc IWages
+    /// @inheritdoc IVouchers
     mapping(uint256 run => mapping(address validator => uint256)) public redeemed;
 
     constructor(IRuns runs_) {
         (runs, token) = (runs_, runs_.token());
     }
 
-    /// @inheritdoc IWages
+    /// @inheritdoc IVouchers
     function fund(uint256 run, uint256 amount) external {
         runs.court().policy(run); // reverts where there is no such run
         if (amount == 0) revert ZeroAmount();
         pots[run] += amount;
-        emit WagesFunded(run, amount);
+        emit VouchersFunded(run, amount);
         Transfers.pull(token, msg.sender, amount);
     }
 
-    /// @inheritdoc IWages
+    /// @inheritdoc IVouchers
     function redeem(uint256 run, address validator, uint256 total, bytes calldata signature)
         external
         returns (uint256 amount)

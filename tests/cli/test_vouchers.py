@@ -26,14 +26,14 @@ def test_pay_goes_from_the_owner_to_the_validator(
         file, keystore, home = tmp_path / "run.toml", tmp_path / "owner.json", tmp_path / "validator"
         save_keystore(world.owner.key, keystore, PASSWORD, chain_id=31337)
         file.write_text(where)
-        fund = ("run", "fund-wages", f"@{file}", "3", "--keystore", keystore)
+        fund = ("run", "fund-vouchers", f"@{file}", "3", "--keystore", keystore)
         unknown = console.murmur(*fund, "--yes")
-        assert (unknown.code, "wages" in unknown.err) == (3, True)
-        wrong = [*init_options(world), "--wages", world.chain.bonds.address, "--home", home]
+        assert (unknown.code, "vouchers" in unknown.err) == (3, True)
+        wrong = [*init_options(world), "--vouchers", world.chain.bonds.address, "--home", home]
         assert console.murmur("validator", "init", *wrong).code == 4
         assert not home.exists()
         made = console.murmur(
-            "validator", "init", *init_options(world), "--wages", world.wages, "--home", home, "--json"
+            "validator", "init", *init_options(world), "--vouchers", world.vouchers, "--home", home, "--json"
         )
         address = made.json["validator"]
         anvil.give(address, TOKEN)
@@ -48,13 +48,13 @@ def test_pay_goes_from_the_owner_to_the_validator(
             desk.pass_span()
         ledger(desk)
         empty = console.murmur("validator", "redeem", *at, "--yes")
-        assert (empty.code, "murmur run fund-wages" in empty.err) == (6, True)
+        assert (empty.code, "murmur run fund-vouchers" in empty.err) == (6, True)
 
-        file.write_text(where + f'wages = "{world.wages}"\n')
+        file.write_text(where + f'vouchers = "{world.vouchers}"\n')
         assert console.murmur(*fund).code == 2, "without --yes and terminal"
         assert "3 MUR" in console.murmur(*fund, "--yes").out
         assert console.murmur("run", "show", f"@{file}", "--json").json["pot"] == 3 * TOKEN
-        told = console.murmur("validator", "pay", *at, "--json").json
+        told = console.murmur("validator", "vouchers", *at, "--json").json
         assert (told["promised"], told["redeemed"], told["owed"], told["pot"]) == tuple(n * TOKEN for n in (5, 0, 5, 3))
         assert console.murmur("validator", "redeem", *at).code == 2
         partly = console.murmur("validator", "redeem", *at, "--yes")

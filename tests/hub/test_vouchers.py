@@ -17,10 +17,10 @@ from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
 from protocol.voucher import SignedVoucher
 from tests.hub.desk import Desk, open_desk, run_settings
-from trainer.config import PaySettings
+from trainer.config import VoucherSettings
 from trainer.hub.database import Database
-from trainer.hub.pay import Ledger
 from trainer.hub.service import rebuild
+from trainer.hub.vouchers import Ledger
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def desk(anvil: Anvil, tmp_path: Any) -> Iterator[Desk]:
 
 def ledger(desk: Desk, database: Database | None = None, **pay: Any) -> Ledger:
     """The hub's ledger after a restart: one token for each work, unless told otherwise."""
-    settings = PaySettings(**{"per_submission": "1", **pay})
+    settings = VoucherSettings(**{"per_submission": "1", **pay})
     made = Ledger(
         desk.world.chain, desk.world.run, desk.hub._book, desk.store, database or desk.database, desk.key, settings
     )

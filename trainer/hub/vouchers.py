@@ -3,7 +3,7 @@
 A receipt is paid once it is final and agrees with the chain: the hub took it within the work's window; window, appeal and
 vote are over since the commitment and no case on the work is open; an accept stands on a work that no verdict revoked, a
 rejection on one that a case revoked (also one without a quorum). One receipt per work and validator counts, and at most
-`works_per_step` of a step. Each is worth the same: what a receipt says of its own effort, and the units that a node claims,
+`submissions_per_step` of a step. Each is worth the same: what a receipt says of its own effort, and the units that a node claims,
 could both be made up.
 
 What is decided is kept in the hub's database, so that a turn costs what is new or due, however many receipts there were. A
@@ -26,7 +26,7 @@ from protocol.identity import Key
 from protocol.signing import Voucher
 from protocol.verdict import Outcome, Receipt
 from protocol.voucher import SignedVoucher
-from trainer.config import PaySettings
+from trainer.config import VoucherSettings
 from trainer.hub.database import Database
 from trainer.hub.store import Store
 
@@ -37,12 +37,12 @@ class Ledger:
     """Turned by one thread of the hub."""
 
     def __init__(
-        self, chain: Chain, run: int, book: Book, store: Store, database: Database, key: Key, pay: PaySettings
+        self, chain: Chain, run: int, book: Book, store: Store, database: Database, key: Key, vouchers: VoucherSettings
     ) -> None:
         self._chain, self._run, self._book = chain, run, book
-        self._store, self._db, self._key, self._pay = store, database, key, pay
+        self._store, self._db, self._key, self._settings = store, database, key, vouchers
         self._policy = chain.policy(run)
-        self._submissions = database.earned(pay.submissions_per_step)  # by validator, as many as are paid
+        self._submissions = database.earned(vouchers.submissions_per_step)  # by validator, as many as are paid
         self._owing = set(self._submissions)  # whose total may have grown
         self._promised: dict[str, int] = {}
 
@@ -61,7 +61,7 @@ class Ledger:
 
     def total(self, validator: str) -> int:
         """Wei owed for what is final, by the present rate."""
-        return self._submissions.get(validator, 0) * self._pay.wei_per_submission
+        return self._submissions.get(validator, 0) * self._settings.wei_per_submission
 
     def _decide(self) -> None:
         """Looks at what is due. A receipt is crossed out and counted in one: a failure in between counts nothing twice."""
@@ -74,7 +74,7 @@ class Ledger:
                 if is_earned is None:
                     continue
                 count = self._db.settle(cursor, receipt.validator, receipt.details.step, is_earned=is_earned)
-                if is_earned and count <= self._pay.submissions_per_step:
+                if is_earned and count <= self._settings.submissions_per_step:
                     self._submissions[receipt.validator] = self._submissions.get(receipt.validator, 0) + 1
                     self._owing.add(receipt.validator)
 

@@ -24,15 +24,15 @@ def accept(time: int = NOW, master: bytes = MASTER, more: int = 0) -> Details:
     drawn = prefill_sampling.rows(secret, bytes.fromhex(details().submission), BLOCK, SAMPLES, SHARE)
     return details(
         outcome=int(Outcome.ACCEPT), rule="", samples=f"{sum(1 << row for row in drawn) | more:064x}", time=time,
-        draw=prefill_sampling.commitment(secret).hex(),
+        prefill=prefill_sampling.commitment(secret).hex(),
     )  # fmt: skip
 
 
 def test_the_next_periods_receipts_reveal_the_secret_and_prove_the_draw() -> None:
     made, later = accept(), accept(NOW + WINDOW)
     prefill_sampling.require_chained(made, later, WINDOW)
-    prefill_sampling.require_drawn(made, bytes.fromhex(later.draw), BLOCK, SAMPLES, SHARE)
-    prefill_sampling.require_drawn(accept(more=1 << 63), bytes.fromhex(later.draw), BLOCK, SAMPLES, SHARE)
+    prefill_sampling.require_drawn(made, bytes.fromhex(later.prefill), BLOCK, SAMPLES, SHARE)
+    prefill_sampling.require_drawn(accept(more=1 << 63), bytes.fromhex(later.prefill), BLOCK, SAMPLES, SHARE)
 
 
 def test_a_first_receipt_commits_to_all_secrets_that_follow() -> None:
@@ -45,7 +45,7 @@ def test_a_first_receipt_commits_to_all_secrets_that_follow() -> None:
 
 
 def test_who_leaves_out_what_it_drew_is_found_out() -> None:
-    made, revealed = accept(), bytes.fromhex(accept(NOW + WINDOW).draw)
+    made, revealed = accept(), bytes.fromhex(accept(NOW + WINDOW).prefill)
     drawn = int(made.samples, 16)
     lazy = replace(made, samples=f"{drawn & (drawn - 1):064x}")
     with pytest.raises(ProtocolViolation, match="drawn and not checked"):

@@ -8,8 +8,8 @@ import {IRuns} from "./IRuns.sol";
 /// @notice Each run keeps a pot here, apart from the budget that backs submissions, and pays validators out of it by
 /// cumulative vouchers. A validator trusts the run to fill the pot, and redeems as often as it likes.
 /// @dev Balance of this contract >= sum of all pots.
-interface IWages {
-    event WagesFunded(uint256 indexed run, uint256 amount);
+interface IVouchers {
+    event VouchersFunded(uint256 indexed run, uint256 amount);
     event Redeemed(uint256 indexed run, address indexed validator, uint256 amount, uint256 total);
 
     function runs() external view returns (IRuns);

@@ -1,4 +1,4 @@
-"""`murmur validator pay` and `redeem`: what the run has promised this validator, and cashing it.
+"""`murmur validator vouchers` and `redeem`: what the run has promised this validator, and cashing it.
 
 A voucher names the whole of what was ever promised, and the contract pays what it has not paid yet: sending one again, from
 here or from a process that was killed, pays nothing twice.
@@ -23,7 +23,7 @@ from protocol.shell.money import tokens
 if TYPE_CHECKING:
     from node.validator.settings import ValidatorSettings
     from protocol.chain import Chain
-    from protocol.chain.wages import Wages
+    from protocol.chain.vouchers import Vouchers
     from protocol.hub.client import HubClient
     from protocol.identity import Key
     from protocol.voucher import SignedVoucher
@@ -34,7 +34,7 @@ _Hub = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command("pay")(show)
+    app.command("vouchers")(show)
     app.command()(redeem)
 
 
@@ -55,9 +55,9 @@ class Pay:
         return min(self.owed, self.pot)
 
 
-def look(wages: Wages, run: int, validator: str, signed: SignedVoucher | None) -> Pay:
+def look(vouchers: Vouchers, run: int, validator: str, signed: SignedVoucher | None) -> Pay:
     promised = 0 if signed is None else signed.voucher.total
-    return Pay(promised, wages.redeemed(run, validator), wages.pot(run))
+    return Pay(promised, vouchers.redeemed(run, validator), vouchers.pot(run))
 
 
 @contextmanager
@@ -77,23 +77,23 @@ def _hub(
         yield connection.hub
 
 
-def _open(path: Path) -> tuple[Home, ValidatorSettings, Chain, Wages]:
-    from protocol.chain.wages import Wages
+def _open(path: Path) -> tuple[Home, ValidatorSettings, Chain, Vouchers]:
+    from protocol.chain.vouchers import Vouchers
 
     place, settings = open_home(path)
     chain = settings.chain.open()
-    return place, settings, chain, Wages(chain, settings.chain.wages)
+    return place, settings, chain, Vouchers(chain, settings.chain.vouchers)
 
 
 def show(
     home: HomeOption = DEFAULT_HOME, hub: _Hub = None, password_file: PasswordFile = None, as_json: Json = False
 ) -> None:
     """Show what the run has promised this validator, what was paid, and what is left in the run's pot."""
-    place, settings, chain, wages = _open(home)
+    place, settings, chain, vouchers = _open(home)
     run, address = settings.chain.run, place.address("validator")
     key = None if hub is not None else place.open_key("validator", password_file)
     with _hub(settings, place, key, chain, hub) as client:
-        found = look(wages, run, address, client.voucher(address, chain.policy(run).trainer))
+        found = look(vouchers, run, address, client.voucher(address, chain.policy(run).trainer))
     data = {
         "validator": address, "promised": found.promised, "redeemed": found.redeemed, "owed": found.owed, "pot": found.pot,
     }  # fmt: skip
@@ -112,23 +112,23 @@ def redeem(
     home: HomeOption = DEFAULT_HOME, hub: _Hub = None, password_file: PasswordFile = None, yes: Yes = False
 ) -> None:
     """Have what the run has promised paid to this validator's key. Redeeming nothing sends nothing."""
-    place, settings, chain, wages = _open(home)
+    place, settings, chain, vouchers = _open(home)
     sender = validator_sender(place, settings, chain, password_file)
     run, key = settings.chain.run, sender.key
     with _hub(settings, place, key, chain, hub) as client:
         signed = client.voucher(key.address, chain.policy(run).trainer)
-    found = look(wages, run, key.address, signed)
+    found = look(vouchers, run, key.address, signed)
     if signed is None or not found.owed:
         typer.echo("nothing is owed that was not paid")
         return
     if not found.pot:
         raise InsufficientFunds(
             f"the pot of run {run} is empty; {tokens(found.owed)} stay owed",
-            hint="ask the run's owner for `murmur run fund-wages`",
+            hint="ask the run's owner for `murmur run fund-vouchers`",
         )
     confirm("Redeem?", [f"pays {tokens(found.payable)} to {key.address}"], yes)
-    sender.send(wages.redeem(signed.voucher, signed.signature))
-    paid = look(wages, run, key.address, signed)
+    sender.send(vouchers.redeem(signed.voucher, signed.signature))
+    paid = look(vouchers, run, key.address, signed)
     typer.echo(f"redeemed {tokens(paid.redeemed - found.redeemed)}")
     if paid.owed:
         typer.echo(f"{tokens(paid.owed)} stay owed until the pot holds more", err=True)

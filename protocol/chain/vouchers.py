@@ -1,6 +1,6 @@
 """The pay of validators on chain: a run's pot, what vouchers have paid out of it, and the calls that fill and cash it.
 
-Who promises a voucher, and for what: trainer/hub/pay.py.
+Who promises a voucher, and for what: trainer/hub/vouchers.py.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from protocol.errors import ConfigError, WrongChain
 from protocol.signing import Voucher
 
 
-class Wages:
-    """The Wages contract of a deployment."""
+class Vouchers:
+    """The Vouchers contract of a deployment."""
 
     def __init__(self, chain: Chain, address: str | None) -> None:
         """Raises ConfigError where no address is known, WrongChain unless shipped code that pays for this Runs lies there."""
         if address is None:
             raise ConfigError(
-                "the Wages contract is not known",
-                hint='put `wages = "0x…"` under [chain]; `murmur chain deploy` wrote it to the addresses file',
+                "the Vouchers contract is not known",
+                hint='put `vouchers = "0x…"` under [chain]; `murmur chain deploy` wrote it to the addresses file',
             )
         try:
             self.address: ChecksumAddress = to_checksum_address(address)
         except ValueError as error:
-            raise ConfigError(f"chain.wages: {address!r} is no contract address") from error
-        chain.check_code("Wages", self.address)
-        runs = chain.runs_of_wages(self.address)
+            raise ConfigError(f"chain.vouchers: {address!r} is no contract address") from error
+        chain.check_code("Vouchers", self.address)
+        runs = chain.runs_of_vouchers(self.address)
         if runs != chain.runs.address:
-            raise WrongChain(f"the Wages at {self.address} pays for Runs {runs}, not for {chain.runs.address}")
+            raise WrongChain(f"the Vouchers at {self.address} pays for Runs {runs}, not for {chain.runs.address}")
         self._chain = chain
-        self._functions = Contract(chain.ethereum, self.address, artifacts.load("Wages").abi).functions
+        self._functions = Contract(chain.ethereum, self.address, artifacts.load("Vouchers").abi).functions
 
     def pot(self, run: int) -> int:
         """Tokens in wei that can pay vouchers of `run`."""
