@@ -1,10 +1,10 @@
-"""Which samples of a work get the prefill: drawn by a secret that was committed to before and is revealed afterwards.
+"""Which samples of a submission get the prefill: drawn by a secret that was committed to before and is revealed afterwards.
 
 Time is divided into *periods* as long as the run's verification window. A validator has a secret for each, and draws with that
 of the period in which it judges, by block time. The secrets are a hash chain: a period's is the SHA-256 of the next one's. A
 receipt names the SHA-256 of the secret it was drawn with, its field `prefill`. So
 
-- a receipt of an earlier period commits the validator to all later secrets, before the work in question exists;
+- a receipt of an earlier period commits the validator to all later secrets, before the submission in question exists;
 - the first receipt of the next period reveals this one's secret: its `prefill` *is* that secret.
 
 Then anyone can check that the samples a receipt vouches for include all that were drawn (`require_drawn`). A revealed secret

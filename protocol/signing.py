@@ -124,7 +124,7 @@ class StorageReceipt(Typed):
 
 @dataclass(frozen=True)
 class Verdict(Typed):
-    """A validator's judgement of one work; `details` is SHA-256 of the receipt's canonical JSON (protocol/verdict.py).
+    """A validator's judgement of one submission; `details` is SHA-256 of the receipt's canonical JSON (protocol/verdict.py).
 
     Bit i of `samples` stands for sample i of the file: it was checked (accept) or found false (soft, hard).
     """

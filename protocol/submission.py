@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SubmissionRef:
-    """Names a work within a run."""
+    """Names a submission within a run."""
 
     node: ChecksumAddress
     step: int

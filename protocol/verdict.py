@@ -1,6 +1,6 @@
 """Verdicts: what a validator found, as a signed receipt that the contributor and everybody else can read and check.
 
-A receipt is canonical JSON (its *details*) and an EIP-712 signature over (run, work, outcome, samples, SHA-256 of the
+A receipt is canonical JSON (its *details*) and an EIP-712 signature over (run, submission, outcome, samples, SHA-256 of the
 details). It binds: an accept receipt names the samples it vouches for, and who vouched for one that is convicted can be
 impeached; a hard one names those found false. Rules and their order: docs/rules.md. On chain, the EIP-712 digest of
 the receipt is the challenge's evidence.
@@ -47,14 +47,14 @@ ALL_SAMPLES = 2**SAMPLES_MAX - 1
 class Outcome(IntEnum):
     ACCEPT = 1
     SOFT = 2
-    """The work earns nothing."""
+    """The submission earns nothing."""
     HARD = 3
     """Cheating: the seat is slashed and banned."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one rule has against a work. `measured` and `threshold` are decimals or words, for a person to compare.
+    """What one rule has against a submission. `measured` and `threshold` are decimals or words, for a person to compare.
 
     Bit i of `samples`: sample i of the file is what the rule has it against.
     """
@@ -145,7 +145,7 @@ class Receipt:
 
     @classmethod
     def parse(cls, data: bytes, domain: Domain, run: int) -> Receipt:
-        """Parses and checks a peer's receipt: form, chain, run, work id and signature.
+        """Parses and checks a peer's receipt: form, chain, run, submission id and signature.
 
         Whether the validator holds a seat is for the caller to ask the chain. Raises Malformed, Oversized, BadSignature.
         """
@@ -158,7 +158,7 @@ class Receipt:
         ):  # fmt: skip
             raise Malformed("receipt is of another protocol, chain, contract or run")
         if details.ref.submission_id(run).hex() != details.submission:
-            raise Malformed("receipt names another work than its fields do")
+            raise Malformed("receipt names another submission than its fields do")
         try:
             signature = bytes.fromhex(str(value["signature"]).removeprefix("0x"))
         except ValueError as error:
@@ -190,7 +190,7 @@ def _details(value: Any) -> Details:
         if len(text) != 64 or set(text) - set("0123456789abcdef"):
             raise Malformed(f"receipt: {name} is not 64 hex digits")
     if not is_checksum_address(details.node) or max(details.step, details.sequence) >= 2**32:
-        raise Malformed("receipt names no possible work")
+        raise Malformed("receipt names no possible submission")
     if details.outcome != Outcome.SOFT and not int(details.samples, 16):
         raise Malformed("receipt names no sample")
     return details

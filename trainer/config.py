@@ -242,9 +242,9 @@ class HubSettings(Settings):
 
 class VoucherSettings(Settings):
     per_submission: str = "0"
-    """Tokens owed to a validator for each work it judged in time and not against the chain's verdict; 0 promises nothing."""
+    """Tokens owed to a validator for each submission it judged in time and not against the chain's verdict; 0 promises nothing."""
     submissions_per_step: int = Field(default=1000, ge=1)
-    """Most works of one step that one validator is paid for."""
+    """Most submissions of one step that one validator is paid for."""
 
     @field_validator("per_submission")
     @classmethod

@@ -173,7 +173,7 @@ contract Court is ICourt {
         return v.since != 0 && v.until == 0;
     }
 
-    /// @dev Sets the end of a validator's service: when work submitted by now can no longer be in a case.
+    /// @dev Sets the end of a validator's service: when what was submitted by now can no longer be in a case.
     function _retire(uint256 run, address validator, Validator storage v) private {
         v.until = _time(block.timestamp + _span(run));
         --seated[run];
@@ -295,7 +295,7 @@ contract Court is ICourt {
         Case storage c = _cases[run][runs.seatOf(run, ref.node)][number];
         if (c.stage != Stage.Upheld || impeached[submission][validator]) revert WrongState();
         address signer = c.coSigner == address(0) ? c.challenger : c.coSigner;
-        if (charges[submission][signer] != number) revert WrongState(); // that case is about another work
+        if (charges[submission][signer] != number) revert WrongState(); // that case is about another submission
         if (c.samples & accepted.samples == 0) revert NoCommonSample();
         _requireVerdict(run, submission, ACCEPT, accepted);
         impeached[submission][validator] = true;
@@ -320,7 +320,7 @@ contract Court is ICourt {
         }
     }
 
-    /// @dev Finds out whether and how a work can be accused, and has Runs open the case.
+    /// @dev Finds out whether and how a submission can be accused, and has Runs open the case.
     function _accuse(uint256 run, bytes32 submission, address seat)
         private
         returns (uint256 number, uint256 ring, uint256 time)
@@ -362,7 +362,7 @@ contract Court is ICourt {
         emit Challenged(run, ref.node, ref.root, ref.step, ref.sequence, msg.sender, hard, evidence, seat, number);
     }
 
-    /// @dev Only those judge a work who were seated before it was submitted.
+    /// @dev Only those judge a submission who were seated before it was submitted.
     function _requireBench(uint256 run, address validator, uint256 earliest)
         private
         view

@@ -12,7 +12,7 @@ import {Seats} from "./Seats.sol";
 import {Submissions} from "./Submissions.sol";
 
 /// @title Training runs
-/// @notice Work, its rewards, and what verdicts do to both; Budgets and Seats hold the rest. See IRuns.
+/// @notice Submissions, their rewards, and what verdicts do to both; Budgets and Seats hold the rest. See IRuns.
 contract Runs is Seats {
     using SafeERC20 for IERC20;
     using Ring for uint256;
@@ -57,7 +57,7 @@ contract Runs is Seats {
         pending = ring.sum() + s.held + all - ready;
     }
 
-    // ---- work -------------------------------------------------------------------------------------------------------
+    // ---- submissions -------------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IRuns
     function submit(uint256 run, bytes32 root, uint32 step, uint32 sequence, uint32 units, bytes32 beacon) external {

@@ -67,10 +67,10 @@ contract GasTest is World {
         spend("soft: settle", validators[0], address(court), data, 120_000);
         list = submitMany(0, 64, 5);
         data = abi.encodeCall(court.challenge, (run, list, EVIDENCE));
-        spend("soft: challenge 64 works", validators[0], address(court), data, 64 * 16_000);
+        spend("soft: challenge 64 submissions", validators[0], address(court), data, 64 * 16_000);
         pass(APPEAL);
         data = abi.encodeCall(court.settle, (run, nodes[0], 2));
-        spend("soft: settle 64 works", validators[0], address(court), data, 120_000);
+        spend("soft: settle 64 submissions", validators[0], address(court), data, 120_000);
     }
 
     function test_soft_instant() public {

@@ -1,6 +1,6 @@
-"""Cases against this node: it judges the disputed works once more, and appeals where it still finds nothing wrong.
+"""Cases against this node: it judges the disputed submissions once more, and appeals where it still finds nothing wrong.
 
-Every case is answered by itself: several may be open about the same work. The bond of an appeal comes out of what the seat has
+Every case is answered by itself: several may be open about the same submission. The bond of an appeal comes out of what the seat has
 locked, so no money is needed at hand. Silence convicts; what this node itself finds false is left to its operator
 (`node appeal`), and what it cannot look at is tried again for as long as an appeal is possible.
 """
@@ -61,18 +61,18 @@ class Defence:
                     self._backoff.failed(number)
 
     def _answer(self, name: str, number: int, case: Case) -> None:
-        """Appeals unless every work of the case is found false: jurors throw a case out that has one work which passes."""
+        """Appeals unless every submission of the case is found false: jurors throw a case out that has one submission which passes."""
         refs = cases.submissions(self._c.chain, self._c.run, name, number, case)
         reason = self._against(refs)
         if reason:
             log.error("case %d against this seat is not appealed: %s; see `node submissions`", number, reason)
         else:
             self._sender.send(self._c.chain.appeal(self._c.run, name, number), name=f"appeal/{name}/{number}")
-            log.warning("appealed case %d about %d works: judged again, they do not all fail", number, len(refs))
+            log.warning("appealed case %d about %d submissions: judged again, they do not all fail", number, len(refs))
         self._done.add(number)
 
     def _against(self, refs: Sequence[SubmissionRef]) -> str:
-        """Why the node stands by none of these works; empty where it stands by one. Raises what keeps it from finding out."""
+        """Why the node stands by none of these submissions; empty where it stands by one. Raises what keeps it from finding out."""
         reason, unknown = "", None
         for ref in refs:
             try:

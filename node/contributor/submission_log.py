@@ -98,7 +98,7 @@ class SubmissionLog:
             self._db.execute("UPDATE submissions SET storage = ? WHERE submission = ?", (receipt, submission))
 
     def get(self, submission: bytes) -> LoggedSubmission | None:
-        return next(self._select("WHERE work = ?", (submission,)), None)
+        return next(self._select("WHERE submission = ?", (submission,)), None)
 
     def all(self, *states: str, most: int = 1_000_000) -> list[LoggedSubmission]:
         """Newest first, in the given states (all, when none is given)."""
@@ -126,7 +126,7 @@ class SubmissionLog:
             )
 
     def _select(self, clause: str, values: tuple[object, ...]) -> Iterator[LoggedSubmission]:
-        columns = "work, node, step, sequence, root, units, state, made_at, receipt, storage"
+        columns = "submission, node, step, sequence, root, units, state, made_at, receipt, storage"
         with self._lock:
             rows = self._db.execute(f"SELECT {columns} FROM submissions {clause}", values).fetchall()  # noqa: S608
         for submission, node, step, sequence, root, *rest in rows:

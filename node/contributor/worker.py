@@ -342,7 +342,7 @@ class Worker:
         return True
 
     def _may_be_taken(self, ref: SubmissionRef, head: Publication | None) -> bool:
-        """Whether a transaction that is still on its way could commit to this work, as Runs.submit decides."""
+        """Whether a transaction that is still on its way could commit to this submission, as Runs.submit decides."""
         if head is None or head.step <= ref.step:
             return head is not None
         superseded = self._c.chain.publication(self._c.run, ref.step + 1).time
@@ -370,7 +370,7 @@ class Worker:
         return True
 
     def _tidy(self) -> None:
-        """Removes files whose work can neither be disputed nor claimed for any more."""
+        """Removes files whose submission can neither be disputed nor claimed for any more."""
         policy = self._c.policy
         oldest = self._clock.wall() - (2 * policy.window + policy.appeal + policy.vote)
         for path in self._rollouts.glob("*.parquet"):

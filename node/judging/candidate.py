@@ -1,4 +1,4 @@
-"""One work under judgement, and everything the rules may look at. What is expensive is computed when first asked for."""
+"""One submission under judgement, and everything the rules may look at. What is expensive is computed when first asked for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protocol.verdict import Finding
 
 @dataclass(frozen=True)
 class RunContext:
-    """What is the same for all works of a run."""
+    """What is the same for all submissions of a run."""
 
     spec: RunSpec
     domain: Domain
@@ -40,7 +40,7 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Commitment:
-    """What the chain says about a work: who committed to which file, when, for which beacon.
+    """What the chain says about a submission: who committed to which file, when, for which beacon.
 
     `is_repeated`: whether the same node committed to the same file before; `block_hash` is that of the commitment's block.
     """
@@ -148,7 +148,7 @@ class Candidate:
 
         The prefill goes over the whole conversation: what the model was given between turns is its context, and no more.
 
-        A large work's states would not fit into memory: whoever goes through them takes all that anybody needs of them.
+        A large submission's states would not fit into memory: whoever goes through them takes all that anybody needs of them.
         """
         pairs = [(self.samples[row].prompt, self.samples[row].context) for row in rows]
         for batch in self.engine.prefill_in_batches(pairs):

@@ -1,4 +1,4 @@
-"""Judging one work: the rules in order, the first finding decides, and the receipt that says so.
+"""Judging one submission: the rules in order, the first finding decides, and the receipt that says so.
 
 One exception: `sampling` is asked even where `computation` found something soft. Both stand on the same prefill and
 neither needs the other, and an edited token disturbs a proof just enough to be soft: a cheat would hide behind it.

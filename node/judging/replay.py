@@ -29,7 +29,7 @@ def replay(
 ) -> Details:
     """The judgement of the evidence, of the samples that were drawn or of all of them.
 
-    Raises PreflightError where weights are needed and not given, HashMismatch for others than the work was judged with, and
+    Raises PreflightError where weights are needed and not given, HashMismatch for others than the submission was judged with, and
     whatever keeps a rule from running.
     """
     spec, time = evidence.spec, evidence.receipt.details.time
@@ -44,7 +44,9 @@ def replay(
             missing = available.missing(spec.upload_grace_seconds)
             return details(context, evidence.commitment, missing, time, secret=drawn_with)
         if weights is None:
-            raise PreflightError("the weights of this work are not here any more", hint="give them with --weights")
+            raise PreflightError(
+                "the weights of this submission are not here any more", hint="give them with --weights"
+            )
         engine, rules = make_engine(settings or EngineSettings(), spec.model.compute_dtype), tuple(RULES)
         if evidence.judged_without_weights:
             rules = CHEAP  # any version will do, for its tokenizer

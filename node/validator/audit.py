@@ -1,6 +1,6 @@
 """Whether validators looked at the samples they drew: what the hub's receipts and the chain show to anyone (protocol/prefill_sampling.py).
 
-It does not judge works again, and what it finds has no consequence on chain: a receipt that lacks a drawn sample vouches for
+It does not judge submissions again, and what it finds has no consequence on chain: a receipt that lacks a drawn sample vouches for
 less than it should, and whoever runs the run decides about its validators. A hub may keep receipts to itself: what is found
 broken is, what is not found may be hidden.
 """
@@ -22,7 +22,7 @@ from protocol.verdict import Details, Outcome, Receipt
 log = logging.getLogger("validator")
 
 UNSEEN_MOST = 1 << 14
-"""Receipts that a hub may list of works newer than the blocks that were read: these lie some confirmations behind."""
+"""Receipts that a hub may list of submissions newer than the blocks that were read: these lie some confirmations behind."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Audited:
     waiting: int = 0
     """Accepts whose secret nobody can know yet: their validator has signed nothing in a later period."""
     unknown: int = 0
-    """Accepts of works whose commitment is not in the book, or not yet."""
+    """Accepts of submissions whose commitment is not in the book, or not yet."""
     broken: list[Broken] = field(default_factory=list)
 
 

@@ -92,7 +92,7 @@ class Bench:
                     self._unheld.failed(step)
 
     def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Details:
-        """Judges a work; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running.
+        """Judges a submission; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running.
 
         Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed.
         """

@@ -1,7 +1,7 @@
 """What becomes of a judgement: shown at the hub, challenged on chain, settled when its time has come.
 
-A hard finding stays secret until a second validator has judged the work without knowing it; only when both say hard does it
-go on chain as hard, otherwise as soft. It is shown earlier where another validator asked about the same work, since then
+A hard finding stays secret until a second validator has judged the submission without knowing it; only when both say hard does it
+go on chain as hard, otherwise as soft. It is shown earlier where another validator asked about the same submission, since then
 both have judged it by themselves, and after half the wait, since both may be waiting for each other.
 
 Chain and hub do not wait for each other: a hub that is down or refuses a receipt saves nobody from a challenge.
@@ -40,7 +40,7 @@ log = logging.getLogger("validator")
 _CASES = metrics.counter(
     "murmur_validator_cases_total", "Cases of this validator: accused, challenged, closed.", "event"
 )
-_LAST_PART = 10  # a work is challenged in the last tenth of its window, even while another hard case is open
+_LAST_PART = 10  # a submission is challenged in the last tenth of its window, even while another hard case is open
 
 _SUBMISSIONS_MOST = 64  # in one case: its gas stays well below any block's limit
 _NO_RIGHT = ("Denied", "NotOnBench")
@@ -55,7 +55,7 @@ Brought = tuple[str, CaseName | None]
 """The next state of judgements that were brought to court, and their case: challenged; closed, where there is nothing to gain
 any more; decided as before, for later."""
 Told = Callable[[bytes], Mapping[str, Receipt]]
-"""Receipts of seated validators on a work, by validator."""
+"""Receipts of seated validators on a submission, by validator."""
 
 
 class Court:
@@ -124,7 +124,7 @@ class Court:
         return (now - judgement.judged_at) / (self._c.policy.window / 2)
 
     def ask(self, requested: Container[bytes], now: int) -> None:
-        """Asks for second opinions. A work that somebody else asked about needs none: both judged without the other."""
+        """Asks for second opinions. A submission that somebody else asked about needs none: both judged without the other."""
         for judgement in self._log.waiting():
             if judgement.asked_at is not None:
                 continue
@@ -209,7 +209,7 @@ class Court:
             self._log.put(*(_in_case(judgement, state, case) for judgement in judgements))
 
     def _took_up(self, judgement: Judgement) -> bool:
-        """Whether this validator has a case about the work, which a crash kept it from noting; now it is noted.
+        """Whether this validator has a case about the submission, which a crash kept it from noting; now it is noted.
 
         Overlooked, that case would never be settled and its bond never be free.
         """
@@ -239,12 +239,12 @@ class Court:
             now = self._c.block_time()
             if not self._c.chain.validator(self._c.run, self._address).serves(now):
                 raise error
-            # one of the two was seated after the work; as soft it needs no second, and older validators may still see it
+            # one of the two was seated after the submission; as soft it needs no second, and older validators may still see it
             return states.DECIDED if first.outcome == Outcome.HARD else states.CLOSED
         return states.CLOSED if error.reason in ("WrongState", "TooLate") else states.DECIDED
 
     def _accuse(self, judgements: list[Judgement], now: int) -> Brought:
-        """Accuses the author of one work."""
+        """Accuses the author of one submission."""
         (judgement,) = judgements
         receipt, run, chain = self._receipt(judgement), self._c.run, self._c.chain
         ref = receipt.details.ref
@@ -255,7 +255,7 @@ class Court:
         if not submission.time:
             return states.DECIDED, None  # a reorg took the commitment, or this endpoint lags: it may come back
         if seat.open_hard and left > self._c.policy.window / _LAST_PART:
-            return states.DECIDED, None  # that case takes this work as well, unless it is cleared
+            return states.DECIDED, None  # that case takes this submission as well, unless it is cleared
         second = _NOBODY if judgement.second is None else self._parse(judgement.second).on_chain()
         call = chain.accuse(run, ref, receipt.samples, receipt.evidence(chain.domain), second)
         sent = self._sender.send(call, name=f"accuse/{judgement.submission.hex()}")
@@ -264,7 +264,7 @@ class Court:
         return states.CHALLENGED, _opened(sent)
 
     def _challenge(self, judgements: list[Judgement], now: int) -> Brought:
-        """Disputes works of one seat in one case. Those past their window or in a case already are left out by the chain."""
+        """Disputes submissions of one seat in one case. Those past their window or in a case already are left out by the chain."""
         receipts = [self._receipt(judgement) for judgement in judgements]
         submissions = [self._c.chain.submission(self._c.run, receipt.details.ref) for receipt in receipts]
         if all(submission.number for submission in submissions):

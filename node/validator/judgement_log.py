@@ -68,7 +68,7 @@ class Judgement:
     seat: str | None = None
     """Of the case that was opened, as `number`."""
     number: int | None = None
-    """Of the seat's case that was opened. The chain's own note on a work may name another: a soft verdict outlives an accusation."""
+    """Of the seat's case that was opened. The chain's own note on a submission may name another: a soft verdict outlives an accusation."""
 
 
 _COLUMNS = ", ".join(field.name for field in fields(Judgement))
@@ -98,7 +98,7 @@ class JudgementLog:
             self._db.executemany(_PUT, [astuple(judgement) for judgement in judgements])
 
     def get(self, submission: bytes) -> Judgement | None:
-        found = self._select("WHERE work = ?", submission)
+        found = self._select("WHERE submission = ?", submission)
         return found[0] if found else None
 
     def waiting(self) -> list[Judgement]:
@@ -131,9 +131,11 @@ class JudgementLog:
         return self._select(f"WHERE state = '{CHALLENGED}' AND seat = ? AND number = ?", *name)
 
     def due(self, after: tuple[int, bytes], most: int) -> list[Judgement]:
-        """At most so many whose receipts are to be posted, oldest first, after one of that (judged_at, work)."""
+        """At most so many whose receipts are to be posted, oldest first, after one of that (judged_at, submission)."""
         return self._select(
-            f"WHERE posting = '{DUE}' AND (judged_at, work) > (?, ?) ORDER BY judged_at, work LIMIT ?", *after, most
+            f"WHERE posting = '{DUE}' AND (judged_at, submission) > (?, ?) ORDER BY judged_at, submission LIMIT ?",
+            *after,
+            most,
         )
 
     def totals(self) -> dict[int, int]:

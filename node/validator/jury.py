@@ -1,6 +1,6 @@
-"""Serving on juries: a case that is appealed is put to the validators who were seated before the work and are no party to it.
+"""Serving on juries: a case that is appealed is put to the validators who were seated before the submission and are no party to it.
 
-A juror judges all works of the case in full, by itself, and votes on the case as it was brought.
+A juror judges all submissions of the case in full, by itself, and votes on the case as it was brought.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Jury:
         retry_seconds: float,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`judge` judges a work in full: None while that cannot be done, and it is asked again after `retry_seconds`."""
+        """`judge` judges a submission in full: None while that cannot be done, and it is asked again after `retry_seconds`."""
         self._c = connection
         self._sender = sender
         self._judge = judge
@@ -95,7 +95,7 @@ class Jury:
 
 
 def _upholds(case: Case, found: Sequence[Details]) -> bool | None:
-    """The vote of a juror that found this; None: none, for the case is right about the work and wrong about its gravity."""
+    """The vote of a juror that found this; None: none, for the case is right about the submission and wrong about its gravity."""
     if any(details.outcome == Outcome.ACCEPT for details in found):
         return False
     if not case.hard:

@@ -1,4 +1,4 @@
-"""The running validator: finds committed work, judges what is its to judge, and hands what it found to the court.
+"""The running validator: finds committed submission, judges what is its to judge, and hands what it found to the court.
 
 A judgement that cannot be made (no weights, a dead hub) is no verdict: it is tried again, and meanwhile the others go on.
 Nothing a file, a hub or a peer does ends the service.
@@ -211,7 +211,7 @@ class ValidatorService:
     # ---- judging -------------------------------------------------------------------------------------------------------
 
     def _judge(self, now: int) -> bool:
-        """Judges the next work, and one for a jury besides: no queue shall keep a jury waiting. False when there was neither."""
+        """Judges the next submission, and one for a jury besides: no queue shall keep a jury waiting. False when there was neither."""
         judged = self._judge_one()
         return self._jury.serve([case for case in self._cases if case.is_appealed], now) or judged
 
@@ -223,7 +223,7 @@ class ValidatorService:
         return False
 
     def _told(self, submission_id: bytes) -> dict[str, Receipt]:
-        """Receipts of a work, by validator; only those count who hold a seat now."""
+        """Receipts of a submission, by validator; only those count who hold a seat now."""
         serving = self._book.validators(self._now())
         return {
             validator: receipt

@@ -22,7 +22,7 @@ class JudgeSettings(Settings):
     retry_seconds: float = Field(default=5.0, gt=0)
     """Pause before a judgement that could not be made is tried again."""
     evidence_most: int = Field(default=500, ge=0)
-    """Rejected works whose evidence is kept after their cases are closed; that of open cases is kept in any case."""
+    """Rejected submissions whose evidence is kept after their cases are closed; that of open cases is kept in any case."""
     evidence_days: float = Field(default=90.0, ge=0)
     """How long evidence is kept at most after the judgement, once the case is closed."""
 

@@ -1,8 +1,8 @@
-"""Which cases are open against a seat, and about which works.
+"""Which cases are open against a seat, and about which submissions.
 
-The contract keeps no list of a case's works. A work's own `number` is no way to find them either: it names the case that last
+The contract keeps no list of a case's submissions. A submission's own `number` is no way to find them either: it names the case that last
 took its units. A second accusation moves it on while the first is still open, and an accusation after a soft verdict leaves it
-where it was. What names every work of every case are the events of the block that opened it, and while nobody has appealed,
+where it was. What names every submission of every case are the events of the block that opened it, and while nobody has appealed,
 the deadline tells which block that was.
 
 For the accused alone, who keeps no book of the chain (view.py): all it needs of a run is a few cases about itself.

@@ -285,10 +285,12 @@ class Chain:
         return self._call("counting validators", self.court.functions.seated(run))
 
     def submission(self, run: int, ref: SubmissionRef) -> SubmissionState:
-        return SubmissionState(*self._call("reading a work", self.runs.functions.submissions(ref.submission_id(run))))
+        return SubmissionState(
+            *self._call("reading a submission", self.runs.functions.submissions(ref.submission_id(run)))
+        )
 
     def state(self, run: int, ref: SubmissionRef) -> State:
-        return State(self._call("reading a work", self.court.functions.stateOf(run, ref.as_tuple())))
+        return State(self._call("reading a submission", self.court.functions.stateOf(run, ref.as_tuple())))
 
     def case(self, run: int, seat: str, number: int, *, at: int | None = None) -> Case:
         """Case `number` against a seat, now or in block `at`; they are counted from 1."""
@@ -301,12 +303,12 @@ class Chain:
         return self._call("reading a vote", self.court.functions.voted(run, seat, number, validator))
 
     def charge(self, run: int, ref: SubmissionRef, signer: str) -> int:
-        """Number of the hard case on a work in which this validator's verdict served: as second, or alone where none is
+        """Number of the hard case on a submission in which this validator's verdict served: as second, or alone where none is
         needed. 0: none."""
         return self._call("reading a charge", self.court.functions.charges(ref.submission_id(run), signer))
 
     def case_of(self, run: int, ref: SubmissionRef) -> tuple[ChecksumAddress, int, Case] | None:
-        """(seat, number, case) of the case that last took a work's units; None when none did. There may be others about it."""
+        """(seat, number, case) of the case that last took a submission's units; None when none did. There may be others about it."""
         number = self.submission(run, ref).number
         if not number:
             return None
@@ -419,9 +421,9 @@ class Chain:
         return Call("submitting work", function)
 
     def challenge(self, run: int, refs: Sequence[SubmissionRef], evidence: bytes) -> Call:
-        """A soft case on works of one seat; those past their window or in a case already are left out."""
+        """A soft case on submissions of one seat; those past their window or in a case already are left out."""
         function = self.court.functions.challenge(run, [ref.as_tuple() for ref in refs], evidence)
-        return Call("challenging works", function)
+        return Call("challenging submissions", function)
 
     def accuse(self, run: int, ref: SubmissionRef, samples: int, evidence: bytes, second: tuple[object, ...]) -> Call:
         """A hard case; bit i of `samples`: sample i is false. `second`: another validator's receipt, as Receipt.on_chain."""

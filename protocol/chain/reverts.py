@@ -33,7 +33,7 @@ HINTS = {
     "InsufficientStake": "deposit more with `node stake` or `murmur validator stake`",
     "Suspended": "too much of this seat's work was rejected; it works again after the time the contract names",
     "Overexposed": "the seat's unclaimed rewards are all its stake answers for; wait until the oldest mature",
-    "NotOnBench": "only validators judge a work that were seated before it was submitted",
+    "NotOnBench": "only validators judge a submission that were seated before it was submitted",
     "NoCommonSample": "the two receipts name no false sample in common",
     "TooFewValidators": "verdicts that can be appealed need a jury; approve more validators with `murmur run approve`",
     "TooManySubmissions": "split the list",

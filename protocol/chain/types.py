@@ -25,7 +25,7 @@ class Role(IntEnum):
 
 
 class State(IntEnum):
-    """Of a work, as its last case left it; works that a conviction took with the rest of the window stay SUBMITTED."""
+    """Of a submission, as its last case left it; submissions that a conviction took with the rest of the window stay SUBMITTED."""
 
     NONE = 0
     SUBMITTED = 1

@@ -68,18 +68,18 @@ class HubClient:
     def upload(self, submission: bytes, root: bytes, path: Path, hub: str) -> Stored:
         """Uploads a committed file; `hub` is the address whose storage receipt counts.
 
-        Raises Malformed for a receipt of anything else than this file of this work.
+        Raises Malformed for a receipt of anything else than this file of this submission.
         """
         data = path.read_bytes()
-        stored = self._stored(self._write("PUT", f"works/{submission.hex()}", data, root), submission, hub)
+        stored = self._stored(self._write("PUT", f"submissions/{submission.hex()}", data, root), submission, hub)
         if (stored.receipt.root, stored.receipt.size) != (root, len(data)):
             raise Malformed("the hub's storage receipt is of another file")
         return stored
 
     def stored(self, submission: bytes, hub: str) -> Stored | None:
-        """The storage receipt of a work, None while its file is not there."""
+        """The storage receipt of a submission, None while its file is not there."""
         try:
-            return self._stored(self._json(f"works/{submission.hex()}"), submission, hub)
+            return self._stored(self._json(f"submissions/{submission.hex()}"), submission, hub)
         except Refused as error:
             if error.status == httpx.codes.NOT_FOUND:
                 return None
@@ -88,7 +88,7 @@ class HubClient:
     def _stored(self, answer: Any, submission: bytes, hub: str) -> Stored:
         stored = Stored.parse(answer, self._domain, hub)
         if (stored.receipt.run, stored.receipt.submission) != (self.run, submission):
-            raise Malformed("the hub's storage receipt is of another work")
+            raise Malformed("the hub's storage receipt is of another submission")
         return stored
 
     def download(self, root: bytes, target: Path, *, cap: int) -> bool:
@@ -141,7 +141,7 @@ class HubClient:
         self._write("POST", "opinions", body, hashlib.sha256(body).digest())
 
     def opinions(self, after: int, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(cursor, work id) of requests for a second opinion."""
+        """(cursor, submission id) of requests for a second opinion."""
         for cursor, value in self._listing("opinions", after, wait):
             try:
                 yield cursor, bytes.fromhex(value["submission"])

@@ -2,13 +2,13 @@
 
     GET  /v1/runs/R/spec                   canonical JSON of the run spec
     GET  /v1/runs/R/status                 what the trainer does, as JSON; informative only
-    PUT  /v1/runs/R/submissions/W                rollout file of a committed work; answers with a storage receipt
-    GET  /v1/runs/R/submissions/W                the storage receipt, 404 before the upload
+    PUT  /v1/runs/R/submissions/ID                rollout file of a committed submission; answers with a storage receipt
+    GET  /v1/runs/R/submissions/ID                the storage receipt, 404 before the upload
     GET  /v1/runs/R/files/SHA256?wait=S    a rollout file by its root
     GET  /v1/runs/R/tasks/SHA256           a task file that the run spec names
     POST /v1/runs/R/receipts               a verdict receipt
     GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
-    POST /v1/runs/R/opinions               asks the other validators to check a work as well
+    POST /v1/runs/R/opinions               asks the other validators to check a submission as well
     GET  /v1/runs/R/opinions?after=N&wait=S   such requests
     GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
@@ -51,13 +51,13 @@ class Refused(MurmurationError):
     @property
     def may_pass(self) -> bool:
         """Whether the same may be taken later: the hub's view of the chain lags (its clock, a seat, a commitment that it has not
-        seen), or another upload of the same work is under way. Anything else it says for good."""
+        seen), or another upload of the same submission is under way. Anything else it says for good."""
         return self.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A hub's signed promise that it holds a work's file."""
+    """A hub's signed promise that it holds a submission's file."""
 
     receipt: StorageReceipt
     signature: bytes

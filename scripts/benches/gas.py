@@ -2,7 +2,7 @@
 
 The peer is Prime Intellect's contracts (PrimeNetwork, StakeManager, ComputePool, SyntheticDataWorkValidator); its figures are
 those measured from its sources, the lower end where there are two, and it knows neither batches nor appeals. "Steady" is a
-seat that has worked before, in another block of the same step: what nearly every transaction of a run is. A *work* of
+seat that has worked before, in another block of the same step: what nearly every transaction of a run is. A *submission* of
 submitMany is compared with a submission of the peer, which has to send one each.
 """
 
@@ -71,7 +71,7 @@ class _Field:
         return self.world.sender(key).send(call)
 
     def submit(self, node: Key) -> tuple[SubmissionRef, int]:
-        """(the work, its gas)."""
+        """(the submission, its gas)."""
         ref = self.ref(node)
         return ref, self.send(node, self.world.chain.submit(self.world.run, ref, _UNITS, self.beacon)).gas_used
 
@@ -112,8 +112,8 @@ def _submissions(bench: Bench, field: _Field) -> None:
     _add(bench, "submit, steady", max(steady), SUBMIT, 80_000)
     runs, refs = field.world.chain.runs.functions, [field.ref(node) for _ in range(_BATCH)]
     items = [(ref.root, _UNITS) for ref in refs]
-    call = Call("submitting works", runs.submitMany(field.world.run, 0, refs[0].sequence, field.beacon, items))
-    _add(bench, f"submitMany({_BATCH}), per work", field.send(node, call).gas_used / _BATCH, SUBMIT, 33_000)
+    call = Call("submitting submissions", runs.submitMany(field.world.run, 0, refs[0].sequence, field.beacon, items))
+    _add(bench, f"submitMany({_BATCH}), per submission", field.send(node, call).gas_used / _BATCH, SUBMIT, 33_000)
 
 
 def _cases(bench: Bench, field: _Field) -> None:

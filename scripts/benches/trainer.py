@@ -1,4 +1,4 @@
-"""One step of reinforcement learning, generation included: ours against TRL's GRPOTrainer on the same work.
+"""One step of reinforcement learning, generation included: ours against TRL's GRPOTrainer on the same submission.
 
 The same tiny model, prompts, group size, completion lengths and number of optimizer steps; one thread; in turns, each in a
 process of its own (trainer_ours.py, trainer_trl.py). Lengths are forced on both, so that both make and learn from equally many

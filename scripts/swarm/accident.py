@@ -1,7 +1,7 @@
-"""An accident on purpose: a validator is killed (SIGKILL) while it judges an honest node's work, and started again.
+"""An accident on purpose: a validator is killed (SIGKILL) while it judges an honest node's submission, and started again.
 
-That it judges is seen from outside: the work's file lies in its folder from the download until the verdict, and its journal
-has no verdict on the work yet.
+That it judges is seen from outside: the submission's file lies in its folder from the download until the verdict, and its journal
+has no verdict on the submission yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOK_EVERY = 0.004  # seconds; a judgement takes some tens of milliseconds
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The work that was being judged when its validator was killed."""
+    """The submission that was being judged when its validator was killed."""
 
     validator: Member
     submission: bytes
@@ -45,7 +45,7 @@ class Accident:
         time.sleep(max(0.0, until - time.monotonic()))
 
     def _judging(self, validator: Member) -> bytes | None:
-        """An honest node's work whose file a validator has and has not judged."""
+        """An honest node's submission whose file a validator has and has not judged."""
         honest = {node.address for node in self._swarm.nodes if not node.is_cheat}
         files = {path.stem for path in (validator.home / "data/rollouts").glob("*.parquet")}
         for submission, s in self._watch.seen.submitted.items() if files else ():

@@ -84,7 +84,7 @@ def pay(swarm: Swarm, watch: Watch, say: Callable[[str], None], tick: Callable[[
 
 
 def earned_units(watch: Watch, node: Member) -> int:
-    """Units that a node's accepted work amounts to; a convicted seat has none in the window."""
+    """Units that a node's accepted submission amounts to; a convicted seat has none in the window."""
     if node.address in watch.seen.banned:
         return 0
     submissions = [(submission, s) for submission, s in watch.seen.submitted.items() if s.node == node.address]

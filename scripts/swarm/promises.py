@@ -62,8 +62,8 @@ def broken(
 
 
 def verdicts(watch: Watch, interrupted: Interrupted | None) -> Iterator[str]:
-    """One verdict per work and validator, whatever happened to validators meanwhile, and the one whose judgement was interrupted
-    accepts: its work is an honest node's."""
+    """One verdict per submission and validator, whatever happened to validators meanwhile, and the one whose judgement was interrupted
+    accepts: its submission is an honest node's."""
     told = Counter((submission, r.validator) for submission, receipts in watch.seen.receipts.items() for r in receipts)
     for (submission, validator), many in told.items():
         if many > 1:

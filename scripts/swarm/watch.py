@@ -60,7 +60,7 @@ class Seen:
         return counts
 
     def outcome(self, submission_id: bytes) -> Outcome | None:
-        """The gravest verdict on a work so far."""
+        """The gravest verdict on a submission so far."""
         return max((receipt.outcome for receipt in self.receipts.get(submission_id, [])), default=None)
 
 
@@ -118,7 +118,7 @@ class Watch:
         return lines
 
     def unjudged(self) -> list[str]:
-        """Works without any verdict, whose seat is not about to be convicted anyway."""
+        """Submissions without any verdict, whose seat is not about to be convicted anyway."""
         accused = {c.node for _, c in self.seen.challenged if c.hard}
         waiting = [
             s

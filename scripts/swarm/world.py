@@ -159,7 +159,7 @@ class World:
         self.owner.send(self.chain.deposit(validator.address, policy.validator_stake))
         self.owner.send(self.chain.approve_validator(self.run, validator.address, True))
         self.sender(validator).send(self.chain.enlist(self.run, True))
-        self.anvil.advance(1)  # who judges a work was seated in an earlier second
+        self.anvil.advance(1)  # who judges a submission was seated in an earlier second
 
     def accuse(self, validator: Key, ref: SubmissionRef, samples: int = 2**256 - 1) -> Sent:
         """A hard case of a run that asks for no second validator."""

@@ -1,7 +1,7 @@
 """What docs/contracts.md and the interfaces promise, as a plain state machine to hold the deployed contracts against.
 
-Here units stand with the work they were claimed for: with its seat, in a case, revoked or paid; their age follows from the
-time of the work. What the contracts keep as counters, rings and packed words is derived, so that the two agree only if
+Here units stand with the submission they were claimed for: with its seat, in a case, revoked or paid; their age follows from the
+time of the submission. What the contracts keep as counters, rings and packed words is derived, so that the two agree only if
 the contracts keep their books right.
 
 Covers: stake, seats (join, renew, rotate, hand over, leave, ban, release), budgets, publication, work, rewards, cases, strikes,
@@ -47,7 +47,7 @@ class Account:
 
 
 class Place(Enum):
-    """Where the units of a work are."""
+    """Where the units of a submission are."""
 
     SEAT = auto()
     CASE = auto()
@@ -178,7 +178,7 @@ class Run:
     names: dict[str, str] = field(default_factory=dict)
     """Keys rotated in, and the seats they are of."""
     charges: dict[tuple[SubmissionRef, str], int] = field(default_factory=dict)
-    """(work, whose signature served to accuse its author) and the case: a signature serves once."""
+    """(submission, whose signature served to accuse its author) and the case: a signature serves once."""
     impeached: set[tuple[SubmissionRef, str]] = field(default_factory=set)
 
     def seat(self, node: str) -> Seat:
@@ -226,7 +226,7 @@ class Run:
 
 
 def state_of(seat: Seat, submission: Submission) -> State:
-    """A work as the last case that took its units left it."""
+    """A submission as the last case that took its units left it."""
     if not submission.case:
         return State.SUBMITTED
     stage = seat.cases[submission.case - 1].stage
@@ -517,7 +517,7 @@ class Model:
         v.locked = 0
 
     def _require_bench(self, r: Run, who: str, earliest: int, at: int) -> None:
-        """Only those judge a work who were seated before it was submitted, and still are."""
+        """Only those judge a submission who were seated before it was submitted, and still are."""
         v = r.validator(who)
         require(v.serves(at) and v.since < earliest, "NotOnBench")
 
@@ -549,7 +549,7 @@ class Model:
     def accuse(
         self, by: str, at: int, run: int, ref: SubmissionRef, samples: int, second: tuple[str, int] | None
     ) -> None:
-        """`second`: who signed another hard verdict on this work, and the samples it names; None: it is forged."""
+        """`second`: who signed another hard verdict on this submission, and the samples it names; None: it is forged."""
         r = self.runs[run]
         seat = r.seat(ref.node)
         submission = next((submission for submission in seat.submissions if submission.ref == ref), None)

@@ -1,4 +1,4 @@
-"""Open cases and their works, as the chain tells them."""
+"""Open cases and their submissions, as the chain tells them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_submissions(world: World, node: Key) -> dict[int, list[SubmissionRef]]:
 
 @pytest.fixture
 def parties(world: World) -> tuple[Key, Key, Key]:
-    """A node and two validators that were seated before its works."""
+    """A node and two validators that were seated before its submissions."""
     node, one, two = Key.generate(), Key.generate(), Key.generate()
     world.seat_node(Key.generate(), node)
     for validator in (one, two):

@@ -67,7 +67,7 @@ def submit(world: World) -> Deed:
 
 
 def _disputed(world: World) -> tuple[Key, tuple[object, ...]]:
-    """(a validator, a work of somebody else)"""
+    """(a validator, a submission of somebody else)"""
     validator, node = Key.generate(), Key.generate()
     world.seat_validator(validator)
     world.seat_node(Key.generate(), node)

@@ -412,7 +412,7 @@ class Machine(RuleBasedStateMachine):
         outcome=st.sampled_from("aaaas"),
     )
     def impeach(self, which: int, by: Any, who: Any, samples: int, outcome: str) -> None:
-        """For a work of a case that convicted, if there is one; the receipt says accepted, or soft."""
+        """For a submission of a case that convicted, if there is one; the receipt says accepted, or soft."""
         charged = [(n, ref, number) for n, r in self.twins.model.runs.items() for (ref, _), number in r.charges.items()]
         upheld = [entry for entry in charged if self._stage(entry[0], entry[1].node, entry[2]) == Stage.UPHELD]
         if charged:

@@ -64,7 +64,7 @@ def test_equal_honest_proofs_are_counted_once(scene: Scene) -> None:
     files = [scene.run.read(scene.run.honest(sequence=s)) for s in range(found.submissions)]
     assert found.met
     assert 30 <= found.proofs <= len({proof for file in files for sample in file.samples for proof in sample.proofs})
-    assert found.judgements > found.proofs, "the second time it was the same work"
+    assert found.judgements > found.proofs, "the second time it was the same submission"
 
 
 def test_every_quantity_that_has_a_limit_is_measured_as_the_rules_do(scene: Scene) -> None:

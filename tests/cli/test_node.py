@@ -269,7 +269,7 @@ def test_an_amount_that_is_none_is_refused(contributor: Contributor, amount: str
 
 
 def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> SubmissionRef:
-    """A work on chain that the node's journal knows."""
+    """A submission on chain that the node's journal knows."""
     world = contributor.world
     ref = world.submit(contributor.key("node"), 0, sequence, os.urandom(32), units)
     journal = SubmissionLog(contributor.home.data / "journal.sqlite")
@@ -281,7 +281,7 @@ def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> 
 
 
 def told(contributor: Contributor, ref: SubmissionRef, outcome: Outcome) -> str:
-    """Notes a verdict as the running node would; the work id."""
+    """Notes a verdict as the running node would; the submission id."""
     world, validator = contributor.world, Key.generate()
     domain, submission = world.chain.domain, ref.submission_id(world.run)
     rule = "" if outcome == Outcome.ACCEPT else "sampling"
@@ -446,7 +446,7 @@ def test_an_appeal_shows_what_is_at_stake_and_opens_the_vote(contributor: Contri
 
 
 def accused(contributor: Contributor, *validators: Key) -> tuple[SubmissionRef, str]:
-    """A work that each of these validators has accused, one after the other."""
+    """A submission that each of these validators has accused, one after the other."""
     world = contributor.world
     contributor.seat()
     world.publish(0)
@@ -465,7 +465,7 @@ def stages(contributor: Contributor) -> list[Stage]:
 
 
 def test_an_appeal_answers_every_verdict_on_the_work(contributor: Contributor) -> None:
-    """The chain's own note on a work names the last case only."""
+    """The chain's own note on a submission names the last case only."""
     liars = Key.generate(), Key.generate()
     _, submission = accused(contributor, *liars)
     asked = contributor.run("appeal", submission)

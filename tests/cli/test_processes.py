@@ -120,7 +120,7 @@ def test_node_validator_and_relay_find_each_other_work_and_stop_promptly(live: L
     }
     stage.publish()
     processes = {role: live.start(role, "start", "--home", home.path) for role, home in homes.items()}
-    eventually(lambda: in_state(homes["node"], states.ACCEPTED) >= 3, within=90, what="three works are accepted")
+    eventually(lambda: in_state(homes["node"], states.ACCEPTED) >= 3, within=90, what="three submissions are accepted")
     assert (homes["relay"].read_status() or {}).get("versions") == [0]
     for role, home in homes.items():
         _require_metrics(role, home)

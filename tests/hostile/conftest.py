@@ -1,4 +1,4 @@
-"""A reader of these tests' own, so that its memory and its deaths are theirs, and a node whose work is always the same."""
+"""A reader of these tests' own, so that its memory and its deaths are theirs, and a node whose submission is always the same."""
 
 from __future__ import annotations
 

@@ -118,7 +118,9 @@ class Desk:
     def upload(self, key: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
         """An honest upload's request, whoever sends whatever."""
         return self.put(
-            f"works/{self.submission(ref).hex()}", data, self.headers(key, "PUT", self.submission(ref).hex(), ref.root)
+            f"submissions/{self.submission(ref).hex()}",
+            data,
+            self.headers(key, "PUT", self.submission(ref).hex(), ref.root),
         )
 
     def headers(self, key: Key, method: str, submission: str, body: bytes, **changes: Any) -> dict[str, str]:

@@ -32,7 +32,7 @@ def validator(_desk: Desk) -> Key:
 
 @pytest.fixture
 def ref(desk: Desk, node: Key) -> SubmissionRef:
-    """A work nobody has judged."""
+    """A submission nobody has judged."""
     return desk.commit(node, b"rollouts")
 
 
@@ -44,7 +44,7 @@ def post(desk: Desk, what: str, data: bytes, key: Key, **changes: Any) -> httpx.
 
 
 def of(desk: Desk, ref: SubmissionRef) -> list[Receipt]:
-    """Receipts of a work that the hub lists."""
+    """Receipts of a submission that the hub lists."""
     domain, run = desk.world.chain.domain, desk.world.run
     parsed = [Receipt.parse(data, domain, run) for _, data in desk.client().receipts(0)]
     return [receipt for receipt in parsed if receipt.submission == desk.submission(ref)]
@@ -225,7 +225,15 @@ def test_a_validator_can_ask_for_an_opinion_and_asking_twice_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{}", b'{"work":3}', b'{"work":"00"}', b'{"more":1,"work":"' + b"0" * 64 + b'"}', bytes(300)]
+    "body",
+    [
+        b"",
+        b"{}",
+        b'{"submission":3}',
+        b'{"submission":"00"}',
+        b'{"more":1,"submission":"' + b"0" * 64 + b'"}',
+        bytes(300),
+    ],
 )
 def test_a_malformed_request_for_an_opinion_is_refused(desk: Desk, validator: Key, body: bytes) -> None:
     before = list(desk.client().opinions(0))

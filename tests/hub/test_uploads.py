@@ -80,7 +80,7 @@ def by_the_trainer_itself(desk: Desk, node: Key, ref: SubmissionRef, data: bytes
 
 def by_a_stranger_who_says_to_be_the_node(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     headers = desk.headers(Key.generate(), "PUT", desk.submission(ref).hex(), ref.root)
-    return desk.put(f"works/{desk.submission(ref).hex()}", data, {**headers, ADDRESS: node.address})
+    return desk.put(f"submissions/{desk.submission(ref).hex()}", data, {**headers, ADDRESS: node.address})
 
 
 def of_other_bytes(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
@@ -105,7 +105,7 @@ def too_large_without_declaring_it(desk: Desk, node: Key, ref: SubmissionRef, da
         yield from (bytes(1024) for _ in range(FILE_BYTES_MAX // 1024))
 
     headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root)
-    return desk.put(f"works/{desk.submission(ref).hex()}", parts(), headers)
+    return desk.put(f"submissions/{desk.submission(ref).hex()}", parts(), headers)
 
 
 def without_a_commitment(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
@@ -128,45 +128,49 @@ def too_late(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Re
 
 def signed_long_ago(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root, now=desk.now() - WRITE_LIFETIME_SECONDS)
-    return desk.put(f"works/{desk.submission(ref).hex()}", data, headers)
+    return desk.put(f"submissions/{desk.submission(ref).hex()}", data, headers)
 
 
 def signed_far_ahead(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root, now=desk.now() + WRITE_LIFETIME_SECONDS)
-    return desk.put(f"works/{desk.submission(ref).hex()}", data, headers)
+    return desk.put(f"submissions/{desk.submission(ref).hex()}", data, headers)
 
 
 def signed_for_another_method(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     return desk.put(
-        f"works/{desk.submission(ref).hex()}", data, desk.headers(node, "POST", desk.submission(ref).hex(), ref.root)
+        f"submissions/{desk.submission(ref).hex()}",
+        data,
+        desk.headers(node, "POST", desk.submission(ref).hex(), ref.root),
     )
 
 
 def signed_for_another_path(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     other = desk.commit(node, b"another", sequence=1)
     return desk.put(
-        f"works/{desk.submission(ref).hex()}", data, desk.headers(node, "PUT", desk.submission(other).hex(), ref.root)
+        f"submissions/{desk.submission(ref).hex()}",
+        data,
+        desk.headers(node, "PUT", desk.submission(other).hex(), ref.root),
     )
 
 
 def signed_for_another_run(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root, run=desk.world.run + 1)
-    return desk.put(f"works/{desk.submission(ref).hex()}", data, headers)
+    return desk.put(f"submissions/{desk.submission(ref).hex()}", data, headers)
 
 
 def signed_for_another_body(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
     body = hashlib.sha256(b"other").digest()
     return desk.put(
-        f"works/{desk.submission(ref).hex()}", data, desk.headers(node, "PUT", desk.submission(ref).hex(), body)
+        f"submissions/{desk.submission(ref).hex()}", data, desk.headers(node, "PUT", desk.submission(ref).hex(), body)
     )
 
 
 def unsigned(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
-    return desk.put(f"works/{desk.submission(ref).hex()}", data, {})
+    return desk.put(f"submissions/{desk.submission(ref).hex()}", data, {})
 
 
 def for_no_possible_submission(desk: Desk, node: Key, ref: SubmissionRef, data: bytes) -> httpx.Response:
-    return desk.put("works/..%2f..%2fetc", data, desk.headers(node, "PUT", "x", ref.root))
+    return desk.put("submissions/..%2f..%2fetc", data, desk.headers(node, "PUT", "x", ref.root))
 
 
 REFUSED: list[tuple[Attempt, int, str]] = [
@@ -225,7 +229,10 @@ def test_no_header_can_be_replaced_by_garbage(desk: Desk, node: Key) -> None:
     for header in (ADDRESS, NONCE, EXPIRY, SIGNATURE):
         for value in garbage:
             changed: dict[str, Any] = {**headers, header: value.encode("latin-1")}
-            assert desk.put(f"works/{desk.submission(ref).hex()}", b"x", changed).status_code == 401, (header, value)
+            assert desk.put(f"submissions/{desk.submission(ref).hex()}", b"x", changed).status_code == 401, (
+                header,
+                value,
+            )
             tried += 1
     assert desk.hub.refused == {"BadSignature": tried}
 
@@ -248,8 +255,8 @@ def test_a_replayed_write_is_refused(desk: Desk, node: Key) -> None:
     data = some_file()
     ref = desk.commit(node, data)
     headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root)
-    assert desk.put(f"works/{desk.submission(ref).hex()}", b"broken", headers).status_code == 422
-    replayed = desk.put(f"works/{desk.submission(ref).hex()}", data, headers)
+    assert desk.put(f"submissions/{desk.submission(ref).hex()}", b"broken", headers).status_code == 422
+    replayed = desk.put(f"submissions/{desk.submission(ref).hex()}", data, headers)
     assert (replayed.status_code, replayed.text) == (409, "this write was sent before")
     assert desk.new_files() == []
 
@@ -430,7 +437,7 @@ def test_a_sender_that_goes_away_leaves_nothing_and_may_come_back(desk: Desk, no
 
     with pytest.raises(ConnectionAbortedError):
         desk.put(
-            f"works/{desk.submission(ref).hex()}",
+            f"submissions/{desk.submission(ref).hex()}",
             half(),
             desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root),
         )
@@ -452,7 +459,7 @@ def test_a_second_upload_beside_a_slow_first_one_is_told_to_try_again(desk: Desk
 
     answers: list[httpx.Response] = []
     headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root)
-    path = f"works/{desk.submission(ref).hex()}"
+    path = f"submissions/{desk.submission(ref).hex()}"
     first = threading.Thread(target=lambda: answers.append(desk.put(path, slow(), headers)))
     first.start()
     wait_until(lambda: bool(desk.hub._writing), deadline=10, what="the first upload is under way")
@@ -477,7 +484,7 @@ def test_an_upload_has_a_deadline(desk: Desk, node: Key, monkeypatch: pytest.Mon
     answers: list[httpx.Response] = []
     headers = desk.headers(node, "PUT", desk.submission(ref).hex(), ref.root)
     sender = threading.Thread(
-        target=lambda: answers.append(desk.put(f"works/{desk.submission(ref).hex()}", never_ending(), headers))
+        target=lambda: answers.append(desk.put(f"submissions/{desk.submission(ref).hex()}", never_ending(), headers))
     )
     sender.start()
     wait_until(lambda: desk.hub.refused["Unavailable"] == 1, deadline=10, what="the deadline passes")

@@ -32,7 +32,7 @@ def desk(anvil: Anvil, tmp_path: Any) -> Iterator[Desk]:
 
 
 def ledger(desk: Desk, database: Database | None = None, **pay: Any) -> Ledger:
-    """The hub's ledger after a restart: one token for each work, unless told otherwise."""
+    """The hub's ledger after a restart: one token for each submission, unless told otherwise."""
     settings = VoucherSettings(**{"per_submission": "1", **pay})
     made = Ledger(
         desk.world.chain, desk.world.run, desk.hub._book, desk.store, database or desk.database, desk.key, settings
@@ -57,7 +57,7 @@ def served(desk: Desk, validator: Key) -> int:
 
 
 def settled(desk: Desk, ref: SubmissionRef) -> None:
-    """Closes the case on a work by silence."""
+    """Closes the case on a submission by silence."""
     world = desk.world
     found = world.chain.case_of(world.run, ref)
     assert found is not None
@@ -76,7 +76,9 @@ def test_a_judgement_is_paid_once_it_is_final_and_once_only(desk: Desk) -> None:
     desk.world.anvil.advance(2)
     desk.hub.learn()
     running = ledger(desk)
-    assert served(desk, validator) == 1, "one work, whatever the receipt claims; a rejection without a case is nothing"
+    assert served(desk, validator) == 1, (
+        "one submission, whatever the receipt claims; a rejection without a case is nothing"
+    )
     running.turn()
     assert running.total(validator.address) == TOKEN
 
@@ -91,7 +93,7 @@ def test_who_accepted_what_was_convicted_is_not_paid_and_who_found_it_is(desk: D
     settled(desk, ref)
     desk.pass_span()
     ledger(desk)
-    assert (served(desk, careless), served(desk, finder)) == (1, 1), "for the other work, and for the conviction"
+    assert (served(desk, careless), served(desk, finder)) == (1, 1), "for the other submission, and for the conviction"
 
 
 def test_an_open_case_is_waited_for(desk: Desk) -> None:

@@ -18,7 +18,7 @@ from tests.node.stage import Stage
 
 
 def line(stage: Stage, submission_id: bytes) -> list[str]:
-    """Validators in the order in which a work is theirs."""
+    """Validators in the order in which a submission is theirs."""
     book = Book(stage.world.chain, stage.world.run)
     now = book.poll().time
     submission = book.submission(submission_id)
@@ -32,7 +32,7 @@ def in_line(stage: Stage, submission_id: bytes, *services: ValidatorService) -> 
 
 
 def inflated(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, bytes]:
-    """A work whose only fault is a hard one: it claims a token more than it has."""
+    """A submission whose only fault is a hard one: it claims a token more than it has."""
     made = stage.make(node, sequence)
     submission_id = stage.commit(node, made.ref, made.units + 1)
     stage.upload(node, made.ref, made.path)
@@ -40,7 +40,7 @@ def inflated(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, bytes]:
 
 
 def softly_wrong(stage: Stage, node: Key, sequence: int = 0) -> tuple[Made, bytes]:
-    """A work whose only fault is a soft one: no file."""
+    """A submission whose only fault is a soft one: no file."""
     made = stage.make(node, sequence)
     return made, stage.commit(node, made.ref, made.units)
 

@@ -192,7 +192,7 @@ class Stage:
         return make(self.context, self.tiny.engine, self.tiny.tokenizer, place, self.folder / "made")
 
     def commit(self, node: Key, ref: SubmissionRef, units: int) -> bytes:
-        """Commits on chain; returns the work id."""
+        """Commits on chain; returns the submission id."""
         chain, run = self.world.chain, self.world.run
         beacon = chain.publication(run, ref.step).beacon
         self.world.sender(node).send(chain.submit(run, ref, units, beacon))
@@ -202,7 +202,7 @@ class Stage:
         self.client(node).upload(ref.submission_id(self.world.run), ref.root, path, self.world.trainer.key.address)
 
     def submit(self, node: Key, made: Made) -> bytes:
-        """Commits and uploads; returns the work id."""
+        """Commits and uploads; returns the submission id."""
         submission = self.commit(node, made.ref, made.units)
         self.upload(node, made.ref, made.path)
         return submission
@@ -288,7 +288,7 @@ class Panel:
     # ---- what can be seen from outside -----------------------------------------------------------------------------------
 
     def receipts(self, submission: bytes | None = None) -> dict[str, Receipt]:
-        """Receipts at the hub, of one work or of all, by validator; the first of each."""
+        """Receipts at the hub, of one submission or of all, by validator; the first of each."""
         domain, run = self.stage.world.chain.domain, self.stage.world.run
         client = HubClient(self.stage.hub.url, run, domain)
         found = [Receipt.parse(data, domain, run) for _, data in client.receipts(0)]

@@ -138,7 +138,7 @@ def test_an_only_validator_needs_no_second(stage: Stage, panel: Panel) -> None:
 
 
 def test_a_validator_that_asks_and_then_falls_silent_saves_nobody(stage: Stage, panel: Panel) -> None:
-    """It could ask about all works of a friend, so that the others take theirs for mere opinions."""
+    """It could ask about all submissions of a friend, so that the others take theirs for mere opinions."""
     node = stage.seated()
     stage.publish()
     accomplice = stage.validator()
@@ -387,7 +387,7 @@ def test_without_stake_for_a_bond_the_service_goes_on_and_tries_again(stage: Sta
     rounds(service)
     assert sorted(panel.state(m.ref) for m in made) == [State.SUBMITTED, State.CHALLENGED]
     submission = stage.submit(nodes[1], stage.make(nodes[1], 1))
-    until(lambda: panel.receipts(submission), service, what="other work is still judged")
+    until(lambda: panel.receipts(submission), service, what="other submission is still judged")
     bond = world.chain.policy(world.run).bond
     world.owner.send(world.chain.deposit(service._address, bond))
     world.sender(service._c.key).send(world.chain.reinforce(world.run, bond))
@@ -484,7 +484,7 @@ def test_an_open_hard_case_shields_no_other_work_once_it_is_cleared(stage: Stage
     other = stage.make(node, 1)
     stage.submit(node, other)
     world.accuse(friend, other.ref)
-    until(lambda: len(panel.receipts(submission)) == 2, *services, what="both find the other work false")
+    until(lambda: len(panel.receipts(submission)) == 2, *services, what="both find the other submission false")
     rounds(*services)
     assert {r.outcome for r in panel.receipts(submission).values()} == {Outcome.HARD}
     assert panel.state(cheat.ref) == State.SUBMITTED, "the open case may take everything"

@@ -1,4 +1,4 @@
-"""Cases against a node: it judges its work once more and appeals where it finds nothing wrong."""
+"""Cases against a node: it judges its submission once more and appeals where it finds nothing wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None
 
 
 def worked(stage: Stage, node: Key) -> SubmissionRef:
-    """A work of a node that is down now."""
+    """A submission of a node that is down now."""
     with running(a_worker(stage, node)):
         eventually(lambda: stored(stage, node) >= 1, what="it works")
     return submitted(stage)[0].ref
@@ -56,13 +56,13 @@ def stage_of(stage: Stage, node: Key, number: int) -> CaseStage:
 
 
 def test_it_appeals_against_every_case_about_the_same_work(stage: Stage) -> None:
-    """Two liars that accuse the same work one after the other; silence in either case would convict."""
+    """Two liars that accuse the same submission one after the other; silence in either case would convict."""
     node, liars, world = stage.seated(), (stage.validator(), stage.validator()), stage.world
     stage.publish()
     ref = worked(stage, node)
     for liar in liars:
         world.accuse(liar, ref)
-    assert world.chain.submission(world.run, ref).number == 2, "the first case has lost its work's number"
+    assert world.chain.submission(world.run, ref).number == 2, "the first case has lost its submission's number"
     with running(a_worker(stage, node)):
         for number in (1, 2):
             eventually(
@@ -78,7 +78,7 @@ def test_it_appeals_against_a_hard_case_about_a_work_that_a_soft_one_has_revoked
     world.anvil.advance(world.chain.policy(world.run).appeal)
     world.sender(liar).send(world.chain.settle(world.run, node.address, 1))
     world.accuse(liar, ref)
-    assert world.chain.submission(world.run, ref).number == 1, "the work's number stays with the soft case"
+    assert world.chain.submission(world.run, ref).number == 1, "the submission's number stays with the soft case"
     with running(a_worker(stage, node)):
         eventually(lambda: stage_of(stage, node, 2) == CaseStage.APPEALED, what="it appeals")
 

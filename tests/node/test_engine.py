@@ -1,4 +1,4 @@
-"""The engine: the same work whatever the batch, proofs that its own prefill confirms, weights that are exactly the right ones."""
+"""The engine: the same submission whatever the batch, proofs that its own prefill confirms, weights that are exactly the right ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The validator service: every work is judged once, nothing else's fault becomes a verdict, and no file escapes one."""
+"""The validator service: every submission is judged once, nothing else's fault becomes a verdict, and no file escapes one."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_enough_have_judged_leaves_the_queue_until_one_of_them_loses_its_se
 
 
 def test_works_are_judged_in_the_order_in_which_their_windows_end(stage: Stage, panel: Panel) -> None:
-    """After an outage, say; a step may go on a little after the next one has begun. Only who is asked about a work judges it
+    """After an outage, say; a step may go on a little after the next one has begun. Only who is asked about a submission judges it
     before its turn."""
     one, two, three, four = nodes = [stage.seated() for _ in range(4)]
     stage.publish()
@@ -157,7 +157,7 @@ def _posts(stage: Stage) -> list[tuple[str, str]]:
 def test_a_chain_that_fails_in_the_middle_of_the_news_loses_no_work(
     stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever call it is that fails: a work that is overlooked would be paid unchecked."""
+    """Whatever call it is that fails: a submission that is overlooked would be paid unchecked."""
     node = stage.seated()
     stage.publish()
     service = panel.seat()
@@ -236,7 +236,7 @@ def test_a_file_that_the_hub_holds_is_never_called_missing(stage: Stage, panel: 
 
 
 def test_a_file_that_comes_at_the_last_moment_is_judged_though_its_version_is_gone(stage: Stage, panel: Panel) -> None:
-    """Withholding the file until nobody keeps the weights any more must not save a work from its verdict."""
+    """Withholding the file until nobody keeps the weights any more must not save a submission from its verdict."""
     node = stage.seated()
     stage.publish()
     service = panel.seat()

@@ -35,7 +35,7 @@ def test_a_hub_that_is_down_for_a_while_costs_nothing(stage: Stage) -> None:
 
 
 def test_a_hub_that_lags_behind_is_asked_again(stage: Stage) -> None:
-    """A hub that does not know the commitment yet must not cost the node its work."""
+    """A hub that does not know the commitment yet must not cost the node its submission."""
     node = stage.seated()
     stage.publish()
     refusals = iter([404, 404, 401, 409, 429, 500, 503])
@@ -127,7 +127,7 @@ def test_a_transaction_that_was_mined_after_all_is_not_lost(stage: Stage) -> Non
 
 
 def test_a_transaction_that_is_mined_late_is_noticed(stage: Stage) -> None:
-    """The first attempt is mined only after it was given up on, while the same work is being sent once more."""
+    """The first attempt is mined only after it was given up on, while the same submission is being sent once more."""
     node, world = stage.seated(), stage.world
     stage.publish()
     worker = a_worker(stage, node)

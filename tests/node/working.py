@@ -31,7 +31,7 @@ def submitted(stage: Stage) -> list[Submission]:
 
 
 def stored(stage: Stage, node: Key) -> int:
-    """Works of the node that the hub holds."""
+    """Submissions of the node that the hub holds."""
     client, trainer = stage.client(node), stage.world.trainer.key.address
     works = [s.id for s in submitted(stage) if s.node == node.address]
     return sum(client.stored(work, trainer) is not None for work in works)

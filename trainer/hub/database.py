@@ -139,7 +139,7 @@ class Database:
             return int(self._db.execute(query, (validator, step)).fetchone()[0])
 
     def earned(self, most: int) -> dict[str, int]:
-        """Works that validators have earned, at most so many of a step."""
+        """Submissions that validators have earned, at most so many of a step."""
         query = "SELECT validator, sum(min(submissions, ?)) FROM earned GROUP BY validator"
         with self._lock:
             return dict(self._db.execute(query, (most,)).fetchall())

@@ -127,11 +127,11 @@ class Hub:
     # ---- writing -------------------------------------------------------------------------------------------------------
 
     async def upload(self, submission: bytes, request: Signed, parts: AsyncIterator[bytes]) -> dict[str, Any]:
-        """Stores the file of a committed work. A file that is there already is answered with its receipt again."""
+        """Stores the file of a committed submission. A file that is there already is answered with its receipt again."""
         submitted = await self.commitment(submission)
         address, nonce = self._signer(request, submitted.root)
         if address != submitted.node:
-            raise Refused("this work is another node's", FORBIDDEN)
+            raise Refused("this submission is another node's", FORBIDDEN)
         committed_at = await asyncio.to_thread(self._book.time, submitted)
         known = self._db.stored(submission)
         if known is not None:
@@ -160,7 +160,7 @@ class Hub:
         return stored
 
     async def add_receipt(self, data: bytes, request: Signed) -> None:
-        """Takes a verdict of a seated validator; its first word on a work stands."""
+        """Takes a verdict of a seated validator; its first word on a submission stands."""
         address = await self._validator(request, data)
         receipt = Receipt.parse(data, self._chain.domain, self.run)
         if receipt.validator != address:
@@ -174,11 +174,11 @@ class Hub:
             await self.notify()
 
     async def add_opinion(self, data: bytes, request: Signed) -> None:
-        """A validator asks the others to check a work as well."""
+        """A validator asks the others to check a submission as well."""
         address = await self._validator(request, data)
         value = canonical.decode(data, cap=256, what="request")
         if not isinstance(value, dict) or set(value) != {"submission"} or not isinstance(value["submission"], str):
-            raise Malformed("a request names a work")
+            raise Malformed("a request names a submission")
         submission = bytes32(value["submission"])
         await self.commitment(submission)
         if self._db.add_opinion(submission, address):

@@ -143,7 +143,7 @@ class HubService:
             self._exporter.progress()
 
     def _tidy(self, chain: Chain, files: Store) -> None:
-        """Removes rollout files whose work can neither be disputed nor trained on any more."""
+        """Removes rollout files whose submission can neither be disputed nor trained on any more."""
         run = self._settings.chain.run
         policy, oldest = chain.policy(run), chain.published(run) - 1 - self._spec.max_lag
         if oldest < 0:

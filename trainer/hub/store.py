@@ -1,7 +1,7 @@
 """Content-addressed files on disk: what is there is complete and hashes to its name.
 
 files/<sha256>            rollout files            receipts/<sha256>.json    verdict receipts
-stored/<work id>.json     storage receipts         arrivals/<sha256>.json    when a receipt came, in block time
+stored/<submission id>.json     storage receipts         arrivals/<sha256>.json    when a receipt came, in block time
 vouchers/<address>.json   validators' pay          partial/                  uploads under way, removed at start
 
 archive.py is the same with a bucket behind it.

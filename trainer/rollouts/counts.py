@@ -60,7 +60,7 @@ class DataCounts:
     stale_groups: int = 0
     """Dropped because they were older than the run's max_lag."""
     duplicate_groups: int = 0
-    """Left out because another work holds the very same samples."""
+    """Left out because another submission holds the very same samples."""
     bad_groups: int = 0
     """Left out because no finite advantages can be computed from their rewards."""
     bad_receipts: int = 0

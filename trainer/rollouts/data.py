@@ -223,7 +223,7 @@ class RolloutSource:
             self._lines.stir(receipt.submission)
 
     def _accepted(self, submission: bytes) -> bool:
-        """Whether enough of those who hold a seat now have accepted a work, and none of them has not."""
+        """Whether enough of those who hold a seat now have accepted a submission, and none of them has not."""
         of = self._verdicts.get((self._submissions[submission].event.step, submission), {})
         outcomes = [outcome for validator, outcome in of.items() if self._serves(validator)]
         return len(outcomes) >= self._spec.verification.validators_needed and set(outcomes) == {Outcome.ACCEPT}

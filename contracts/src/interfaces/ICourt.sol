@@ -5,12 +5,12 @@ import {IBonds} from "./IBonds.sol";
 import {IRuns} from "./IRuns.sol";
 
 /// @title Validators and verdicts
-/// @notice Who judges the work of a run, and how. A soft verdict: this work earns nothing. A hard verdict: everything of the
+/// @notice Who judges the submissions of a run, and how. A soft verdict: this submission earns nothing. A hard verdict: everything of the
 /// seat within the window is revoked, the seat is banned and its stake slashed. Silence of the accused convicts; a node, its
-/// operator or a validator that stands by the work may appeal, and then validators vote. Without a quorum nobody loses
+/// operator or a validator that stands by the submission may appeal, and then validators vote. Without a quorum nobody loses
 /// stake, and the verdict is soft.
-/// @dev A work is judged only by validators that were seated before it was submitted, and a validator's removal takes effect
-/// when every case on work submitted before it was announced is closed: no one can arrange the bench around a case.
+/// @dev A submission is judged only by validators that were seated before it was submitted, and a validator's removal takes effect
+/// when every case on what was submitted before it was announced is closed: no one can arrange the bench around a case.
 interface ICourt {
     struct Validator {
         bool approved; // by the run's owner
@@ -24,15 +24,15 @@ interface ICourt {
         None,
         Open, // may be appealed
         Appealed, // is voted on
-        Upheld, // soft: the works earn nothing; hard: the seat is convicted
-        Undecided, // no quorum: the works earn nothing, nobody loses stake
-        Cleared // the works earn what they would have earned
+        Upheld, // soft: the submissions earn nothing; hard: the seat is convicted
+        Undecided, // no quorum: the submissions earn nothing, nobody loses stake
+        Cleared // the submissions earn what they would have earned
     }
 
-    /// @notice A case against works of one seat; soft ones may list many, hard ones concern one.
+    /// @notice A case against submissions of one seat; soft ones may list many, hard ones concern one.
     struct Case {
         address challenger;
-        uint40 earliest; // time of its oldest work: jurors were seated before
+        uint40 earliest; // time of its oldest submission: jurors were seated before
         uint40 deadline; // of the present stage
         Stage stage;
         uint8 submissions; // how many; those accused have left a soft one
@@ -44,7 +44,7 @@ interface ICourt {
         uint256 samples; // of a hard case: those found false; bit i is sample i of the file. Zero: soft
     }
 
-    /// @notice A work, as the case that took its units left it: one accused after a soft verdict stays Revoked. Works that a
+    /// @notice A submission, as the case that took its units left it: one accused after a soft verdict stays Revoked. Submissions that a
     /// conviction of the seat revoked with the rest of the window stay Submitted.
     enum State {
         None,
@@ -55,12 +55,12 @@ interface ICourt {
         Cleared
     }
 
-    /// @notice A validator's signed verdict on a work.
+    /// @notice A validator's signed verdict on a submission.
     struct Receipt {
         address validator;
         uint256 samples; // accepted: those it checked; rejected: those it found false; bit i is sample i of the file
         bytes32 details; // SHA-256 of the receipt's canonical JSON
-        bytes signature; // ECDSA over Verdict(run, work, outcome, samples, details); outcome 1: accept, 2: soft, 3: hard
+        bytes signature; // ECDSA over Verdict(run, submission, outcome, samples, details); outcome 1: accept, 2: soft, 3: hard
     }
 
     error NotOnBench(address validator);
@@ -119,7 +119,7 @@ interface ICourt {
 
     function voted(uint256 run, address seat, uint256 number, address validator) external view returns (bool);
 
-    /// @notice The case in which a validator's hard verdict on a work served: as second, or alone where none is needed.
+    /// @notice The case in which a validator's hard verdict on a submission served: as second, or alone where none is needed.
     function charges(bytes32 submission, address signer) external view returns (uint256 number);
 
     function impeached(bytes32 submission, address validator) external view returns (bool);
@@ -154,20 +154,20 @@ interface ICourt {
 
     // ---- cases ------------------------------------------------------------------------------------------------------
 
-    /// @notice Disputes works of one seat: if upheld, they earn nothing, and each is a strike. One bond for all.
-    /// @param list At most 255 works; those past their window or in a case already are left out.
+    /// @notice Disputes submissions of one seat: if upheld, they earn nothing, and each is a strike. One bond for all.
+    /// @param list At most 255 submissions; those past their window or in a case already are left out.
     /// @param evidence EIP-712 digest of the challenger's verdict.
     function challenge(uint256 run, IRuns.SubmissionRef[] calldata list, bytes32 evidence)
         external
         returns (uint256 number);
 
-    /// @notice Accuses the author of a work of cheating: if upheld, the seat is convicted. The work must be within its window,
+    /// @notice Accuses the author of a submission of cheating: if upheld, the seat is convicted. The submission must be within its window,
     /// or in an open soft case. No other case shields it: it leaves an open soft one (which ends when that empties it); a
     /// second hard one stands beside the first; and a soft verdict or an acquittal does not end the matter before the window does.
     /// @param samples Those found false; all ones where the file as a whole is false. Only those that the second validator
     /// names too count.
     /// @param evidence EIP-712 digest of the challenger's verdict.
-    /// @param second Another validator's receipt on the same work, outcome 3; left aside where the policy asks for none.
+    /// @param second Another validator's receipt on the same submission, outcome 3; left aside where the policy asks for none.
     function accuse(
         uint256 run,
         IRuns.SubmissionRef calldata ref,
@@ -177,10 +177,10 @@ interface ICourt {
     ) external returns (uint256 number);
 
     /// @notice Asks the other validators to vote. The seat's key or its operator calls, with a bond that comes out of the
-    /// seat's own lock; or a validator of the bench that stands by the work, with its own bond.
+    /// seat's own lock; or a validator of the bench that stands by the submission, with its own bond.
     function appeal(uint256 run, address seat, uint256 number) external;
 
-    /// @notice A juror's verdict on the case as brought: all of its works, and of a hard case every sample named. A juror who
+    /// @notice A juror's verdict on the case as brought: all of its submissions, and of a hard case every sample named. A juror who
     /// finds a hard case merely soft does not vote.
     function vote(uint256 run, address seat, uint256 number, bool uphold) external;
 
@@ -188,7 +188,7 @@ interface ICourt {
     /// costs nobody stake.
     function settle(uint256 run, address seat, uint256 number) external;
 
-    /// @notice Slashes a validator that vouched for a sample of a work convicted for that sample. Anyone may call it.
+    /// @notice Slashes a validator that vouched for a sample of a submission convicted for that sample. Anyone may call it.
     /// @param number The hard case that convicted.
     /// @param accepted The validator's receipt, outcome 1.
     function impeach(uint256 run, IRuns.SubmissionRef calldata ref, uint256 number, Receipt calldata accepted)

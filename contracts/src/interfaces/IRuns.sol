@@ -6,8 +6,8 @@ import {IBonds} from "./IBonds.sol";
 import {ICourt} from "./ICourt.sol";
 
 /// @title Training runs
-/// @notice A run has an immutable policy, seats for nodes, published weights with their beacons, committed work, and
-/// rewards that vest when work can no longer be challenged. Validators and verdicts live in ICourt, their pay in IVouchers.
+/// @notice A run has an immutable policy, seats for nodes, published weights with their beacons, committed submission, and
+/// rewards that vest when submissions can no longer be challenged. Validators and verdicts live in ICourt, their pay in IVouchers.
 /// @dev Balance of this contract >= sum over runs of free + reserved; reserved = reward * all unclaimed units.
 interface IRuns {
     // ---- types ------------------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ interface IRuns {
         uint32 grace; // for which a superseded head still accepts work; longer than the longest rollout
         uint32 maxUnits; // largest claim in one submission
         uint128 bond; // at risk for the loser of an appeal
-        uint32 window; // in which work may be challenged
+        uint32 window; // in which submission may be challenged
         uint32 appeal; // in which a case may be appealed; zero: verdicts are instant and final
         uint32 vote; // in which validators vote on an appeal
         uint16 finderBps; // the challenger's share of a slash, in hundredths of a per cent; at most 5,000
@@ -98,14 +98,14 @@ interface IRuns {
         uint24 number; // of the seat's case that last took its units; zero: none did
     }
 
-    /// @notice Where the units of a work are that gets accused.
+    /// @notice Where the units of a submission are that gets accused.
     enum Whereabouts {
         Seat, // where they were born, or returned to
         Case, // another one holds them
         Revoked
     }
 
-    /// @notice Names a work; its id is the hash of this and the run.
+    /// @notice Names a submission; its id is the hash of this and the run.
     struct SubmissionRef {
         address node; // the key that submitted it
         uint32 step;
@@ -123,8 +123,8 @@ interface IRuns {
         address seat;
         uint256 number; // of the case; a seat's cases are counted from 1
         uint256 ring; // units by epoch
-        uint256 earliest; // time of the oldest work
-        uint256 taken; // bit i: work i of the list is in the case
+        uint256 earliest; // time of the oldest submission
+        uint256 taken; // bit i: submission i of the list is in the case
     }
 
     /// @notice What Court has found, for Runs to carry out.
@@ -132,7 +132,7 @@ interface IRuns {
         ICourt.Stage verdict; // Upheld, Undecided or Cleared
         bool hard;
         address challenger;
-        uint256 ring; // units of the works in the case, by epoch
+        uint256 ring; // units of the submissions in the case, by epoch
         uint256 submissions; // how many
         uint96 fee; // for each of them, if it is a strike
         uint128 bond; // lost with the seat's own appeal; zero: it lost none
@@ -254,7 +254,7 @@ interface IRuns {
         bytes calldata gateSig
     ) external;
 
-    /// @notice Gives the seat of `node` a new signing key; the operator calls. Works of the old key keep their names and
+    /// @notice Gives the seat of `node` a new signing key; the operator calls. Submissions of the old key keep their names and
     /// verdicts, and the old key can sign nothing more.
     /// @param nodeSig The new key's signature over Join, as for `join`.
     function rotate(
@@ -283,7 +283,7 @@ interface IRuns {
     /// call it.
     function release(uint256 run, address node) external;
 
-    // ---- work -------------------------------------------------------------------------------------------------------
+    // ---- submissions -------------------------------------------------------------------------------------------------------
 
     /// @notice Commits the caller to a rollout file. Reverts unless the beacon is that of a current head and the sequence is
     /// the next one, so a reorg or a lost transaction never turns honest work into a fault.
@@ -302,13 +302,13 @@ interface IRuns {
 
     // ---- Court only -------------------------------------------------------------------------------------------------
 
-    /// @notice Takes works of one seat into a new soft case: their units leave the ring until it is settled. Those past their
+    /// @notice Takes submissions of one seat into a new soft case: their units leave the ring until it is settled. Those past their
     /// window or in a case already are left out, so that nobody can make a long list fail; some must remain.
     function withhold(uint256 run, SubmissionRef[] calldata list) external returns (Withheld memory);
 
-    /// @notice Takes one work into a new hard case. From here on the seat cannot submit, and nothing that matures is paid.
+    /// @notice Takes one submission into a new hard case. From here on the seat cannot submit, and nothing that matures is paid.
     /// @return number Of the new case.
-    /// @return ring The work's units at their epoch, where the seat had them.
+    /// @return ring The submission's units at their epoch, where the seat had them.
     function accuse(uint256 run, address seat, bytes32 submission, Whereabouts units)
         external
         returns (uint256 number, uint256 ring);

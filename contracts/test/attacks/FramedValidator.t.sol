@@ -5,7 +5,7 @@ import {ICourt} from "../../src/interfaces/ICourt.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {World} from "../support/World.sol";
 
-/// @notice A node lets itself be convicted of an honest work, so that the validator that accepted it is impeached.
+/// @notice A node lets itself be convicted of an honest submission, so that the validator that accepted it is impeached.
 contract FramedValidatorTest is World {
     function test_the_framed_validator_is_heard_and_wins() public {
         IRuns.SubmissionRef memory ref = submit(0, 100);

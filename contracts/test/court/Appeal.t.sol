@@ -146,7 +146,7 @@ contract AppealTest is World {
         assertEq(runs.claim(run, nodes[0]), 100 * uint256(REWARD));
     }
 
-    function test_losing_costs_the_seat_a_bond_and_the_work() public {
+    function test_losing_costs_the_seat_a_bond_and_the_submission() public {
         appeal(0, soft);
         vote(1, 0, soft, true);
         vote(2, 0, soft, true);

@@ -126,7 +126,7 @@ contract ChallengeTest is World {
         refused(0, list, abi.encodeWithSelector(Denied.selector, nodes[1]));
     }
 
-    function test_lists_have_one_to_255_works() public {
+    function test_lists_have_one_to_255_submissions() public {
         refused(0, new IRuns.SubmissionRef[](0), abi.encodeWithSelector(ZeroAmount.selector));
         IRuns.SubmissionRef[] memory list = submitMany(0, 256, 1);
         refused(0, list, abi.encodeWithSelector(ICourt.TooManySubmissions.selector, 256, 255));

@@ -32,7 +32,7 @@ contract ImpeachTest is World {
         assertTrue(court.impeached(submission, validators[2]));
     }
 
-    function test_it_loses_it_once_per_work() public {
+    function test_it_loses_it_once_per_submission() public {
         settle(0, number);
         court.impeach(run, ref, number, acceptance(2, 4));
         ICourt.Receipt memory again = acceptance(2, 2);

@@ -446,7 +446,7 @@ contract Handler is World {
         return validators[seed % 5];
     }
 
-    /// @dev A work whose window is open and whose seat still has something to lose.
+    /// @dev A submission whose window is open and whose seat still has something to lose.
     function aJob(uint256 seed) internal view returns (bool, Job memory j) {
         uint256 recent = jobs.length < 16 ? jobs.length : 16;
         for (uint256 i; i < recent; ++i) {
@@ -457,7 +457,7 @@ contract Handler is World {
         return (false, j);
     }
 
-    /// @dev A work in an open soft case.
+    /// @dev A submission in an open soft case.
     function aDisputed(uint256 seed) internal view returns (bool, Job memory j) {
         for (uint256 i = jobs.length; i > 0; --i) {
             j = jobs[i - 1];

@@ -41,7 +41,7 @@ contract RotateTest is World {
         IRuns.SubmissionRef memory fresh = submission(second);
         IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2);
         (list[0], list[1]) = (bad, fresh);
-        uint256 number = challenge(0, list); // works of both keys are works of one seat
+        uint256 number = challenge(0, list); // submissions of both keys are submissions of one seat
         assertEq(court.cases(run, nodes[0], number).submissions, 2);
         vm.prank(second); // the present key speaks for the seat
         court.appeal(run, nodes[0], number);

@@ -253,9 +253,9 @@ abstract contract World is Test {
         court.enlist(run_, on);
     }
 
-    // ---- work -------------------------------------------------------------------------------------------------------
+    // ---- submissions -------------------------------------------------------------------------------------------------------
 
-    /// @dev The work that this node would commit next, on the newest weights.
+    /// @dev The submission that this node would commit next, on the newest weights.
     function nextRef(uint256 run_, address node) internal view returns (IRuns.SubmissionRef memory ref) {
         IRuns.Seat memory s = runs.seats(run_, node);
         ref.node = node;
@@ -264,7 +264,7 @@ abstract contract World is Test {
         ref.root = keccak256(abi.encode(run_, node, ref.step, ref.sequence));
     }
 
-    /// @dev Commits node `i` to its next work.
+    /// @dev Commits node `i` to its next submission.
     function submit(uint256 i, uint32 units) internal returns (IRuns.SubmissionRef memory ref) {
         ref = nextRef(run, nodes[i]);
         submit(ref, units, beaconOf(run, ref.step));
@@ -316,7 +316,7 @@ abstract contract World is Test {
         return sign(keccak256(abi.encode(kind, run_, submission, outcome, samples, EVIDENCE)), key);
     }
 
-    /// @dev Validator `w`'s own hard verdict on a work, all samples false.
+    /// @dev Validator `w`'s own hard verdict on a submission, all samples false.
     function coSignature(uint256 w, IRuns.SubmissionRef memory ref) internal view returns (ICourt.Receipt memory) {
         bytes memory signature = signVerdict(run, runs.submissionId(run, ref), 3, type(uint256).max, validatorKeys[w]);
         return ICourt.Receipt(validators[w], type(uint256).max, EVIDENCE, signature);

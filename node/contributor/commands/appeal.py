@@ -40,7 +40,9 @@ def register(app: typer.Typer) -> None:
 
 
 def appeal(
-    submission_id: Annotated[str, typer.Argument(help="A work id, or its beginning, as `node submissions` lists it.")],
+    submission_id: Annotated[
+        str, typer.Argument(help="A submission id, or its beginning, as `node submissions` lists it.")
+    ],
     home: HomeOption = DEFAULT_HOME,
     operator_keystore: OperatorKeystore = None,
     password_file: PasswordFile = None,
@@ -63,7 +65,7 @@ def appeal(
             *(f"appeals   against {_verdict(case)} on step {ref.step}, sequence {ref.sequence}" for _, case in found),
             f"at risk   {tokens(policy.bond)} of what the seat has locked{each}, lost if the verdict is upheld",
             f"decided   by the votes of {policy.quorum} other validators within {duration(policy.vote)}; "
-            "without them the work earns nothing and nobody loses stake",
+            "without them the submission earns nothing and nobody loses stake",
             f"costs     at most {gas / 1e18:.6f} ETH of gas",
         ],
         yes,
@@ -79,7 +81,7 @@ def _verdict(case: Case) -> str:
 
 
 def find(place: Home, submission_id: str) -> LoggedSubmission:
-    """The one submission of this node whose work id begins with `work`. Raises UsageError."""
+    """The one submission of this node whose id begins with `submission_id`. Raises UsageError."""
     journal = SubmissionLog(place.data / "journal.sqlite")
     found = [
         submission for submission in journal.all() if submission.id.hex().startswith(submission_id.removeprefix("0x"))
@@ -91,7 +93,7 @@ def find(place: Home, submission_id: str) -> LoggedSubmission:
 
 
 def _open_cases(chain: Chain, run: int, submission: LoggedSubmission) -> tuple[str, list[tuple[int, Case]]]:
-    """The seat's name, and (number, case) of all that can be appealed and concern a work. Raises UsageError where none does."""
+    """The seat's name, and (number, case) of all that can be appealed and concern a submission. Raises UsageError where none does."""
     from protocol.chain import cases
 
     short, ref, now = submission.id.hex()[:12], submission.ref, chain.block().time

@@ -117,7 +117,7 @@ def _print_status(d: dict[str, Any]) -> None:
 
 def submissions(
     submission: Annotated[
-        str | None, typer.Argument(help="A work id (or its beginning): show its verdict in full.")
+        str | None, typer.Argument(help="A submission id (or its beginning): show its verdict in full.")
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     most: Annotated[int, typer.Option(help="How many of the newest to list.")] = 20,
@@ -159,7 +159,7 @@ def _print_one(row: dict[str, Any]) -> None:
     from protocol.verdict import Outcome
 
     typer.echo(
-        f"work      {row['submission']}\nstep      {row['step']}, sequence {row['sequence']}\nunits     {row['units']}\nstate     {row['state']}"
+        f"id        {row['submission']}\nstep      {row['step']}, sequence {row['sequence']}\nunits     {row['units']}\nstate     {row['state']}"
     )
     if row["receipt"] is None:
         typer.echo("verdict   none yet")

@@ -84,7 +84,7 @@ def _seat(chain: Chain, run: int, node: str) -> Seat:
 
 
 def _require_delivered(place: Home) -> None:
-    """Only the key that committed to a work can upload it."""
+    """Only the key that committed to a submission can upload it."""
     path = place.data / "journal.sqlite"
     if not path.exists():
         return
@@ -95,7 +95,8 @@ def _require_delivered(place: Home) -> None:
         kept.close()
     if open_:
         raise UsageError(
-            f"{len(open_)} works of the present key are not uploaded yet", hint="let `node start` finish them first"
+            f"{len(open_)} submissions of the present key are not uploaded yet",
+            hint="let `node start` finish them first",
         )
 
 

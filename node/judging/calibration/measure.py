@@ -92,7 +92,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Generated:
     prompt: list[int]
     key: int
     completion: Completion
@@ -107,31 +107,33 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
         for variant in matrix.variants:
             progress(f"honest work of {model.name}: {variant}")
             variant.apply(engine)
-            works = list(_generate(engine, matrix, tasks, tokenizer, variant.batch))
+            completions = list(_generate(engine, matrix, tasks, tokenizer, variant.batch))
             for checker in matrix.variants:
                 checker.apply(engine)
-                checked = [c for part in _parts(works, checker.batch) for c in check(engine, matrix.sampling, part)]
+                checked = [
+                    c for part in _parts(completions, checker.batch) for c in check(engine, matrix.sampling, part)
+                ]
                 found.honest += checked
         _PLAIN.apply(engine)
-        for name, works in _cheats(matrix, model, tasks, tokenizer):
+        for name, completions in _cheats(matrix, model, tasks, tokenizer):
             progress(f"cheat on {model.name}: {name}")
-            checked = [c for part in _parts(works, _CHEAT_BATCH) for c in check(engine, matrix.sampling, part)]
+            checked = [c for part in _parts(completions, _CHEAT_BATCH) for c in check(engine, matrix.sampling, part)]
             found.cheats.setdefault(name, []).extend(checked)
     torch.set_num_threads(1)
     return found
 
 
-def check(engine: Engine, spec: SamplingSpec, works: Sequence[_Work]) -> list[Checked]:
+def check(engine: Engine, spec: SamplingSpec, completions: Sequence[_Generated]) -> list[Checked]:
     """Prefills completions together and measures each."""
     found_at = {}
-    for batch in engine.prefill_in_batches([(work.prompt, work.completion.tokens) for work in works]):
+    for batch in engine.prefill_in_batches([(one.prompt, one.completion.tokens) for one in completions]):
         found_at.update(batch)
-    hidden = [found_at[i] for i in range(len(works))]
-    scores = toploc.score([bits(h) for h in hidden], [work.completion.proofs for work in works])
+    hidden = [found_at[i] for i in range(len(completions))]
+    scores = toploc.score([bits(h) for h in hidden], [one.completion.proofs for one in completions])
     found = []
-    for work, states, of_row in zip(works, hidden, scores, strict=True):
-        completion = work.completion
-        scores_T = engine.score(states, completion.tokens, key=work.key, **spec.distribution)
+    for one, states, of_row in zip(completions, hidden, scores, strict=True):
+        completion = one.completion
+        scores_T = engine.score(states, completion.tokens, key=one.key, **spec.distribution)
         drawn = sampling.measure(
             scores_T, np.array(completion.logprobs), mismatch_above=MISMATCH_ABOVE, margin_clip=MARGIN_CLIP
         )
@@ -143,33 +145,35 @@ def check(engine: Engine, spec: SamplingSpec, works: Sequence[_Work]) -> list[Ch
     return found
 
 
-def _cheats(matrix: Matrix, model: Path, tasks: TaskSet, tokenizer: Tokenizer) -> Iterator[tuple[str, list[_Work]]]:
+def _cheats(
+    matrix: Matrix, model: Path, tasks: TaskSet, tokenizer: Tokenizer
+) -> Iterator[tuple[str, list[_Generated]]]:
     """Each cheat's name and work, made by an engine of its own."""
 
-    def work(engine: _Measured, **options: Any) -> list[_Work]:
+    def cheated(engine: _Measured, **options: Any) -> list[_Generated]:
         _PLAIN.apply(engine)
         return list(_generate(engine, matrix, tasks, tokenizer, _CHEAT_BATCH, **options))
 
     engine = _engine(matrix.dtype, model)
-    yield "another seed", work(engine, key_offset=1)
+    yield "another seed", cheated(engine, key_offset=1)
     for factor in (0.9, 1.1):
-        yield f"temperature × {factor:g}", work(engine, temperature_factor=factor)
+        yield f"temperature × {factor:g}", cheated(engine, temperature_factor=factor)
     for name, degrade in DEGRADATIONS.items():
         engine.load(model)
         engine.degrade(degrade)
-        yield name, work(engine)
+        yield name, cheated(engine)
     dtype = "bfloat16" if matrix.dtype == "float32" else "float32"
     engine = _engine(dtype, model)
-    yield f"computed in {dtype}", work(engine)
+    yield f"computed in {dtype}", cheated(engine)
     for other in matrix.others:
         engine = _engine(matrix.dtype, other)
-        yield f"model {other.name}", work(engine)
+        yield f"model {other.name}", cheated(engine)
 
 
 def _generate(
     engine: Engine, matrix: Matrix, tasks: TaskSet, tokenizer: Tokenizer, batch: int, *,
     temperature_factor: float = 1.0, key_offset: int = 0,
-) -> Iterator[_Work]:  # fmt: skip
+) -> Iterator[_Generated]:  # fmt: skip
     """Completions of random problems; their keys are those that were assigned, whatever was used."""
     spec, drawn = matrix.sampling, matrix.sampling.distribution
     for start in range(0, matrix.problems, batch):
@@ -185,7 +189,7 @@ def _generate(
             end_tokens=tokenizer.end_tokens,
         )
         for prompt, of, group in zip(prompts, keys, made, strict=True):
-            yield from (_Work(prompt, key, completion) for key, completion in zip(of, group, strict=True))
+            yield from (_Generated(prompt, key, completion) for key, completion in zip(of, group, strict=True))
 
 
 class _Measured(Engine, Adjustable, Protocol):
@@ -201,5 +205,5 @@ def _engine(dtype: str, model: Path) -> _Measured:
     return cast(_Measured, engine)
 
 
-def _parts(works: Sequence[_Work], size: int) -> Iterator[Sequence[_Work]]:
-    return (works[start : start + size] for start in range(0, len(works), size))
+def _parts(completions: Sequence[_Generated], size: int) -> Iterator[Sequence[_Generated]]:
+    return (completions[start : start + size] for start in range(0, len(completions), size))

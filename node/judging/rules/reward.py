@@ -18,7 +18,7 @@ from protocol.reward import STEP
 from protocol.rollout import Sample
 from protocol.verdict import Finding, Outcome
 
-_SCORING_SECONDS = 120.0  # for all answers of a work, one by one
+_SCORING_SECONDS = 120.0  # for all answers of a submission, one by one
 _TOKENS_AT_ONCE = 1 << 16  # of the answers that are texts at the same time: one token may be a hundred letters
 
 
@@ -63,9 +63,9 @@ def _compare(c: Candidate, row: int, task_reward: float) -> Finding | None:
 
 
 class _Scorer:
-    """Scores answers of a work.
+    """Scores answers of a submission.
 
-    An answer that breaks a verifier must not keep its work from being judged: such work would be paid. Raises Unavailable
+    An answer that breaks a verifier must not keep its submission from being judged: such submission would be paid. Raises Unavailable
     where the verifiers do not work at all, for that is this validator's own trouble.
     """
 

@@ -131,7 +131,7 @@ def enlist(
         if off
         else [
             f"takes the seat; {tokens(policy.validator_stake)} of stake back it",
-            f"at risk   {tokens(policy.bond)} for each case that a jury rejects, and for each accepted work that proves false",
+            f"at risk   {tokens(policy.bond)} for each case that a jury rejects, and for each accepted submission that proves false",
         ]
     )
     confirm("Go on?", consequences, yes)
@@ -259,7 +259,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
             f"Stake\n  {tokens(account.active)}, {tokens(seat.locked)} of it back the seat, {seat.open_cases} cases open"
         )
         counts = ", ".join(f"{told[k]} {k}" for k in ("pending", "accept", "soft", "hard") if k in told)
-        typer.echo(f"Work\n  {told['state']}" + (f": {counts}" if counts else ""))
+        typer.echo(f"Judging\n  {told['state']}" + (f": {counts}" if counts else ""))
 
     emit(data, as_json, text)
 

@@ -93,13 +93,13 @@ def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | 
 
 def replay(
     submission_id: Annotated[
-        str, typer.Argument(help="Work id of a rejected work (or its beginning), or a folder of evidence.")
+        str, typer.Argument(help="Submission id of a rejected submission (or its beginning), or a folder of evidence.")
     ],
     home: HomeOption = DEFAULT_HOME,
     weights: Weights = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a rejected work again from its evidence, and compare with the signed receipt. Needs no network.
+    """Judge a rejected submission again from its evidence, and compare with the signed receipt. Needs no network.
 
     Exit code 8 where anything differs.
     """
@@ -141,7 +141,7 @@ def _engine(home: Path) -> EngineSettings:
 
 
 def rejections(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
-    """List rejected works whose evidence is kept: what was found, and what became of it."""
+    """List rejected submissions whose evidence is kept: what was found, and what became of it."""
     from node.validator.judgement_log import JudgementLog
     from protocol.verdict import Outcome
 
@@ -261,7 +261,7 @@ def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
                 "waiting: prefill sampling can be checked when its validator has signed a receipt of a later period"
             )
         if any(audited.unknown for audited in found.values()):
-            typer.echo("unknown: no commitment to this work is confirmed on chain; the newest may be by and by")
+            typer.echo("unknown: no commitment to this submission is confirmed on chain; the newest may be by and by")
 
     emit(data, as_json, text)
     if any(audited.broken for audited in found.values()):

@@ -99,7 +99,7 @@ def show(
     }  # fmt: skip
 
     def text() -> None:
-        typer.echo(f"promised  {tokens(found.promised)} in all, for works that are final")
+        typer.echo(f"promised  {tokens(found.promised)} in all, for submissions that are final")
         typer.echo(f"redeemed  {tokens(found.redeemed)}\nowed      {tokens(found.owed)}")
         typer.echo(f"pot       {tokens(found.pot)}, which the run's owner fills")
         if found.payable:

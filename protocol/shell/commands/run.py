@@ -160,7 +160,7 @@ def fund_vouchers(
 def approve(
     file: File, validator: Annotated[str, typer.Argument(help="Address of the validator.")], keystore: Keystore,
     password_file: PasswordFile = None,
-    off: Annotated[bool, typer.Option("--off", help="Withdraw the approval; it judges earlier work to its end.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Withdraw the approval; it judges earlier submission to its end.")] = False,
     yes: Yes = False,
 ) -> None:  # fmt: skip
     """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
