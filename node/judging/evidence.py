@@ -1,6 +1,6 @@
 """Evidence: what a rejection stands on, kept so that it can be judged again without chain, hub or network.
 
-One folder per rejected work under data/evidence, named by its work id:
+One folder per rejected submission under data/evidence, named by its submission id:
 
     rollout.parquet  the file as it was judged (none where it was never served)
     commitment.json  what the chain said of the work, and which samples were to be drawn
@@ -174,12 +174,12 @@ class EvidenceStore:
         return sorted(found, key=lambda evidence: evidence.folder.stat().st_mtime, reverse=True)
 
     def find(self, submission: str) -> Evidence:
-        """By work id or its beginning. Raises UsageError where that names none, or several."""
+        """By submission id or its beginning. Raises UsageError where that names none, or several."""
         found = [path for path in self._paths() if path.name.startswith(submission.removeprefix("0x"))]
         if len(found) != 1:
             known = "no" if not found else "more than one"
             raise UsageError(
-                f"there is evidence of {known} rejected work {submission}", hint="murmur validator rejections"
+                f"there is evidence of {known} rejected submission {submission}", hint="murmur validator rejections"
             )
         return Evidence(found[0])
 

@@ -34,14 +34,14 @@ def test_it_learns_its_verdicts_and_the_gravest_stays(stage: Stage) -> None:
     stage.publish()
     worker = a_worker(stage, node)
     with running(worker):
-        eventually(lambda: len(worker.journal.all(states.STORED)) >= 3, what="three works are stored")
-        a, b, c = (s.work for s in reversed(worker.journal.all()[-3:]))
+        eventually(lambda: len(worker.journal.all(states.STORED)) >= 3, what="three submissions are stored")
+        a, b, c = (s.id for s in reversed(worker.journal.all()[-3:]))
         judged(stage, one, a, Outcome.ACCEPT)
         judged(stage, one, b, Outcome.SOFT)
         judged(stage, two, b, Outcome.ACCEPT)
         judged(stage, one, c, Outcome.SOFT)
         judged(stage, two, c, Outcome.HARD)
-        state = lambda work: worker.journal.get(work).state  # noqa: E731
+        state = lambda submission: worker.journal.get(submission).state  # noqa: E731
         eventually(lambda: state(c) == states.HARD, what="the hard verdict is known")
         assert (state(a), state(b)) == (states.ACCEPTED, states.SOFT)
         receipt = json.loads(worker.journal.get(c).receipt)
@@ -65,8 +65,8 @@ def test_receipts_of_nobody_in_particular_mean_nothing(stage: Stage) -> None:
 
     stage.hub.fault = lie
     with running(worker):
-        eventually(lambda: len(worker.journal.all(states.STORED)) >= 2, what="two works are stored")
-        a, b = (s.work for s in reversed(worker.journal.all()[-2:]))
+        eventually(lambda: len(worker.journal.all(states.STORED)) >= 2, what="two submissions are stored")
+        a, b = (s.id for s in reversed(worker.journal.all()[-2:]))
         lies.append(_forged(stage, stranger, a))
         eventually(lambda: len(asked) > 2, what="the forged receipts were read")
         assert worker.journal.get(a).state == states.STORED
@@ -75,11 +75,11 @@ def test_receipts_of_nobody_in_particular_mean_nothing(stage: Stage) -> None:
         eventually(lambda: worker.journal.get(b).state == states.ACCEPTED, what="the real receipt is read")
 
 
-def _forged(stage: Stage, stranger: Key, work: bytes) -> str:
-    s = next(s for s in submitted(stage) if s.id == work)
+def _forged(stage: Stage, stranger: Key, submission: bytes) -> str:
+    s = next(s for s in submitted(stage) if s.id == submission)
     domain = stage.world.chain.domain
     details = Details(
-        protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=stage.world.run, work=work.hex(), node=s.node, step=s.step,
+        protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=stage.world.run, submission=submission.hex(), node=s.node, step=s.step,
         sequence=s.sequence, root=s.root.hex(), units=s.units, spec="00" * 32, outcome=3, rule="sampling", measured="1",
         threshold="0", detail="", samples="0" * 63 + "1", sequences_checked=1, proofs_checked=1, tokens_checked=1, time=1,
     )  # fmt: skip
@@ -105,10 +105,10 @@ def test_garbage_in_the_listing_does_not_keep_it_from_the_verdicts(stage: Stage)
 
     stage.hub.fault = garble
     with running(worker):
-        eventually(lambda: worker.journal.all(states.STORED), what="a work is stored")
-        work = worker.journal.all(states.STORED)[0].work
-        judged(stage, validator, work, Outcome.ACCEPT)
-        eventually(lambda: worker.journal.get(work).state == states.ACCEPTED, what="the receipt is read")
+        eventually(lambda: worker.journal.all(states.STORED), what="a submission is stored")
+        submission = worker.journal.all(states.STORED)[0].id
+        judged(stage, validator, submission, Outcome.ACCEPT)
+        eventually(lambda: worker.journal.get(submission).state == states.ACCEPTED, what="the receipt is read")
         assert next(answers, None) is None
 
 

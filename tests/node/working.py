@@ -33,8 +33,8 @@ def submitted(stage: Stage) -> list[Submission]:
 def stored(stage: Stage, node: Key) -> int:
     """Submissions of the node that the hub holds."""
     client, trainer = stage.client(node), stage.world.trainer.key.address
-    works = [s.id for s in submitted(stage) if s.node == node.address]
-    return sum(client.stored(work, trainer) is not None for work in works)
+    submissions = [s.id for s in submitted(stage) if s.node == node.address]
+    return sum(client.stored(submission, trainer) is not None for submission in submissions)
 
 
 def told(stage: Stage, name: str = "node") -> dict[str, object]:
@@ -45,13 +45,13 @@ def waits_because(stage: Stage, reason: str, name: str = "node") -> Callable[[],
     return lambda: told(stage, name).get("state") == "waiting" and reason in str(told(stage, name).get("reason"))
 
 
-def judged(stage: Stage, validator: Key, work: bytes, outcome: Outcome) -> None:
+def judged(stage: Stage, validator: Key, submission: bytes, outcome: Outcome) -> None:
     """A validator's receipt, posted at the hub."""
-    s = next(s for s in submitted(stage) if s.id == work)
+    s = next(s for s in submitted(stage) if s.id == submission)
     domain = stage.world.chain.domain
     rule = "" if outcome == Outcome.ACCEPT else "sampling"
     details = Details(
-        protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=stage.world.run, work=work.hex(), node=s.node, step=s.step,
+        protocol=1, chain_id=domain.chain_id, contract=domain.contract, run=stage.world.run, submission=submission.hex(), node=s.node, step=s.step,
         sequence=s.sequence, root=s.root.hex(), units=s.units, spec="00" * 32, outcome=int(outcome), rule=rule,
         measured="1" if rule else "", threshold="0" if rule else "", detail="row 0" if rule else "", samples="0" * 63 + "1", sequences_checked=1,
         proofs_checked=1, tokens_checked=1, time=1,
