@@ -57,8 +57,8 @@ class Calibration:
     @property
     def models(self) -> list[Model]:
         """The models measured; empty for older calibrations, which only tell how many there were."""
-        told = self.content["models"]
-        return [Model(**model) for model in told] if isinstance(told, list) else []
+        models = self.content["models"]
+        return [Model(**model) for model in models] if isinstance(models, list) else []
 
 
 def load(name: str, beside: Path) -> Calibration:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import PreflightError
-from protocol.metrics import REGISTRY, Distribution, Histogram, MetricsSettings, Registry
+from protocol.metrics import REGISTRY, Buckets, Histogram, MetricsSettings, Registry
 
 if TYPE_CHECKING:
     import socket
@@ -213,7 +213,7 @@ class _Collector:
             yield family
 
 
-def _cumulative(bounds: tuple[float, ...], found: Distribution) -> list[tuple[str, float]]:
+def _cumulative(bounds: tuple[float, ...], found: Buckets) -> list[tuple[str, float]]:
     total, buckets = 0, []
     for bound, count in zip((*(str(bound) for bound in bounds), "+Inf"), found.counts, strict=True):
         total += count

@@ -107,14 +107,14 @@ class Gauge(Metric[float]):
 
 
 @dataclass
-class Distribution:
+class Buckets:
     """`counts`: observations up to each of the histogram's bounds and above the one before; the last: above all."""
 
     counts: list[int]
     sum: float = 0.0
 
 
-class Histogram(Metric[Distribution]):
+class Histogram(Metric[Buckets]):
     kind = "histogram"
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = (), bounds: Sequence[float] = SECONDS) -> None:
@@ -124,7 +124,7 @@ class Histogram(Metric[Distribution]):
     def observe(self, value: float, **labels: object) -> None:
         with self._lock:
             key = self._key(labels)
-            found = self._values.setdefault(key, Distribution([0] * (len(self.bounds) + 1)))
+            found = self._values.setdefault(key, Buckets([0] * (len(self.bounds) + 1)))
             found.counts[bisect_left(self.bounds, value)] += 1
             found.sum += value
 
@@ -137,15 +137,15 @@ class Histogram(Metric[Distribution]):
         finally:
             self.observe(time.monotonic() - began, **labels)
 
-    def _copy(self, value: Distribution) -> Distribution:
-        return Distribution(list(value.counts), value.sum)
+    def _copy(self, value: Buckets) -> Buckets:
+        return Buckets(list(value.counts), value.sum)
 
 
 class Registry:
     """The metrics of a process, by name."""
 
     def __init__(self) -> None:
-        self._metrics: dict[str, Metric[float] | Metric[Distribution]] = {}
+        self._metrics: dict[str, Metric[float] | Metric[Buckets]] = {}
         self._looks: list[Callable[[], None]] = []
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -172,10 +172,10 @@ class Registry:
             with suppress(MurmurationError):
                 look()
 
-    def __iter__(self) -> Iterator[Metric[float] | Metric[Distribution]]:
+    def __iter__(self) -> Iterator[Metric[float] | Metric[Buckets]]:
         return iter(list(self._metrics.values()))
 
-    def __getitem__(self, name: str) -> Metric[float] | Metric[Distribution]:
+    def __getitem__(self, name: str) -> Metric[float] | Metric[Buckets]:
         return self._metrics[name]
 
     def __contains__(self, name: str) -> bool:

@@ -96,7 +96,7 @@ def require_known(header: bytes) -> Any:
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """One use of a tool: the turn that asked for it, the tool's name, what it was given and what it gave back, as text."""
 
     turn: int
@@ -108,7 +108,7 @@ class Call:
         return canonical.encode(asdict(self))
 
     @classmethod
-    def parse(cls, data: bytes) -> Call:
+    def parse(cls, data: bytes) -> ToolCall:
         """Raises Malformed."""
         value = canonical.decode(data, cap=_CALL_BYTES_MAX, what="tool call")
         kinds = {"turn": int, "tool": str, "arguments": str, "result": str}
@@ -118,11 +118,11 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolResult:
     """What an environment says to a turn: the text that the model sees next, and the tool calls that it comes from."""
 
     text: str
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
 
 def _nothing() -> NDArray[np.int32]:
@@ -161,11 +161,11 @@ class Sample:
         return self.conversation.woven(self.completion, self.given)
 
     @cached_property
-    def tool_calls(self) -> tuple[Call, ...]:
+    def tool_calls(self) -> tuple[ToolCall, ...]:
         """Raises Malformed, also for calls that are out of order or of a turn without an answer."""
         if self.calls and not len(self.answers):
             raise Malformed("tool calls without an answer")
-        calls = tuple(Call.parse(call) for call in self.calls)
+        calls = tuple(ToolCall.parse(call) for call in self.calls)
         asked = [call.turn for call in calls]
         if asked != sorted(asked) or any(not 0 <= turn < len(self.answers) for turn in asked):
             raise Malformed("tool calls are out of order, or of turns that nothing answers")

@@ -87,7 +87,7 @@ def _is_default(field: FieldInfo, value: Any) -> bool:
     return not field.is_required() and get_origin(field.annotation) is not Literal and value == field.get_default()
 
 
-class Distribution(TypedDict):
+class SamplingDistribution(TypedDict):
     """What tokens are drawn from, as protocol/sampling.py defines it; `top_k` 0 and `top_p` 1 cut nothing."""
 
     temperature: float
@@ -246,7 +246,7 @@ class SamplingSpec(Part):
         return self
 
     @property
-    def distribution(self) -> Distribution:
+    def distribution(self) -> SamplingDistribution:
         """Keyword arguments of whatever draws or scores."""
         return {"temperature": float(self.temperature), "top_k": self.top_k, "top_p": float(self.top_p)}
 

@@ -158,7 +158,7 @@ class Voucher(Typed):
 
 
 @dataclass(frozen=True)
-class Manifest(Typed):
+class PublishedManifest(Typed):
     """The trainer's word that `digest` (SHA-256 of the manifest's canonical JSON) is version `step` of the weights."""
 
     SOLIDITY = ("uint256", "uint32", "bytes32")

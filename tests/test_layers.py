@@ -58,3 +58,14 @@ def test_scripts_import_nothing_of_the_tests() -> None:
     for path in (ROOT / "scripts").rglob("*"):
         if path.is_file() and (path.suffix == ".py" or path.read_bytes().startswith(b"#!/usr/bin/env python3")):
             assert not [name for name in imports(path) if name.split(".")[0] == "tests"], path
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """Private classes aside, no two modules of the packages define a class of the same name."""
+    defined: dict[str, list[str]] = {}
+    for package in ("protocol", "node", "trainer"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    defined.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: places for name, places in defined.items() if len(places) > 1}

@@ -12,7 +12,7 @@ import numpy as np
 from node.engine import Generator, Prompt
 from node.judging.candidate import Commitment, RunContext
 from protocol import rollout, seeds
-from protocol.environments.assignment import Group, assign, length_penalty
+from protocol.environments.assignment import AssignedGroup, assign, length_penalty
 from protocol.errors import Unavailable
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.submission import SubmissionRef
@@ -74,7 +74,7 @@ def _header(context: RunContext, place: Place) -> Header:
 
 
 def _samples(
-    context: RunContext, engine: Generator, tokenizer: Tokenizer, groups: list[Group], step: int
+    context: RunContext, engine: Generator, tokenizer: Tokenizer, groups: list[AssignedGroup], step: int
 ) -> list[Sample]:
     spec = context.spec
     prompts = [Prompt(tokenizer.prompt(spec, group.problem.prompt, group.budget), group.keys) for group in groups]

@@ -65,7 +65,7 @@ class Footprint:
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryBudget:
     """`most` bytes for everything, of which the model's weights take theirs."""
 
     most: int

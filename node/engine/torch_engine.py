@@ -22,7 +22,7 @@ from torch import Tensor
 
 from node.engine import memory, noise, sampler
 from node.engine.interface import Completion, Prompt
-from node.engine.memory import Budget, Footprint
+from node.engine.memory import Footprint, MemoryBudget
 from node.engine.proofs import ProofFolder
 from node.engine.settings import EngineSettings
 from node.engine.weights import build_model, load_weights, stored_tensors
@@ -46,7 +46,7 @@ class TorchEngine:
         self._device = _device(settings.device)
         self._most = memory.parse(settings.memory, _device_bytes(self._device))
         self._model: Any = None
-        self._budget: Budget | None = None
+        self._budget: MemoryBudget | None = None
 
     def load(self, folder: Path) -> None:
         """Loads a version; the first call builds the model from its config.json. Raises ConfigError for a model that is not computed
@@ -225,16 +225,16 @@ class TorchEngine:
     # ---- limits --------------------------------------------------------------------------------------------------------
 
     @property
-    def _fits(self) -> Budget:
+    def _fits(self) -> MemoryBudget:
         """What may be computed at once; measured of the model when it is first asked for."""
         if self._budget is None:
-            self._budget = Budget(self._most, _footprint(self._model, self._device))
+            self._budget = MemoryBudget(self._most, _footprint(self._model, self._device))
         return self._budget
 
     def _require_positions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> None:
         config = self._model.config
-        told = {"model_type": config.model_type, "max_position_embeddings": config.max_position_embeddings}
-        most = architectures.most_tokens(told)
+        facts = {"model_type": config.model_type, "max_position_embeddings": config.max_position_embeddings}
+        most = architectures.most_tokens(facts)
         longest = max(len(prompt.tokens) for prompt in prompts) + max_new_tokens
         if most is not None and longest > most:
             raise ConfigError(

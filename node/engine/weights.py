@@ -39,7 +39,7 @@ def read_model(folder: Path, dtype: torch.dtype) -> tuple[Any, list[str]]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model, told = AutoModelForCausalLM.from_pretrained(
+        model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation="sdpa",
@@ -53,8 +53,8 @@ def read_model(folder: Path, dtype: torch.dtype) -> tuple[Any, list[str]]:
     ) as error:  # fmt: skip
         raise IntegrityError(f"no model can be made of {folder}: {str(error)[:300]}") from error
     model.config.use_cache = True  # a model configured without decodes without a cache, silently and slowly
-    odd = [f"tensor {name} is missing" for name in sorted(told["missing_keys"])]
-    odd += [f"tensor {name} is unknown" for name in sorted(told["unexpected_keys"])]
+    odd = [f"tensor {name} is missing" for name in sorted(loading["missing_keys"])]
+    odd += [f"tensor {name} is unknown" for name in sorted(loading["unexpected_keys"])]
     return model.eval(), odd
 
 

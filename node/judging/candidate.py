@@ -13,7 +13,7 @@ from torch import Tensor
 from node.engine import Verifier
 from protocol import prefill_sampling, seeds
 from protocol.environments import TaskSet
-from protocol.environments.assignment import Group, assign
+from protocol.environments.assignment import AssignedGroup, assign
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.runspec import RunSpec
 from protocol.sandbox import Reading, Sandbox
@@ -130,7 +130,7 @@ class Candidate:
         return self.commitment.hardware in self.spec.verification.calibrated
 
     @cached_property
-    def assigned(self) -> list[Group]:
+    def assigned(self) -> list[AssignedGroup]:
         """The groups this submission had to consist of."""
         return assign(self.spec, self.context.tasks, submission_seed(self), self.commitment.hardware)
 

@@ -51,7 +51,7 @@ class Evidence:
     folder: Path
 
     @cached_property
-    def _told(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         value = canonical.decode(
             self._read(COMMITMENT, _COMMITMENT_BYTES_MAX), cap=_COMMITMENT_BYTES_MAX, what=COMMITMENT
         )
@@ -63,11 +63,11 @@ class Evidence:
 
     @property
     def domain(self) -> Domain:
-        return Domain(self._told["chain_id"], self._told["contract"])
+        return Domain(self._facts["chain_id"], self._facts["contract"])
 
     @property
     def run(self) -> int:
-        return self._told["run"]
+        return self._facts["run"]
 
     @cached_property
     def receipt(self) -> Receipt:
@@ -79,18 +79,23 @@ class Evidence:
 
     @cached_property
     def commitment(self) -> Commitment:
-        told, ref = self._told, self.receipt.details.ref
+        facts, ref = self._facts, self.receipt.details.ref
         return Commitment(
-            ref, told["units"], _bytes(told["beacon"]), told["hardware"], _bytes(told["block_hash"]), told["repeated"]
+            ref,
+            facts["units"],
+            _bytes(facts["beacon"]),
+            facts["hardware"],
+            _bytes(facts["block_hash"]),
+            facts["repeated"],
         )
 
     @property
     def plan(self) -> PrefillPlan:
         try:
-            share = float(self._told["share"])
+            share = float(self._facts["share"])
         except ValueError as error:
             raise Malformed(f"{COMMITMENT}: the share of samples is no number") from error
-        return PrefillPlan(share, _bytes(self._told["secret"]))
+        return PrefillPlan(share, _bytes(self._facts["secret"]))
 
     @cached_property
     def rollout(self) -> Path | None:
@@ -108,13 +113,13 @@ class Evidence:
     @property
     def judged_without_weights(self) -> bool:
         """Whether only the rules that need no model were asked."""
-        return not self._told["manifest"]
+        return not self._facts["manifest"]
 
     def require_weights(self, folder: Path) -> None:
         """Raises HashMismatch unless `folder` holds exactly the version that the work was judged with, VersionMismatch where
         that is not the weights by itself."""
         data = self._read(MANIFEST, MANIFEST_BYTES_MAX)
-        if digest_of(data).hex() != self._told["manifest"]:
+        if digest_of(data).hex() != self._facts["manifest"]:
             raise HashMismatch(f"{self.folder / MANIFEST} is not the manifest on chain")
         manifest = stored(data)
         manifest.require_full()
@@ -151,13 +156,13 @@ class EvidenceStore:
         draft = self._folder / f".{receipt.details.submission}"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True, mode=0o700)
-        told = {
+        facts = {
             "chain_id": domain.chain_id, "contract": domain.contract, "run": receipt.details.run, "units": commitment.units,
             "beacon": commitment.beacon.hex(), "hardware": commitment.hardware, "block_hash": commitment.block_hash.hex(),
             "repeated": commitment.is_repeated, "share": repr(plan.share), "secret": plan.secret.hex(),
             "manifest": digest_of(manifest).hex() if manifest else "",
         }  # fmt: skip
-        (draft / COMMITMENT).write_bytes(canonical.encode(told))
+        (draft / COMMITMENT).write_bytes(canonical.encode(facts))
         (draft / SPEC).write_bytes(spec.canonical())
         (draft / RECEIPT).write_bytes(receipt.encode())
         if manifest is not None:

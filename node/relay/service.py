@@ -20,7 +20,7 @@ from protocol.errors import ConfigError, MurmurationError
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
 from protocol.settings import Settings
-from protocol.shardcast.server import Server
+from protocol.shardcast.server import ShardServer
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import Home
 from protocol.shell.peers import PeerSettings
@@ -82,7 +82,7 @@ class RelayService:
             fetch_seconds=self._settings.fetch_seconds,
         )
         store = versions.store
-        with store, Server(store, host=self._settings.host, port=self._settings.port) as server:
+        with store, ShardServer(store, host=self._settings.host, port=self._settings.port) as server:
             self._c.announce("relay", self._settings.public_url or server.url)
             log.info("serving at %s", server.url)
             while not self._stop.is_set():

@@ -66,14 +66,14 @@ def read_receipts(connection: Connection, most: int) -> list[Receipt]:
 
 def audit(receipts: Iterable[Receipt], view: View, spec: RunSpec, window: int) -> dict[str, Audited]:
     """By validator, of all that ever had a seat in the run; `window` in seconds, as the run's policy has it."""
-    told: dict[str, list[Details]] = defaultdict(list)
+    details_of: dict[str, list[Details]] = defaultdict(list)
     known = view.ever_validated()
     for receipt in receipts:
         if receipt.validator in known:
-            told[receipt.validator].append(receipt.details)
+            details_of[receipt.validator].append(receipt.details)
     return {
-        validator: _audit(sorted(told[validator], key=lambda d: d.time), view, spec, window)
-        for validator in sorted(told)
+        validator: _audit(sorted(details_of[validator], key=lambda d: d.time), view, spec, window)
+        for validator in sorted(details_of)
     }
 
 

@@ -54,7 +54,7 @@ _PARSED_MOST = 256  # own receipts whose signature need not be checked again
 Brought = tuple[str, CaseName | None]
 """The next state of judgements that were brought to court, and their case: challenged; closed, where there is nothing to gain
 any more; decided as before, for later."""
-Told = Callable[[bytes], Mapping[str, Receipt]]
+ReceiptsOf = Callable[[bytes], Mapping[str, Receipt]]
 """Receipts of seated validators on a submission, by validator."""
 
 
@@ -96,10 +96,12 @@ class Court:
 
     # ---- hard findings -------------------------------------------------------------------------------------------------
 
-    def decide(self, told: Told, validators: Collection[str], now: int) -> None:
+    def decide(self, receipts: ReceiptsOf, validators: Collection[str], now: int) -> None:
         """Hard findings become hard once another validator has found the same, and soft when none does in time."""
         for judgement in self._log.waiting():
-            others = {validator: r for validator, r in told(judgement.submission).items() if validator != self._address}
+            others = {
+                validator: r for validator, r in receipts(judgement.submission).items() if validator != self._address
+            }
             everybody = not set(validators) - {self._address} - set(others)
             waited = self._waited(judgement, now)
             second = self._second(judgement, others.values())

@@ -19,7 +19,7 @@ _SPARE = 64  # entries of a heap that may be outdated before it is worth clearin
 
 
 @dataclass
-class Task:
+class JudgementTask:
     """A submission that is not judged yet. Times are of the monotonic clock unless said otherwise."""
 
     submission: Submission
@@ -50,7 +50,7 @@ class Queue:
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
-        self._tasks: dict[bytes, Task] = {}
+        self._tasks: dict[bytes, JudgementTask] = {}
         self._steps: Counter[int] = Counter()
         self._tickets = 0
         self._ready: list[tuple[tuple[bool, int, int], int, bytes]] = []
@@ -63,10 +63,10 @@ class Queue:
     def __contains__(self, submission_id: object) -> bool:
         return submission_id in self._tasks
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[JudgementTask]:
         return iter(list(self._tasks.values()))
 
-    def get(self, submission_id: bytes) -> Task | None:
+    def get(self, submission_id: bytes) -> JudgementTask | None:
         return self._tasks.get(submission_id)
 
     @property
@@ -74,7 +74,7 @@ class Queue:
         """Steps of all that is here."""
         return set(self._steps)
 
-    def put(self, task: Task, at: float | None) -> None:
+    def put(self, task: JudgementTask, at: float | None) -> None:
         """Takes a submission in, or gives one that is here another time: it may be tried from `at` on; None: not before it is
         put again."""
         if task.id not in self._tasks:
@@ -87,7 +87,7 @@ class Queue:
             heapq.heappush(self._asleep, (at, task.ticket, task.id))
         self._clear_up()
 
-    def remove(self, submission_id: bytes) -> Task | None:
+    def remove(self, submission_id: bytes) -> JudgementTask | None:
         task = self._tasks.pop(submission_id, None)
         if task is not None:
             self._steps[task.step] -= 1
@@ -95,7 +95,7 @@ class Queue:
                 del self._steps[task.step]
         return task
 
-    def expire(self, until: int) -> Iterator[Task]:
+    def expire(self, until: int) -> Iterator[JudgementTask]:
         """Removes what was committed to at this block time or before."""
         while self._ages and self._ages[0][0] <= until:
             _, submission_id = heapq.heappop(self._ages)
@@ -103,7 +103,7 @@ class Queue:
             if task is not None:
                 yield task
 
-    def next(self) -> Task | None:
+    def next(self) -> JudgementTask | None:
         """Takes the most urgent of those that may be tried now off the heaps: put it again, or remove it. None: there is none."""
         now = self._clock.monotonic()
         while self._asleep and self._asleep[0][0] <= now:

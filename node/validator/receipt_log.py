@@ -62,7 +62,7 @@ class ReceiptLog:
         self._db.executescript(_SCHEMA)
         self._receipts, self._requests = self._listing("receipts"), self._listing("opinions")
         self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
-        self._told: list[Receipt] = []
+        self._news: list[Receipt] = []
         self._asked: list[bytes] = []
 
     def close(self) -> None:
@@ -93,9 +93,9 @@ class ReceiptLog:
 
     def news(self) -> tuple[list[bytes], list[Receipt]]:
         """(submissions that somebody asked about, receipts) that came since the last call."""
-        asked, told = self._asked, self._told
-        self._asked, self._told = [], []
-        return asked, told
+        asked, receipts = self._asked, self._news
+        self._asked, self._news = [], []
+        return asked, receipts
 
     def greet(self, now: int) -> None:
         """Somebody has taken a seat: takes in what it said before."""
@@ -134,7 +134,7 @@ class ReceiptLog:
         with self._lock:
             row = _digest(data), receipt.submission, receipt.validator, time, data
             if self._db.execute("INSERT OR IGNORE INTO receipts VALUES (?, ?, ?, ?, ?)", row).rowcount:
-                self._told.append(receipt)
+                self._news.append(receipt)
 
     # ---- questions -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from node.validator.court import Court
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
 from node.validator.jury import Jury
-from node.validator.queue import Task
+from node.validator.queue import JudgementTask
 from node.validator.receipt_log import ReceiptLog
 from node.validator.settings import JudgeSettings
 from node.validator.workload import Workload
@@ -144,7 +144,7 @@ class ValidatorService:
         reached = self._at_hub(lambda: self._receipts.follow(self._c.hub, now))
         self._hear(now)
         judged = reached and self._judge(now)
-        self._court.decide(self._told, self._book.validators(now), now)
+        self._court.decide(self._of_serving, self._book.validators(now), now)
         self._court.challenge(now)
         self._court.settle(now)
         self._impeachment.turn()
@@ -179,9 +179,9 @@ class ValidatorService:
 
     def _hear(self, now: int) -> None:
         """What others have said since the last turn."""
-        asked, told = self._receipts.news()
-        self._workload.heard(asked, told, now)
-        for receipt in told:
+        asked, receipts = self._receipts.news()
+        self._workload.heard(asked, receipts, now)
+        for receipt in receipts:
             self._impeachment.heard(receipt)
 
     def _prune(self, now: int) -> None:
@@ -222,7 +222,7 @@ class ValidatorService:
                 return True
         return False
 
-    def _told(self, submission_id: bytes) -> dict[str, Receipt]:
+    def _of_serving(self, submission_id: bytes) -> dict[str, Receipt]:
         """Receipts of a submission, by validator; only those count who hold a seat now."""
         serving = self._book.validators(self._now())
         return {
@@ -239,12 +239,12 @@ class ValidatorService:
         most = 2 * self._c.spec.versions_kept
         return {*sorted(self._workload.steps)[-most:], *sorted(accused)[-most:]}
 
-    def _attempt(self, task: Task) -> bool:
+    def _attempt(self, task: JudgementTask) -> bool:
         """Whether there is a judgement now. Whatever keeps it from being made is logged and tried again, later and later."""
         with about(task.id):
             return self._try(task)
 
-    def _try(self, task: Task) -> bool:
+    def _try(self, task: JudgementTask) -> bool:
         try:
             with _JUDGING.time():
                 found = self._judge_task(task)
@@ -269,7 +269,7 @@ class ValidatorService:
         _log(found)
         return True
 
-    def _keep_evidence(self, task: Task, found: Details) -> None:
+    def _keep_evidence(self, task: JudgementTask, found: Details) -> None:
         """Keeps what a rejection stands on. That it cannot be kept is logged: the verdict stands without it."""
         try:
             commitment = self._bench.commitment(task.submission, self._book)
@@ -291,11 +291,11 @@ class ValidatorService:
         judgement = self._judgements.get(submission_id)
         return judgement is None or judgement.state == states.CLOSED
 
-    def _in_full(self, task: Task) -> bool:
+    def _in_full(self, task: JudgementTask) -> bool:
         newcomer = self._c.spec.verification.newcomer_submissions
         return task.asked or self._book.earlier(task.submission, newcomer) < newcomer
 
-    def _judge_task(self, task: Task, *, in_full: bool = False) -> Details | None:
+    def _judge_task(self, task: JudgementTask, *, in_full: bool = False) -> Details | None:
         """The judgement; None while the file may still arrive. Raises what keeps a rule from running."""
         path = self._bench.fetch(task.submission.root)
         if path is not None:
@@ -320,7 +320,7 @@ class ValidatorService:
         if submission is None:
             return None
         try:
-            task = Task(submission, submission.id, self._book.time(submission), self._clock.monotonic())
+            task = JudgementTask(submission, submission.id, self._book.time(submission), self._clock.monotonic())
             with about(submission.id):
                 judged = self._judge_task(task, in_full=True)
         except Exception as error:  # the supervisor of one judgement: all others go on

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from node.validator.judgement_log import JudgementLog
-from node.validator.queue import Queue, Task
+from node.validator.queue import JudgementTask, Queue
 from node.validator.receipt_log import ReceiptLog
 from protocol import rendezvous
 from protocol.chain.events import Event
@@ -81,18 +81,18 @@ class Workload:
             if not changes.more:
                 break
 
-    def expire(self, now: int) -> list[Task]:
+    def expire(self, now: int) -> list[JudgementTask]:
         """Drops submissions whose window is over."""
         ended = list(self._queue.expire(now - self._window))
         if ended:
             self._log.note_pending([], [task.id for task in ended])
         return ended
 
-    def heard(self, asked: Sequence[bytes], told: Sequence[Receipt], now: int) -> None:
+    def heard(self, asked: Sequence[bytes], receipts: Sequence[Receipt], now: int) -> None:
         """Somebody has asked about submissions; others have spoken on some."""
         for submission_id in asked:
             self._return(submission_id, now)
-        for receipt in told:
+        for receipt in receipts:
             task = self._queue.get(receipt.submission)
             if task is not None:
                 self._place(task)
@@ -136,7 +136,9 @@ class Workload:
             return True
         if self._log.get(submission_id) is not None:
             return False
-        return self._place(Task(submission, submission_id, self._book.time(submission), self._clock.monotonic()))
+        return self._place(
+            JudgementTask(submission, submission_id, self._book.time(submission), self._clock.monotonic())
+        )
 
     # ---- the line ------------------------------------------------------------------------------------------------------
 
@@ -144,7 +146,7 @@ class Workload:
         """Validators in the order in which a submission is theirs to judge."""
         return _line(submission.id, submission.block_hash, self._serving)
 
-    def _place(self, task: Task) -> bool:
+    def _place(self, task: JudgementTask) -> bool:
         """Gives a task its time, or drops it where nothing is left to do. Whether it is here afterwards."""
         task.asked = task.id in self._receipts
         line = self.line(task.submission)
@@ -166,15 +168,15 @@ class Workload:
 
     # ---- judging -------------------------------------------------------------------------------------------------------
 
-    def next(self) -> Task | None:
+    def next(self) -> JudgementTask | None:
         """The most urgent submission that may be tried now. It is out of turn until it is put off or dropped."""
         return self._queue.next()
 
-    def put_off(self, task: Task, seconds: float) -> None:
+    def put_off(self, task: JudgementTask, seconds: float) -> None:
         task.not_before = self._clock.monotonic() + seconds
         self._place(task)
 
-    def drop(self, task: Task) -> None:
+    def drop(self, task: JudgementTask) -> None:
         """It is judged, or is nobody's to judge any more."""
         if self._queue.remove(task.id) is not None:
             self._log.note_pending([], [task.id])

@@ -199,8 +199,8 @@ class Endpoints:
                 except (_Failed, TypeError, KeyError) as error:
                     self._note_failure(endpoint, str(error))
         if len(set(hashes.values())) > 1:
-            told = ", ".join(f"{url} says {found[:12]}…" for url, found in hashes.items())
-            raise EndpointsDisagree(f"the RPC endpoints hold different blocks at {settled}: {told}")
+            answers = ", ".join(f"{url} says {found[:12]}…" for url, found in hashes.items())
+            raise EndpointsDisagree(f"the RPC endpoints hold different blocks at {settled}: {answers}")
 
     # ---- asking --------------------------------------------------------------------------------------------------------
 

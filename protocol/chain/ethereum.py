@@ -22,7 +22,7 @@ Which = int | str
 _QUANTITY_CHARS = 66  # "0x" and 256 bits
 
 
-class Provider(Protocol):
+class RpcProvider(Protocol):
     def make_request(self, method: str, params: Sequence[Any]) -> dict[str, Any]:
         """The whole answer, with a "result" or an "error"."""
 
@@ -51,7 +51,7 @@ class RpcRefusal(Exception):
 
 
 @dataclass(frozen=True)
-class Receipt:
+class TransactionReceipt:
     """Of a transaction that was mined."""
 
     hash: bytes
@@ -66,7 +66,7 @@ class Receipt:
 class Ethereum:
     """Safe to share between threads where the provider is."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: RpcProvider) -> None:
         self._provider = provider
 
     def request(self, method: str, *params: Any) -> Any:

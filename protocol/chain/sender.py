@@ -20,7 +20,7 @@ from eth_utils import keccak
 from protocol import metrics
 from protocol.chain.client import Call, Chain
 from protocol.chain.endpoints import SETTLED_BLOCKS
-from protocol.chain.ethereum import Receipt, RpcRefusal
+from protocol.chain.ethereum import RpcRefusal, TransactionReceipt
 from protocol.chain.transaction_log import DROPPED, FAILED, MINED, PENDING, Attempt, Transaction, TransactionLog
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import (
@@ -253,7 +253,7 @@ class Sender:
         self._journal.renew(transaction, nonce, self._sign(_with_nonce(transaction, nonce), self._fee()))
         return _with_nonce(transaction, nonce)
 
-    def _close(self, transaction: Transaction, receipt: Receipt) -> Sent:
+    def _close(self, transaction: Transaction, receipt: TransactionReceipt) -> Sent:
         landed, block = receipt.hash, receipt.block
         if receipt.succeeded:
             self._journal.finish(transaction, MINED, landed, block)
@@ -282,7 +282,7 @@ class Sender:
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
-    def _landed(self, transaction: Transaction) -> Receipt | None:
+    def _landed(self, transaction: Transaction) -> TransactionReceipt | None:
         """The receipt of whichever attempt was mined, None while none was."""
         for attempt in self._journal.attempts(transaction):
             with suppress(RpcUnavailable):
@@ -290,7 +290,7 @@ class Sender:
                     return receipt
         return None
 
-    def _known_receipt(self, transaction: Transaction) -> Receipt:
+    def _known_receipt(self, transaction: Transaction) -> TransactionReceipt:
         """The receipt of what is noted as mined. Raises RpcUnavailable where the endpoint does not know it (any more)."""
         assert transaction.hash is not None
         receipt = self._receipt(transaction.hash)
@@ -299,11 +299,11 @@ class Sender:
             raise RpcUnavailable(f"{transaction.doing}: the endpoint does not know {name}, which was mined")
         return receipt
 
-    def _receipt(self, transaction_hash: bytes) -> Receipt | None:
+    def _receipt(self, transaction_hash: bytes) -> TransactionReceipt | None:
         with self.chain.errors("reading a receipt"):
             return self._writer.receipt(transaction_hash)
 
-    def _result(self, transaction: Transaction, receipt: Receipt) -> Sent:
+    def _result(self, transaction: Transaction, receipt: TransactionReceipt) -> Sent:
         with self.chain.errors(transaction.doing):
             events = tuple(event for entry in receipt.logs if (event := self.chain.decode(entry)) is not None)
         return Sent(receipt.hash, receipt.block, receipt.gas_used, events, receipt.contract)

@@ -19,13 +19,13 @@ from web3.providers import JSONBaseProvider
 from web3.types import RPCEndpoint, RPCResponse, TxParams
 
 from protocol.chain.contract import Function
-from protocol.chain.ethereum import Log, Provider, Receipt, RpcRefusal
+from protocol.chain.ethereum import Log, RpcProvider, RpcRefusal, TransactionReceipt
 
 
 class _Provider(JSONBaseProvider):
     """An endpoint of ours as web3 wants one."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: RpcProvider) -> None:
         super().__init__()
         self._provider = provider
 
@@ -37,7 +37,7 @@ class _Provider(JSONBaseProvider):
 class Writer:
     """One account's way to the chain; safe to share between threads where the provider is."""
 
-    def __init__(self, provider: Provider, account: str) -> None:
+    def __init__(self, provider: RpcProvider, account: str) -> None:
         # Of web3's own middleware only this: the others ask for the chain id anew with every call, or resolve ENS names.
         self._eth = Web3(_Provider(provider), middleware=[(AttributeDictMiddleware, "attrdict")]).eth
         self._account = account
@@ -66,14 +66,14 @@ class Writer:
         with _refusals():
             self._eth.send_raw_transaction(raw)
 
-    def receipt(self, transaction: bytes) -> Receipt | None:
+    def receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """None where the endpoint knows of none."""
         with _refusals():
             try:
                 found = self._eth.get_transaction_receipt(transaction)
             except TransactionNotFound:
                 return None
-            return Receipt(
+            return TransactionReceipt(
                 bytes(found["transactionHash"]), int(found["blockNumber"]), int(found["gasUsed"]), found["status"] == 1,
                 tuple(_as_json(entry) for entry in found["logs"]), found.get("contractAddress"),
             )  # fmt: skip

@@ -18,7 +18,7 @@ _ATTEMPTS_MAX = 1000
 
 
 @dataclass(frozen=True)
-class Group:
+class AssignedGroup:
     """Samples of one problem. `budget` is the announced length in tokens, 0 for none; one Philox key per sample."""
 
     problem: Problem
@@ -26,14 +26,14 @@ class Group:
     keys: tuple[int, ...]
 
 
-def assign(spec: RunSpec, tasks: TaskSet, seed: bytes, hardware: int) -> list[Group]:
+def assign(spec: RunSpec, tasks: TaskSet, seed: bytes, hardware: int) -> list[AssignedGroup]:
     """The groups of the submission with this seed, for a seat of this hardware class."""
     budgets = spec.reward.budgets.get(str(hardware), [])
     samples = range(spec.sampling.group_size)
     groups = []
     for group, problem in enumerate(_draw(tasks, seed, spec.sampling.groups_per_submission)):
         keys = tuple(seeds.sampling_key(seeds.derive(seed, "sample", group, sample)) for sample in samples)
-        groups.append(Group(problem, draw_budget(budgets, seed, group), keys))
+        groups.append(AssignedGroup(problem, draw_budget(budgets, seed, group), keys))
     return groups
 
 

@@ -19,7 +19,7 @@ from protocol.errors import HashMismatch, Malformed, VersionMismatch
 from protocol.runspec import EnvironmentSpec, FromFiles, starts
 
 
-class Source(Protocol):
+class ProblemSource(Protocol):
     """Where problems are drawn: protocol/sandbox/environments.py."""
 
     def problems(self, indices: Sequence[int]) -> list[Problem]: ...
@@ -34,7 +34,7 @@ class Source(Protocol):
 class TaskSet:
     """All problems of a run. Construction is quick; nothing is drawn before it is asked for."""
 
-    def __init__(self, environments: Sequence[EnvironmentSpec], source: Source) -> None:
+    def __init__(self, environments: Sequence[EnvironmentSpec], source: ProblemSource) -> None:
         """`source` draws the problems of exactly these environments."""
         self.specs = list(environments)
         self._source = source

@@ -26,6 +26,6 @@ from protocol.p2p.bootnode import run_bootnode
 from protocol.p2p.directory import Directory
 from protocol.p2p.host import Host, HostStatus
 from protocol.p2p.service import Endpoint, Provider, Service
-from protocol.p2p.settings import Limits, Timing
+from protocol.p2p.settings import HostLimits, Timing
 
-__all__ = ["Directory", "Endpoint", "Host", "HostStatus", "Limits", "Provider", "Service", "Timing", "run_bootnode"]
+__all__ = ["Directory", "Endpoint", "Host", "HostLimits", "HostStatus", "Provider", "Service", "Timing", "run_bootnode"]

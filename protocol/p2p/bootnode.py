@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError
 from protocol.p2p.host import Host
-from protocol.p2p.settings import Limits, Timing
+from protocol.p2p.settings import HostLimits, Timing
 
 if TYPE_CHECKING:
     from protocol.identity import Key
@@ -28,7 +28,7 @@ def run_bootnode(
     announce: Iterable[str] = (),
     peers_file: Path | None = None,
     timing: Timing = Timing(),
-    limits: Limits = Limits(),
+    limits: HostLimits = HostLimits(),
     ready: Callable[[Host], None] | None = None,
     stop: threading.Event | None = None,
     progress: Callable[[], None] = lambda: None,

@@ -31,7 +31,7 @@ from protocol.errors import (
 )
 from protocol.metrics import REGISTRY
 from protocol.p2p.address import ADDRESSES_MAX, Address, PeerAddress, peer_text
-from protocol.p2p.settings import Limits, Setup, Timing
+from protocol.p2p.settings import HostLimits, Setup, Timing
 from protocol.retry import Backoff
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Host:
         announce: Iterable[str] = (),
         peers_file: Path | None = None,
         timing: Timing = Timing(),
-        limits: Limits = Limits(),
+        limits: HostLimits = HostLimits(),
     ) -> None:
         """`listen` None makes a host that only asks: it takes no connections and cannot provide anything.
 

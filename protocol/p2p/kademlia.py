@@ -21,7 +21,7 @@ from protocol.p2p.node import Node
 from protocol.p2p.records import ProviderRecords
 from protocol.p2p.routing import BUCKET, Contact, RoutingTable, nearest
 from protocol.p2p.stream import Stream
-from protocol.p2p.wire import ANSWER_BYTES_MAX, PROTOCOL, QUESTION_BYTES_MAX, Answer, Kind, Question
+from protocol.p2p.wire import ANSWER_BYTES_MAX, PROTOCOL, QUESTION_BYTES_MAX, KademliaAnswer, Kind, Question
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Kademlia:
         merge(self.records.get(key, trio.current_time()))
         await self.lookup(key, lambda answer: merge(answer.providers))
 
-    async def lookup(self, key: bytes, heard: Callable[[Answer], None] | None = None) -> list[Contact]:
+    async def lookup(self, key: bytes, heard: Callable[[KademliaAnswer], None] | None = None) -> list[Contact]:
         """The peers closest to `key` that answered, closest first; `heard` sees every answer.
 
         With `heard` it asks for providers, else for peers only.
@@ -143,13 +143,13 @@ class Kademlia:
                 nursery.start_soon(ask, following)
         return nearest((candidates[peer] for peer in asked - failed), key)
 
-    async def _ask(self, contact: Contact, question: Question) -> Answer:
+    async def _ask(self, contact: Contact, question: Question) -> KademliaAnswer:
         """Raises Unavailable or a ProtocolViolation, and then the contact is forgotten."""
         try:
             data = await self._node.request(
                 contact.peer, contact.addresses, PROTOCOL, question.encode(), cap=ANSWER_BYTES_MAX, what="DHT answer"
             )
-            answer = Answer.decode(data, question.kind)
+            answer = KademliaAnswer.decode(data, question.kind)
         except MurmurationError:
             self.table.forget(contact.peer)
             raise
@@ -166,16 +166,16 @@ class Kademlia:
             if sender is None:
                 raise Malformed("the provider record holds no address that could be dialled")
             self.records.put(question.key, sender, source=network_of(stream.remote), now=now)
-            answer = Answer()
+            answer = KademliaAnswer()
         else:
             closer = [
                 contact for contact in self.table.nearest(question.key, BUCKET + 1) if contact.peer != stream.peer
             ]
             providers = self.records.get(question.key, now) if question.kind is Kind.GET_PROVIDERS else []
-            answer = Answer(tuple(closer[:BUCKET]), tuple(providers))
+            answer = KademliaAnswer(tuple(closer[:BUCKET]), tuple(providers))
         await stream.write_message(answer.encode(question.kind))
 
-    def _as_told(self, answer: Answer, teller: Contact) -> Answer:
+    def _as_told(self, answer: KademliaAnswer, teller: Contact) -> KademliaAnswer:
         """An answer in which the one who gave it is found where we found it, if it named itself as "any interface"."""
         connection = self._node.connection(teller.peer)
         if connection is None:
@@ -187,7 +187,7 @@ class Kademlia:
             else each
             for each in answer.providers
         )
-        return Answer(answer.closer, tuple(providers))
+        return KademliaAnswer(answer.closer, tuple(providers))
 
     def _as_seen(self, sender: Contact, stream: Stream) -> Contact | None:
         """The sender as others can reach it. Nobody may speak for somebody else, or send others into their own machine."""

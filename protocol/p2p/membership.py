@@ -20,7 +20,7 @@ from protocol.errors import MurmurationError, Unavailable
 from protocol.p2p import peers
 from protocol.p2p.address import PeerAddress
 from protocol.p2p.kademlia import Kademlia
-from protocol.p2p.node import Connection, Node
+from protocol.p2p.node import Node, PeerConnection
 from protocol.retry import Backoff, jittered
 
 log = logging.getLogger(__name__)
@@ -147,6 +147,6 @@ class Membership:
             for known in random.sample(self._saved, min(len(self._saved), self._node.limits.parallel)):
                 nursery.start_soon(call_on, known)
 
-    def _note_loss(self, connection: Connection) -> None:
+    def _note_loss(self, connection: PeerConnection) -> None:
         if connection.kept:
             self._lost.set()

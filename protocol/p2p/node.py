@@ -18,9 +18,17 @@ import trio
 from protocol.errors import MurmurationError, PreflightError, Unavailable
 from protocol.p2p import negotiation
 from protocol.p2p.address import Address, network_of, peer_text
-from protocol.p2p.settings import Limits, Timing
+from protocol.p2p.settings import HostLimits, Timing
 from protocol.p2p.stream import Stream
-from protocol.p2p.transport import CONNECTION_ERRORS, BoundedYamux, Budget, Identity, Upgraded, foreign_errors, upgrade
+from protocol.p2p.transport import (
+    CONNECTION_ERRORS,
+    BoundedYamux,
+    Identity,
+    StreamBudget,
+    Upgraded,
+    foreign_errors,
+    upgrade,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +41,7 @@ _HUNG_UP = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH,
 Handler = Callable[[Stream], Awaitable[None]]
 
 
-class Connection:
+class PeerConnection:
     """`remote` is the IP of the other end, `kept` says that it is not closed for being idle."""
 
     def __init__(self, upgraded: Upgraded, remote: str, *, outbound: bool) -> None:
@@ -52,18 +60,18 @@ class Connection:
 class Node:
     """Listens, dials, and hands inbound streams to the handlers of their protocols."""
 
-    def __init__(self, identity: Identity, limits: Limits, timing: Timing, *, loopback: bool) -> None:
+    def __init__(self, identity: Identity, limits: HostLimits, timing: Timing, *, loopback: bool) -> None:
         """`loopback`: whether addresses of this machine's own interior may be dialled on the word of others."""
         self.identity = identity
         self.limits = limits
         self.timing = timing
         self.counts: Counter[str] = Counter()
-        self.on_lost: Callable[[Connection], None] = lambda connection: None
+        self.on_lost: Callable[[PeerConnection], None] = lambda connection: None
         self._loopback = loopback
         self._handlers: dict[str, Handler] = {}
-        self._connections: defaultdict[bytes, list[Connection]] = defaultdict(list)
+        self._connections: defaultdict[bytes, list[PeerConnection]] = defaultdict(list)
         self._networks: Counter[str] = Counter()
-        self._accepts: dict[str, Budget] = {}
+        self._accepts: dict[str, StreamBudget] = {}
         self._strangers: dict[trio.SocketStream, None] = {}  # in the middle of a handshake, oldest first
         self._dials: dict[tuple[bytes, Address], trio.Lock] = {}
         self._nursery: trio.Nursery
@@ -71,10 +79,10 @@ class Node:
     def handle(self, protocol: str, handler: Handler) -> None:
         self._handlers[protocol] = handler
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[PeerConnection]:
         return [connection for group in self._connections.values() for connection in group]
 
-    def connection(self, peer: bytes) -> Connection | None:
+    def connection(self, peer: bytes) -> PeerConnection | None:
         """The newest live connection to `peer`."""
         alive = [connection for connection in self._connections.get(peer, ()) if not connection.muxer.is_dead]
         return alive[-1] if alive else None
@@ -122,17 +130,17 @@ class Node:
             return await self._exchange(connection, protocol, data, cap, what)
         raise Unavailable(f"no answer within {self.timing.request:g} s")
 
-    async def connect(self, peer: bytes, addresses: Iterable[Address]) -> Connection:
+    async def connect(self, peer: bytes, addresses: Iterable[Address]) -> PeerConnection:
         """A live connection to `peer`, dialled at all its `addresses` at once if there is none. Raises Unavailable."""
         return self.connection(peer) or await self._dial_any(peer, addresses)
 
     # ---- dialling ----
 
-    async def _dial_any(self, peer: bytes, addresses: Iterable[Address]) -> Connection:
+    async def _dial_any(self, peer: bytes, addresses: Iterable[Address]) -> PeerConnection:
         usable = [place for place in addresses if place.is_dialable and (self._loopback or not place.is_loopback)]
         if not usable or peer == self.identity.peer:
             raise Unavailable("it has no address that can be dialled from here")
-        made: list[Connection] = []
+        made: list[PeerConnection] = []
         problems: list[str] = []
 
         async def attempt(place: Address) -> None:
@@ -151,7 +159,7 @@ class Node:
             raise Unavailable("; ".join(problems) or f"{where}: no answer within {self.timing.dial:g} s")
         return made[0]
 
-    async def _dial_once(self, peer: bytes, place: Address) -> Connection:
+    async def _dial_once(self, peer: bytes, place: Address) -> PeerConnection:
         """Dials, or waits for whoever dials the same address. Another address of the same peer, which a stranger may have
         made up, holds up nobody."""
         lock = self._dials.setdefault((peer, place), trio.Lock())
@@ -162,7 +170,7 @@ class Node:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._dials.pop((peer, place), None)
 
-    async def _dial(self, peer: bytes, place: Address) -> Connection:
+    async def _dial(self, peer: bytes, place: Address) -> PeerConnection:
         try:
             socket = await trio.open_tcp_stream(place.host, place.port)
         except OSError as error:
@@ -179,11 +187,11 @@ class Node:
         if standing and standing.outbound:
             upgraded.muxer.cut()
             return standing
-        connection = Connection(upgraded, remote, outbound=True)
+        connection = PeerConnection(upgraded, remote, outbound=True)
         self._adopt(connection)
         return connection
 
-    async def _exchange(self, connection: Connection, protocol: str, data: bytes, cap: int, what: str) -> bytes:
+    async def _exchange(self, connection: PeerConnection, protocol: str, data: bytes, cap: int, what: str) -> bytes:
         connection.used = trio.current_time()
         connection.busy += 1
         try:
@@ -236,12 +244,12 @@ class Node:
         if len(self._accepts) > self.limits.connections:
             self._accepts = {name: budget for name, budget in self._accepts.items() if not budget.is_full}
         if network not in self._accepts:
-            self._accepts[network] = Budget(self.limits.accept_burst, self.limits.accept_rate)
+            self._accepts[network] = StreamBudget(self.limits.accept_burst, self.limits.accept_rate)
         if not self._accepts[network].spend(1):
             return False
         return self._networks[network] < self.limits.connections_per_address
 
-    def _thin_out(self, newest: Connection) -> None:
+    def _thin_out(self, newest: PeerConnection) -> None:
         """Over the cap, the connection that is missed least goes: an idle one of the address that has most of them.
         Refusing newcomers instead would let an attacker keep others out by being first."""
         connections = self.connections()
@@ -268,11 +276,11 @@ class Node:
                 self._leave(remote)
                 socket.socket.close()
         if upgraded:
-            self._adopt(Connection(upgraded, remote, outbound=False))
+            self._adopt(PeerConnection(upgraded, remote, outbound=False))
 
     # ---- serving ----
 
-    def _adopt(self, connection: Connection) -> None:
+    def _adopt(self, connection: PeerConnection) -> None:
         group = self._connections[connection.peer]
         group.append(connection)
         for oldest in group[: -self.limits.connections_per_peer]:
@@ -281,7 +289,7 @@ class Node:
             self._thin_out(connection)
         self._nursery.start_soon(self._serve, connection)
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: PeerConnection) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._accept_streams, connection, nursery)
@@ -294,7 +302,7 @@ class Node:
         finally:
             self._abandon(connection)
 
-    async def _accept_streams(self, connection: Connection, nursery: trio.Nursery) -> None:
+    async def _accept_streams(self, connection: PeerConnection, nursery: trio.Nursery) -> None:
         while True:
             try:
                 stream = connection.stream(await connection.muxer.accept_stream())
@@ -308,7 +316,7 @@ class Node:
                 connection.used = trio.current_time()
                 nursery.start_soon(self._serve_stream, stream, connection)
 
-    async def _serve_stream(self, stream: Stream, connection: Connection) -> None:
+    async def _serve_stream(self, stream: Stream, connection: PeerConnection) -> None:
         try:
             with trio.fail_after(self.timing.stream):
                 protocol = await negotiation.accept(stream, self._handlers)
@@ -333,7 +341,7 @@ class Node:
             except Unavailable as error:
                 log.debug("a stream was gone before its reset: %s", error)
 
-    def _abandon(self, connection: Connection) -> None:
+    def _abandon(self, connection: PeerConnection) -> None:
         connection.muxer.cut()
         group = self._connections[connection.peer]
         group.remove(connection)

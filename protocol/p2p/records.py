@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.p2p.routing import Contact
-from protocol.p2p.settings import Limits
+from protocol.p2p.settings import HostLimits
 
 PROVIDERS_PER_KEY: Final = 64
 """Most providers of one key, and so the most in an answer. Changing it breaks: nodes with a smaller one read no answer."""
@@ -29,7 +29,7 @@ class _Record:
 class ProviderRecords:
     """`put` and `get`; every record expires `life` seconds after it was last renewed."""
 
-    def __init__(self, limits: Limits, life: float) -> None:
+    def __init__(self, limits: HostLimits, life: float) -> None:
         self._limits = limits
         self._life = life
         self._keys: dict[bytes, dict[bytes, _Record]] = {}

@@ -41,7 +41,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Limits:
+class HostLimits:
     """Caps. What exceeds one is refused before it is read; who exceeds a budget is disconnected."""
 
     connections: int = 512  # beyond it, a new one costs the least missed idle one its place
@@ -76,4 +76,4 @@ class Setup:
     announce: tuple[Address, ...]
     peers_file: Path | None
     timing: Timing
-    limits: Limits
+    limits: HostLimits

@@ -34,7 +34,7 @@ from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FO
 from protocol.errors import MurmurationError, Unavailable
 from protocol.identity import Key, address_of_peer
 from protocol.p2p import negotiation
-from protocol.p2p.settings import Limits, Timing
+from protocol.p2p.settings import HostLimits, Timing
 
 NOISE: Final = "/noise"
 YAMUX: Final = "/yamux/1.0.0"
@@ -54,7 +54,7 @@ class Identity:
         self.noise = NoiseTransport(pair, noise_privkey=x25519_pair().private_key)
 
 
-class Budget:
+class StreamBudget:
     """A token bucket: `burst` at once, `rate` per second after that."""
 
     def __init__(self, burst: float, rate: float) -> None:
@@ -86,12 +86,12 @@ class _Socket(TrioTCPStream):  # type: ignore[misc, unused-ignore]
 class Metered:
     """A Noise session whose connection is cut when its remote sends more than it may."""
 
-    def __init__(self, session: SecureSession, socket: trio.SocketStream, limits: Limits) -> None:
+    def __init__(self, session: SecureSession, socket: trio.SocketStream, limits: HostLimits) -> None:
         self._session = session
         self._socket = socket
         self._frame = limits.frame
-        self._bytes = Budget(limits.receive_burst, limits.receive_rate)
-        self._frames = Budget(limits.frames_burst, limits.frames_rate)
+        self._bytes = StreamBudget(limits.receive_burst, limits.receive_rate)
+        self._frames = StreamBudget(limits.frames_burst, limits.frames_rate)
         self.heard = trio.current_time()
 
     async def read(self, count: int) -> bytes:
@@ -117,7 +117,7 @@ class BoundedYamux(Yamux):  # type: ignore[misc, unused-ignore]
         session: Metered,
         peer: bytes,
         socket: trio.SocketStream,
-        limits: Limits,
+        limits: HostLimits,
         timing: Timing,
         *,
         outbound: bool,
@@ -182,7 +182,7 @@ class Upgraded:
 
 
 async def upgrade(
-    socket: trio.SocketStream, identity: Identity, limits: Limits, timing: Timing, *, expected: bytes | None
+    socket: trio.SocketStream, identity: Identity, limits: HostLimits, timing: Timing, *, expected: bytes | None
 ) -> Upgraded:
     """Noise and Yamux over a fresh TCP connection; `expected` is whom we dialled, None when we were dialled.
 

@@ -70,7 +70,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class KademliaAnswer:
     closer: tuple[Contact, ...] = ()
     providers: tuple[Contact, ...] = ()
 
@@ -81,7 +81,7 @@ class Answer:
         return message.SerializeToString()
 
     @classmethod
-    def decode(cls, data: bytes, kind: Kind) -> Answer:
+    def decode(cls, data: bytes, kind: Kind) -> KademliaAnswer:
         """Raises Oversized or Malformed."""
         message = _parse(data, ANSWER_BYTES_MAX, "DHT answer")
         if message.type != kind.value:

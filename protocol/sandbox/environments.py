@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from protocol.environments.problems import Problem
 from protocol.errors import Unavailable
 from protocol.reward import canonical
-from protocol.rollout import Answer
+from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox.process import ChildProcess
 
@@ -105,7 +105,7 @@ class EnvironmentSandbox(ChildProcess):
         """Whether an environment answers turns, so that samples may have several. None of today's does."""
         return False
 
-    def answers(self, items: Sequence[tuple[int, Sequence[str]]]) -> list[list[Answer]]:
+    def answers(self, items: Sequence[tuple[int, Sequence[str]]]) -> list[list[ToolResult]]:
         """What the environment answers to the turns of each conversation, (index of a training problem, text of each turn), until it
         says nothing. Raises Unavailable where it does not work."""
         return [[] for _ in items]

@@ -22,12 +22,12 @@ from eth_typing import ChecksumAddress
 
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
 from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, UsageError
-from protocol.shardcast.connection import Connection, Timeouts
+from protocol.shardcast.connection import SourceConnection, Timeouts
 from protocol.shardcast.crew import Crew, Perform
 from protocol.shardcast.http1 import file_target, manifest_target
-from protocol.shardcast.manifest import Chunk, Expected, Limits, Manifest, digest_of
+from protocol.shardcast.manifest import Chunk, Expected, Manifest, ManifestLimits, digest_of
 from protocol.shardcast.partial import Partial
-from protocol.shardcast.schedule import Schedule, Statistics, Task
+from protocol.shardcast.schedule import FetchTask, Schedule, Statistics
 from protocol.shardcast.source import Source, Standing
 from protocol.shardcast.store import VersionStore
 from protocol.signing import Domain
@@ -51,7 +51,7 @@ class Client:
         *,
         timeouts: Timeouts | None = None,
         streams: int = 4,
-        limits: Limits | None = None,
+        limits: ManifestLimits | None = None,
         chunk_bytes: int = SHARDCAST_CHUNK_BYTES,
         progress: Callable[[int, int, int], None] = lambda step, present, total: None,
         rng: random.Random | None = None,
@@ -59,7 +59,7 @@ class Client:
         if streams < 1:
             raise UsageError("a client needs at least one stream")
         self.store, self.run, self.trainer, self.domain = store, run, trainer, domain
-        self.timeouts, self.streams, self.limits = timeouts or Timeouts(), streams, limits or Limits()
+        self.timeouts, self.streams, self.limits = timeouts or Timeouts(), streams, limits or ManifestLimits()
         self.chunk_bytes, self.progress, self.rng = chunk_bytes, progress, rng or random.Random()
         self.statistics = Statistics()
         self._mutex = Lock()
@@ -125,7 +125,7 @@ class _Fetch:
         found: list[tuple[bytes, Manifest]] = []
         schedule = self._schedule([0], [0], lambda _: f"manifest of version {self.expected.step}")
 
-        def perform(task: Task, connection: Connection, room: memoryview) -> None:
+        def perform(task: FetchTask, connection: SourceConnection, room: memoryview) -> None:
             length = connection.ask_whole(manifest_target(self.expected.step), MANIFEST_BYTES_MAX, self.deadline)
             data = bytearray(length)
             connection.read(memoryview(data), self.deadline)
@@ -149,7 +149,7 @@ class _Fetch:
             present,
         )
 
-        def perform(task: Task, connection: Connection, room: memoryview) -> None:
+        def perform(task: FetchTask, connection: SourceConnection, room: memoryview) -> None:
             began = time.monotonic()
             for chunk in self._receive([chunks[number] for number in task.chunks], connection, room):
                 partial.write(chunk, room[: chunk.size])
@@ -163,7 +163,7 @@ class _Fetch:
         with self._crew(schedule, perform, room=self.client.chunk_bytes):
             partial.check_files(chunks, lambda number: schedule.wait_for(number, self.deadline))
 
-    def _receive(self, chunks: Sequence[Chunk], connection: Connection, room: memoryview) -> Iterator[Chunk]:
+    def _receive(self, chunks: Sequence[Chunk], connection: SourceConnection, room: memoryview) -> Iterator[Chunk]:
         """Asks for neighbouring chunks in one request; gives each when its verified bytes lie in `room`."""
         file, first, last = chunks[0].file, chunks[0].offset, chunks[-1].offset + chunks[-1].size - 1
         connection.ask_range(file_target(self.expected.step, file.name), first, last, file.size, self.deadline)

@@ -36,7 +36,7 @@ class Timeouts:
     floor_rate: int = 64 << 10
 
 
-class Connection:
+class SourceConnection:
     """A wire to one source. After any error it is of no more use."""
 
     def __init__(self, source: Source, sock: socket.socket, timeouts: Timeouts) -> None:
@@ -114,24 +114,24 @@ class Connection:
         return length
 
 
-class Pool:
+class ConnectionPool:
     """The connections of one fetch, kept open between requests; closing it wakes whoever waits on any of them."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self._mutex = Lock()
-        self._idle: dict[str, list[Connection]] = defaultdict(list)
-        self._open: set[Connection] = set()
+        self._idle: dict[str, list[SourceConnection]] = defaultdict(list)
+        self._open: set[SourceConnection] = set()
         self._is_closed = False
 
-    def take(self, source: Source, deadline: float, *, fresh: bool = False) -> Connection:
+    def take(self, source: Source, deadline: float, *, fresh: bool = False) -> SourceConnection:
         """A connection to `source`: one that has served before if there is one, unless it must be `fresh`."""
         with self._mutex:
             if self._idle[source.name] and not fresh:
                 return self._idle[source.name].pop()
         return self._dial(source, min(deadline, time.monotonic() + self._timeouts.connect))
 
-    def give(self, connection: Connection) -> None:
+    def give(self, connection: SourceConnection) -> None:
         """Takes a connection back after use, or ends it if its last answer was not read to the end."""
         with self._mutex:
             if connection.is_clean and not self._is_closed:
@@ -139,7 +139,7 @@ class Pool:
                 return
         self.drop(connection)
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: SourceConnection) -> None:
         with self._mutex:
             self._open.discard(connection)
         connection.close()
@@ -154,11 +154,11 @@ class Pool:
         for connection in idle:
             self.drop(connection)
 
-    def _dial(self, source: Source, deadline: float) -> Connection:
+    def _dial(self, source: Source, deadline: float) -> SourceConnection:
         """Connects to the first of the source's addresses that answers."""
         reason: OSError = TimeoutError("no address answered in time")
         for family, kind, protocol, _, address in _resolve(*source.address(), deadline):
-            connection = Connection(source, socket.socket(family, kind, protocol), self._timeouts)
+            connection = SourceConnection(source, socket.socket(family, kind, protocol), self._timeouts)
             with self._mutex:
                 if self._is_closed:
                     connection.close()

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from threading import Thread
 
 from protocol.errors import PreflightError, ProtocolViolation, Unavailable
-from protocol.shardcast.connection import Connection, Pool, StaleConnection, Timeouts
-from protocol.shardcast.schedule import Schedule, Task
+from protocol.shardcast.connection import ConnectionPool, SourceConnection, StaleConnection, Timeouts
+from protocol.shardcast.schedule import FetchTask, Schedule
 
-Perform = Callable[[Task, Connection, memoryview], None]
+Perform = Callable[[FetchTask, SourceConnection, memoryview], None]
 """Carries out a task on a connection, with room for one chunk, and reports what arrived to the schedule."""
 
 
@@ -30,7 +30,7 @@ class Crew:
         self, schedule: Schedule, perform: Perform, timeouts: Timeouts, *, streams: int, room: int, deadline: float
     ) -> None:
         self._schedule, self._perform, self._room, self._deadline = schedule, perform, room, deadline
-        self._pool = Pool(timeouts)
+        self._pool = ConnectionPool(timeouts)
         self._threads = [Thread(target=self._work, name=f"fetch-{n}", daemon=True) for n in range(_SPARE * streams)]
 
     def __enter__(self) -> Crew:
@@ -57,7 +57,7 @@ class Crew:
         except Exception as error:  # noqa: BLE001  carried to the thread that waits, and raised there
             self._schedule.abort(error)
 
-    def _attempt(self, task: Task, room: memoryview) -> None:
+    def _attempt(self, task: FetchTask, room: memoryview) -> None:
         try:
             self._carry_out(task, room)
         except ProtocolViolation as violation:
@@ -67,13 +67,13 @@ class Crew:
         else:
             self._schedule.finished(task)
 
-    def _carry_out(self, task: Task, room: memoryview) -> None:
+    def _carry_out(self, task: FetchTask, room: memoryview) -> None:
         try:
             self._use_connection(task, room, fresh=False)
         except StaleConnection:
             self._use_connection(task, room, fresh=True)
 
-    def _use_connection(self, task: Task, room: memoryview, *, fresh: bool) -> None:
+    def _use_connection(self, task: FetchTask, room: memoryview, *, fresh: bool) -> None:
         connection = self._pool.take(task.source, self._deadline, fresh=fresh)
         try:
             self._perform(task, connection, room)

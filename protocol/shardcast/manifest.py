@@ -60,7 +60,7 @@ _AFTER_BYTES = len(b',"signature":"0x"}') + 130
 
 
 @dataclass(frozen=True)
-class Limits:
+class ManifestLimits:
     """The most that a party is ready to take from a manifest, whoever signed it."""
 
     files: int = 4096
@@ -166,7 +166,7 @@ class Manifest:
             yield from file.pieces(self.chunk_bytes)
 
     @classmethod
-    def parse(cls, data: bytes, limits: Limits, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
+    def parse(cls, data: bytes, limits: ManifestLimits, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
         """Reads `encode()`'s bytes from a peer.
 
         Raises Oversized beyond a cap, VersionMismatch for a form or kind of a later version of this software, Malformed for
@@ -194,7 +194,7 @@ class Manifest:
         manifest._require_sound_files(limits)
         return manifest
 
-    def _require_sound_files(self, limits: Limits) -> None:
+    def _require_sound_files(self, limits: ManifestLimits) -> None:
         if not self.files:
             raise Malformed("manifest lists no files")
         names = [file.name for file in self.files]
@@ -209,7 +209,7 @@ class Manifest:
 
 def sign(manifest: Manifest, key: Key, domain: signing.Domain) -> bytes:
     """The wire form: canonical JSON {"manifest": …, "signature": "0x…"}."""
-    message = signing.Manifest(manifest.run, manifest.step, manifest.digest)
+    message = signing.PublishedManifest(manifest.run, manifest.step, manifest.digest)
     signature = message.sign(key, domain).hex().encode()
     return _BEFORE + manifest.encode() + b',"signature":"0x' + signature + b'"}'
 
@@ -223,7 +223,7 @@ class Expected:
     digest: bytes
     trainer: ChecksumAddress
     domain: signing.Domain
-    limits: Limits
+    limits: ManifestLimits
     chunk_bytes: int = SHARDCAST_CHUNK_BYTES
 
     def open(self, data: bytes) -> Manifest:
@@ -234,7 +234,7 @@ class Expected:
         body, signature = _split(data)
         if hashlib.sha256(body).digest() != self.digest:
             raise HashMismatch("manifest does not hash to the digest on chain")
-        message = signing.Manifest(self.run, self.step, self.digest)
+        message = signing.PublishedManifest(self.run, self.step, self.digest)
         message.require(signature, self.domain, self.trainer, "manifest")
         manifest = Manifest.parse(body, self.limits, chunk_bytes=self.chunk_bytes)
         if (manifest.run, manifest.step) != (self.run, self.step):
@@ -244,7 +244,7 @@ class Expected:
 
 def stored(data: bytes, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
     """The manifest in a wire form that was checked when it came. Raises what `Manifest.parse` raises."""
-    return Manifest.parse(_split(data)[0], Limits(), chunk_bytes=chunk_bytes)
+    return Manifest.parse(_split(data)[0], ManifestLimits(), chunk_bytes=chunk_bytes)
 
 
 def digest_of(data: bytes) -> bytes:

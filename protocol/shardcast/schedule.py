@@ -51,7 +51,7 @@ class Statistics:
 
 
 @dataclass(eq=False)
-class Task:
+class FetchTask:
     """Chunks to be asked of one source in one request. `moved` is when it last made progress."""
 
     source: Source
@@ -94,7 +94,7 @@ class Schedule:
             self._have[chunk] = 1
         self.bytes_present = sum(size for size, have in zip(sizes, self._have, strict=True) if have)
         self._waiting = [chunk for chunk, have in enumerate(self._have) if not have]  # ascending, hence a heap
-        self._running: list[Task] = []
+        self._running: list[FetchTask] = []
         self._error: BaseException | None = None
         self._is_over = False
         self._changed = Condition()
@@ -123,7 +123,7 @@ class Schedule:
 
     # ---- the workers
 
-    def take(self) -> Task | None:
+    def take(self) -> FetchTask | None:
         """The next task, as soon as there is one; None when the fetch is over."""
         with self._changed:
             while not self._is_over:
@@ -133,7 +133,7 @@ class Schedule:
                 self._changed.wait(self._time_to_next(self._clock()))
             return None
 
-    def offer(self) -> Task | None:
+    def offer(self) -> FetchTask | None:
         """The next task if there is one at this moment."""
         with self._changed:
             task = self._next_task(self._clock())
@@ -141,13 +141,13 @@ class Schedule:
                 self._running.append(task)
             return task
 
-    def is_wanted(self, task: Task) -> bool:
+    def is_wanted(self, task: FetchTask) -> bool:
         """Whether it is worth reading on: something of the task is missing and its source has not been caught lying."""
         with self._changed:
             missing = any(not self._have[chunk] for chunk in task.chunks[task.done :])
             return missing and not self._is_over and task.source.name not in self._banned
 
-    def arrived(self, task: Task, seconds: float) -> None:
+    def arrived(self, task: FetchTask, seconds: float) -> None:
         """The task's next chunk is verified and written, `seconds` after the one before."""
         with self._changed:
             chunk = task.chunks[task.done]
@@ -163,14 +163,14 @@ class Schedule:
             self._have[chunk] = 1
             self._changed.notify_all()
 
-    def finished(self, task: Task) -> None:
+    def finished(self, task: FetchTask) -> None:
         """The task is at its end, or no longer wanted."""
         with self._changed:
             if not self._is_over:
                 self._standings[task.source.name].succeeded(self._clock())
             self._give_back(task)
 
-    def failed(self, task: Task, error: Exception) -> None:
+    def failed(self, task: FetchTask, error: Exception) -> None:
         """The source failed without being at fault; it rests for a while. After the end nothing counts any more."""
         with self._changed:
             if not self._is_over:
@@ -179,7 +179,7 @@ class Schedule:
                 _FAILED.add(reason="failed")
             self._give_back(task)
 
-    def violated(self, task: Task, violation: ProtocolViolation) -> None:
+    def violated(self, task: FetchTask, violation: ProtocolViolation) -> None:
         """The source lied or broke the rules: it is not asked again for this version."""
         with self._changed:
             if self._is_over:
@@ -213,7 +213,7 @@ class Schedule:
             if source.name not in lagging and self._standings[source.name].rests_until <= now
         ]
 
-    def _next_task(self, now: float) -> Task | None:
+    def _next_task(self, now: float) -> FetchTask | None:
         if sum(self._lags_from(task) > now for task in self._running) >= self._streams:
             return None
         while self._waiting and self._have[self._waiting[0]]:
@@ -224,7 +224,7 @@ class Schedule:
         if not self._waiting:
             return self._second_task(ready, now)
         source = self._draw(ready, now)
-        return Task(source, self._take_run(source), now)
+        return FetchTask(source, self._take_run(source), now)
 
     def _draw(self, sources: list[Source], now: float) -> Source:
         return self._rng.choices(sources, weights(sources, self._standings, now))[0]
@@ -242,18 +242,18 @@ class Schedule:
     def _follows(self, chunk: int, other: int) -> bool:
         return other == chunk + 1 and self._files[other] == self._files[chunk] and not self._have[other]
 
-    def _second_task(self, ready: list[Source], now: float) -> Task | None:
+    def _second_task(self, ready: list[Source], now: float) -> FetchTask | None:
         """The last chunk that a lagging task still owes, to be asked of a source that is not lagging."""
         for laggard in sorted(self._running, key=lambda task: task.moved):
             owed = [chunk for chunk in laggard.chunks[laggard.done :] if self._is_asked_once(chunk)]
             if owed and self._lags_from(laggard) <= now:
-                return Task(self._draw(ready, now), [owed[-1]], now)
+                return FetchTask(self._draw(ready, now), [owed[-1]], now)
         return None
 
     def _is_asked_once(self, chunk: int) -> bool:
         return not self._have[chunk] and sum(chunk in task.chunks[task.done :] for task in self._running) == 1
 
-    def _lags_from(self, task: Task) -> float:
+    def _lags_from(self, task: FetchTask) -> float:
         """The moment from which a task that has not moved lags behind the best; never, if there is nobody else to ask."""
         usable = self._usable()
         if all(source.name == task.source.name for source in usable):
@@ -268,7 +268,7 @@ class Schedule:
         moments += [self._lags_from(task) for task in self._running]
         return min([moment - now for moment in moments if moment > now] + [_NAP_SECONDS])
 
-    def _give_back(self, task: Task) -> None:
+    def _give_back(self, task: FetchTask) -> None:
         self._running.remove(task)
         for chunk in task.chunks[task.done :]:
             if not self._have[chunk] and not any(chunk in other.chunks[other.done :] for other in self._running):

@@ -77,7 +77,7 @@ class _Guest:
     thread: Thread = field(init=False)
 
 
-class Server:
+class ShardServer:
     """Serves `store` while the context lasts. Port 0 takes a free one; `url` tells which.
 
     `progress(step, name, count)` is called from serving threads for every piece of a file that left.
@@ -106,7 +106,7 @@ class Server:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ShardServer:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
             self._listener = socket.create_server((self.host, self.port), family=family, backlog=128)

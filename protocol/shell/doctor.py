@@ -23,7 +23,7 @@ _SUBMISSIONS_LOW = 100
 """Gas money for fewer than this many submissions is worth a warning."""
 
 
-class Health(StrEnum):
+class CheckOutcome(StrEnum):
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
@@ -33,7 +33,7 @@ class Health(StrEnum):
 @dataclass(frozen=True)
 class Check:
     name: str
-    health: Health
+    health: CheckOutcome
     detail: str
     hint: str = ""
     """What to do next."""
@@ -66,7 +66,7 @@ def examine(subject: Subject) -> Iterator[Check]:
         chain = Chain(url, None, timeout=subject.timeout)
         check = _ran(f"endpoint {url}", _endpoint, chain, subject)
         yield check
-        if check.health != Health.FAILED:
+        if check.health != CheckOutcome.FAILED:
             alive.append(chain)
     rest = _rest(subject)
     if not alive:
@@ -76,7 +76,7 @@ def examine(subject: Subject) -> Iterator[Check]:
     if len(subject.endpoints) > 1:
         check = _ran("endpoints agree", _agree, alive)
         yield check
-        if check.health == Health.FAILED:
+        if check.health == CheckOutcome.FAILED:
             yield from _skipped(rest[2:], "nobody knows whom to believe")
             return
     chain = Chain([one.rpc for one in alive], _runs(subject), timeout=subject.timeout)
@@ -112,25 +112,25 @@ def _contracts(chain: Chain, subject: Subject) -> Iterator[Check]:
         check = _ran(name, _CHECKS[name], chain, subject)
         yield check
         left.remove(name)
-        if check.health == Health.FAILED and name in ("code of Runs", "code of Bonds", "code of Court", "run"):
+        if check.health == CheckOutcome.FAILED and name in ("code of Runs", "code of Bonds", "code of Court", "run"):
             yield from _skipped(left, f"{name} comes first")
             return
 
 
 def _skipped(names: Sequence[str], why: str) -> Iterator[Check]:
     for name in names:
-        yield Check(name, Health.SKIPPED, f"not checked: {why}")
+        yield Check(name, CheckOutcome.SKIPPED, f"not checked: {why}")
 
 
 def _ran(name: str, check: Callable[..., _Answer], *arguments: object) -> Check:
     try:
         answer = check(*arguments)
     except MurmurationError as error:
-        return Check(name, Health.FAILED, str(error), error.hint, error.exit_code)
+        return Check(name, CheckOutcome.FAILED, str(error), error.hint, error.exit_code)
     if isinstance(answer, str):
-        return Check(name, Health.OK, answer)
+        return Check(name, CheckOutcome.OK, answer)
     detail, hint = answer
-    return Check(name, Health.WARNING, detail, hint)
+    return Check(name, CheckOutcome.WARNING, detail, hint)
 
 
 # ---- the checks: each returns an answer or raises what is wrong --------------------------------------------------------
@@ -153,8 +153,8 @@ def _head(chains: Sequence[Chain], subject: Subject) -> _Answer:
         return f"block {number}; the clock of a development chain may be anywhere"
     late = {url: time.time() - block.time for url, block in blocks.items() if time.time() - block.time > HEAD_SECONDS}
     if late:
-        told = ", ".join(f"{url} is {duration(int(age))} behind" for url, age in late.items())
-        return told, "use another endpoint; if all are late, check this machine's clock, or the chain stands still"
+        said = ", ".join(f"{url} is {duration(int(age))} behind" for url, age in late.items())
+        return said, "use another endpoint; if all are late, check this machine's clock, or the chain stands still"
     return f"block {number}, {max(0, int(time.time() - newest))} s old"
 
 
@@ -164,9 +164,9 @@ def _agree(chains: Sequence[Chain]) -> _Answer:
     depth = max(0, min(chain.block_number() for chain in chains) - SETTLED_BLOCKS)
     hashes = {chain.rpc: chain.block_hash(depth) or b"" for chain in chains}
     if len(set(hashes.values())) > 1:
-        told = ", ".join(f"{url} says 0x{found.hex()[:12]}…" for url, found in hashes.items())
+        said = ", ".join(f"{url} says 0x{found.hex()[:12]}…" for url, found in hashes.items())
         raise EndpointsDisagree(
-            f"they hold different blocks at {depth}: {told}", hint="one of them lies or is on another fork; remove it"
+            f"they hold different blocks at {depth}: {said}", hint="one of them lies or is on another fork; remove it"
         )
     return f"the same block {depth}"
 
@@ -199,8 +199,8 @@ def _addresses(chain: Chain, subject: Subject) -> _Answer:
         "bonds": chain.bonds.address, "court": chain.court.address, "token": chain.token.address,
         "runs of Vouchers": chain.runs_of_vouchers(subject.deployment.vouchers),
     }  # fmt: skip
-    told = subject.deployment
-    named = {"bonds": told.bonds, "court": told.court, "token": told.token, "runs of Vouchers": told.runs}
+    said = subject.deployment
+    named = {"bonds": said.bonds, "court": said.court, "token": said.token, "runs of Vouchers": said.runs}
     wrong = [f"{name} is {on_chain[name]}, not {named[name]}" for name in named if on_chain[name] != named[name]]
     if wrong:
         raise WrongChain("; ".join(wrong), hint="the file was changed, or mixes deployments; get it anew")
@@ -239,13 +239,13 @@ def _gas_money(chain: Chain, address: str) -> _Answer:
         raise ConfigError(f"{address!r} is no address", hint="give --address 0x…")
     has, price = chain.balance(address), chain.gas_price()
     enough = has // max(1, price * _SUBMISSION_GAS)
-    told = f"{to_checksum_address(address)} has {has / 1e18:.6f} ETH"
+    said = f"{to_checksum_address(address)} has {has / 1e18:.6f} ETH"
     hint = f"send some ETH to {to_checksum_address(address)} on this chain"
     if not enough:
-        raise InsufficientFunds(f"{told}, which pays for no submission", hint=hint)
+        raise InsufficientFunds(f"{said}, which pays for no submission", hint=hint)
     if enough < _SUBMISSIONS_LOW:
-        return f"{told}, about {enough} submissions", hint
-    return told
+        return f"{said}, about {enough} submissions", hint
+    return said
 
 
 _CHECKS = {

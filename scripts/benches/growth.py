@@ -52,7 +52,7 @@ from trainer.hub.database import Database
 from trainer.hub.store import Store
 from trainer.hub.vouchers import Ledger
 from trainer.rollouts.data import Bounds, RolloutSource
-from trainer.rollouts.pool import Group
+from trainer.rollouts.pool import TrainingGroup
 
 SIZES = (1_000, 10_000, 100_000)
 _TURNS = 15
@@ -208,7 +208,8 @@ def _trainer(world: _World) -> Turn:
         source._verdicts[state.event.step, submission][world.trusted.address] = Outcome.ACCEPT
         state.read = True
         state.groups = tuple(
-            Group(submission, i, state.event.node, state.event.step, (), f"{submission.hex()}{i}") for i in (0, 1)
+            TrainingGroup(submission, i, state.event.node, state.event.step, (), f"{submission.hex()}{i}")
+            for i in (0, 1)
         )
     source._lines.stir_all()
     source._lines.settle()

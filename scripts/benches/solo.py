@@ -2,7 +2,7 @@
 
 The parts are those of every run: submissions as nodes make them (node/contributor/generation.py: the engine, the assignment, proofs, the
 verifiers in their sandbox, penalties for length), read back as the trainer reads them, `Learner`, and weights handed over as
-the bf16 files that are published. Chain, network and validators are missing, and nobody waits: rollouts are exactly `lag`
+the bf16 files that are published. Chain, network and validators are missing, and nobody waits: rollouts are exactly `staleness`
 versions old, and times are CPU times of this process.
 """
 
@@ -64,9 +64,9 @@ class Step:
 class Solo:
     """Use as a context manager: the sandbox is a child process."""
 
-    def __init__(self, file: Path, folder: Path, *, lag: int = 0, seed: int = 0) -> None:
+    def __init__(self, file: Path, folder: Path, *, staleness: int = 0, seed: int = 0) -> None:
         """Starts from the policy beside `file`; versions and rollouts go to `folder`. The same `seed` gives the same problems
-        and sampling keys at every step, whatever the lag."""
+        and sampling keys at every step, whatever the staleness."""
         model = runfile.model_folder(file)
         self.spec = runfile.complete(file, model)
         self.sandbox = Sandbox(self.spec)
@@ -77,7 +77,7 @@ class Solo:
         self._context = RunContext(self.spec, _DOMAIN, 1, self.tasks, self.sandbox)
         self._learner = Learner(model, self._settings)
         self._folder = folder
-        self._lag = lag
+        self._staleness = staleness
         self._step = 0
         self._outbox = Outbox(folder / "versions", model)
         self.newest = self._outbox.write(snapshot(self._learner.model), 0)
@@ -90,8 +90,8 @@ class Solo:
         self.sandbox.close()
 
     def step(self) -> Step:
-        """Generates with the weights of `lag` steps ago, learns, hands the new weights over."""
-        version, started = max(0, self._step - self._lag), time.process_time()
+        """Generates with the weights of `staleness` steps ago, learns, hands the new weights over."""
+        version, started = max(0, self._step - self._staleness), time.process_time()
         self.engine.load(self._outbox.folder / str(version))
         groups, rollouts = self._batch()
         generated = time.process_time()
@@ -99,7 +99,7 @@ class Solo:
         self._step += 1
         self.newest = self._outbox.write(snapshot(self._learner.model), self._step)
         trained = time.process_time()
-        self._outbox.remove_before(self._step - self._lag)
+        self._outbox.remove_before(self._step - self._staleness)
         return Step(version, tuple(rollouts), metrics, generated - started, trained - generated)
 
     def _batch(self) -> tuple[list[list[TrainingSample]], list[Sample]]:
@@ -117,7 +117,7 @@ class Solo:
         return groups[:needed], rollouts
 
     def _submission(self, sequence: int) -> tuple[Sample, ...]:
-        # Named by the step that learns from it, not by the version that makes it: every lag is asked the same.
+        # Named by the step that learns from it, not by the version that makes it: every staleness is asked the same.
         beacon = hashlib.sha256(f"{self._settings.seed}/{self._step}".encode()).digest()
         place = Place(NOBODY, self._step, sequence, beacon, hardware=0)
         made = make(self._context, self.engine, self.tokenizer, place, self._folder / "rollouts")

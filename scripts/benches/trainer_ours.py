@@ -89,8 +89,8 @@ def main(folder: Path) -> None:
         save_weights(learner.model, published / WEIGHTS, torch.bfloat16)
         engine.load(published)
         train = time.process_time() - generated
-        told = {"samples": sum(map(len, groups)), "tokens": tokens, "generate": generated - started, "train": train}
-        print(json.dumps({**told, "peak": memory.bytes()}), flush=True)
+        row = {"samples": sum(map(len, groups)), "tokens": tokens, "generate": generated - started, "train": train}
+        print(json.dumps({**row, "peak": memory.bytes()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -56,8 +56,8 @@ class Turns(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step % _STEPS == 0:
             train = time.process_time() - self.started - self.generate
-            told = {"samples": self.samples, "tokens": self.tokens, "generate": self.generate, "train": train}
-            print(json.dumps({**told, "peak": self.memory.bytes()}), file=answers, flush=True)
+            row = {"samples": self.samples, "tokens": self.tokens, "generate": self.generate, "train": train}
+            print(json.dumps({**row, "peak": self.memory.bytes()}), file=answers, flush=True)
 
 
 def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:

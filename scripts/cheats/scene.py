@@ -23,7 +23,7 @@ from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from node.judging.candidate import Candidate
 from protocol import sampling, toploc
-from protocol.environments.assignment import Group, length_penalty
+from protocol.environments.assignment import AssignedGroup, length_penalty
 from protocol.identity import Key
 from protocol.model_files import WEIGHTS
 from protocol.rollout import RolloutFile, Sample
@@ -48,7 +48,7 @@ class Honest:
     view: Candidate
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[AssignedGroup]:
         return self.view.assigned
 
 
@@ -200,8 +200,8 @@ class Scene:
         """
 
         def retold(sample: Sample) -> Sample:
-            told = [replace(sample, completion=tokens_of(completion))]
-            return self.rescored(self.proved(sequence, told) if proved else told)[0]
+            claimed = [replace(sample, completion=tokens_of(completion))]
+            return self.rescored(self.proved(sequence, claimed) if proved else claimed)[0]
 
         return self.with_row(sequence, row, retold)
 

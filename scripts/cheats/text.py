@@ -31,8 +31,8 @@ def edited_prompt(scene: Scene, sequence: int) -> Candidate:
     )[0][0]  # fmt: skip
 
     def asked(sample: Sample) -> Sample:
-        told = [replace(sample, prompt=tokens_of(prompt), completion=tokens_of(made.tokens))]
-        return scene.rescored(scene.proved(sequence, told))[0]
+        claimed = [replace(sample, prompt=tokens_of(prompt), completion=tokens_of(made.tokens))]
+        return scene.rescored(scene.proved(sequence, claimed))[0]
 
     return scene.with_row(sequence, 0, asked)
 
@@ -153,7 +153,7 @@ def told_the_answer(scene: Scene, sequence: int) -> Candidate:
     run = scene.run
     end, said = min(run.tokenizer.end_tokens), run.tokenizer.encode("The answer is 1. ")
 
-    def told(sample: Sample) -> Sample:
+    def claimed(sample: Sample) -> Sample:
         turn = [*sample.completion[: len(sample.completion) // 2].tolist(), end]
         completion = tokens_of([*turn, end])
         made = replace(
@@ -162,4 +162,4 @@ def told_the_answer(scene: Scene, sequence: int) -> Candidate:
         )  # fmt: skip
         return scored(run, proved(run, made))
 
-    return scene.with_row(sequence, scene.longest(sequence), told)
+    return scene.with_row(sequence, scene.longest(sequence), claimed)

@@ -14,22 +14,22 @@ import numpy as np
 from node.engine.proofs import bits
 from protocol import sampling, toploc
 from protocol.environments.assignment import length_penalty
-from protocol.rollout import Answer, Call, Sample
+from protocol.rollout import Sample, ToolCall, ToolResult
 from protocol.sandbox import Sandbox
 from protocol.turns import Turns
 from swarm.tiny_run import TinyRun, tokens_of
 
-Reply = Callable[[Sequence[str]], Answer | None]
+Reply = Callable[[Sequence[str]], ToolResult | None]
 Position = Callable[[int, int, int], int]
 """Sampling position of a token, from how many were generated before it in the sample, in its turn, and stand in the context."""
 
 
-def count_characters(said: Sequence[str]) -> Answer | None:
+def count_characters(said: Sequence[str]) -> ToolResult | None:
     """What the environment answers to the last of these turns."""
     if len(said) > 2:
         return None
     result = str(len(said[-1]))
-    return Answer(f"[{result}] ", (Call(len(said) - 1, "count", said[-1], result),))
+    return ToolResult(f"[{result}] ", (ToolCall(len(said) - 1, "count", said[-1], result),))
 
 
 class ScriptedSandbox(Sandbox):
@@ -40,7 +40,7 @@ class ScriptedSandbox(Sandbox):
     def converses(self, environment: int) -> bool:
         return True
 
-    def answers(self, items: Sequence[tuple[int, Sequence[str]]]) -> list[list[Answer]]:
+    def answers(self, items: Sequence[tuple[int, Sequence[str]]]) -> list[list[ToolResult]]:
         found = []
         for _, said in items:
             replies = [self.reply(said[: n + 1]) for n in range(len(said))]
@@ -59,7 +59,7 @@ def conversed(
     turns: list[list[int]] = [[]]
     logprobs: list[float] = []
     answers: list[list[int]] = []
-    calls: list[Call] = []
+    calls: list[ToolCall] = []
     while len(logprobs) < most:
         (hidden,) = run.engine.prefill([(prompt + after, [0])])
         logits = run.engine.logits(hidden)

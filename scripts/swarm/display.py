@@ -74,15 +74,15 @@ class Display:
 
 
 def _training(watch: Watch) -> Panel:
-    told = watch.trainer
-    metrics, evaluations = told.get("metrics") or {}, told.get("evaluations") or []
+    status = watch.trainer
+    metrics, evaluations = status.get("metrics") or {}, status.get("evaluations") or []
     table = Table.grid(padding=(0, 2))
-    step, steps = told.get("step", 0), max(1, told.get("steps", 1))
+    step, steps = status.get("step", 0), max(1, status.get("steps", 1))
     head = "none yet" if watch.seen.head is None else str(watch.seen.head)
     table.add_row("step", f"{step} of {steps}", ProgressBar(total=steps, completed=step, width=30), f"on chain: {head}")
-    waiting = told.get("waiting") or {}
+    waiting = status.get("waiting") or {}
     reason = f" ({waiting['have']} of {waiting['need']} groups)" if waiting else ""
-    table.add_row("trainer", told.get("state", "starting") + reason, "", "")
+    table.add_row("trainer", status.get("state", "starting") + reason, "", "")
     table.add_row("reward", f"{metrics['reward']:.3f}" if metrics else "–", "", "")
     scores = "  ".join(f"{e['score']:.2f}" for e in evaluations[-10:])
     table.add_row("held out", scores or "–", "", f"{evaluations[-1]['problems']} problems" if evaluations else "")
@@ -115,12 +115,12 @@ def _nodes(watch: Watch) -> Panel:
 
 
 def _plain(watch: Watch) -> str:
-    told = watch.trainer
-    metrics, evaluations = told.get("metrics") or {}, told.get("evaluations") or []
+    status = watch.trainer
+    metrics, evaluations = status.get("metrics") or {}, status.get("evaluations") or []
     reward = f", reward {metrics['reward']:.3f}" if metrics else ""
     score = f", held-out {evaluations[-1]['score']:.3f}" if evaluations else ""
     totals = sum((watch.seen.counts(node.address) for node in watch.members()), Counter())
     judged = (
         f"submitted {totals['submitted']}, accepted {totals['accept']}, soft {totals['soft']}, hard {totals['hard']}"
     )
-    return f"step {told.get('step', 0)} of {told.get('steps', '?')}{reward}{score}; {judged}"
+    return f"step {status.get('step', 0)} of {status.get('steps', '?')}{reward}{score}; {judged}"

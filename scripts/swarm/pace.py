@@ -62,7 +62,7 @@ class Patience:
 
     def __str__(self) -> str:
         """For the error of whoever waited in vain."""
-        told = f"{self.seconds:g} s"
+        text = f"{self.seconds:g} s"
         if self.slowness > _SLOW:
-            told += f" of a free machine ({self.waited:.0f} s of this one, which is {self.slowness:.1f} times as slow just now)"
-        return told
+            text += f" of a free machine ({self.waited:.0f} s of this one, which is {self.slowness:.1f} times as slow just now)"
+        return text

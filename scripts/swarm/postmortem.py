@@ -23,8 +23,8 @@ def tell(swarm: Swarm) -> Iterator[str]:
 
 def _said(folder: Path, name: str) -> str:
     try:
-        told: dict[str, Any] = read_json(folder / _STATUS_PLACES.get(name, f"{name}/status.json")) or {}
+        status: dict[str, Any] = read_json(folder / _STATUS_PLACES.get(name, f"{name}/status.json")) or {}
     except ValueError:
         return ""
-    shown = [f"{key} {value}" for key, value in told.items() if isinstance(value, (str, int)) and key != "time"]
+    shown = [f"{key} {value}" for key, value in status.items() if isinstance(value, (str, int)) and key != "time"]
     return "; " + ", ".join(shown) if shown else ""

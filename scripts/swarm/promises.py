@@ -64,15 +64,17 @@ def broken(
 def verdicts(watch: Watch, interrupted: Interrupted | None) -> Iterator[str]:
     """One verdict per submission and validator, whatever happened to validators meanwhile, and the one whose judgement was interrupted
     accepts: its submission is an honest node's."""
-    told = Counter((submission, r.validator) for submission, receipts in watch.seen.receipts.items() for r in receipts)
-    for (submission, validator), many in told.items():
+    verdicts = Counter(
+        (submission, r.validator) for submission, receipts in watch.seen.receipts.items() for r in receipts
+    )
+    for (submission, validator), many in verdicts.items():
         if many > 1:
             yield f"{watch.name(validator)} gave {many} verdicts on {watch.submission_name(submission)}"
     if interrupted is None:
         yield "no validator could be killed while it judged"
         return
     killed = f"{interrupted.validator.name}, killed while it judged {watch.submission_name(interrupted.submission)},"
-    if not told[interrupted.submission, interrupted.validator.address]:
+    if not verdicts[interrupted.submission, interrupted.validator.address]:
         yield f"{killed} never gave its verdict"
     for receipt in watch.seen.receipts.get(interrupted.submission, []):
         if receipt.validator == interrupted.validator.address and receipt.outcome != Outcome.ACCEPT:

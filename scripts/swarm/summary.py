@@ -37,8 +37,8 @@ def _grid(title: str) -> Table:
 
 
 def _learning(watch: Watch) -> Table:
-    told = watch.trainer
-    evaluations, data = told["evaluations"], told["data"]
+    status = watch.trainer
+    evaluations, data = status["evaluations"], status["data"]
     table = _grid("Learning")
     first, last = evaluations[0], evaluations[-3:]
     mean = sum(e["score"] for e in last) / len(last)
@@ -50,16 +50,16 @@ def _learning(watch: Watch) -> Table:
         table.add_row(
             f"  {name}", f"{first['by_environment'][name]:.3f} → {evaluations[-1]['by_environment'][name]:.3f} (last)"
         )
-    table.add_row("steps", f"{told['step']}")
+    table.add_row("steps", f"{status['step']}")
     generated = sum(s.units for s in watch.seen.submitted.values())
-    table.add_row("tokens", f"{generated:,} generated, {told['trained_tokens']:,} trained on")
+    table.add_row("tokens", f"{generated:,} generated, {status['trained_tokens']:,} trained on")
     accepted = [r.details for receipts in watch.seen.receipts.values() for r in receipts]
     table.add_row(
         "checked",
         f"{sum(d.proofs_checked for d in accepted):,} proofs, {sum(d.sequences_checked for d in accepted):,} samples",
     )
     staleness = Counter({int(k): v for k, v in data["staleness"].items()})
-    shown = ", ".join(f"{count} at lag {lag}" for lag, count in sorted(staleness.items()))
+    shown = ", ".join(f"{count} with staleness {steps}" for steps, count in sorted(staleness.items()))
     table.add_row(
         "groups",
         f"{sum(staleness.values())} trained on ({shown}), {data['zero_advantage_groups']} without signal, {data['stale_groups']} too old",
@@ -122,12 +122,12 @@ def _times(watch: Watch, seconds: dict[str, float], peak: int | None) -> Table:
     phases = sorted(watch.trainer.get("seconds", {}).items(), key=lambda item: -item[1])
     table.add_row("trainer", ", ".join(f"{name} {value:.0f} s" for name, value in phases))
     table.add_row("altogether", f"{sum(seconds.values()):.0f} s")
-    told = (
+    status = (
         "not measured: there is no /proc here"
         if peak is None
         else f"{promises.gibibytes(peak)}, all processes together"
     )
-    table.add_row("most memory", told)
+    table.add_row("most memory", status)
     return table
 
 

@@ -243,15 +243,15 @@ class Swarm:
         home = self.folder / "bootnode"
         self.murmur("bootnode", "init", "--home", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--rpc", self.anvil.rpc)
         process = self.start("bootnode", "bootnode", "start", "--home", home)
-        told: dict[str, Any] = {}
+        status: dict[str, Any] = {}
 
         def listening() -> bool:
             process.require_running()
-            told.update(read_json(home / "status.json") or {})
-            return bool(told.get("addresses"))
+            status.update(read_json(home / "status.json") or {})
+            return bool(status.get("addresses"))
 
         wait_until(listening, deadline=60, what="the bootnode listens")
-        return str(told["addresses"][0])
+        return str(status["addresses"][0])
 
     @property
     def run_toml(self) -> Path:

@@ -95,9 +95,9 @@ class Watch:
 
     def doing(self, member: Member) -> str:
         """What a node says it does."""
-        told = read_json(member.home / "status.json") or {}
-        reason = told.get("reason")
-        return str(told.get("state", "starting")) + (f": {reason}" if reason else "")
+        status = read_json(member.home / "status.json") or {}
+        reason = status.get("reason")
+        return str(status.get("state", "starting")) + (f": {reason}" if reason else "")
 
     @property
     def now(self) -> int:

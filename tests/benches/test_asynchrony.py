@@ -1,4 +1,4 @@
-"""The comparison of lags: its arithmetic, what it says of a swarm's trainer, and that it runs."""
+"""The comparison of staleness: its arithmetic, what it says of a swarm's trainer, and that it runs."""
 
 from __future__ import annotations
 
@@ -21,39 +21,49 @@ from protocol.errors import PreflightError
 
 def curves(finals: dict[int, Sequence[float]], answers: int = 1000) -> list[Curve]:
     return [
-        Curve(lag, seed, [0.2, 0.4], {0: 0.2, 2: final}, final, answers, gap=0.1 * lag, generating=0.6, training=0.2)
-        for lag, of in finals.items()
+        Curve(
+            staleness,
+            seed,
+            [0.2, 0.4],
+            {0: 0.2, 2: final},
+            final,
+            answers,
+            gap=0.1 * staleness,
+            generating=0.6,
+            training=0.2,
+        )
+        for staleness, of in finals.items()
         for seed, final in enumerate(of)
     ]
 
 
-def lag_two(finals: dict[int, Sequence[float]], answers: int = 1000) -> Difference:
-    (row,) = (row for row in learning(curves(finals, answers)) if row.name == "accuracy lost or won by lag 2")
+def staleness_two(finals: dict[int, Sequence[float]], answers: int = 1000) -> Difference:
+    (row,) = (row for row in learning(curves(finals, answers)) if row.name == "accuracy lost or won by staleness 2")
     assert isinstance(row, Difference)
     return row
 
 
 def test_a_loss_beyond_the_noise_is_found() -> None:
-    row = lag_two({0: [0.70, 0.72, 0.68], 2: [0.60, 0.63, 0.57]})
+    row = staleness_two({0: [0.70, 0.72, 0.68], 2: [0.60, 0.63, 0.57]})
     assert row.difference == pytest.approx(-0.1)
     assert row.met is False
 
 
 def test_a_difference_within_the_spread_of_seeds_is_none() -> None:
-    row = lag_two({0: [0.70, 0.60, 0.65], 2: [0.64, 0.66, 0.61]}, answers=100_000)
+    row = staleness_two({0: [0.70, 0.60, 0.65], 2: [0.64, 0.66, 0.61]}, answers=100_000)
     assert row.standard_error == pytest.approx(0.06429 / math.sqrt(3), abs=1e-4)
     assert row.met is True
 
 
 def test_seeds_that_agree_by_chance_do_not_hide_the_dice_of_the_evaluation() -> None:
     """Three pairs of a thousand answers each: √(6 · 0.21 / 1000) / 3, whatever the seeds say."""
-    row = lag_two({0: [0.70, 0.70, 0.70], 2: [0.70, 0.70, 0.70]})
+    row = staleness_two({0: [0.70, 0.70, 0.70], 2: [0.70, 0.70, 0.70]})
     assert row.standard_error == pytest.approx(math.sqrt(6 * 0.21 / 1000) / 3)
     assert (row.ours, row.met) == (0.0, True)
 
 
 def test_one_seed_has_no_spread_but_still_an_error() -> None:
-    assert lag_two({0: [0.5], 2: [0.4]}).standard_error == pytest.approx(math.sqrt((0.25 + 0.24) / 1000))
+    assert staleness_two({0: [0.5], 2: [0.4]}).standard_error == pytest.approx(math.sqrt((0.25 + 0.24) / 1000))
 
 
 def test_a_step_takes_the_longer_half_where_they_overlap() -> None:
@@ -100,7 +110,7 @@ def test_a_folder_without_steps_is_no_measurement(tmp_path: Path) -> None:
 
 
 def test_the_smallest_comparison_runs_and_is_drawn(run_file: Path, tmp_path: Path) -> None:
-    made = [asynchrony.curve(run_file, tmp_path / str(lag), lag, seed=0, steps=2) for lag in (0, 2)]
+    made = [asynchrony.curve(run_file, tmp_path / str(staleness), staleness, seed=0, steps=2) for staleness in (0, 2)]
     assert made[0].accuracies[0] == made[1].accuracies[0]
     assert [len(curve.rewards) for curve in made] == [2, 2]
     assert made[1].gap > made[0].gap
@@ -123,8 +133,8 @@ def test_every_lag_learns(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=800, check=True)
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
     before = rows["held-out accuracy before training"]["ours"]
-    for lag in (0, 1, 2, 4):
-        assert rows[f"held-out accuracy, lag {lag}"]["ours"] > before + 0.1
+    for staleness in (0, 1, 2, 4):
+        assert rows[f"held-out accuracy, staleness {staleness}"]["ours"] > before + 0.1
     assert rows["swarm: training"]["ours"] == pytest.approx(0.5)
     assert rows["swarm: handing over weights"]["met"] is True
     assert (tmp_path / "asynchrony.png").exists()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from node.engine import memory
 from node.engine.interface import Completion, Prompt
-from node.engine.memory import Budget, Footprint
+from node.engine.memory import Footprint, MemoryBudget
 from node.engine.settings import EngineSettings
 from protocol import sampling, toploc
 from protocol.errors import IntegrityError
@@ -99,11 +99,11 @@ class NumpyEngine:
         return self._table
 
     @property
-    def _budget(self) -> Budget:
+    def _budget(self) -> MemoryBudget:
         vocabulary, hidden = self._loaded.shape
         states = 4 * hidden  # of one token
         of = Footprint(self._loaded.nbytes, cache_token=states, row=8 * vocabulary, prefill_token=states, pair=0)
-        return Budget(self._most, of)
+        return MemoryBudget(self._most, of)
 
     def _states(self, tokens: Sequence[int]) -> Table:
         """[len(tokens), H]"""

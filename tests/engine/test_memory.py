@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.engine import EngineSettings, Prompt, memory
-from node.engine.memory import Budget, Footprint
+from node.engine.memory import Footprint, MemoryBudget
 from node.engine.torch_engine import TorchEngine
 from node.engine.weights import stored_tensors
 from protocol.errors import PreflightError
@@ -43,7 +43,7 @@ def test_a_container_has_what_it_may_take(tmp_path: Path, monkeypatch: pytest.Mo
 @given(asked=PROMPTS, new=st.integers(1, 20), free=st.integers(400, 5000))
 def test_decoding_stays_within_the_budget_and_loses_nothing(asked: list[tuple[int, int]], new: int, free: int) -> None:
     prompts = [Prompt([i] * length, tuple(range(100 * i, 100 * i + keys))) for i, (length, keys) in enumerate(asked)]
-    budget = Budget(OF.weights + free, OF)
+    budget = MemoryBudget(OF.weights + free, OF)
     try:
         batches = budget.decode_batches(prompts, new)
     except PreflightError:
@@ -60,14 +60,14 @@ def test_decoding_stays_within_the_budget_and_loses_nothing(asked: list[tuple[in
 
 def test_what_fits_is_one_batch() -> None:
     prompts = [Prompt([0] * 5, (1, 2, 3)), Prompt([0] * 9, (4, 5))]
-    assert Budget(1 << 20, OF).decode_batches(prompts, 10) == [prompts]
+    assert MemoryBudget(1 << 20, OF).decode_batches(prompts, 10) == [prompts]
 
 
 @settings(deadline=None)
 @given(lengths=st.lists(st.integers(1, 40), max_size=12), free=st.integers(50, 4000), most=st.integers(1, 200))
 def test_a_prefill_stays_within_the_budget_and_loses_nothing(lengths: list[int], free: int, most: int) -> None:
     try:
-        batches = Budget(OF.weights + free, OF).prefill_batches(lengths, most)
+        batches = MemoryBudget(OF.weights + free, OF).prefill_batches(lengths, most)
     except PreflightError:
         assert OF.prefilling(1, max(lengths), cached=False) > free
         return

@@ -29,7 +29,7 @@ from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Quota
-from trainer.hub.server import Server
+from trainer.hub.server import HubServer
 from trainer.hub.store import Store
 
 GRACE = 60
@@ -190,7 +190,7 @@ def open_desk(
     hub = Hub(world.chain, world.run, spec, Book(world.chain, world.run), store, database, key, quota)
     hub.learn()
     status = folder / "status.json"
-    with Server(wrap(create_app(hub, database, status)), "127.0.0.1", 0, **server) as listening:
+    with HubServer(wrap(create_app(hub, database, status)), "127.0.0.1", 0, **server) as listening:
         desk = Desk(world, spec, folder, hub, database, store, f"http://127.0.0.1:{listening.port}", key, status)
         yield desk
         desk.close()

@@ -18,7 +18,7 @@ from swarm.processes import wait_until
 from protocol.errors import PreflightError
 from tests.hub.desk import Desk, damaged, some_file
 from trainer.hub import app as app_module
-from trainer.hub.server import Server
+from trainer.hub.server import HubServer
 
 
 def raw(desk: Desk, data: bytes, *, read: bool = True) -> bytes:
@@ -124,7 +124,7 @@ def test_idle_and_dawdling_connections_are_cut() -> None:
     async def large() -> str:
         return "x" * (64 << 20)
 
-    with Server(app, "127.0.0.1", 0, head_seconds=0.3, request_seconds=0.6) as server, ExitStack() as stack:
+    with HubServer(app, "127.0.0.1", 0, head_seconds=0.3, request_seconds=0.6) as server, ExitStack() as stack:
         made = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(4)]
         silent, dawdling, unread, finished = (stack.enter_context(connection) for connection in made)
         dawdling.sendall(b"GET / HTTP/1.1\r\nx: ")
@@ -144,7 +144,7 @@ def test_idle_and_dawdling_connections_are_cut() -> None:
 ASK = b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
-def connect(server: Server, stack: ExitStack, source: str) -> socket.socket:
+def connect(server: HubServer, stack: ExitStack, source: str) -> socket.socket:
     made = socket.create_connection(("127.0.0.1", server.port), timeout=10, source_address=(source, 0))
     return stack.enter_context(made)
 
@@ -161,7 +161,7 @@ def answer_to(connection: socket.socket) -> bytes:
 
 def test_an_answer_waits_for_no_acknowledgement() -> None:
     """Nagle's algorithm would hold the body of every answer back for 40 ms."""
-    with Server(FastAPI(), "127.0.0.1", 0) as server, httpx.Client() as client:
+    with HubServer(FastAPI(), "127.0.0.1", 0) as server, httpx.Client() as client:
         client.get(f"http://127.0.0.1:{server.port}/")
         (connection,) = server._server.server_state.connections
         accepted = connection.transport.get_extra_info("socket")
@@ -170,7 +170,7 @@ def test_an_answer_waits_for_no_acknowledgement() -> None:
 
 def test_one_address_cannot_take_all_places() -> None:
     """And what it holds open costs nobody else anything."""
-    with Server(FastAPI(), "127.0.0.1", 0, per_address=5) as server, ExitStack() as stack:
+    with HubServer(FastAPI(), "127.0.0.1", 0, per_address=5) as server, ExitStack() as stack:
         held = [connect(server, stack, "127.0.0.1") for _ in range(5)]
         wait_until(lambda: len(server._server.server_state.connections) == 5, deadline=10, what="all are in")
         refused = connect(server, stack, "127.0.0.1")
@@ -193,7 +193,7 @@ def test_an_idle_connection_gives_way_to_a_new_one_of_its_address_and_a_busy_one
         finished.wait(20)
         return "done"
 
-    with Server(app, "127.0.0.1", 0, per_address=2, eviction_seconds=0) as server, ExitStack() as stack:
+    with HubServer(app, "127.0.0.1", 0, per_address=2, eviction_seconds=0) as server, ExitStack() as stack:
         busy, idle = connect(server, stack, "127.0.0.1"), connect(server, stack, "127.0.0.1")
         busy.sendall(b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n")
         wait_until(lambda: server._server.server_state.tasks, deadline=10, what="its request is under way")
@@ -214,7 +214,7 @@ def test_a_taken_port_is_said_at_once(desk: Desk) -> None:
     port = httpx.URL(desk.url).port
     assert port is not None
     with pytest.raises(PreflightError, match="cannot listen"):
-        Server(FastAPI(), "127.0.0.1", port)
+        HubServer(FastAPI(), "127.0.0.1", port)
 
 
 def test_the_spec_is_given_in_its_canonical_form(desk: Desk) -> None:

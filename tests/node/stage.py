@@ -32,7 +32,7 @@ from protocol.hub.client import HubClient
 from protocol.identity import Key
 from protocol.p2p import Endpoint, Provider
 from protocol.shardcast.origin import Origin
-from protocol.shardcast.server import Server
+from protocol.shardcast.server import ShardServer
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
@@ -136,7 +136,7 @@ class Stage:
         self.hub = LiveHub(folder / "hub", world, tiny)
         self.store = VersionStore(folder / "origin", 5)
         self.origin = Origin(self.store, world.trainer.key, world.chain.domain, world.run)
-        self.server = Server(self.store)
+        self.server = ShardServer(self.store)
         self.server.__enter__()
         self.context = RunContext(tiny.spec, world.chain.domain, world.run, tiny.context.tasks, tiny.context.sandbox)
 
@@ -147,7 +147,7 @@ class Stage:
 
     def reopen_origin(self, port: int) -> None:
         """Serves weights again, at the port of the origin that was closed."""
-        self.server = Server(self.store, port=port)
+        self.server = ShardServer(self.store, port=port)
         self.server.__enter__()
 
     def publish(self, model: Path | None = None) -> Publication:

@@ -13,7 +13,7 @@ from swarm.tiny_run import TinyRun
 
 from node.judging.calibration import Matrix, calibration, measure, report, tail
 from node.judging.calibration.fit import FLOORS, HARD_BUDGET, MARGIN, limits
-from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, Checked, Measured, Variant
+from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCompletion, Measurements, Variant
 from protocol import runspec
 from protocol.calibration import load
 
@@ -27,13 +27,13 @@ def matrix(tiny_run: TinyRun) -> Matrix:
 
 
 @pytest.fixture(scope="module")
-def measured(matrix: Matrix, tiny_run: TinyRun) -> Measured:
+def measured(matrix: Matrix, tiny_run: TinyRun) -> Measurements:
     return measure(matrix, tiny_run.context.tasks)
 
 
-def made_up(values: np.ndarray) -> Measured:
+def made_up(values: np.ndarray) -> Measurements:
     """Honest work whose every quantity took these values, one per completion."""
-    return Measured([Checked({n: [float(v)] for n in (*PER_CHUNK, *PER_SEQUENCE)}, 32) for v in values])
+    return Measurements([CheckedCompletion({n: [float(v)] for n in (*PER_CHUNK, *PER_SEQUENCE)}, 32) for v in values])
 
 
 # ---- tails ---------------------------------------------------------------------------------------------------------------
@@ -92,21 +92,21 @@ def test_the_budget_is_that_of_a_whole_submission(matrix: Matrix) -> None:
     assert limits(longer, values)["signs"].hard_quantile > found["signs"].hard_quantile
 
 
-def test_no_cheat_takes_part(matrix: Matrix, measured: Measured) -> None:
-    assert calibration(matrix, measured, [0]) == calibration(matrix, Measured(measured.honest), [0])
+def test_no_cheat_takes_part(matrix: Matrix, measured: Measurements) -> None:
+    assert calibration(matrix, measured, [0]) == calibration(matrix, Measurements(measured.honest), [0])
 
 
 # ---- the whole -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_variant_checks_what_every_one_made(matrix: Matrix, measured: Measured) -> None:
+def test_every_variant_checks_what_every_one_made(matrix: Matrix, measured: Measurements) -> None:
     assert len(measured.honest) == 2 * 2 * 6
     assert {"another seed", "temperature × 0.9", "int4", "computed in bfloat16"} <= set(measured.cheats)
     assert all(len(checked) == 6 for checked in measured.cheats.values())
 
 
 def test_a_calibration_can_be_loaded_and_its_limits_are_a_specs(
-    matrix: Matrix, measured: Measured, tmp_path: Path, tiny_run: TinyRun
+    matrix: Matrix, measured: Measurements, tmp_path: Path, tiny_run: TinyRun
 ) -> None:
     content = calibration(matrix, measured, [3, 1])
     (tmp_path / "mine.json").write_text(json.dumps(content))
@@ -123,8 +123,8 @@ def test_a_calibration_can_be_loaded_and_its_limits_are_a_specs(
     assert (found.computation, found.sampling) == (shipped.computation, shipped.sampling), "the floors, again"
 
 
-def test_the_report_shows_what_finds_each_cheat(matrix: Matrix, measured: Measured, tmp_path: Path) -> None:
-    few = Measured(measured.honest, {name: measured.cheats[name] for name in ("another seed", "int8")})
+def test_the_report_shows_what_finds_each_cheat(matrix: Matrix, measured: Measurements, tmp_path: Path) -> None:
+    few = Measurements(measured.honest, {name: measured.cheats[name] for name in ("another seed", "int8")})
     content = calibration(matrix, few, [0])
     text = report.write(tmp_path / "report", content, matrix, few).read_text()
     rows = {line.split("|")[1].strip(): line.split("|") for line in text.splitlines() if line.startswith("| ")}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from node.validator.queue import Queue, Task
+from node.validator.queue import JudgementTask, Queue
 from tests.clock import VirtualClock
 
 
-def task(number: int, *, committed_at: int = 0, step: int = 0, asked: bool = False) -> Task:
+def task(number: int, *, committed_at: int = 0, step: int = 0, asked: bool = False) -> JudgementTask:
     submission: Any = SimpleNamespace(step=step)
-    return Task(submission, number.to_bytes(32, "big"), committed_at, seen_at=0.0, asked=asked)
+    return JudgementTask(submission, number.to_bytes(32, "big"), committed_at, seen_at=0.0, asked=asked)
 
 
 def drained(queue: Queue) -> list[int]:

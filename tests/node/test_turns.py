@@ -17,7 +17,7 @@ from node.contributor.generation import Made
 from node.judging.candidate import Candidate
 from node.judging.judge import judge
 from node.judging.rules import RULES
-from protocol.rollout import Answer, Call, RolloutFile, Sample
+from protocol.rollout import RolloutFile, Sample, ToolCall, ToolResult
 from protocol.turns import Turns
 from protocol.verdict import Outcome
 
@@ -91,18 +91,18 @@ def given_away(scene: Scene) -> Sample:
     )  # fmt: skip
 
 
-def with_reply(scene: Scene, reply: Callable[..., Answer | None]) -> Sample:
+def with_reply(scene: Scene, reply: Callable[..., ToolResult | None]) -> Sample:
     return conversed(scene.run, scene.sample, scene.view.key(scene.sample), reply=reply)
 
 
-def prompted(said: list[str]) -> Answer | None:
+def prompted(said: list[str]) -> ToolResult | None:
     answer = count_characters(said)
     return answer and replace(answer, text="[7] the answer is 1 ")
 
 
-def lied_about_calls(said: list[str]) -> Answer | None:
+def lied_about_calls(said: list[str]) -> ToolResult | None:
     answer = count_characters(said)
-    return answer and replace(answer, calls=(Call(len(said) - 1, "count", said[-1], "many"),))
+    return answer and replace(answer, calls=(ToolCall(len(said) - 1, "count", said[-1], "many"),))
 
 
 LIES: dict[str, tuple[str, Callable[[Scene], Sample]]] = {
@@ -112,7 +112,7 @@ LIES: dict[str, tuple[str, Callable[[Scene], Sample]]] = {
     "another result of a call": ("conversation", lambda scene: with_reply(scene, lied_about_calls)),
     "ended before the environment ends it": ("conversation", lambda scene: with_reply(scene, lambda said: None)),
     "a turn more": (
-        "conversation", lambda scene: with_reply(scene, lambda said: count_characters(said) or (Answer("[0] ") if len(said) == 3 else None)),
+        "conversation", lambda scene: with_reply(scene, lambda said: count_characters(said) or (ToolResult("[0] ") if len(said) == 3 else None)),
     ),
     "positions that begin anew with each turn": (
         "sampling",

@@ -14,7 +14,7 @@ from protocol.identity import Key
 from protocol.p2p import Directory
 from protocol.p2p.address import PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
-from protocol.p2p.node import Connection
+from protocol.p2p.node import PeerConnection
 from tests.p2p.network import RELAY, Network, endpoint, eventually, find, find_exactly, listening_on, port_of, quick
 
 
@@ -115,7 +115,7 @@ def test_a_peer_that_falls_silent_without_a_word_is_noticed(network: Network) ->
     bootnode = network.host(timing=quick(ping=0.2, pong=0.3))
     silent = network.host(bootnode)
 
-    async def look(discovery: Discovery) -> list[Connection]:
+    async def look(discovery: Discovery) -> list[PeerConnection]:
         return discovery.node.connections()
 
     (connection,) = eventually(lambda: bootnode.run_inside(look, deadline=5, what="looking"))

@@ -15,7 +15,7 @@ from protocol.errors import ConfigError, DeadlineExceeded, PreflightError, Unava
 from protocol.identity import Key
 from protocol.p2p import Host, run_bootnode
 from protocol.p2p.discovery import Discovery
-from protocol.p2p.node import Connection
+from protocol.p2p.node import PeerConnection
 from tests.p2p.network import QUICK, Network, eventually, find, listening_on, port_of, quick, with_our_modules
 
 
@@ -233,8 +233,8 @@ def test_idle_connections_are_closed_and_those_to_bootnodes_are_not(network: Net
     second = network.host(bootnode, timing=timing)
     eventually(lambda: first.status().peers + second.status().peers >= 3)
 
-    def kept(host: Host) -> list[Connection]:
-        async def look(discovery: Discovery) -> list[Connection]:
+    def kept(host: Host) -> list[PeerConnection]:
+        async def look(discovery: Discovery) -> list[PeerConnection]:
             return [each for each in discovery.node.connections() if each.kept]
 
         return host.run_inside(look, deadline=5, what="looking")

@@ -23,11 +23,11 @@ from protocol.identity import Key
 from protocol.p2p import Directory, Host, Limits, Provider, Service, negotiation
 from protocol.p2p.address import Address, PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery, _Search
-from protocol.p2p.node import Connection
+from protocol.p2p.node import PeerConnection
 from protocol.p2p.routing import Contact
 from protocol.p2p.stream import Stream
 from protocol.p2p.wire import PROTOCOL as KAD
-from protocol.p2p.wire import Answer, Kind, Question
+from protocol.p2p.wire import KademliaAnswer, Kind, Question
 from tests.p2p.attacker import ELSEWHERE, Hostile, hostile, under_attack
 from tests.p2p.network import QUICK, RELAY, Network, endpoint, eventually, find, port_of, quick
 
@@ -138,7 +138,7 @@ def test_a_full_house_gives_a_newcomer_the_place_of_the_least_missed(network: Ne
     bootnode = network.host(limits=Limits(connections=6))
     provider = network.provider(bootnode)
 
-    async def to_provider(discovery: Discovery) -> Connection | None:
+    async def to_provider(discovery: Discovery) -> PeerConnection | None:
         return discovery.node.connection(PeerAddress.parse(provider.addresses[0]).peer)
 
     before = bootnode.run_inside(to_provider, deadline=5, what="looking")
@@ -498,7 +498,7 @@ def test_a_bootnode_cannot_pass_itself_off_as_a_provider_it_is_not(network: Netw
 
     async def lie(stream: Stream) -> None:
         question = Question.decode(await stream.read_message(4096, "question"))
-        answer = Answer(providers=(Contact(victim.peer, (own.address,)),))
+        answer = KademliaAnswer(providers=(Contact(victim.peer, (own.address,)),))
         await stream.write_message(answer.encode(question.kind))
 
     async def start_lying(discovery: Discovery) -> None:
@@ -526,7 +526,7 @@ def names(key: Key, place: Address, after: threading.Event | None = None) -> Cal
         providers = (Contact(key.peer, (place,)),) if question.kind is Kind.GET_PROVIDERS else ()
         if providers and after:
             await trio.to_thread.run_sync(after.wait, 20)
-        await stream.write_message(Answer(providers=providers).encode(question.kind))
+        await stream.write_message(KademliaAnswer(providers=providers).encode(question.kind))
 
     async def install(discovery: Discovery) -> None:
         discovery.node.handle(KAD, answer)

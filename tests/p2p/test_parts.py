@@ -22,7 +22,7 @@ from protocol.p2p.address import Address, PeerAddress, network_of
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.records import PROVIDERS_PER_KEY, ProviderRecords
 from protocol.p2p.routing import BUCKET, STALE_SECONDS, Contact, RoutingTable, nearest, place
-from protocol.p2p.wire import ANSWER_BYTES_MAX, QUESTION_BYTES_MAX, Answer, Kind, Question
+from protocol.p2p.wire import ANSWER_BYTES_MAX, QUESTION_BYTES_MAX, KademliaAnswer, Kind, Question
 from tests.p2p.network import CONTRACT
 
 KEYS = [Key.generate() for _ in range(70)]
@@ -336,12 +336,12 @@ def test_the_largest_honest_answer_fits_its_cap() -> None:
     longest = tuple(Address("dns4", ".".join(["a" * 63, "b" * 63])[:127], port) for port in range(1, 5))
     closer = tuple(Contact(KEYS[number].peer, longest) for number in range(BUCKET))
     providers = tuple(Contact(KEYS[number].peer, longest) for number in range(PROVIDERS_PER_KEY))
-    answer = Answer(closer, providers)
+    answer = KademliaAnswer(closer, providers)
 
     data = answer.encode(Kind.GET_PROVIDERS)
 
     assert len(data) <= ANSWER_BYTES_MAX
-    assert Answer.decode(data, Kind.GET_PROVIDERS) == answer
+    assert KademliaAnswer.decode(data, Kind.GET_PROVIDERS) == answer
     assert len(Question(Kind.ADD_PROVIDER, bytes(64), closer[0]).encode()) <= QUESTION_BYTES_MAX
 
 
@@ -381,7 +381,7 @@ def test_messages_that_break_a_rule_are_protocol_violations() -> None:
     ]
     for data in wrong_answers:
         with pytest.raises(ProtocolViolation):
-            Answer.decode(data, Kind.FIND_NODE)
+            KademliaAnswer.decode(data, Kind.FIND_NODE)
 
 
 GOOD_BYTES = Address.parse(GOOD[0]).encode()
@@ -389,7 +389,7 @@ GOOD_BYTES = Address.parse(GOOD[0]).encode()
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_message_or_a_protocol_violation(data: bytes) -> None:
-    for decode in (Question.decode, lambda raw: Answer.decode(raw, Kind.GET_PROVIDERS)):
+    for decode in (Question.decode, lambda raw: KademliaAnswer.decode(raw, Kind.GET_PROVIDERS)):
         with suppress(ProtocolViolation):
             decode(data)
 
@@ -427,7 +427,7 @@ def test_a_bootnode_is_asked_and_told_however_many_others_sit_closer_to_the_key(
         async def request(self, peer: bytes, addresses: object, protocol: str, data: bytes, **_: object) -> bytes:
             question = Question.decode(data)
             asked.append((peer, question.kind))
-            return Answer().encode(question.kind)
+            return KademliaAnswer().encode(question.kind)
 
     async def run() -> None:
         dht = Kademlia(Surrounded(), contact(0).addresses)  # type: ignore[arg-type]
@@ -461,7 +461,7 @@ def test_an_answer_counts_once_for_each_provider_it_names() -> None:
 
         async def request(self, peer: bytes, addresses: object, protocol: str, data: bytes, **_: object) -> bytes:
             named = tuple(Contact(victim, (place,)) for place in places)
-            return Answer(providers=named).encode(Question.decode(data).kind)
+            return KademliaAnswer(providers=named).encode(Question.decode(data).kind)
 
     async def run() -> None:
         dht = Kademlia(Lied(), contact(0).addresses)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from swarm.tiny_run import TinyRun
 
 from protocol import canonical, rollout
 from protocol.errors import Malformed, Unavailable, UnknownVersion
-from protocol.rollout import Call, Header
+from protocol.rollout import Header, ToolCall
 from protocol.sandbox import Sandbox, child, wire
 from protocol.sandbox.process import ChildDied
 
@@ -136,7 +136,7 @@ TURNS = 1024
         {"calls": [b"{}"]},
         {"calls": [b""] * 2000},
         {"turns": [1], "answers": [1], "given": [5], "calls": [b'{"turn":0}']},
-        {"turns": [1], "answers": [1], "given": [5], "calls": [Call(1, "", "", "").encode()]},
+        {"turns": [1], "answers": [1], "given": [5], "calls": [ToolCall(1, "", "", "").encode()]},
         {"turns": [1], "answers": [1], "given": [5], "calls": [b"[" * 5000]},
         {"turns": [1], "answers": [1], "given": [5], "calls": [b"x" * 300_000]},
     ],

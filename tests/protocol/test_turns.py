@@ -11,7 +11,7 @@ import pytest
 
 from protocol.constants import TOPLOC_CHUNK
 from protocol.errors import Malformed, ProtocolViolation
-from protocol.rollout import Call, Sample
+from protocol.rollout import Sample, ToolCall
 from protocol.sampling import TokenScores, measure
 from protocol.turns import Turns, wrong_end
 
@@ -77,11 +77,11 @@ def sample(calls: list[bytes], answers: list[int]) -> Sample:
                   tuple(calls))  # fmt: skip
 
 
-CALL = Call(0, "sum", "[1, 2]", "3")
+CALL = ToolCall(0, "sum", "[1, 2]", "3")
 
 
 def test_tool_calls_are_read_as_they_were_written() -> None:
-    calls = (CALL, Call(1, "sum", "", ""), Call(1, "product", "", ""))
+    calls = (CALL, ToolCall(1, "sum", "", ""), ToolCall(1, "product", "", ""))
     assert sample([call.encode() for call in calls], [1, 4]).tool_calls == calls
     assert sample([], [1]).tool_calls == ()
 
@@ -90,14 +90,14 @@ def test_tool_calls_are_read_as_they_were_written() -> None:
     ("calls", "answers"),
     [
         ([CALL.encode()], []),
-        ([Call(1, "", "", "").encode()], [1]),
-        ([Call(-1, "", "", "").encode()], [1]),
-        ([Call(1, "", "", "").encode(), CALL.encode()], [1, 1]),
+        ([ToolCall(1, "", "", "").encode()], [1]),
+        ([ToolCall(-1, "", "", "").encode()], [1]),
+        ([ToolCall(1, "", "", "").encode(), CALL.encode()], [1, 1]),
         ([b"{}"], [1]),
         ([CALL.encode().replace(b"0", b"true")], [1]),
         ([CALL.encode()[:-1] + b',"x":0}'], [1]),
         ([CALL.encode() + b" "], [1]),
-        ([Call(0, "x" * (1 << 16), "", "").encode()], [1]),
+        ([ToolCall(0, "x" * (1 << 16), "", "").encode()], [1]),
     ],
     ids=[
         "without an answer",

@@ -13,7 +13,7 @@ from benches.activations import ranked
 from protocol import canonical, runspec, sampling, seeds, signing, toploc
 from protocol.errors import Malformed, UnknownVersion, VersionMismatch
 from protocol.rollout import Header
-from protocol.shardcast.manifest import Limits, Manifest
+from protocol.shardcast.manifest import Manifest, ManifestLimits
 from protocol.submission import SubmissionRef
 
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -123,9 +123,9 @@ def test_manifests_are_read_or_refused_for_the_reason_recorded(case: dict[str, A
     data = canonical.encode(case["manifest"])
     if case["refused"]:
         with pytest.raises({"later": VersionMismatch, "malformed": Malformed}[case["refused"]]):
-            Manifest.parse(data, Limits())
+            Manifest.parse(data, ManifestLimits())
         return
-    manifest = Manifest.parse(data, Limits())
+    manifest = Manifest.parse(data, ManifestLimits())
     assert manifest.encode() == data
     assert manifest.digest.hex() == case["digest"]
 

@@ -17,9 +17,9 @@ from protocol.identity import Key
 from protocol.shardcast import schedule
 from protocol.shardcast.client import Client
 from protocol.shardcast.connection import Timeouts
-from protocol.shardcast.manifest import Expected, Limits, Manifest
+from protocol.shardcast.manifest import Expected, Manifest, ManifestLimits
 from protocol.shardcast.origin import Origin
-from protocol.shardcast.server import Server
+from protocol.shardcast.server import ShardServer
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 from protocol.signing import Domain
@@ -53,10 +53,10 @@ class Cast:
         options.setdefault("reserve", 0)
         return self.stack.enter_context(VersionStore(self.root / name, keep, **options))
 
-    def serve(self, store: VersionStore, **options: Any) -> Server:
-        return self.stack.enter_context(Server(store, **options))
+    def serve(self, store: VersionStore, **options: Any) -> ShardServer:
+        return self.stack.enter_context(ShardServer(store, **options))
 
-    def origin(self, files: dict[str, bytes], step: int = 1, **options: Any) -> tuple[Manifest, Server]:
+    def origin(self, files: dict[str, bytes], step: int = 1, **options: Any) -> tuple[Manifest, ShardServer]:
         """Publishes `files` as version `step` of a new origin; `options` are its server's."""
         name = f"origin-{len(list(self.root.iterdir()))}"
         store = self.store(name)
@@ -70,7 +70,7 @@ class Cast:
         options = {"timeouts": QUICK, "streams": 3, "rng": random.Random(0), "chunk_bytes": CHUNK} | options
         return Client(store or self.store("client"), self.domain, RUN, self.key.address, **options)
 
-    def relay(self, manifest: Manifest, sources: list[Source], name: str = "relay") -> Server:
+    def relay(self, manifest: Manifest, sources: list[Source], name: str = "relay") -> ShardServer:
         """What a relay is made of, a client and a server on one store, once it has fetched the version."""
         store = self.store(name)
         self.client(store).fetch(manifest.step, manifest.digest, sources, DEADLINE)
@@ -86,7 +86,7 @@ class Cast:
             "digest": manifest.digest,
             "trainer": self.key.address,
             "domain": self.domain,
-            "limits": Limits(),
+            "limits": ManifestLimits(),
             "chunk_bytes": CHUNK,
         }
         return Expected(**(values | changes))

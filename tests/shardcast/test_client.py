@@ -24,7 +24,7 @@ from protocol.errors import (
 )
 from protocol.identity import Key
 from protocol.shardcast import schedule
-from protocol.shardcast.connection import Pool, Timeouts
+from protocol.shardcast.connection import ConnectionPool, Timeouts
 from protocol.shardcast.manifest import Chunk, Manifest, describe, sign
 from protocol.shardcast.partial import Partial
 from protocol.shardcast.source import Source
@@ -350,7 +350,7 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure(cast: Cast) -
 def test_a_connection_whose_answer_was_not_read_to_its_end_is_not_used_again(cast: Cast) -> None:
     """Its rest would be taken for the next answer, and an honest source blamed for it."""
     _, origin = cast.origin({"model": cast.bytes(2 * CHUNK)})
-    pool, source, end = Pool(Timeouts()), origin_at(origin.url), time.monotonic() + DEADLINE
+    pool, source, end = ConnectionPool(Timeouts()), origin_at(origin.url), time.monotonic() + DEADLINE
     for read, is_kept in ((CHUNK, False), (2 * CHUNK, True)):
         connection = pool.take(source, end)
         connection.ask_range("/v/1/files/model", 0, 2 * CHUNK - 1, 2 * CHUNK, end)

@@ -25,7 +25,7 @@ from protocol.errors import (
     VersionMismatch,
 )
 from protocol.identity import Key
-from protocol.shardcast.manifest import Base, Expected, FileEntry, Limits, Manifest, describe, digest_of, sign
+from protocol.shardcast.manifest import Base, Expected, FileEntry, Manifest, ManifestLimits, describe, digest_of, sign
 from protocol.signing import Domain
 
 from .conftest import CHUNK, RUN, Cast
@@ -47,8 +47,8 @@ def manifest_json(files: list[Any], /, **changes: Any) -> bytes:
     return canonical.encode({"run": RUN, "step": 1, "chunk_bytes": CHUNK, "files": files, **whole} | changes)
 
 
-def parse(data: bytes, limits: Limits | None = None) -> Manifest:
-    return Manifest.parse(data, limits or Limits(), chunk_bytes=CHUNK)
+def parse(data: bytes, limits: ManifestLimits | None = None) -> Manifest:
+    return Manifest.parse(data, limits or ManifestLimits(), chunk_bytes=CHUNK)
 
 
 def test_a_described_folder_lists_every_file_with_its_hashes(cast: Cast) -> None:
@@ -69,9 +69,9 @@ def test_what_was_encoded_parses_to_the_same_manifest(cast: Cast) -> None:
 def test_production_accepts_the_protocols_chunk_size_only() -> None:
     small = manifest_json([entry(size=0)])
     usual = manifest_json([entry(size=0)], chunk_bytes=SHARDCAST_CHUNK_BYTES)
-    assert Manifest.parse(usual, Limits()).chunk_bytes == SHARDCAST_CHUNK_BYTES
+    assert Manifest.parse(usual, ManifestLimits()).chunk_bytes == SHARDCAST_CHUNK_BYTES
     with pytest.raises(Malformed, match="chunks of"):
-        Manifest.parse(small, Limits())
+        Manifest.parse(small, ManifestLimits())
 
 
 ESCAPING = [
@@ -200,8 +200,8 @@ def test_a_later_form_or_kind_is_refused_by_name(cast: Cast, changes: dict[str, 
         parse(body)
     assert "upgrade" in caught.value.hint
     digest = hashlib.sha256(body).digest()
-    signature = "0x" + signing.Manifest(RUN, 1, digest).sign(cast.key, cast.domain).hex()
-    expected = Expected(RUN, 1, digest, cast.key.address, cast.domain, Limits(), CHUNK)
+    signature = "0x" + signing.PublishedManifest(RUN, 1, digest).sign(cast.key, cast.domain).hex()
+    expected = Expected(RUN, 1, digest, cast.key.address, cast.domain, ManifestLimits(), CHUNK)
     with pytest.raises(VersionMismatch, match=named):
         expected.open(b'{"manifest":' + body + b',"signature":"' + signature.encode() + b'"}')
 
@@ -215,10 +215,10 @@ def test_a_manifest_that_is_not_canonical_is_malformed() -> None:
 
 def test_what_exceeds_a_cap_is_oversized() -> None:
     with pytest.raises(Oversized):
-        parse(manifest_json([entry("a"), entry("b")]), Limits(files=1))
+        parse(manifest_json([entry("a"), entry("b")]), ManifestLimits(files=1))
     with pytest.raises(Oversized):
-        parse(manifest_json([entry("a"), entry("b")]), Limits(total_bytes=19))
-    assert parse(manifest_json([entry("a"), entry("b")]), Limits(files=2, total_bytes=20))
+        parse(manifest_json([entry("a"), entry("b")]), ManifestLimits(total_bytes=19))
+    assert parse(manifest_json([entry("a"), entry("b")]), ManifestLimits(files=2, total_bytes=20))
     with pytest.raises(Oversized):
         parse(b" " * (MANIFEST_BYTES_MAX + 1))
 
@@ -304,7 +304,7 @@ def test_an_oversized_wire_form_is_refused_by_its_length(cast: Cast) -> None:
 def test_the_caps_hold_for_a_manifest_that_the_trainer_signed(cast: Cast) -> None:
     manifest = describe(cast.folder({"a": b"xx"}), RUN, 1, chunk_bytes=CHUNK)
     with pytest.raises(Oversized):
-        cast.expected(manifest, limits=Limits(total_bytes=1)).open(sign(manifest, cast.key, cast.domain))
+        cast.expected(manifest, limits=ManifestLimits(total_bytes=1)).open(sign(manifest, cast.key, cast.domain))
 
 
 def test_a_folder_that_could_not_travel_is_not_described(cast: Cast, tmp_path: Path) -> None:

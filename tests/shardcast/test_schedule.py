@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import DeadlineExceeded, HashMismatch, Malformed, Unavailable
-from protocol.shardcast.schedule import Schedule, Statistics, Task
+from protocol.shardcast.schedule import FetchTask, Schedule, Statistics
 from protocol.shardcast.source import Source, Standing, weights
 
 FAST, SLOW = Source("http://fast:1", "fast", True), Source("http://slow:1", "slow", True)
@@ -38,7 +38,7 @@ class Stage:
             **options,
         )
 
-    def take(self) -> Task:
+    def take(self) -> FetchTask:
         task = self.schedule.offer()
         assert task is not None, "there is nothing to do at this moment"
         return task
@@ -47,7 +47,7 @@ class Stage:
         """Whether there is nothing to do at this moment."""
         return self.schedule.offer() is None
 
-    def finish(self, task: Task, seconds: float = 1.0) -> None:
+    def finish(self, task: FetchTask, seconds: float = 1.0) -> None:
         for _ in range(len(task.chunks) - task.done):
             self.schedule.arrived(task, seconds)
         self.schedule.finished(task)
@@ -175,7 +175,7 @@ def test_only_wrong_hashes_count_as_bad_chunks() -> None:
     assert (stage.statistics.bad_chunks, stage.statistics.violations) == ({}, {"fast": 1})
 
 
-def take_from(stage: Stage, source: Source) -> Task:
+def take_from(stage: Stage, source: Source) -> FetchTask:
     """The next task, drawn for `source`, whose chunks take it a second as they do the others."""
     for name in stage.standings:
         stage.standings[name].bandwidth = 100.0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import PreflightError, ProtocolViolation
 from protocol.shardcast.http1 import HEAD_BYTES_MAX, parse_head
-from protocol.shardcast.server import Server, ServerLimits
+from protocol.shardcast.server import ServerLimits, ShardServer
 
 from .conftest import CHUNK, DEADLINE, Cast, contents, origin_at, wait_until
 
@@ -29,7 +29,7 @@ BIG = bytes(32 << 20)  # more than socket buffers hold: whoever does not read it
 class Peer:
     """A raw connection to a server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ShardServer) -> None:
         self.sock = socket.create_connection((server.host, server.port), timeout=WAIT)
         self.data = bytearray()
 
@@ -77,11 +77,11 @@ def content(cast: Cast) -> bytes:
 
 
 @pytest.fixture
-def server(cast: Cast, content: bytes) -> Server:
+def server(cast: Cast, content: bytes) -> ShardServer:
     return cast.origin({"model": content, "empty": b""})[1]
 
 
-def test_any_http_client_can_read_files_and_ranges(server: Server, content: bytes) -> None:
+def test_any_http_client_can_read_files_and_ranges(server: ShardServer, content: bytes) -> None:
     with httpx.Client(base_url=server.url, timeout=WAIT) as http:
         whole = http.get("/v/1/files/model")
         assert (whole.status_code, whole.content) == (200, content)
@@ -120,7 +120,7 @@ NOWHERE = [
 
 
 @pytest.mark.parametrize("target", NOWHERE)
-def test_nothing_but_files_of_versions_is_found(server: Server, target: str) -> None:
+def test_nothing_but_files_of_versions_is_found(server: ShardServer, target: str) -> None:
     with Peer(server) as peer:
         assert peer.get(target) == (404, b"")
         assert peer.get("/v/1/files/empty") == (200, b"")
@@ -134,7 +134,7 @@ RANGES = {
 
 
 @pytest.mark.parametrize(("wanted", "status"), [(wanted, status) for status in RANGES for wanted in RANGES[status]])
-def test_a_range_is_served_exactly_or_not_at_all(server: Server, content: bytes, wanted: str, status: int) -> None:
+def test_a_range_is_served_exactly_or_not_at_all(server: ShardServer, content: bytes, wanted: str, status: int) -> None:
     with Peer(server) as peer:
         peer.send(f"GET /v/1/files/model HTTP/1.1\r\nHost: x\r\nRange: bytes={wanted}\r\n\r\n".encode())
         got, body = peer.answer()
@@ -163,7 +163,7 @@ def test_a_range_is_served_exactly_or_not_at_all(server: Server, content: bytes,
     ],
 )
 def test_what_is_no_proper_request_is_refused_and_ends_the_connection(
-    server: Server, request_text: str, status: int
+    server: ShardServer, request_text: str, status: int
 ) -> None:
     with Peer(server) as peer:
         peer.send(request_text)
@@ -177,7 +177,7 @@ def test_no_head_raises_anything_but_a_violation(text: str) -> None:
         parse_head(text)
 
 
-def test_a_connection_serves_many_requests_even_when_they_come_at_once(server: Server, content: bytes) -> None:
+def test_a_connection_serves_many_requests_even_when_they_come_at_once(server: ShardServer, content: bytes) -> None:
     with Peer(server) as peer:
         request = "GET /v/1/files/model HTTP/1.1\r\nHost: x\r\nRange: bytes=0-9\r\n\r\n"
         peer.send(request * 3 + request[:20])
@@ -304,7 +304,7 @@ def test_closing_ends_every_connection_and_thread(cast: Cast) -> None:
         Peer(server)
 
 
-def test_a_taken_port_is_a_preflight_error(cast: Cast, server: Server) -> None:
-    with pytest.raises(PreflightError, match="listen") as caught, Server(cast.store("other"), port=server.port):
+def test_a_taken_port_is_a_preflight_error(cast: Cast, server: ShardServer) -> None:
+    with pytest.raises(PreflightError, match="listen") as caught, ShardServer(cast.store("other"), port=server.port):
         pass
     assert "another host or port" in caught.value.hint

@@ -21,7 +21,8 @@ from protocol.sandbox import Sandbox
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 from tests.hub.desk import Desk, open_desk, small_spec
-from trainer.rollouts.data import Bounds, Group, RolloutSource
+from trainer.rollouts.data import Bounds, RolloutSource
+from trainer.rollouts.pool import TrainingGroup
 
 VOCABULARY, CONTEXT = 50, 64
 UNEQUAL, EQUAL = (0.0, 1.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0)
@@ -115,7 +116,7 @@ def open_field(anvil: Anvil, folder: Path) -> Iterator[Field]:
         yield Field(desk, sandbox, folder)
 
 
-def submissions(groups: Sequence[Group] | None) -> set[tuple[bytes, int]]:
+def submissions(groups: Sequence[TrainingGroup] | None) -> set[tuple[bytes, int]]:
     assert groups is not None
     found = [(group.submission, group.index) for group in groups]
     assert len(found) == len(set(found))

@@ -37,7 +37,7 @@ from trainer.learning.ranks import Ranks
 from trainer.loop.followers import Lead
 from trainer.loop.train import Trainer
 from trainer.rollouts.counts import DataCounts
-from trainer.rollouts.data import Group
+from trainer.rollouts.pool import TrainingGroup
 
 STEPS = 4
 AT = 2
@@ -93,8 +93,8 @@ class _Source:
     def ready(self, step: int) -> int:
         return 0
 
-    def take(self, step: int, count: int, *, uncapped: bool) -> list[Group]:
-        return [Group(bytes([step, n]), 0, "0x", step, small.group(10 * step + n)) for n in range(2)]
+    def take(self, step: int, count: int, *, uncapped: bool) -> list[TrainingGroup]:
+        return [TrainingGroup(bytes([step, n]), 0, "0x", step, small.group(10 * step + n)) for n in range(2)]
 
 
 def _train(folder: Path, model: Path, resume: bool, fault: str) -> None:

@@ -19,7 +19,7 @@ from tests.trainer import small
 from trainer.config import AlarmSettings, Layout, MetricSettings, RunSettings, TrainSettings
 from trainer.learning.learner import StepMetrics
 from trainer.rollouts.counts import DataCounts, names_of
-from trainer.rollouts.data import Group
+from trainer.rollouts.pool import TrainingGroup
 from trainer.telemetry.alarms import Alarms
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.phases import Phases
@@ -101,8 +101,8 @@ def sample(reward: float, *, budget: int = 0, length: int = 4) -> Sample:
     return Sample(0, 0, 0, budget, tokens, tokens, tokens.astype(np.float32), (), reward, penalty, reward - penalty)
 
 
-def group(step: int, node: str = "a") -> Group:
-    return Group(b"w", 0, node, step, small.group(0))
+def group(step: int, node: str = "a") -> TrainingGroup:
+    return TrainingGroup(b"w", 0, node, step, small.group(0))
 
 
 LEARNT = StepMetrics(

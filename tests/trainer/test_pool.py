@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from trainer.rollouts.pool import Group, Pool
+from trainer.rollouts.pool import GroupPool, TrainingGroup
 
 
-def group(submission: int, index: int = 0, *, step: int = 0, content: str = "") -> Group:
+def group(submission: int, index: int = 0, *, step: int = 0, content: str = "") -> TrainingGroup:
     name = submission.to_bytes(32, "big")
-    return Group(name, index, f"node {submission}", step, (), content or f"{submission}/{index}")
+    return TrainingGroup(name, index, f"node {submission}", step, (), content or f"{submission}/{index}")
 
 
 def test_a_copy_takes_the_place_of_what_was_taken_back() -> None:
-    pool, first, copy = Pool(), group(1, content="same"), group(2, content="same")
+    pool, first, copy = GroupPool(), group(1, content="same"), group(2, content="same")
     assert (pool.add(first), pool.add(copy)) == (True, False)
     assert pool.ready() == [first]
     pool.take_back([first])
@@ -24,19 +24,19 @@ def test_a_copy_takes_the_place_of_what_was_taken_back() -> None:
 
 
 def test_neither_a_group_that_was_trained_on_nor_its_copy_is_ready_again() -> None:
-    pool, first, copy = Pool(), group(1, content="same"), group(2, content="same")
+    pool, first, copy = GroupPool(), group(1, content="same"), group(2, content="same")
     pool.add(first)
     pool.add(copy)
     pool.train_on(first)
     assert not len(pool)
-    resumed = Pool()
+    resumed = GroupPool()
     resumed.restore(list(pool.trained))
     assert (resumed.add(copy), resumed.add(first)) == (False, True)
     assert not len(resumed)
 
 
 def test_what_is_too_old_is_dropped_and_counted_once() -> None:
-    pool = Pool()
+    pool = GroupPool()
     for submission in range(6):
         pool.add(group(submission, step=submission // 2))
     assert pool.drop_before(2) == 4
@@ -53,7 +53,7 @@ def test_it_is_right_after_any_sequence_of_changes() -> None:
         for index in range(2)
     ]
     for _ in range(200):
-        pool, usable, trained = Pool(), {}, set()
+        pool, usable, trained = GroupPool(), {}, set()
         for _ in range(30):
             one, what = dice.choice(every), dice.randrange(4)
             if what < 2:

@@ -34,7 +34,8 @@ from trainer.learning.ranks import Ranks
 from trainer.learning.snapshot import snapshot
 from trainer.loop.followers import Lead
 from trainer.loop.train import Trainer
-from trainer.rollouts.data import Bounds, Group, RolloutSource
+from trainer.rollouts.data import Bounds, RolloutSource
+from trainer.rollouts.pool import TrainingGroup
 
 
 @dataclass
@@ -289,7 +290,7 @@ def test_an_evaluation_that_overruns_its_deadline_is_a_missing_point_and_nothing
 # ---- ending by an error --------------------------------------------------------------------------------------------------
 
 
-def training(bench: Bench, monkeypatch: pytest.MonkeyPatch, batches: list[list[Group]]) -> Any:
+def training(bench: Bench, monkeypatch: pytest.MonkeyPatch, batches: list[list[TrainingGroup]]) -> Any:
     """A trainer in the middle of its run: step 0 is saved, these batches come, and then no more do."""
     trainer: Any = bench.trainer(steps=9, checkpoint_every=8, evaluate_every=100, rollout_wait_seconds=0)
     trainer._hub, trainer._source, trainer._lead = Idle(), bench.source(), Lead(bench.learner)
@@ -300,8 +301,8 @@ def training(bench: Bench, monkeypatch: pytest.MonkeyPatch, batches: list[list[G
     return trainer
 
 
-def batch(step: int) -> list[Group]:
-    return [Group(bytes([step, number]), 0, "0x", step, small.group(number)) for number in range(2)]
+def batch(step: int) -> list[TrainingGroup]:
+    return [TrainingGroup(bytes([step, number]), 0, "0x", step, small.group(number)) for number in range(2)]
 
 
 def test_an_error_while_waiting_gives_up_none_of_the_steps_that_are_out(

@@ -342,15 +342,15 @@ def status(file: File, as_json: Json = False) -> None:
     from trainer.telemetry.report import read_status, status_lines
 
     _, layout = _open(file)
-    told = read_status(layout)
-    if not told:
+    status = read_status(layout)
+    if not status:
         raise PreflightError("the trainer has not started yet", hint="murmur trainer run")
 
     def text() -> None:
-        for line in status_lines(told):
+        for line in status_lines(status):
             typer.echo(line)
 
-    emit(told, as_json, text)
+    emit(status, as_json, text)
 
 
 @hub.command("start")

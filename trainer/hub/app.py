@@ -70,8 +70,8 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
 
     @app.get(f"{base}/status")
     async def trainer_status() -> dict[str, Any]:
-        told = json.loads(status.read_bytes()) if status.exists() else {}
-        return {**told, "hub": {"refused": dict(hub.refused)}}
+        shown = json.loads(status.read_bytes()) if status.exists() else {}
+        return {**shown, "hub": {"refused": dict(hub.refused)}}
 
     @app.put(f"{base}/submissions/{{submission}}")
     async def upload(submission: str, request: Request) -> dict[str, Any]:

@@ -58,9 +58,9 @@ class HubProcess:
         """The hub's local URL, once it serves. Raises what ended the hub, or DeadlineExceeded."""
         until = self._clock.monotonic() + deadline
         while self._clock.monotonic() < until:
-            told = read_json(self._layout.hub_status)
-            if told and self._process and told.get("pid") == self._process.pid and told.get("url"):
-                return str(told["url"])
+            status = read_json(self._layout.hub_status)
+            if status and self._process and status.get("pid") == self._process.pid and status.get("url"):
+                return str(status["url"])
             self._raise_if_ended()
             self._clock.sleep(0.05)
         raise DeadlineExceeded(f"the hub did not come up within {deadline:g} s", hint="see its messages above")

@@ -33,7 +33,7 @@ REQUEST_SECONDS_MAX = 330.0
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class Server:
+class HubServer:
     def __init__(
         self, app: FastAPI, host: str, port: int, *, head_seconds: float = HEAD_SECONDS_MAX,
         request_seconds: float = REQUEST_SECONDS_MAX, per_address: int = PER_ADDRESS_MAX,
@@ -60,7 +60,7 @@ class Server:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> HubServer:
         self._thread.start()
         return self
 

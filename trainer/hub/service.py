@@ -23,7 +23,7 @@ from protocol.identity import Key
 from protocol.p2p import Host
 from protocol.runspec import RunSpec
 from protocol.shardcast.origin import Origin
-from protocol.shardcast.server import Server
+from protocol.shardcast.server import ShardServer
 from protocol.shardcast.store import VersionStore
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
@@ -36,7 +36,7 @@ from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Quota
 from trainer.hub.outbox import Outbox
 from trainer.hub.publisher import Publisher
-from trainer.hub.server import Server as HttpServer
+from trainer.hub.server import HubServer
 from trainer.hub.store import Store
 from trainer.hub.vouchers import Ledger
 
@@ -85,7 +85,7 @@ class HubService:
         with (
             store,
             closing(transactions),
-            Server(store, host=h.host, port=h.origin_port) as origin_server,
+            ShardServer(store, host=h.host, port=h.origin_port) as origin_server,
             Host(self._key, peers.listen, peers.bootnodes, peers_file=self._layout.hub / "peers.json") as host,
         ):
             connection = Connection(chain, c, peers, self._key, host)
@@ -93,7 +93,7 @@ class HubService:
                 connection.sender(transactions), c.run, Origin(store, self._key, chain.domain, c.run),
                 Outbox(self._layout.outgoing, self._layout.model), kept,
             )  # fmt: skip
-            http = HttpServer(create_app(hub, database, self._layout.status), h.host, h.port)
+            http = HubServer(create_app(hub, database, self._layout.status), h.host, h.port)
             with http:
                 reachable = h.public_host or _reachable(h.host)
                 connection.announce("hub", f"http://{reachable}:{http.port}")
@@ -175,8 +175,8 @@ class HubService:
             if not again:
                 self._clock.wait(self._stop, pause)
 
-    def _tell(self, url: str, publisher: Publisher, origin: Server, files: Store) -> None:
-        told = {
+    def _tell(self, url: str, publisher: Publisher, origin: ShardServer, files: Store) -> None:
+        status = {
             "pid": os.getpid(),
             "url": url,
             "published": publisher.published,
@@ -184,7 +184,7 @@ class HubService:
             "waiting_for_bucket": files.waiting if isinstance(files, ArchivedStore) else 0,
             "metrics_url": None if self._exporter is None else self._exporter.url,
         }
-        write_json(self._layout.hub_status, told)
+        write_json(self._layout.hub_status, status)
 
 
 def _reachable(host: str) -> str:

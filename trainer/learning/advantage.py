@@ -24,8 +24,8 @@ def teaches(samples: Sequence[Sample], by: OnlineFilter = "task_reward") -> bool
 
     Penalties for length differ nearly always. `by` the whole reward, groups that only differ in length are kept as well.
     """
-    told = has_signal(np.array([sample.reward for sample in samples]))
-    return told and (by == "reward" or has_signal(np.array([canonical(sample.task_reward) for sample in samples])))
+    signal = has_signal(np.array([sample.reward for sample in samples]))
+    return signal and (by == "reward" or has_signal(np.array([canonical(sample.task_reward) for sample in samples])))
 
 
 def normalised(rewards: NDArray[np.float64]) -> NDArray[np.float64]:

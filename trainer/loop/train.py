@@ -35,7 +35,8 @@ from trainer.learning.learner import Learner, StepMetrics
 from trainer.learning.ranks import Ranks
 from trainer.loop.background import Job, Line
 from trainer.loop.followers import Lead
-from trainer.rollouts.data import Bounds, Group, RolloutSource
+from trainer.rollouts.data import Bounds, RolloutSource
+from trainer.rollouts.pool import TrainingGroup
 from trainer.telemetry.phases import Phases
 from trainer.telemetry.report import Report
 from trainer.telemetry.watchdog import Watchdog
@@ -221,7 +222,7 @@ class Trainer:
 
     # ---- a step --------------------------------------------------------------------------------------------------------
 
-    def _wait_for_batch(self) -> list[Group] | None:
+    def _wait_for_batch(self) -> list[TrainingGroup] | None:
         """The next batch; None when stopped. Raises DeadlineExceeded when it does not fill in time."""
         needed, started = self._t.groups_per_step, self._clock.monotonic()
         until = started + self._t.rollout_wait_seconds
@@ -263,7 +264,7 @@ class Trainer:
             log.warning("%s; trying again", error)
             self._clock.wait(self._stop, 1.0)
 
-    def _advance(self, batch: list[Group], metrics: StepMetrics) -> None:
+    def _advance(self, batch: list[TrainingGroup], metrics: StepMetrics) -> None:
         consumed_step, self._step, self._mid_step = self._step, self._step + 1, False
         self._report.step(consumed_step, batch, metrics, self._source.counts)
         self._source.forget_before(self._step)

@@ -68,7 +68,7 @@ class DataCounts:
     bad_files: int = 0
     """Accepted by validators and yet not there, not the committed bytes, or nothing the model could be trained on."""
     staleness: Counter[int] = field(default_factory=Counter)
-    """Groups trained on, by steps of age."""
+    """Groups trained on, by staleness, in steps."""
 
     def add(self, environment: str, samples: Iterable[Sample]) -> None:
         tally = self.environments.setdefault(environment, Tally())

@@ -32,8 +32,8 @@ from trainer.config import OnlineFilter
 from trainer.learning import advantage
 from trainer.learning.packing import TrainingSample
 from trainer.rollouts.counts import DataCounts, names_of
-from trainer.rollouts.lines import Lines
-from trainer.rollouts.pool import Group, Name, Pool
+from trainer.rollouts.lines import SubmissionLines
+from trainer.rollouts.pool import GroupPool, Name, TrainingGroup
 from trainer.rollouts.share import cap, least_cap, pick
 
 log = logging.getLogger("trainer")
@@ -57,7 +57,7 @@ class _Submission:
     event: Submission
     attempts: int = 0
     read: bool = False
-    groups: tuple[Group, ...] = ()
+    groups: tuple[TrainingGroup, ...] = ()
     broken: bool = False
     """Accepted, but of no use: the line ends here as if it had been rejected."""
 
@@ -88,11 +88,11 @@ class RolloutSource:
         self._starts = starts(spec.environments)
         self._oldest = 0
         self._submissions: dict[bytes, _Submission] = {}
-        self._lines = Lines(self._stands, self._admit, self._withdraw)
+        self._lines = SubmissionLines(self._stands, self._admit, self._withdraw)
         self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)  # (step, work) → validator →
         self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
         self._cursor = 0
-        self._pool = Pool()
+        self._pool = GroupPool()
         self._duplicates: set[Name] = set()
         self._supplies: Counter[str] = Counter()  # usable submissions by node
         self._serving: frozenset[str] = frozenset()
@@ -113,7 +113,7 @@ class RolloutSource:
         self._drop_stale(step)
         return len(self._pool)
 
-    def take(self, step: int, count: int, *, uncapped: bool = False) -> list[Group] | None:
+    def take(self, step: int, count: int, *, uncapped: bool = False) -> list[TrainingGroup] | None:
         """`count` groups for the batch of `step`, of the newest weights first, or None while there are too few.
 
         One node's part is capped; `uncapped` spreads what the others cannot supply as evenly as it goes.
@@ -125,10 +125,10 @@ class RolloutSource:
         least, most = least_cap(ready, count), cap(count, self._node_share, len(self._supplies))
         if least is None or (least > most and not uncapped):
             return None
-        batch = pick(sorted(ready, key=lambda group: group.age(step)), count, max(least, most))
+        batch = pick(sorted(ready, key=lambda group: group.staleness(step)), count, max(least, most))
         for group in batch:
             self._pool.train_on(group)
-            self.counts.staleness[group.age(step)] += 1
+            self.counts.staleness[group.staleness(step)] += 1
             self.trained_nodes[group.node] += 1
         return batch
 
@@ -308,7 +308,7 @@ class RolloutSource:
             if not 0 <= sample.problem < self._starts[-1]:
                 raise Malformed(f"sample {row} is of problem {sample.problem}, which the run does not have")
 
-    def _group(self, submission: bytes, index: int, s: Submission, samples: tuple[Sample, ...]) -> Group | None:
+    def _group(self, submission: bytes, index: int, s: Submission, samples: tuple[Sample, ...]) -> TrainingGroup | None:
         """A group with its advantages; None where it teaches nothing or was trained on before."""
         if self._pool.was_trained_on((submission, index)):
             return None
@@ -325,7 +325,7 @@ class RolloutSource:
             training_sample(sample, float(a), f"{submission.hex()}/{index}.{number}")
             for number, (sample, a) in enumerate(zip(samples, advantages, strict=True))
         )
-        return Group(submission, index, s.node, s.step, made, _content(samples))
+        return TrainingGroup(submission, index, s.node, s.step, made, _content(samples))
 
     def _oldest_for(self, step: int) -> int:
         """The oldest version whose rollouts a batch for `step` may hold."""

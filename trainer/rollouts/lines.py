@@ -20,7 +20,7 @@ class _Line:
     """Sequences before it are usable."""
 
 
-class Lines:
+class SubmissionLines:
     """Not safe to share between threads."""
 
     def __init__(

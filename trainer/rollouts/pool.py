@@ -17,7 +17,7 @@ Name = tuple[bytes, int]
 
 
 @dataclass(frozen=True)
-class Group:
+class TrainingGroup:
     """Samples of one problem that teach something; `work` and `index` name it."""
 
     submission: bytes
@@ -32,34 +32,34 @@ class Group:
     def name(self) -> Name:
         return self.submission, self.index
 
-    def age(self, step: int) -> int:
+    def staleness(self, step: int) -> int:
         """Staleness in a batch for `step`: versions of the weights between the group's and the trainer's."""
         return step - self.step
 
 
-class Pool:
+class GroupPool:
     """Not safe to share between threads."""
 
     def __init__(self) -> None:
-        self._ready: dict[Name, Group] = {}
+        self._ready: dict[Name, TrainingGroup] = {}
         self._by_content: dict[
-            str, dict[Name, Group]
+            str, dict[Name, TrainingGroup]
         ] = {}  # all that are usable, the ready one of each content among them
-        self._by_step: dict[int, dict[Name, Group]] = {}  # the same
+        self._by_step: dict[int, dict[Name, TrainingGroup]] = {}  # the same
         self._trained: dict[Name, tuple[int, str]] = {}  # → (step, content)
         self._contents_trained: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._ready)
 
-    def ready(self) -> list[Group]:
+    def ready(self) -> list[TrainingGroup]:
         """What a batch could be made of, in the order of becoming so."""
         return list(self._ready.values())
 
     def was_trained_on(self, name: Name) -> bool:
         return name in self._trained
 
-    def add(self, group: Group) -> bool:
+    def add(self, group: TrainingGroup) -> bool:
         """Takes in a usable group. False for a duplicate, which is kept in case the other one is taken back."""
         if group.name in self._trained:
             return True
@@ -71,7 +71,7 @@ class Pool:
         self._ready[group.name] = group
         return True
 
-    def take_back(self, groups: Iterable[Group]) -> None:
+    def take_back(self, groups: Iterable[TrainingGroup]) -> None:
         """These are usable no more."""
         for group in groups:
             same = self._by_content.get(group.content, {})
@@ -86,7 +86,7 @@ class Pool:
             if self._ready.pop(group.name, None) is not None:
                 self._offer(group.content)
 
-    def train_on(self, group: Group) -> None:
+    def train_on(self, group: TrainingGroup) -> None:
         """A batch has the group: neither it nor the same samples under another name are ready again."""
         self.take_back([group])
         self._note_trained(group.name, group.step, group.content)

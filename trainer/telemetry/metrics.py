@@ -35,7 +35,7 @@ class Metrics:
 
     def __init__(self, settings: MetricSettings, layout: Layout, *, step: int) -> None:
         """`step`: the first that will be written; what an earlier process wrote from there on is superseded."""
-        self._sinks: list[Sink] = [Lines(layout.metrics), Gauges()]
+        self._sinks: list[Sink] = [JsonLines(layout.metrics), Gauges()]
         if settings.tensorboard:
             self._sinks += _tensorboard(layout.tensorboard, step)
         if settings.wandb_project:
@@ -66,7 +66,7 @@ def numbers(record: Record) -> Iterator[tuple[str, str, float]]:
                 yield name, str(part), float(number)
 
 
-class Lines:
+class JsonLines:
     """One JSON object per step. A full disk costs the line, not the sink."""
 
     name = "metrics.jsonl"

@@ -16,7 +16,8 @@ from trainer.config import Layout, TrainSettings
 from trainer.evaluation.evaluate import Evaluation
 from trainer.learning.learner import StepMetrics
 from trainer.rollouts.counts import DataCounts
-from trainer.rollouts.data import Group, RolloutSource
+from trainer.rollouts.data import RolloutSource
+from trainer.rollouts.pool import TrainingGroup
 from trainer.telemetry.alarms import Alarms
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.phases import Phase, Phases
@@ -80,7 +81,7 @@ class Report:
             self._status["data"] = source.counts.as_json() | {"trained_nodes": dict(source.trained_nodes)}
         write_json(self._layout.status, self._status)
 
-    def step(self, step: int, batch: list[Group], metrics: StepMetrics, counts: DataCounts) -> None:
+    def step(self, step: int, batch: list[TrainingGroup], metrics: StepMetrics, counts: DataCounts) -> None:
         """The record of one step: data since the last one, losses, times, alarms."""
         self.trained_tokens += metrics.tokens
         record = {
@@ -140,15 +141,15 @@ class Report:
             "duplicate_groups": counts.duplicate_groups, "bad_files": counts.bad_files,
         }  # fmt: skip
 
-    def _batch(self, step: int, batch: list[Group]) -> dict[str, Any]:
-        ages = Counter(group.age(step) for group in batch)
+    def _batch(self, step: int, batch: list[TrainingGroup]) -> dict[str, Any]:
+        staleness = Counter(group.staleness(step) for group in batch)
         return {
-            "staleness": sum(age * count for age, count in ages.items()) / len(batch),
-            "staleness_groups": {str(age): count for age, count in sorted(ages.items())},
+            "staleness": sum(steps * count for steps, count in staleness.items()) / len(batch),
+            "staleness_groups": {str(steps): count for steps, count in sorted(staleness.items())},
             "nodes": len({group.node for group in batch}),
         }
 
-    def _pace(self, batch: list[Group], metrics: StepMetrics) -> dict[str, Any]:
+    def _pace(self, batch: list[TrainingGroup], metrics: StepMetrics) -> dict[str, Any]:
         """Seconds by phase since the last step; tokens through the model, prompts included, per second of training."""
         now = self._phases.seconds
         spent = {name: value - self._seconds.get(name, 0.0) for name, value in now.items()}
@@ -172,19 +173,19 @@ def read_status(layout: Layout) -> dict[str, Any]:
     return read_json(layout.status) or {}
 
 
-def status_lines(told: dict[str, Any]) -> Iterator[str]:
+def status_lines(status: dict[str, Any]) -> Iterator[str]:
     """What `read_status` gave, for a person."""
-    waiting = told.get("waiting") or {}
+    waiting = status.get("waiting") or {}
     more = " " + ", ".join(f"{k} {v}" for k, v in waiting.items()) if waiting else ""
-    yield f"step {told['step']} of {told['steps']}: {told['state']}{more}"
-    for phase in told.get("phases", []):
+    yield f"step {status['step']} of {status['steps']}: {status['state']}{more}"
+    for phase in status.get("phases", []):
         since = time.time() - phase["since"]
         yield f"  {phase['name']} for {since:.0f} s of at most {phase['deadline']:g} s"
-    for alarm in told.get("alarms", []):
+    for alarm in status.get("alarms", []):
         yield f"  ALARM at step {alarm['step']}: {alarm['signal']} {alarm['value']:.3f}, limit {alarm['limit']:.3f}"
-    for evaluation in told["evaluations"][-3:]:
+    for evaluation in status["evaluations"][-3:]:
         yield f"  held-out score {evaluation['score']:.3f} at step {evaluation['step']} ({evaluation['problems']} problems)"
-    spent = sorted(told.get("seconds", {}).items(), key=lambda item: -item[1])
+    spent = sorted(status.get("seconds", {}).items(), key=lambda item: -item[1])
     if spent:
         yield "  time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent)
 

@@ -53,8 +53,8 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     ready, pending = chain.claimable(run, address)
     operator = _operator(place, seat)
     account = chain.account(operator)
-    told = place.read_status()
-    running = told is not None and told.get("state") != "stopped" and _alive(told.get("pid"))
+    status = place.read_status()
+    running = status is not None and status.get("state") != "stopped" and _alive(status.get("pid"))
     history = SubmissionLog(place.data / "journal.sqlite")
     counts = history.counts()
     history.close()
@@ -62,7 +62,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     return {
         "node": address, "run": run, "role": seat.role.name.lower(), "operator": operator, "hardware": seat.hardware,
         "open_hard": seat.open_hard, "stake": account.active, "locked": account.locked, "leaving": account.leaving,
-        "head": head.step if head else None, "running": running, "doing": told if running else None,
+        "head": head.step if head else None, "running": running, "doing": status if running else None,
         "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
         "gas": gas, "paused": chain.paused(run), "next": _next_command(address, seat, running, ready, gas, counts),
     }  # fmt: skip

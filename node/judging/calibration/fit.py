@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from node.judging.calibration import tail
-from node.judging.calibration.measure import MARGIN_CLIP, MISMATCH_ABOVE, PER_CHUNK, PER_SEQUENCE, Matrix, Measured
+from node.judging.calibration.measure import MARGIN_CLIP, MISMATCH_ABOVE, PER_CHUNK, PER_SEQUENCE, Matrix, Measurements
 from node.judging.calibration.tail import Tail
 from protocol.constants import TOPLOC_CHUNK
 
@@ -43,7 +43,7 @@ _RULES = {"computation": PER_CHUNK, "sampling": PER_SEQUENCE}
 
 
 @dataclass(frozen=True)
-class Limits:
+class FittedLimits:
     """Of one quantity, with what they stand on."""
 
     soft: float
@@ -64,7 +64,7 @@ class Limits:
         )  # fmt: skip
 
 
-def limits(matrix: Matrix, measured: Measured) -> dict[str, Limits]:
+def limits(matrix: Matrix, measured: Measurements) -> dict[str, FittedLimits]:
     """By quantity."""
     return {name: _limits(name, measured.values(name), _chances(matrix, name)) for name in (*PER_CHUNK, *PER_SEQUENCE)}
 
@@ -78,15 +78,15 @@ def _chances(matrix: Matrix, name: str) -> float:
     return len(FLOORS) * values * len(matrix.variants) ** 2
 
 
-def _limits(name: str, values: Sequence[float], chances: float) -> Limits:
+def _limits(name: str, values: Sequence[float], chances: float) -> FittedLimits:
     fitted, largest = tail.fit(values), max(values)
     soft_quantile = None if fitted is None else fitted.quantile(SOFT_BUDGET / chances)
     hard_quantile = None if fitted is None else fitted.quantile(HARD_BUDGET / chances)
     soft = max(FLOORS[name], MARGIN * largest, soft_quantile or 0)
-    return Limits(soft, max(MARGIN * soft, hard_quantile or 0), largest, fitted, soft_quantile, hard_quantile)
+    return FittedLimits(soft, max(MARGIN * soft, hard_quantile or 0), largest, fitted, soft_quantile, hard_quantile)
 
 
-def calibration(matrix: Matrix, measured: Measured, hardware: Sequence[int]) -> dict[str, Any]:
+def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int]) -> dict[str, Any]:
     """The content of a calibration; `hardware` are the run's classes whose devices this machine stands for."""
     found = limits(matrix, measured)
     spec = matrix.sampling
@@ -144,7 +144,7 @@ def _cpu() -> str:
     return named[0] if named else platform.processor() or "of unknown name"
 
 
-def _summary(values: Sequence[float], of: Limits) -> dict[str, Any]:
+def _summary(values: Sequence[float], of: FittedLimits) -> dict[str, Any]:
     ordered = np.sort(np.array(values))
     quantile = {f"p{q:g}".replace(".", "_"): _text(float(np.quantile(ordered, q / 100))) for q in (50, 99, 99.9)}
     fitted: dict[str, Any] = {}
@@ -158,7 +158,7 @@ def _summary(values: Sequence[float], of: Limits) -> dict[str, Any]:
     return {"count": len(ordered), **quantile, "max": _text(of.largest), **fitted}
 
 
-def _pair(of: Limits) -> dict[str, str]:
+def _pair(of: FittedLimits) -> dict[str, str]:
     return {"soft": _text(of.soft), "hard": _text(of.hard)}
 
 

@@ -73,7 +73,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedCompletion:
     """One completion as the checker saw it: all values of each quantity, and its length in tokens."""
 
     values: dict[str, list[float]]
@@ -81,11 +81,11 @@ class Checked:
 
 
 @dataclass
-class Measured:
+class Measurements:
     """Honest work pooled over all pairs of variants; each cheat apart."""
 
-    honest: list[Checked] = field(default_factory=list)
-    cheats: dict[str, list[Checked]] = field(default_factory=dict)
+    honest: list[CheckedCompletion] = field(default_factory=list)
+    cheats: dict[str, list[CheckedCompletion]] = field(default_factory=dict)
 
     def values(self, name: str) -> list[float]:
         return [value for checked in self.honest for value in checked.values[name]]
@@ -98,9 +98,9 @@ class _Generated:
     completion: Completion
 
 
-def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = lambda _: None) -> Measured:
+def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = lambda _: None) -> Measurements:
     """Generates and checks the whole matrix; `progress` is told what comes next."""
-    found = Measured()
+    found = Measurements()
     for model in matrix.models:
         tokenizer = Tokenizer(model)
         engine = _engine(matrix.dtype, model)
@@ -123,7 +123,7 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
     return found
 
 
-def check(engine: Engine, spec: SamplingSpec, completions: Sequence[_Generated]) -> list[Checked]:
+def check(engine: Engine, spec: SamplingSpec, completions: Sequence[_Generated]) -> list[CheckedCompletion]:
     """Prefills completions together and measures each."""
     found_at = {}
     for batch in engine.prefill_in_batches([(one.prompt, one.completion.tokens) for one in completions]):
@@ -141,7 +141,7 @@ def check(engine: Engine, spec: SamplingSpec, completions: Sequence[_Generated])
             **{name: [score.measured[name] for score in of_row] for name in PER_CHUNK},
             **{name: [drawn[name].value] for name in PER_SEQUENCE},
         }
-        found.append(Checked(values, len(completion.tokens)))
+        found.append(CheckedCompletion(values, len(completion.tokens)))
     return found
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from node.judging.calibration.fit import HARD_BUDGET, MARGIN, SOFT_BUDGET, Limits, limits
-from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, Checked, Matrix, Measured
+from node.judging.calibration.fit import HARD_BUDGET, MARGIN, SOFT_BUDGET, FittedLimits, limits
+from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCompletion, Matrix, Measurements
 from node.judging.calibration.tail import DISTINCT, FEWEST
 from protocol.calibration import Calibration
 from protocol.errors import PreflightError
@@ -22,7 +22,7 @@ BOUNDS = {"exponents": 1.0, "signs": 1.0, "mantissa_mean": 128.0, "mantissa_medi
 """The most some quantities can be: a limit above judges nothing."""
 
 
-def write(folder: Path, content: dict[str, Any], matrix: Matrix, measured: Measured) -> Path:
+def write(folder: Path, content: dict[str, Any], matrix: Matrix, measured: Measurements) -> Path:
     """Writes report.md and its plots; returns the report's path. Raises PreflightError without matplotlib."""
     found = limits(matrix, measured)
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,9 @@ def write(folder: Path, content: dict[str, Any], matrix: Matrix, measured: Measu
     return path
 
 
-def _lines(content: dict[str, Any], found: dict[str, Limits], matrix: Matrix, measured: Measured) -> Iterator[str]:
+def _lines(
+    content: dict[str, Any], found: dict[str, FittedLimits], matrix: Matrix, measured: Measurements
+) -> Iterator[str]:
     work, submission = content["work"], content["submission"]
     yield "# Calibration"
     yield ""
@@ -52,7 +54,7 @@ def _lines(content: dict[str, Any], found: dict[str, Limits], matrix: Matrix, me
         yield f"\n![{name}]({name}.svg)"
 
 
-def _limit_lines(found: dict[str, Limits], measured: Measured) -> Iterator[str]:
+def _limit_lines(found: dict[str, FittedLimits], measured: Measurements) -> Iterator[str]:
     yield "## Limits"
     yield ""
     yield "| quantity | values | above 0 | largest | tail for soft | tail for hard | soft | hard | decided by |"
@@ -81,7 +83,7 @@ def _limit_lines(found: dict[str, Limits], measured: Measured) -> Iterator[str]:
     yield ""
 
 
-def _cheat_lines(found: dict[str, Limits], measured: Measured) -> Iterator[str]:
+def _cheat_lines(found: dict[str, FittedLimits], measured: Measurements) -> Iterator[str]:
     yield "## Cheats"
     yield ""
     yield "None took part in the limits. *Found*: share of completions with a finding of `computation` or `sampling`. *Tokens*: how"
@@ -103,7 +105,7 @@ def _cheat_lines(found: dict[str, Limits], measured: Measured) -> Iterator[str]:
     yield ""
 
 
-def _cheat_row(cheat: str, checked: Sequence[Checked], found: dict[str, Limits]) -> str:
+def _cheat_row(cheat: str, checked: Sequence[CheckedCompletion], found: dict[str, FittedLimits]) -> str:
     tokens = sum(c.tokens for c in checked)
     excess = {name: float(np.median(_largest(checked, name))) / of.hard for name, of in found.items()}
     furthest = max(excess, key=lambda name: excess[name])
@@ -116,7 +118,7 @@ def _cheat_row(cheat: str, checked: Sequence[Checked], found: dict[str, Limits])
     return f"| {' | '.join(cells)} |"
 
 
-def _plot(path: Path, name: str, of: Limits, measured: Measured) -> None:
+def _plot(path: Path, name: str, of: FittedLimits, measured: Measurements) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -145,7 +147,7 @@ def _plot(path: Path, name: str, of: Limits, measured: Measured) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def _largest(checked: Sequence[Checked], name: str) -> list[float]:
+def _largest(checked: Sequence[CheckedCompletion], name: str) -> list[float]:
     return [max(c.values[name]) for c in checked]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from node.judging.candidate import Candidate
 from protocol.errors import Malformed, Unavailable
-from protocol.rollout import Answer, Sample
+from protocol.rollout import Sample, ToolResult
 from protocol.verdict import Finding, Outcome
 
 
@@ -38,7 +38,7 @@ def said(c: Candidate, sample: Sample) -> list[str]:
     return [text for text in texts if text is not None]
 
 
-def _compare(row: int, sample: Sample, c: Candidate, answers: Sequence[Answer], *, exact: bool) -> Finding | None:
+def _compare(row: int, sample: Sample, c: Candidate, answers: Sequence[ToolResult], *, exact: bool) -> Finding | None:
     turns = sample.conversation
 
     def finding(measured: object, threshold: object, detail: str) -> Finding:

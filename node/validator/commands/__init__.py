@@ -242,7 +242,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     address = place.address("validator")
     seat, account = chain.validator(settings.chain.run, address), chain.account(address)
     role = _role(seat, chain.block().time)
-    told = place.read_status() or {"state": "never started"}
+    status = place.read_status() or {"state": "never started"}
     data = {
         "validator": address,
         "role": role,
@@ -250,7 +250,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         "backing": seat.locked,
         "stake": account.active,
         "locked": account.locked,
-        "doing": told,
+        "doing": status,
     }
 
     def text() -> None:
@@ -258,8 +258,8 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         typer.echo(
             f"Stake\n  {tokens(account.active)}, {tokens(seat.locked)} of it back the seat, {seat.open_cases} cases open"
         )
-        counts = ", ".join(f"{told[k]} {k}" for k in ("pending", "accept", "soft", "hard") if k in told)
-        typer.echo(f"Judging\n  {told['state']}" + (f": {counts}" if counts else ""))
+        counts = ", ".join(f"{status[k]} {k}" for k in ("pending", "accept", "soft", "hard") if k in status)
+        typer.echo(f"Judging\n  {status['state']}" + (f": {counts}" if counts else ""))
 
     emit(data, as_json, text)
 

@@ -118,10 +118,10 @@ def replay(
     def text() -> None:
         typer.echo(f"receipt of {receipt.validator} on {receipt.details.submission}")
         for field in fields:
-            told = (
+            values = (
                 f"{field['receipt']}" if field["same"] else f"{field['receipt']} in the receipt, {field['replay']} now"
             )
-            typer.echo(f"  {'same     ' if field['same'] else 'DIFFERENT'}  {field['field']:<18} {told}")
+            typer.echo(f"  {'same     ' if field['same'] else 'DIFFERENT'}  {field['field']:<18} {values}")
         typer.echo("the replay gives the same receipt" if same else "the replay gives another receipt")
 
     emit(

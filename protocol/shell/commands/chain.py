@@ -168,7 +168,7 @@ def doctor(
 ) -> None:
     """Check endpoints, chain, code, run, jury and gas money, one by one, and say what to do. Exit code 0: nothing failed."""
     from protocol.chain.deploy import Deployment
-    from protocol.shell.doctor import Health, Subject, examine
+    from protocol.shell.doctor import CheckOutcome, Subject, examine
 
     if run is not None and deployment is None and contract is None:
         raise UsageError("--run needs the contracts", hint="give --deployment or --contract")
@@ -181,7 +181,7 @@ def doctor(
         checks.append(check)
         if not as_json:
             _tell(check)
-    failed = [check for check in checks if check.health == Health.FAILED]
+    failed = [check for check in checks if check.health == CheckOutcome.FAILED]
     emit({"chain_id": chain_id, "ok": not failed, "checks": [asdict(check) for check in checks]}, as_json, lambda: None)
     if failed:
         raise typer.Exit(failed[0].exit_code)
