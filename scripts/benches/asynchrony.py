@@ -118,7 +118,7 @@ def curve(file: Path, folder: Path, staleness: int, seed: int, steps: int) -> Cu
             made.append(run.step())
             if step % _EVALUATE_EVERY == 0 or step == steps:
                 accuracies[step] = evaluator.evaluate(run.newest).score
-        scores = [score for of in evaluator.scores(run.newest, _FINAL_SAMPLES) for score in of]
+        scores = [one.score for of in evaluator.scores(run.newest, _FINAL_SAMPLES) for one in of]
     final = statistics.fmean(scores)
     print(
         f"staleness {staleness}, seed {seed}: accuracy {accuracies[0]:.3f} → {final:.3f}", file=sys.stderr, flush=True

@@ -43,7 +43,7 @@ _BOTH = ("computation", "sampling")
 for _name, _what, _outcome, _within in (
     ("int4", "Weights rounded to 4 bits generate and prove.", HARD, 1),
     ("fp8", "Weights rounded to float8 e4m3 generate and prove.", SOFT, 4),
-    ("int8", "Weights rounded to 8 bits generate and prove.", SOFT, 0),
+    ("int8", "Weights rounded to 8 bits generate and prove.", SOFT, 8),
     ("5 % noise", "Weights with 5 % of noise generate and prove.", HARD, 1),
     ("1 % noise", "Weights with 1 % of noise generate and prove.", SOFT, 4),
     ("0.1 % noise", "Weights with 0.1 % of noise generate and prove.", SOFT, 0),

@@ -20,7 +20,7 @@ def run_file(tiny_run: TinyRun, tmp_path: Path) -> Path:
     tables["spec"]["environments"] = [{**e, "held_out_size": 8} for e in tables["spec"]["environments"]]
     tables["trainer"] |= {
         "online_filter": "reward", "groups_per_step": 4, "optimizer_steps": 1, "pack_tokens": 128, "rows_per_forward": 16, "kl": {"weight": 0},
-        "optimizer": {"lr": 0.003, "warmup_steps": 0},
+        "optimizer": {"lr": 0.001, "warmup_steps": 0},
     }  # fmt: skip
     folder = tmp_path / "run"
     shutil.copytree(tiny_run.model, folder / "policy")

@@ -19,7 +19,7 @@ STRUCTS = [
     ("Runs", "funds", types.Funds),
     ("Runs", "status", types.Status),
     ("Runs", "seats", types.Seat),
-    ("Runs", "submissions", types.Submission),
+    ("Runs", "submissions", types.SubmissionState),
     ("Bonds", "accounts", types.Account),
 ]
 

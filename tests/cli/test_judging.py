@@ -201,7 +201,7 @@ def test_calibrate_writes_a_calibration_that_can_be_loaded_and_a_report(
     )  # fmt: skip
     assert done.code == 0, done.err
     written = json.loads(out.read_text())
-    assert written["submission"]["sequences"] == 2 * len(variants) ** 2
+    assert written["work"]["sequences"] == 2 * len(variants) ** 2
     assert (written["hardware"], len(written["variants"])) == ([7], len(variants))
     assert f"digest {load('mine.json', tmp_path).digest}" in done.out
     report = tmp_path / "mine-report"

@@ -11,7 +11,7 @@ from swarm.world import TOKEN
 from protocol.identity import load_keystore, save_keystore
 from tests.cli.conftest import PASSWORD, Console, init_options
 from tests.hub.desk import open_desk
-from tests.hub.test_pay import ledger, post, submissions
+from tests.hub.test_vouchers import ledger, post, submissions
 
 
 def test_pay_goes_from_the_owner_to_the_validator(

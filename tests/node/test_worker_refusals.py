@@ -152,10 +152,10 @@ def test_a_chain_that_does_not_answer_is_waited_for(stage: Stage, monkeypatch: p
     chain, down = stage.world.chain, [True]
     read = chain.seat
 
-    def seat(*arguments):
+    def seat(*arguments, **which):
         if down[0]:
             raise RpcUnavailable("no answer")
-        return read(*arguments)
+        return read(*arguments, **which)
 
     monkeypatch.setattr(chain, "seat", seat)
     with running(a_worker(stage, node)) as ended:
