@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,11 @@ class Member:
     @property
     def is_cheat(self) -> bool:
         return bool(self.cheat)
+
+
+def environment_of_modules(more: Mapping[str, str]) -> dict[str, str]:
+    """`more`, and where Python finds our packages and the scripts' (the cheats are one)."""
+    return {**more, "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
 
 
 class Swarm:
@@ -129,7 +134,7 @@ class Swarm:
     def start(self, name: str, *arguments: str | Path, module: str = "protocol") -> Process:
         """Starts `murmur …` (or another module's command line) and keeps track of it."""
         command = [sys.executable, "-m", module, *arguments]
-        environment = {**self._environment, "PYTHONPATH": str(ROOT)}
+        environment = environment_of_modules(self._environment)
         process = Process(name, command, self.folder / "logs" / f"{name}.log", env=environment, detach=self._detach)
         self._keep(process)
         return process
