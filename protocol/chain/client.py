@@ -19,7 +19,7 @@ from eth_utils import to_checksum_address
 
 from protocol.chain import artifacts, reverts
 from protocol.chain.contract import Contract, EventType, Function, NoContract
-from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints
+from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, shown
 from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
 from protocol.chain.events import from_log
 from protocol.chain.types import (
@@ -76,7 +76,8 @@ class Chain:
         """`rpc`: one endpoint or several, the preferred one first; `timeout` in seconds bounds one request to one of them."""
         endpoints = [rpc] if isinstance(rpc, str) else list(rpc)
         self.endpoints = tuple(endpoints)
-        self.rpc = ", ".join(endpoints)
+        self.rpc = ", ".join(map(shown, endpoints))
+        """The endpoints as people may see them."""
         self.provider = Endpoints(endpoints, timeout=timeout, clock=clock)
         self.ethereum = Ethereum(self.provider)
         self._contract = contract

@@ -56,6 +56,14 @@ class EndpointsDisagree(ChainError):
     default_hint = "one of the configured endpoints lies or is on another fork; remove it"
 
 
+def shown(url: str) -> str:
+    """An endpoint's URL for logs, errors and people: user name, path and query hold the customers' keys of RPC providers."""
+    scheme = url.partition("://")[0] if "://" in url else "http"
+    host = host_of(url)
+    hidden = url.removeprefix(f"{scheme}://").rstrip("/") != host
+    return f"{scheme}://{host}{'/…' if hidden else ''}"
+
+
 @dataclass
 class _Endpoint:
     url: str
@@ -68,6 +76,10 @@ class _Endpoint:
     warned: float = float("-inf")
     """Monotonic seconds when its old head was last spoken of."""
     last_error: str = ""
+
+    @property
+    def shown(self) -> str:
+        return shown(self.url)
 
 
 class Endpoints:
@@ -85,7 +97,7 @@ class Endpoints:
         """Seconds from which a newest block is too old; 0: none is."""
 
     def __str__(self) -> str:
-        return ", ".join(endpoint.url for endpoint in self._endpoints)
+        return ", ".join(endpoint.shown for endpoint in self._endpoints)
 
     def make_request(self, method: str, params: Sequence[Any]) -> dict[str, Any]:
         """The whole JSON-RPC answer of the best endpoint. Raises RpcUnavailable when none gave one, StaleHead when none gave a newest block
@@ -118,7 +130,7 @@ class Endpoints:
                 silence = StaleHead
                 continue
             return answer
-        raise silence("; ".join(f"{e.url}: {e.last_error}" for e in self._endpoints))
+        raise silence("; ".join(f"{e.shown}: {e.last_error}" for e in self._endpoints))
 
     # ---- choosing ------------------------------------------------------------------------------------------------------
 
@@ -134,7 +146,7 @@ class Endpoints:
         endpoint.last_error = error
         rest = self._backoff.failed(endpoint.url)
         if len(self._endpoints) > 1:
-            log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.url, error, rest)
+            log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.shown, error, rest)
 
     def _note_head(self, endpoint: _Endpoint, method: str, params: Any, answer: dict[str, Any]) -> None:
         """Learns how far an endpoint is from the answers that pass through."""
@@ -151,7 +163,7 @@ class Endpoints:
         newest = max(e.head for e in self._endpoints)
         if number < newest - _LAG_BLOCKS and endpoint.head >= newest - _LAG_BLOCKS:
             log.warning(
-                "RPC endpoint %s is at block %d, others were at %d; passing it over", endpoint.url, number, newest
+                "RPC endpoint %s is at block %d, others were at %d; passing it over", endpoint.shown, number, newest
             )
         endpoint.head = number
         _HEAD.set(number, endpoint=host_of(endpoint.url))
@@ -172,9 +184,9 @@ class Endpoints:
         if self._clock.monotonic() - endpoint.warned > _WARN_SECONDS:
             endpoint.warned = self._clock.monotonic()
             if all(e.is_stale for e in self._endpoints):
-                log.error("the chain stands still: %s says that %s", endpoint.url, endpoint.last_error)
+                log.error("the chain stands still: %s says that %s", endpoint.shown, endpoint.last_error)
             else:
-                log.warning("RPC endpoint %s lags: %s; passing it over", endpoint.url, endpoint.last_error)
+                log.warning("RPC endpoint %s lags: %s; passing it over", endpoint.shown, endpoint.last_error)
 
     def _compare(self) -> None:
         """Asks all endpoints for one settled block. Raises EndpointsDisagree when they hold different ones."""
@@ -199,7 +211,7 @@ class Endpoints:
                 except (_Failed, TypeError, KeyError) as error:
                     self._note_failure(endpoint, str(error))
         if len(set(hashes.values())) > 1:
-            answers = ", ".join(f"{url} says {found[:12]}…" for url, found in hashes.items())
+            answers = ", ".join(f"{shown(url)} says {found[:12]}…" for url, found in hashes.items())
             raise EndpointsDisagree(f"the RPC endpoints hold different blocks at {settled}: {answers}")
 
     # ---- asking --------------------------------------------------------------------------------------------------------

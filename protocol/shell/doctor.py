@@ -14,7 +14,7 @@ from eth_utils import is_address, to_checksum_address
 
 from protocol.chain.client import Chain
 from protocol.chain.deploy import Deployment
-from protocol.chain.endpoints import HEAD_SECONDS, SETTLED_BLOCKS, EndpointsDisagree
+from protocol.chain.endpoints import HEAD_SECONDS, SETTLED_BLOCKS, EndpointsDisagree, shown
 from protocol.errors import ConfigError, InsufficientFunds, MurmurationError, WrongChain
 from protocol.shell.money import duration
 
@@ -64,7 +64,7 @@ def examine(subject: Subject) -> Iterator[Check]:
     alive: list[Chain] = []
     for url in subject.endpoints:
         chain = Chain(url, None, timeout=subject.timeout)
-        check = _ran(f"endpoint {url}", _endpoint, chain, subject)
+        check = _ran(f"endpoint {shown(url)}", _endpoint, chain, subject)
         yield check
         if check.health != CheckOutcome.FAILED:
             alive.append(chain)
@@ -79,7 +79,7 @@ def examine(subject: Subject) -> Iterator[Check]:
         if check.health == CheckOutcome.FAILED:
             yield from _skipped(rest[2:], "nobody knows whom to believe")
             return
-    chain = Chain([one.rpc for one in alive], _runs(subject), timeout=subject.timeout)
+    chain = Chain([url for one in alive for url in one.endpoints], _runs(subject), timeout=subject.timeout)
     yield from _contracts(chain, subject)
     if subject.address is not None:
         yield _ran("gas money", _gas_money, chain, subject.address)

@@ -216,3 +216,14 @@ def test_endpoints_that_hold_different_blocks_are_an_error(world: World, faulty:
     faulty.fault = lie
     with pytest.raises(EndpointsDisagree, match="different blocks"):
         Chain([world.anvil.rpc, faulty.url], None, timeout=5).block_number()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1/v2/CANARY", "http://127.0.0.1:1/?key=CANARY", "http://CANARY@127.0.0.1:1"]
+)
+def test_a_providers_key_is_in_no_error_and_no_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    chain = Chain([url, url.replace(":1", ":2")], None, timeout=1)
+    with pytest.raises(RpcUnavailable) as caught:
+        chain.block_number()
+    assert "http://127.0.0.1:1/…" in str(caught.value)
+    assert "CANARY" not in str(caught.value) + caplog.text + chain.rpc
