@@ -74,7 +74,7 @@ def test_an_empty_pot_pays_nothing_and_a_small_one_what_it_has(world: World) -> 
     assert (vouchers.pot(world.run), vouchers.redeemed(world.run, validator.address)) == (0, 4 * TOKEN)
 
 
-def test_only_the_wages_of_this_deployment_is_taken(world: World) -> None:
+def test_only_the_vouchers_of_this_deployment_is_taken(world: World) -> None:
     with pytest.raises(ConfigError, match="not known"):
         Vouchers(world.chain, None)
     with pytest.raises(ConfigError, match="no contract address"):

@@ -242,7 +242,7 @@ def test_an_address_without_code_fails(console: Console, anvil: Anvil, addresses
     assert "no such contract" in checks["code of Runs"]["detail"]
 
 
-def test_wages_without_code_fail(console: Console, anvil: Anvil, addresses: Path) -> None:
+def test_vouchers_without_code_fail(console: Console, anvil: Anvil, addresses: Path) -> None:
     replace(Deployment.load(addresses), vouchers=SINK).save(addresses)
     code, checks = doctor(console, "--deployment", addresses, "--rpc", anvil.rpc)
     assert (code, unwell(checks)) == (4, {"code of Vouchers": "failed", "addresses file": "failed"})

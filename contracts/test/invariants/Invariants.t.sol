@@ -203,7 +203,7 @@ contract InvariantsTest is Test {
         }
     }
 
-    function invariant_wages_are_all_there() public view {
+    function invariant_vouchers_are_all_there() public view {
         assertEq(token.balanceOf(address(vouchers)), vouchers.pots(1) + vouchers.pots(2) + vouchers.pots(3));
     }
 

@@ -79,8 +79,8 @@ def deploy_contracts(
 
     def text() -> None:
         typer.echo(
-            f"Runs   {deployment.runs}\nBonds  {deployment.bonds}\nCourt  {deployment.court}\nWages  {deployment.vouchers}\n"
-            f"token  {deployment.token}\nwritten to {out}"
+            f"Runs      {deployment.runs}\nBonds     {deployment.bonds}\nCourt     {deployment.court}\n"
+            f"Vouchers  {deployment.vouchers}\ntoken     {deployment.token}\nwritten to {out}"
         )
 
     emit(asdict(deployment), as_json, text)
