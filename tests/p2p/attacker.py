@@ -11,14 +11,14 @@ import trio
 from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_DATA, TYPE_WINDOW_UPDATE, YAMUX_HEADER_FORMAT
 
 from protocol.identity import Key
-from protocol.p2p import Host, Limits, Timing, negotiation
+from protocol.p2p import Host, HostLimits, Timing, negotiation
 from protocol.p2p.address import PeerAddress
 from protocol.p2p.transport import CONNECTION_ERRORS, BoundedYamux, Identity, upgrade
 
 ELSEWHERE = "127.0.0.9"
 """An address of this machine that no honest host of a test uses."""
 
-BOUNDLESS = Limits(buffered=1 << 40, frame=1 << 40, receive_burst=1 << 40, frames_burst=1 << 40)
+BOUNDLESS = HostLimits(buffered=1 << 40, frame=1 << 40, receive_burst=1 << 40, frames_burst=1 << 40)
 PATIENT = Timing(ping=600, write=60)
 
 

@@ -20,7 +20,7 @@ from swarm.pace import Patience
 
 from protocol.errors import Unavailable
 from protocol.identity import Key
-from protocol.p2p import Directory, Host, Limits, Provider, Service, negotiation
+from protocol.p2p import Directory, Host, HostLimits, Provider, Service, negotiation
 from protocol.p2p.address import Address, PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery, _Search
 from protocol.p2p.node import PeerConnection
@@ -101,7 +101,7 @@ def test_who_dallies_in_the_handshake_is_cut_off(network: Network) -> None:
 
 
 def test_dallying_strangers_do_not_keep_others_out(network: Network) -> None:
-    bootnode = network.host(limits=Limits(handshakes=4), timing=quick(handshake=600))
+    bootnode = network.host(limits=HostLimits(handshakes=4), timing=quick(handshake=600))
     provider = network.provider(bootnode)
     strangers = [
         socket.create_connection(("127.0.0.1", port_of(bootnode)), source_address=(f"127.0.1.{n}", 0))
@@ -115,12 +115,12 @@ def test_dallying_strangers_do_not_keep_others_out(network: Network) -> None:
 @pytest.mark.parametrize(
     "limits",
     [
-        Limits(connections_per_address=10, accept_burst=10_000),
-        Limits(connections_per_address=10_000, accept_burst=10, accept_rate=0.001),
+        HostLimits(connections_per_address=10, accept_burst=10_000),
+        HostLimits(connections_per_address=10_000, accept_burst=10, accept_rate=0.001),
     ],
     ids=["at the same time", "in a row"],
 )
-def test_hundreds_of_connections_from_one_address_do_not_keep_others_out(network: Network, limits: Limits) -> None:
+def test_hundreds_of_connections_from_one_address_do_not_keep_others_out(network: Network, limits: HostLimits) -> None:
     bootnode = network.host(limits=limits, timing=quick(handshake=600))
     provider = network.provider(bootnode)
     place = ("127.0.0.1", port_of(bootnode))
@@ -135,7 +135,7 @@ def test_hundreds_of_connections_from_one_address_do_not_keep_others_out(network
 
 def test_a_full_house_gives_a_newcomer_the_place_of_the_least_missed(network: Network) -> None:
     """That is one of the address that has most of them: who comes alone is neither kept out nor thrown out."""
-    bootnode = network.host(limits=Limits(connections=6))
+    bootnode = network.host(limits=HostLimits(connections=6))
     provider = network.provider(bootnode)
 
     async def to_provider(discovery: Discovery) -> PeerConnection | None:
@@ -165,7 +165,7 @@ def test_a_full_house_gives_a_newcomer_the_place_of_the_least_missed(network: Ne
 
 def test_a_closed_connection_gives_its_place_back(network: Network) -> None:
     """py-libp2p 0.8.1 keeps the slot of an accepted connection until the host stops."""
-    bootnode = network.host(limits=Limits(connections_per_address=4))
+    bootnode = network.host(limits=HostLimits(connections_per_address=4))
 
     async def come_and_go() -> None:
         for _ in range(20):
@@ -275,12 +275,12 @@ def test_hundreds_of_silent_streams_are_capped_and_in_nobodys_way(network: Netwo
             await trio.sleep_forever()
 
     with under_attack(silent_streams):
-        eventually(lambda: count(bootnode, "refused streams") == 2 * (200 - Limits().streams_per_connection))
+        eventually(lambda: count(bootnode, "refused streams") == 2 * (200 - HostLimits().streams_per_connection))
         assert served(network, bootnode, provider)
 
 
 def test_a_silent_stream_is_cut_off_and_its_place_given_back(network: Network) -> None:
-    host = network.host(timing=quick(stream=0.2), limits=Limits(streams_per_connection=1))
+    host = network.host(timing=quick(stream=0.2), limits=HostLimits(streams_per_connection=1))
 
     async def one_after_the_other() -> None:
         async with hostile(host) as peer:
@@ -319,7 +319,7 @@ def test_a_hundred_megabytes_on_the_endpoint_protocol_are_not_taken(
 
 def test_unread_data_beyond_the_window_ends_the_connection(network: Network) -> None:
     """py-libp2p 0.8.1 logs a warning and keeps all of it."""
-    limits = Limits(receive_burst=1 << 40)
+    limits = HostLimits(receive_burst=1 << 40)
     host = network.host(limits=limits, timing=quick(stream=60))
 
     async def install(discovery: Discovery) -> None:
@@ -576,7 +576,7 @@ def test_false_addresses_use_up_no_attempts_of_the_true_one() -> None:
                 named(Contact(peer, addresses))
 
     class Asked:
-        node, dht = SimpleNamespace(limits=Limits(), timing=QUICK), Dht()
+        node, dht = SimpleNamespace(limits=HostLimits(), timing=QUICK), Dht()
 
         async def ask(self, contact: Contact, service: Service) -> Provider:
             asked.append(contact.addresses)
@@ -599,7 +599,7 @@ def test_false_addresses_use_up_no_attempts_of_the_true_one() -> None:
 
 
 def test_a_thousand_announcements_are_not_all_kept(network: Network) -> None:
-    bootnode = network.host(limits=Limits(records_per_address=50, frames_burst=1e9, receive_burst=1e9))
+    bootnode = network.host(limits=HostLimits(records_per_address=50, frames_burst=1e9, receive_burst=1e9))
     key = Key.generate()
     own = Contact(key.peer, (PeerAddress.parse(bootnode.addresses[0]).address,))
 

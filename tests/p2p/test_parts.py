@@ -17,7 +17,7 @@ from multiaddr import Multiaddr
 from protocol import canonical
 from protocol.errors import Malformed, Oversized, ProtocolViolation
 from protocol.identity import Key
-from protocol.p2p import Endpoint, Limits, Service, Timing, peers
+from protocol.p2p import Endpoint, HostLimits, Service, Timing, peers
 from protocol.p2p.address import Address, PeerAddress, network_of
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.records import PROVIDERS_PER_KEY, ProviderRecords
@@ -276,7 +276,7 @@ def test_private_addresses_are_not_counted_as_one_network() -> None:
 
 
 def test_a_record_lives_until_it_is_not_renewed() -> None:
-    records = ProviderRecords(Limits(), 100.0)
+    records = ProviderRecords(HostLimits(), 100.0)
     records.put(b"key", contact(1), source="a", now=0)
     records.put(b"key", contact(2), source="a", now=0)
     records.put(b"key", contact(1, "/ip4/127.0.0.1/tcp/5000"), source="a", now=50)
@@ -289,7 +289,7 @@ def test_a_record_lives_until_it_is_not_renewed() -> None:
 
 def test_whoever_floods_a_key_from_one_network_displaces_only_itself() -> None:
     """py-libp2p 0.8.1 gives a key to the first twenty who claim it, for 48 hours."""
-    records = ProviderRecords(Limits(records_per_address=1000), 100.0)
+    records = ProviderRecords(HostLimits(records_per_address=1000), 100.0)
     honest = [contact(0), contact(1)]
     for number, each in enumerate(honest):
         assert records.put(b"key", each, source=f"honest {number}", now=0)
@@ -306,7 +306,7 @@ def test_whoever_floods_a_key_from_one_network_displaces_only_itself() -> None:
 
 
 def test_one_network_holds_only_so_many_records_and_gets_its_places_back() -> None:
-    records = ProviderRecords(Limits(records_per_address=3), 100.0)
+    records = ProviderRecords(HostLimits(records_per_address=3), 100.0)
     kept = [records.put(bytes([number]), contact(1), source="a", now=0) for number in range(5)]
     assert kept == [True, True, True, False, False]
     assert records.put(b"other", contact(2), source="b", now=0)
@@ -316,7 +316,7 @@ def test_one_network_holds_only_so_many_records_and_gets_its_places_back() -> No
 
 
 def test_there_are_only_so_many_keys_and_expired_ones_make_room() -> None:
-    records = ProviderRecords(Limits(keys=3), 100.0)
+    records = ProviderRecords(HostLimits(keys=3), 100.0)
     kept = [records.put(bytes([number]), contact(1), source=str(number), now=0) for number in range(4)]
     assert kept == [True, True, True, False]
     assert records.put(bytes([9]), contact(1), source="a", now=101)
@@ -418,7 +418,7 @@ def test_a_bootnode_is_asked_and_told_however_many_others_sit_closer_to_the_key(
 
     class Surrounded:
         identity = SimpleNamespace(peer=KEYS[0].peer)
-        limits, timing = Limits(), Timing()
+        limits, timing = HostLimits(), Timing()
 
         def handle(self, protocol: str, handler: object) -> None: ...
 
@@ -453,7 +453,7 @@ def test_an_answer_counts_once_for_each_provider_it_names() -> None:
 
     class Lied:
         identity = SimpleNamespace(peer=KEYS[0].peer)
-        limits, timing = Limits(), Timing()
+        limits, timing = HostLimits(), Timing()
 
         def handle(self, protocol: str, handler: object) -> None: ...
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 MORTAL_RELAY = """
 import os, signal, sys
 from pathlib import Path
-from protocol.shardcast.server import Server
+from protocol.shardcast.server import ShardServer
 from protocol.shardcast.store import VersionStore
 
 served = 0
@@ -32,7 +32,7 @@ def progress(step, name, count):
     if served >= int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 
-with Server(VersionStore(Path(sys.argv[1]), 5, reserve=0), progress=progress) as server:
+with ShardServer(VersionStore(Path(sys.argv[1]), 5, reserve=0), progress=progress) as server:
     print(server.url, flush=True)
     sys.stdin.read()
 """
