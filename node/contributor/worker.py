@@ -300,6 +300,8 @@ class Worker:
         if not path.exists():
             return available.missing(self._c.spec.upload_grace_seconds)
         publication = self._c.chain.publication(self._c.run, ref.step)
+        if not publication.block:
+            raise Unavailable(f"the endpoint does not know the publication of step {ref.step}: it lags")
         try:
             hardware = self._context.sandbox.read(path).file.header.hardware  # the seat's class may have changed since
         except Malformed as error:

@@ -1,4 +1,4 @@
-"""The validator: judges committed submission, signs receipts, challenges what is false. The judging itself: node/judging.
+"""The validator: judges submissions, signs receipts, challenges what is false. The judging itself: node/judging.
 
 service.py      the running validator                    bench.py          engine, weights and files for judging
 record.py       the run as the chain's events tell it    judgement_log.py  what it did, across restarts

@@ -59,11 +59,13 @@ class Bench:
     def commitment(self, submission: Submission, view: View) -> Commitment:
         """What the chain says of a submission, as things stood when it was committed."""
         chain, run = self._connection.chain, self._connection.run
-        hardware = view.hardware(submission)
+        published, hardware = view.publication(submission.step), view.hardware(submission)
+        if published is None:
+            raise Unavailable(f"the publication of step {submission.step} is not in the book yet")
         return Commitment(
             submission.ref,
             submission.units,
-            chain.publication(run, submission.step).beacon,
+            published.data.beacon,
             chain.seat(run, submission.node).hardware if hardware is None else hardware,
             submission.block_hash,
             view.repeats(submission),

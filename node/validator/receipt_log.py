@@ -92,10 +92,13 @@ class ReceiptLog:
                 self._asked.append(submission)
 
     def news(self) -> tuple[list[bytes], list[Receipt]]:
-        """(submissions that somebody asked about, receipts) that came since the last call."""
-        asked, receipts = self._asked, self._news
-        self._asked, self._news = [], []
-        return asked, receipts
+        """(submissions that somebody asked about, receipts) that came and are not forgotten yet."""
+        return list(self._asked), list(self._news)
+
+    def forget_news(self, asked: int, receipts: int) -> None:
+        """The first so many of each have been taken in."""
+        del self._asked[:asked]
+        del self._news[:receipts]
 
     def greet(self, now: int) -> None:
         """Somebody has taken a seat: takes in what it said before."""

@@ -1,4 +1,4 @@
-"""The running validator: finds committed submission, judges what is its to judge, and hands what it found to the court.
+"""The running validator: finds submissions, judges what is its to judge, and hands what it found to the court.
 
 A judgement that cannot be made (no weights, a dead hub) is no verdict: it is tried again, and meanwhile the others go on.
 Nothing a file, a hub or a peer does ends the service.
@@ -53,6 +53,7 @@ _JUDGED = metrics.counter(
 _FAILED = metrics.counter("murmur_validator_failed_judgements_total", "Attempts at a judgement that gave no verdict.")
 _PENDING = metrics.gauge("murmur_validator_pending", "Submissions that wait to be judged.")
 _PATIENCE = 16  # a file that has been missing for so many seconds is asked for again after one more
+_TURN_SECONDS = 10.0  # of attempts that fail, before court and jury have their turn
 _REST_MOST = 60.0  # seconds between attempts at a judgement that cannot be made
 
 
@@ -183,6 +184,7 @@ class ValidatorService:
         self._workload.heard(asked, receipts, now)
         for receipt in receipts:
             self._impeachment.heard(receipt)
+        self._receipts.forget_news(len(asked), len(receipts))  # only now: an endpoint may have failed meanwhile
 
     def _prune(self, now: int) -> None:
         """Forgets what nobody can come back to: no stake answers any more for what was signed so long ago."""
@@ -216,9 +218,13 @@ class ValidatorService:
         return self._jury.serve([case for case in self._cases if case.is_appealed], now) or judged
 
     def _judge_one(self) -> bool:
-        """Judges the next submission that is this validator's to judge; False when there is none just now."""
+        """Judges the next submission that is this validator's to judge; False when there is none just now.
+
+        Attempts that fail end after _TURN_SECONDS: what cannot be had must keep nobody from court and jury.
+        """
+        ends = self._clock.monotonic() + _TURN_SECONDS
         while not self._stop.is_set() and (task := self._workload.next()) is not None:
-            if self._attempt(task):
+            if self._attempt(task) or self._clock.monotonic() > ends:
                 return True
         return False
 

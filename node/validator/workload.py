@@ -18,6 +18,7 @@ from protocol.chain.events import Event
 from protocol.chain.sync import Book
 from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
+from protocol.errors import MurmurationError
 from protocol.verdict import Receipt
 
 
@@ -112,12 +113,16 @@ class Workload:
         if serving == before:
             return
         self._serving = serving
-        self._receipts.greet(now)
-        for task in self._queue:
-            self._place(task)
-        for validator in before - serving:
-            for submission_id in self._receipts.by(validator):
-                self._return(submission_id, now)
+        try:
+            self._receipts.greet(now)
+            for task in self._queue:
+                self._place(task)
+            for validator in before - serving:
+                for submission_id in self._receipts.by(validator):
+                    self._return(submission_id, now)
+        except MurmurationError:  # of the endpoint: the next turn does all of it again
+            self._serving = before
+            raise
 
     def _return(self, submission_id: bytes, now: int) -> None:
         """A submission may be this validator's to judge after all."""

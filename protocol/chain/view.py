@@ -30,7 +30,7 @@ its commitment, so that nobody can change a verdict afterwards by leaving and jo
 effect later than it is announced, when every case on earlier submissions is closed; until then it judges.
 
 Each process keeps a file of its own (hub, trainer, validator, worker): none waits for another to be alive, and each stays as
-many blocks behind the head as its submission asks for. Other processes may read a file while its owner writes.
+many blocks behind the head as its work asks for. Other processes may read a file while its owner writes.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,12 +193,13 @@ class View:
 
         That is the chain's order, but for what was overlooked at first and found later.
         """
-        with self.lock:
+        with self.lock, self._unchanging():
             submissions = self.rows(f"{_SUBMISSION} WHERE s.position > ? ORDER BY s.position LIMIT ?", (cursor, most))
             learned = self.rows(f"{_EVENT} WHERE e.position > ? ORDER BY e.position LIMIT ?", (cursor, most))
             gone = self.rows("SELECT * FROM removed WHERE position > ? ORDER BY position LIMIT ?", (cursor, most))
         positions = sorted(row[0] for rows in (submissions, learned, gone) for row in rows)
         upto = positions[:most][-1] if positions else cursor
+        more = len(positions) > most or max(map(len, (submissions, learned, gone))) == most
         gone = [row for row in gone if row[0] <= upto and row[1] <= cursor]
         gone_submissions = [row for row in gone if row[7] == Submitted.__name__]
         return Changes(
@@ -206,8 +208,20 @@ class View:
             [self._removed_submission(row) for row in gone_submissions],
             [_removed_event(row) for row in gone if row[7] != Submitted.__name__],
             upto,
-            len(positions) > most or max(map(len, (submissions, learned))) == most,
+            more,
         )
+
+    @contextmanager
+    def _unchanging(self) -> Iterator[None]:
+        """Reads within the block see one state of the file, whatever its writer commits meanwhile."""
+        if self._db.in_transaction:  # the writer's own: nobody else changes it
+            yield
+            return
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("COMMIT")
 
     @staticmethod
     def _removed_submission(row: Any) -> Submission:

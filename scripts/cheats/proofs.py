@@ -88,7 +88,7 @@ def _chunks(scene: Scene, sequence: int) -> list[toploc.Bits]:
 
 @cheat("computation")
 def constant_of_typical_size(scene: Scene, sequence: int) -> Candidate:
-    """Polynomials that are everywhere what the largest activations of other submission are in the middle."""
+    """Polynomials that are everywhere what the largest activations of other submissions are in the middle."""
     values = np.sort(np.concatenate([toploc.largest(chunk[None])[1][0] for chunk in _chunks(scene, sequence + 1)]))
     middle = int(values[len(values) // 2])
     return _everywhere(scene, sequence, lambda s: [_polynomial([middle], len(p)) for p in s.proofs])
@@ -96,7 +96,7 @@ def constant_of_typical_size(scene: Scene, sequence: int) -> Candidate:
 
 @cheat("computation")
 def index_prior(scene: Scene, sequence: int) -> Candidate:
-    """Polynomials through the places where other submission has its largest activations, and what it has there."""
+    """Polynomials through the places where another submission has its largest activations, and what it has there."""
     channels = _by_channel(scene, sequence + 1)
     return _everywhere(scene, sequence, lambda s: toploc.prove([np.tile(channels, (len(s.completion), 1))])[0])
 

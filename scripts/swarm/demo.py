@@ -1,7 +1,7 @@
 """The whole swarm, once, for real: `scripts/demo`.
 
 Starts every role as a process of its own with the commands a person would type, watches them learn, kills a validator
-at its submission, catches the cheats,
+at its work, catches the cheats,
 moves the clock, pays, and says whether all promises were kept.
 """
 

@@ -58,7 +58,7 @@ class Patience:
     @property
     def hint(self) -> str:
         """What to try after a wait in vain; empty where the machine is no explanation."""
-        return "end other submission on this machine and run it again" if self.slowness > _SLOW else ""
+        return "end other work on this machine and run it again" if self.slowness > _SLOW else ""
 
     def __str__(self) -> str:
         """For the error of whoever waited in vain."""

@@ -3,7 +3,7 @@
     python -m tests.hostile.large FOLDER SHARE    judges what `make` left in FOLDER; prints the verdict and bytes as JSON
 
 At temperature 0 all samples of a group are the same: one long completion is generated and stands in every row. The judge runs
-in a process of its own, so that no other submission has made room for it. Peaks are Linux's VmHWM, above what the process held
+in a process of its own, so that no other work has made room for it. Peaks are Linux's VmHWM, above what the process held
 with the model loaded and the sandbox warm.
 """
 

@@ -387,7 +387,7 @@ def test_without_stake_for_a_bond_the_service_goes_on_and_tries_again(stage: Sta
     rounds(service)
     assert sorted(panel.state(m.ref) for m in made) == [State.SUBMITTED, State.CHALLENGED]
     submission = stage.submit(nodes[1], stage.make(nodes[1], 1))
-    until(lambda: panel.receipts(submission), service, what="other submission is still judged")
+    until(lambda: panel.receipts(submission), service, what="other submissions are still judged")
     bond = world.chain.policy(world.run).bond
     world.owner.send(world.chain.deposit(service._address, bond))
     world.sender(service._c.key).send(world.chain.reinforce(world.run, bond))

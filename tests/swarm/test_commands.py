@@ -35,7 +35,7 @@ def test_a_command_may_take_longer_on_a_slow_machine(swarm: Callable[[str, float
 
 @pytest.mark.parametrize(
     ("slowness", "hint"),
-    [(1.0, "see below what the programs were doing"), (4.0, "end other submission on this machine and run it again")],
+    [(1.0, "see below what the programs were doing"), (4.0, "end other work on this machine and run it again")],
 )
 def test_what_a_command_that_hangs_had_printed_is_told(
     swarm: Callable[[str, float], Swarm], slowness: float, hint: str

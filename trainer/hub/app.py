@@ -20,6 +20,7 @@ from protocol import metrics
 from protocol.constants import RECEIPT_BYTES_MAX
 from protocol.errors import (
     BadSignature,
+    ChainError,
     Malformed,
     MurmurationError,
     Oversized,
@@ -58,7 +59,9 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
         _REFUSALS.add(reason=type(error).__name__)
         if isinstance(error, Refused):
             return PlainTextResponse(str(error), error.status)
-        return PlainTextResponse(str(error), next((code for kind, code in _STATUS if isinstance(error, kind)), 500))
+        # What this machine's endpoints and disks said of it is for its own log, not for strangers.
+        text = "the hub cannot reach the chain; try again" if isinstance(error, ChainError) else str(error)
+        return PlainTextResponse(text, next((code for kind, code in _STATUS if isinstance(error, kind)), 500))
 
     @app.exception_handler(RequestValidationError)
     async def refuse_query(request: Request, error: RequestValidationError) -> Response:

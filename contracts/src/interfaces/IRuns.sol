@@ -6,7 +6,7 @@ import {IBonds} from "./IBonds.sol";
 import {ICourt} from "./ICourt.sol";
 
 /// @title Training runs
-/// @notice A run has an immutable policy, seats for nodes, published weights with their beacons, committed submission, and
+/// @notice A run has an immutable policy, seats for nodes, published weights with their beacons, submissions, and
 /// rewards that vest when submissions can no longer be challenged. Validators and verdicts live in ICourt, their pay in IVouchers.
 /// @dev Balance of this contract >= sum over runs of free + reserved; reserved = reward * all unclaimed units.
 interface IRuns {

@@ -26,7 +26,7 @@ from protocol.constants import TOPLOC_CHUNK
 HARD_BUDGET = 1e-9
 """Probability that a hard limit is exceeded anywhere in an honest submission, over all quantities of both rules."""
 SOFT_BUDGET = 1e-6
-"""The same for soft limits: such submission earns nothing, and nobody is slashed."""
+"""The same for soft limits: such work earns nothing, and nobody is slashed."""
 
 MARGIN = 4
 """How many times the largest measured value the soft limit is at least, and the soft limit the hard one."""

@@ -65,7 +65,7 @@ def _compare(c: Candidate, row: int, task_reward: float) -> Finding | None:
 class _Scorer:
     """Scores answers of a submission.
 
-    An answer that breaks a verifier must not keep its submission from being judged: such submission would be paid. Raises Unavailable
+    An answer that breaks a verifier must not keep its submission from being judged: it would be paid. Raises Unavailable
     where the verifiers do not work at all, for that is this validator's own trouble.
     """
 
