@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from swarm.anvil import Anvil
@@ -405,4 +406,34 @@ def test_contracts_that_were_deployed_just_now_on_an_old_chain_are_followed(anvi
     book.poll()
     assert book.settled > 0x80
     assert [event.data.node for event in book.events(Joined)] == [node.address]
+    book.close()
+
+
+def test_a_reader_sees_one_state_of_the_file_whatever_its_writer_commits_meanwhile(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, path = committing(world), tmp_path / "chain.sqlite"
+    book = Book(world.chain, world.run, path)
+    book.poll()
+    view = View.read(path)
+    cursor = view.changes_since(0).cursor
+    rows = view.rows
+    written = iter([True])
+
+    def between(query: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        found = rows(query, parameters)
+        if next(written, False):
+            submitting(world, node, 0)
+            world.publish(1)
+            book.poll()
+        return found
+
+    monkeypatch.setattr(view, "rows", between)
+    learned = []
+    for _ in range(3):
+        changes = view.changes_since(cursor)
+        learned += changes.submissions
+        cursor = changes.cursor
+    assert sequences(learned) == [0]
+    view.close()
     book.close()

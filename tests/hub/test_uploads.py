@@ -358,11 +358,13 @@ def test_a_chain_that_fails_in_the_middle_of_a_look_loses_no_commitment(
     ref = desk.commit(node, data)
 
     def fail(*_: object) -> object:
-        raise RpcUnavailable("reading a block: no answer")
+        raise RpcUnavailable("reading a block: https://provider.example/KEY: no answer")
 
     with monkeypatch.context() as patch:
         patch.setattr(desk.world.chain, "block_hash", fail)  # which is looked up when the events have been read
-        assert desk.upload(node, ref, data).status_code == 503  # to be tried again, not a refusal
+        answer = desk.upload(node, ref, data)
+        assert answer.status_code == 503  # to be tried again, not a refusal
+        assert "provider.example" not in answer.text  # strangers learn nothing of the hub's endpoints
     assert desk.upload(node, ref, data).status_code == 200
 
 

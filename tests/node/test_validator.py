@@ -24,6 +24,7 @@ from protocol.errors import DeadlineExceeded, RpcUnavailable, Unavailable
 from protocol.identity import Key
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
+from tests.clock import VirtualClock
 from tests.node.judging import line
 from tests.node.stage import Panel, Stage, eventually, rounds, until
 
@@ -577,3 +578,64 @@ def test_tampered_tokens_are_found_and_taken_to_court(stage: Stage, panel: Panel
     assert panel.receipts(submission)[service._address].outcome == Outcome.HARD
     eventually(lambda: panel.state(made.ref) == State.CHALLENGED, what="the challenge")
     assert panel.case(made.ref).hard
+
+
+def test_attempts_that_fail_keep_nobody_from_the_court(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt takes as long as a hub may; there are so many that the first is ready again before the last has failed."""
+    node = stage.seated()
+    stage.publish()
+    clock, attempts = VirtualClock(), []
+    service = panel.seat()
+    for part in (service, service._workload, service._workload._queue):
+        monkeypatch.setattr(part, "_clock", clock)
+    for sequence in range(3):
+        stage.submit(node, stage.make(node, sequence))
+
+    def fail(task: object) -> None:
+        attempts.append(task)
+        clock.advance(40)
+        raise Unavailable("the hub does not answer")
+
+    monkeypatch.setattr(service, "_judge_task", fail)
+    service.turn()
+    assert len(attempts) == 1
+
+
+def test_a_lagging_endpoint_makes_no_honest_beacon_false(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endpoint that has not seen the publication yet answers with zeros; the book has its event."""
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    submission = stage.submit(node, stage.make(node))
+    real = service._c.chain.publication
+    monkeypatch.setattr(
+        service._c.chain, "publication", lambda run, step: replace(real(run, step), beacon=bytes(32), block=0)
+    )
+    rounds(service)
+    assert service._bench.commitment(service._book.submission(submission), service._book).beacon != bytes(32)
+    assert all(r.outcome == Outcome.ACCEPT for r in panel.all_receipts())
+
+
+def test_an_endpoint_that_fails_while_seats_change_loses_nothing(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = panel.seat()
+    service.turn()
+    workload, before = service._workload, service._workload._serving
+    other = stage.validator()
+    service._book.poll()
+
+    def fail(now: int) -> None:
+        raise RpcUnavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workload._receipts, "greet", fail)
+        with pytest.raises(RpcUnavailable):
+            workload._seats(service._now())
+    assert workload._serving == before
+    workload._seats(service._now())
+    assert other.address in workload._serving
