@@ -2,8 +2,8 @@
 
 Hard only for environments the spec declares exact; soft elsewhere, where a deadline or a float could explain it, and soft
 for an answer that no verifier gets to an end with: without a score nobody may earn. The verifiers run in the sandbox, for a
-completion is a stranger's text. Task rewards are canonical (protocol/reward.py); one `STEP` between two is always forgiven, as
-machines may round a score to both sides.
+completion is a stranger's text. Task rewards are canonical (protocol/reward.py); two `STEP`s between two are always forgiven: one
+because machines may round a half-way score to both sides, one for what float32 makes of a reward.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _portions(c: Candidate) -> Iterator[list[int]]:
 
 
 def _compare(c: Candidate, row: int, task_reward: float) -> Finding | None:
-    sample, tolerance = c.samples[row], max(float(c.spec.verification.reward_tolerance), STEP)
+    sample, tolerance = c.samples[row], max(float(c.spec.verification.reward_tolerance), 2 * STEP)
     penalty = length_penalty(c.spec, sample.budget, len(sample.completion))
     expected = (task_reward, penalty, task_reward - penalty)
     found = (sample.task_reward, sample.length_penalty, sample.reward)
