@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from swarm.tiny_run import TinyRun, tokens_of
 from node.contributor.generation import Made
 from node.judging.candidate import Candidate
 from node.judging.judge import judge
-from node.judging.rules import RULES
+from node.judging.rules import RULES, conversation
 from protocol.rollout import RolloutFile, Sample, ToolCall, ToolResult
 from protocol.turns import Turns
 from protocol.verdict import Outcome
@@ -166,3 +168,22 @@ def test_a_run_without_turns_takes_none(tiny_run: TinyRun, scene: Scene) -> None
     finding = judge(tiny_run.rewrite(scene.made, scene.file))
     assert finding is not None
     assert (finding.rule, finding.outcome, finding.threshold) == ("conversation", Outcome.HARD, "0 answers")
+
+
+def test_a_turn_that_ends_by_itself_at_the_limit_needs_no_answer() -> None:
+    """Nothing could be generated after it."""
+    sample = Sample(
+        0, 0, 0, 0, np.array([1], np.int32), np.array([5, 6, 2], np.int32), None, (), 0.0, 0.0, 0.0
+    )  # fmt: skip
+    spec = SimpleNamespace(sampling=SimpleNamespace(max_new_tokens=3), environments=[SimpleNamespace(exact=True)])
+    answering = SimpleNamespace(
+        converses=lambda environment: True, answers=lambda asked: [[ToolResult("more")] for _ in asked]
+    )
+    candidate: Any = SimpleNamespace(
+        samples=[sample], assigned=[SimpleNamespace(problem=SimpleNamespace(environment=0))], spec=spec,
+        tokenizer=SimpleNamespace(answer=lambda tokens: "x" if tokens[-1] == 2 else None, encode=lambda text: [9]),
+        context=SimpleNamespace(sandbox=answering),
+    )  # fmt: skip
+    assert conversation.check(candidate) is None
+    spec.sampling.max_new_tokens = 4  # there was room: the answer is missing
+    assert conversation.check(candidate) is not None
