@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,3 +70,12 @@ def test_a_class_name_has_one_meaning() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     defined.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert not {name: places for name, places in defined.items() if len(places) > 1}
+
+
+def test_a_rooms_map_names_every_file_in_it_and_none_that_is_gone() -> None:
+    """docs/developing.md sends people to these maps. A room that names no file says in a sentence what it is."""
+    for package in ("protocol", "node", "trainer"):
+        for path in (ROOT / package).rglob("__init__.py"):
+            named = set(re.findall(r"(?<![\w/])(\w+)\.py", ast.get_docstring(ast.parse(path.read_text())) or ""))
+            there = {file.stem for file in path.parent.glob("*.py")} - {"__init__"}
+            assert not named or named == there, f"{path.parent.relative_to(ROOT)}: {sorted(named ^ there)}"

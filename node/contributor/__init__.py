@@ -3,5 +3,6 @@
 main.py        the console script `node`               worker.py          the loop
 generation.py  one rollout file                         submission_log.py  what was submitted and what became of it
 defence.py     appeals                                  settings.py        node.toml
+alone.py       whether another copy of this node is at work
 commands/      `node …`
 """

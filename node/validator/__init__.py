@@ -1,7 +1,8 @@
 """The validator: judges submissions, signs receipts, challenges what is false. The judging itself: node/judging.
 
 service.py      the running validator                    bench.py          engine, weights and files for judging
-record.py       the run as the chain's events tell it    judgement_log.py  what it did, across restarts
+workload.py     what it may still have to judge          queue.py          in which order
+receipt_log.py  what other validators have said          judgement_log.py  what it did, across restarts
 court.py        what becomes of a judgement              jury.py           votes on cases that were appealed
 impeachment.py  who accepted what was convicted          audit.py          whether others sampled as they had to
 commands/       `murmur validator …`                     settings.py       validator.toml

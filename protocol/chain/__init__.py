@@ -1,14 +1,20 @@
-"""The contracts as Python sees them: typed calls, one sender per key, a reorg-safe index of events, deployment.
+"""The contracts as Python sees them: typed calls, one sender per key, one book of what happened, deployment.
 
-artifacts.py  ABI and bytecode shipped with the package       types.py   what the contracts return
-client.py     reading, and calls to be sent                   events.py  what they emit
-sender.py     sends transactions of one key, in order         index.py   follows events, survives reorgs
-reverts.py    contract errors → our error tree                deploy.py  deployment without a compiler
-networks.py   names, chain ids, public endpoints              endpoints.py  several RPC endpoints as one
-cases.py      what is open against a seat                     transaction_log.py  what was sent, on disk
-settings.py   where it is, what a transaction may cost        command.py   ends what a killed command began
-ethereum.py   the JSON-RPC methods in use                     contract.py  calls and events as the ABI encodes them
-envelope.py   a signed transaction as bytes
+Reading and deciding
+client.py     what is read, and calls to be sent            types.py      what the contracts return
+contract.py   calls and events as the ABI encodes them      ethereum.py   the JSON-RPC methods in use
+endpoints.py  several RPC endpoints as one                  artifacts.py  ABI and bytecode shipped with the package
+reverts.py    contract errors → our error tree              cases.py      what is open against a seat
+vouchers.py   the pay of validators                         settings.py   where it is, what a transaction may cost
+The book of a run
+view.py       what can be asked of it                       sync.py          its writer, which follows the chain
+events.py     what the contracts emit                       decoding.py      events out of the words of raw logs
+log_reader.py pages of logs from an endpoint                completeness.py  whether an endpoint left something out
+book_schema.py, book_entries.py  its tables, and what an event changes in them
+Sending
+sender.py     transactions of one key, in order             writing.py  what of that is web3's
+transaction_log.py  what was sent, on disk                  command.py  ends what a killed command began
+deploy.py     deployment without a compiler                 networks.py names, chain ids, public endpoints
 
 Chain and Sender are imported at their first use: what only wants a type of types.py or a network's name starts at once.
 """

@@ -26,7 +26,7 @@ def test_a_submission_is_read_back_as_it_was_sent(world: World) -> None:
     assert seat.next_sequence(1) == 0
 
 
-def test_the_work_id_is_the_contracts(world: World) -> None:
+def test_the_submission_id_is_the_contracts(world: World) -> None:
     ref = SubmissionRef(world.owner.key.address, 3, 9, b"\x05" * 32)
     assert world.chain.runs.functions.submissionId(7, ref.as_tuple()).call() == ref.submission_id(7)
 

@@ -1,1 +1,2 @@
-"""Validated rollouts for training: data.py finds and verifies them, share.py deals them out fairly, counts.py counts."""
+"""Validated rollouts for training: data.py finds and verifies them, lines.py which of a node's
+submissions count, pool.py keeps the groups that are ready, share.py deals them out fairly, counts.py counts."""

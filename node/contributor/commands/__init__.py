@@ -3,6 +3,7 @@
 init.py     init, config show                             operate.py   start
 stake.py    stake, leave, unstake, rebond, withdraw, claim   inspect.py   status, submissions
 seat.py     rotate, offer, accept                         appeal.py    appeal
+context.py  what they share
 """
 
 from __future__ import annotations
