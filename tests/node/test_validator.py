@@ -639,3 +639,22 @@ def test_an_endpoint_that_fails_while_seats_change_loses_nothing(
     assert workload._serving == before
     workload._seats(service._now())
     assert other.address in workload._serving
+
+
+def test_news_is_kept_until_it_was_taken_in(stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that fails while requests of others are looked at costs none of them."""
+    service, asked = panel.seat(), bytes(31) + b"\x01"
+    service.turn()
+    service._receipts._asked.append(asked)
+    heard: list[bytes] = []
+
+    def fail(*_: object) -> None:
+        raise RpcUnavailable("no answer")
+
+    monkeypatch.setattr(service._workload, "heard", fail)
+    with pytest.raises(RpcUnavailable):
+        service._hear(service._now())
+    monkeypatch.setattr(service._workload, "heard", lambda requests, receipts, now: heard.extend(requests))
+    service._hear(service._now())
+    service._hear(service._now())
+    assert heard == [asked]
