@@ -44,7 +44,7 @@ CREATE TRIGGER IF NOT EXISTS judged_otherwise AFTER UPDATE ON judgements WHEN ne
     INSERT INTO totals VALUES (new.outcome, 1) ON CONFLICT (outcome) DO UPDATE SET judgements = judgements + 1;
 END;
 CREATE TABLE IF NOT EXISTS pending (submission BLOB PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS cursor (book INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS cursor (book BLOB NOT NULL, position INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """  # noqa: S608
 
@@ -159,22 +159,26 @@ class JudgementLog:
         with self._lock:
             return [submission for (submission,) in self._db.execute("SELECT submission FROM pending").fetchall()]
 
-    @property
-    def cursor(self) -> int:
-        """Up to where the book was followed; 0: not yet."""
-        with self._lock:
-            row = self._db.execute("SELECT book FROM cursor").fetchone()
-        return row[0] if row else 0
+    def begin(self, book: bytes) -> int:
+        """Up to where this book was followed; 0: not yet. What another one had left to judge is forgotten."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN")
+            row = self._db.execute("SELECT book, position FROM cursor").fetchone()
+            if row is not None and row[0] == book:
+                return int(row[1])
+            self._db.execute("DELETE FROM pending")
+            self._db.execute("DELETE FROM cursor")
+            self._db.execute("INSERT INTO cursor VALUES (?, 0)", (book,))
+            return 0
 
     def note_pending(self, added: Iterable[bytes], removed: Iterable[bytes], cursor: int | None = None) -> None:
-        """Writes all of it, or after a crash nothing. `cursor`: up to where the book was followed by that."""
+        """Writes all of it, or after a crash nothing. `cursor`: up to where the book that was begun was followed by that."""
         with self._lock, self._db:
             self._db.execute("BEGIN")
             self._db.executemany("DELETE FROM pending WHERE submission = ?", [(submission,) for submission in removed])
             self._db.executemany("INSERT OR IGNORE INTO pending VALUES (?)", [(submission,) for submission in added])
             if cursor is not None:
-                self._db.execute("DELETE FROM cursor")
-                self._db.execute("INSERT INTO cursor VALUES (?)", (cursor,))
+                self._db.execute("UPDATE cursor SET position = ?", (cursor,))
 
     # ---- secrets -------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 Follows the book and what others say, and keeps no more than what may still have to be judged: a submission that is somebody
 else's leaves when enough have spoken on it, and comes back where one of those loses its seat. What is here, and how far the
-book was followed, is on disk: a restart reads neither the window nor the hub again.
+book was followed, is on disk: a restart reads neither the window nor the hub again. In a book that was read anew, that
+place means nothing: it is followed from its beginning, and what was judged stays judged.
 """
 
 from __future__ import annotations
@@ -41,12 +42,7 @@ class Workload:
         self._clock = clock
         self._queue = Queue(clock)
         self._serving = book.ever_validated()  # who of them has gone meanwhile is seen when the book is followed
-        self._cursor = judgements.cursor
-        for submission_id in judgements.pending():
-            submission = book.submission(submission_id)
-            if submission is not None and judgements.get(submission_id) is None:
-                self._add(submission)
-        self._restored = False  # whether requests of an earlier life were looked at
+        self._cursor: int | None = None  # None: what an earlier life left is not taken up yet
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -65,9 +61,8 @@ class Workload:
         """Takes in what the book has learned; gives all events but commitments, also those that a reorg took back. `now` in
         block time. What a failure interrupts is taken in again the next time."""
         self._seats(now)
-        if not self._restored:
-            self.heard(self._receipts.requests(), [], now)
-            self._restored = True
+        if self._cursor is None:
+            self._cursor = self._resume(now)
         while True:
             changes = self._book.changes_since(self._cursor)
             gone = [submission.id for submission in changes.gone_submissions]
@@ -81,6 +76,16 @@ class Workload:
                 self._cursor = changes.cursor
             if not changes.more:
                 break
+
+    def _resume(self, now: int) -> int:
+        """Takes up what an earlier life left. A book that was read anew tells everything once more."""
+        cursor = self._log.begin(self._book.identity)
+        for submission_id in self._log.pending():
+            submission = self._book.submission(submission_id)
+            if submission is not None:
+                self._add(submission)
+        self.heard(self._receipts.requests(), [], now)
+        return cursor
 
     def expire(self, now: int) -> list[JudgementTask]:
         """Drops submissions whose window is over."""

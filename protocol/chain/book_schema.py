@@ -12,7 +12,7 @@ from pathlib import Path
 
 from protocol.errors import IntegrityError
 
-FORMAT = 1
+FORMAT = 2
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import IO
@@ -122,7 +123,7 @@ class Book(View):
     def _begin(self, facts: dict[str, object]) -> None:
         """Remembers a block that no reorg reaches, or the first of all: by it another chain is told from a reorg."""
         anchor, before = self._chain.block(max(0, self._first - 1 - REORG_BLOCKS)), max(0, self._first - 1)
-        marks = {"first_block": self._first, "settled": before, "read_twice": before}
+        marks = {"identity": os.urandom(16), "first_block": self._first, "settled": before, "read_twice": before}
         with self.lock, self._entries.transaction():
             for name, value in {**facts, **marks}.items():
                 self._entries.set_fact(name, value)

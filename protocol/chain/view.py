@@ -10,6 +10,7 @@
     changes.gone_submissions, .gone_events    # forget these first …
     changes.submissions, .events              # … then learn these
     cursor = changes.cursor                   # an integer to keep; changes.more: ask again at once
+    book.identity                             # to keep beside it: in another book the cursor means nothing
 
     book.position                             # the cursor of one who wants only what comes from now on
 
@@ -155,6 +156,11 @@ class View:
     @property
     def run(self) -> int:
         return int(self.fact("run") or 0)
+
+    @property
+    def identity(self) -> bytes:
+        """Random, drawn when the file was begun: a cursor into another book means nothing in this one. Empty before that."""
+        return self.fact("identity") or b""
 
     @property
     def head(self) -> Block | None:

@@ -177,6 +177,7 @@ def _validator(world: _World) -> Turn:
         else:
             theirs.append((hashlib.sha256(s.id).digest(), s.id, first, book.time(s), bytes(1000)))
     judgements.put(*own)
+    judgements.begin(book.identity)
     judgements.note_pending([], [], world.cursor)
     judgements.close()
     book.close()

@@ -310,6 +310,21 @@ def test_it_goes_on_where_its_file_ends(world: World, tmp_path: Path) -> None:
     second.close()
 
 
+def test_a_book_that_is_begun_anew_is_another_one(world: World, tmp_path: Path) -> None:
+    """Cursors into it mean nothing in the other: whoever keeps one keeps the identity beside it."""
+    file, identities = tmp_path / "chain.sqlite", []
+    for begun_anew in (False, False, True):
+        if begun_anew:
+            for part in tmp_path.glob("chain.sqlite*"):
+                part.unlink()
+        book = Book(world.chain, world.run, file)
+        book.poll()
+        identities.append(book.identity)
+        book.close()
+    assert identities[0] == identities[1] != identities[2]
+    assert all(len(identity) == 16 for identity in identities)
+
+
 def test_one_process_writes_and_any_may_read(world: World, tmp_path: Path) -> None:
     node, path = committing(world), tmp_path / "chain.sqlite"
     with pytest.raises(IntegrityError):

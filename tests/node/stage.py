@@ -269,9 +269,7 @@ class Panel:
 
     def start(self, key: Key, **settings: float) -> ValidatorService:
         """The service of a validator; started anew if it runs already."""
-        name = f"validator-{key.address}"
-        if name in self._open:
-            self._open.pop(name).close()
+        name = self.end(key)
         chosen = JudgeSettings(
             **{"retry_seconds": 0.02, "fallback_seconds": 600, "opinion_seconds": 600, "batch_seconds": 0, **settings}
         )
@@ -280,6 +278,13 @@ class Panel:
         )
         self._open[name] = service
         return service
+
+    def end(self, key: Key) -> str:
+        """Ends the service of a validator if it runs; returns the name of its home."""
+        name = f"validator-{key.address}"
+        if name in self._open:
+            self._open.pop(name).close()
+        return name
 
     def close(self) -> None:
         for service in self._open.values():

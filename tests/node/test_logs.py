@@ -88,6 +88,7 @@ def test_nothing_that_is_asked_in_a_turn_reads_a_whole_table(tmp_path: Path) -> 
         judged.due((0, b""), 5)
         judged.totals()
         judged.prune(5)
+        judged.begin(bytes(16))
         judged.note_pending([bytes(32)], [bytes(32)], 5)
     judged.close()
 

@@ -151,6 +151,26 @@ def test_a_restart_judges_nothing_twice_and_forgets_nothing(stage: Stage, panel:
     assert len(_posts(stage)) == posts + 1
 
 
+def test_a_book_that_was_read_anew_loses_no_work_and_judges_nothing_twice(stage: Stage, panel: Panel) -> None:
+    """Its numbers begin anew, and soon stand above the place up to which the old one was followed: nothing would be missed."""
+    node, key = stage.seated(), stage.validator()
+    stage.publish()
+    service = panel.start(key)
+    judged = stage.submit(node, stage.make(node, 0))
+    late, unheard = stage.make(node, 1), stage.make(node, 2)
+    waiting = stage.commit(node, late.ref, late.units)  # known, its file is still missing
+    rounds(service)
+    home = stage.home(panel.end(key), "validator")
+    new = stage.submit(node, unheard)
+    for file in home.data.glob("chain.sqlite*"):
+        file.unlink()
+    stage.upload(node, late.ref, late.path)
+    service = panel.start(key)
+    until(lambda: len(panel.all_receipts()) == 3, service, what="all are judged")
+    assert sorted(r.submission for r in panel.all_receipts()) == sorted([judged, waiting, new])
+    assert service._judgements.totals() == {int(Outcome.ACCEPT): 3}
+
+
 def _posts(stage: Stage) -> list[tuple[str, str]]:
     return [request for request in stage.hub.requests if request[0] == "POST" and request[1].endswith("/receipts")]
 
