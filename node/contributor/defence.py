@@ -29,7 +29,7 @@ class Defence:
     def __init__(
         self,
         connection: Connection,
-        journal: SubmissionLog,
+        submissions: SubmissionLog,
         sender: Sender,
         judge: Callable[[LoggedSubmission], Finding | None],
         retry_seconds: float,
@@ -37,7 +37,7 @@ class Defence:
     ) -> None:
         """`judge` judges a submission in full and raises what keeps it from doing so: it is asked again after `retry_seconds`."""
         self._c = connection
-        self._journal = journal
+        self._submissions = submissions
         self._sender = sender
         self._judge = judge
         self._done: set[int] = set()
@@ -88,7 +88,7 @@ class Defence:
         return reason
 
     def _judge_again(self, ref: SubmissionRef) -> Finding | None:
-        submission = self._journal.get(ref.submission_id(self._c.run))
+        submission = self._submissions.get(ref.submission_id(self._c.run))
         if submission is None:
-            raise Unavailable(f"step {ref.step}, sequence {ref.sequence} is not in this node's journal")
+            raise Unavailable(f"step {ref.step}, sequence {ref.sequence} is not in this node's log")
         return self._judge(submission)

@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol import metrics
+from protocol.hub.listing import Mark
 from protocol.submission import SubmissionRef
+
+FILE = "submissions.sqlite"
+"""Where a node's log lies in its data folder."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS submissions (
     submission BLOB PRIMARY KEY, node TEXT NOT NULL, step INTEGER NOT NULL, sequence INTEGER NOT NULL, root BLOB NOT NULL,
     units INTEGER NOT NULL, state TEXT NOT NULL, made_at INTEGER NOT NULL, receipt TEXT, storage TEXT
 );
+CREATE TABLE IF NOT EXISTS marks (listing TEXT PRIMARY KEY, number INTEGER NOT NULL, digest BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS adopted (step INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY (step, sequence));
 CREATE INDEX IF NOT EXISTS submissions_by_state ON submissions (state, made_at);
 CREATE INDEX IF NOT EXISTS submissions_by_time ON submissions (made_at, step, sequence);
@@ -46,6 +51,11 @@ _SUBMISSIONS = metrics.counter(
     "state",
 )
 _ORDER = (MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD)
+
+
+def is_before(state: str, other: str) -> bool:
+    """Whether a submission in `state` may still come to be in the other."""
+    return _ORDER.index(state) < _ORDER.index(other)
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,16 @@ class SubmissionLog:
         with self._lock:
             query = "SELECT 1 FROM adopted WHERE step = ? AND sequence = ?"
             return self._db.execute(query, (step, sequence)).fetchone() is not None
+
+    def mark(self, listing: str) -> Mark:
+        """How far a listing of the hub was read."""
+        with self._lock:
+            row = self._db.execute("SELECT number, digest FROM marks WHERE listing = ?", (listing,)).fetchone()
+        return Mark(*row) if row else Mark()
+
+    def set_mark(self, listing: str, mark: Mark) -> None:
+        with self._lock:
+            self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", (listing, mark.number, mark.digest))
 
     def counts(self) -> Counter[str]:
         with self._lock:

@@ -19,6 +19,7 @@ from node.contributor.defence import Defence
 from node.contributor.generation import Made, Place
 from node.contributor.settings import WorkSettings
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
+from node.contributor.verdicts import Verdicts
 from node.engine import Engine, EngineSettings, make_engine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from node.judging.judge import judge
@@ -37,7 +38,6 @@ from protocol.errors import (
     Malformed,
     MurmurationError,
     PreflightError,
-    ProtocolViolation,
     TransactionReverted,
     Unavailable,
 )
@@ -49,7 +49,7 @@ from protocol.shell.home import Home
 from protocol.shell.money import duration
 from protocol.submission import SubmissionRef
 from protocol.tokenizer import Tokenizer
-from protocol.verdict import Finding, Outcome, Receipt
+from protocol.verdict import Finding, Outcome
 
 log = logging.getLogger("node")
 
@@ -73,11 +73,6 @@ _MOVED_ON = (
     "Overexposed",
 )
 """Refusals of a submission that say: look at the chain again. None is a fault."""
-_VERDICT_STATES = {
-    Outcome.ACCEPT: submission_log.ACCEPTED,
-    Outcome.SOFT: submission_log.SOFT,
-    Outcome.HARD: submission_log.HARD,
-}
 
 
 class Worker:
@@ -109,8 +104,8 @@ class Worker:
         self._sender = connection.sender(self._transactions)
         self._versions = Versions(connection, home.data / "weights", clock=clock)
         self._rollouts = home.data / "rollouts"
-        self.journal = SubmissionLog(home.data / "journal.sqlite")
-        self._alone = Alone(connection.chain, connection.run, self._address, self.journal)
+        self.submissions = SubmissionLog(home.data / submission_log.FILE)
+        self._alone = Alone(connection.chain, connection.run, self._address, self.submissions)
         if adopt:
             self._alone.adopt(connection.chain.seat(connection.run, self._address))
         spec = connection.spec
@@ -125,8 +120,10 @@ class Worker:
         self._loaded: bytes | None = None
         self._phase, self._since = "starting", clock.monotonic()  # what it does, and since when
         self._defence = Defence(
-            connection, self.journal, self._sender, self._judge_again, settings.retry_seconds, clock
+            connection, self.submissions, self._sender, self._judge_again, settings.retry_seconds, clock
         )
+
+        self._verdicts = Verdicts(connection, self.submissions, settings.retry_seconds, clock)
 
     def stop(self) -> None:
         """Asks the loop to end after what it is doing; safe from other threads."""
@@ -134,8 +131,7 @@ class Worker:
 
     def run(self) -> None:
         """Works until stopped. Raises Banned, InsufficientFunds and the like when this node cannot go on."""
-        listener = threading.Thread(target=self._follow_verdicts, name="verdicts", daemon=True)
-        listener.start()
+        threading.Thread(target=self._verdicts.follow, args=(self._stop,), name="verdicts", daemon=True).start()
         while not self._stop.is_set():
             try:
                 self._work()
@@ -253,7 +249,7 @@ class Worker:
         self._say("checking", step=head.step, sequence=sequence)
         self._check(made)
         submission_id = made.ref.submission_id(self._c.run)
-        self.journal.add(made.ref, submission_id, made.units, int(self._clock.wall()))
+        self.submissions.add(made.ref, submission_id, made.units, int(self._clock.wall()))
         self._say("submitting", step=head.step, sequence=sequence)
         with self._stop.finish_first():
             with about(submission_id):
@@ -271,7 +267,7 @@ class Worker:
                 self._require_passing(error, made.units)
                 log.info("step %d, sequence %d was not taken: %s", head.step, made.ref.sequence, error)
             return
-        self.journal.advance(submission_id, submission_log.COMMITTED)
+        self.submissions.advance(submission_id, submission_log.COMMITTED)
 
     def _require_passing(self, error: MurmurationError, units: int) -> None:
         """Raises the refusal of a submission when it is this node's own trouble."""
@@ -327,7 +323,7 @@ class Worker:
 
         False while the hub does not take something: no more is committed then, for it could come too late as well.
         """
-        for submission in reversed(self.journal.all(submission_log.MADE, submission_log.COMMITTED)):
+        for submission in reversed(self.submissions.all(submission_log.MADE, submission_log.COMMITTED)):
             found = self._c.chain.submission(self._c.run, submission.ref)
             path = self._rollouts / f"{submission.ref.root.hex()}.parquet"
             if not found.time:
@@ -335,7 +331,7 @@ class Worker:
                     self._give_up(submission.id, path)
             elif not path.exists():
                 log.warning("the file of step %d, sequence %d is gone", submission.ref.step, submission.ref.sequence)
-                self.journal.advance(submission.id, submission_log.LOST)
+                self.submissions.advance(submission.id, submission_log.LOST)
             else:
                 with about(submission.id):
                     delivered = self._upload(submission, found, path)
@@ -351,7 +347,7 @@ class Worker:
         return self._c.block_time() < superseded + self._c.policy.grace
 
     def _give_up(self, submission_id: bytes, path: Path) -> None:
-        self.journal.advance(submission_id, submission_log.LOST)
+        self.submissions.advance(submission_id, submission_log.LOST)
         path.unlink(missing_ok=True)
 
     def _upload(self, submission: LoggedSubmission, found: SubmissionState, path: Path) -> bool:
@@ -364,10 +360,10 @@ class Worker:
             if error.may_pass and self._c.block_time() <= found.time + self._c.spec.upload_grace_seconds:
                 self._say("waiting", reason=str(error), step=ref.step, sequence=ref.sequence)
                 return False
-            self.journal.advance(submission_id, submission_log.LOST)
+            self.submissions.advance(submission_id, submission_log.LOST)
             return True
-        self.journal.keep_storage_receipt(submission_id, json.dumps(stored.as_json()))
-        self.journal.advance(submission_id, submission_log.STORED)
+        self.submissions.keep_storage_receipt(submission_id, json.dumps(stored.as_json()))
+        self.submissions.advance(submission_id, submission_log.STORED)
         log.info("step %d, sequence %d: %d tokens committed and uploaded", ref.step, ref.sequence, submission.units)
         return True
 
@@ -378,47 +374,6 @@ class Worker:
         for path in self._rollouts.glob("*.parquet"):
             if path.stat().st_mtime < oldest:
                 path.unlink(missing_ok=True)
-
-    # ---- verdicts ------------------------------------------------------------------------------------------------------
-
-    def _follow_verdicts(self) -> None:
-        cursor = 0
-        while not self._stop.is_set():
-            try:
-                for position, data in self._c.hub.receipts(cursor, wait=10):
-                    self._learn(data)
-                    cursor = position
-                self._clock.wait(self._stop, self._c.settings.poll_seconds)
-                continue
-            except MurmurationError as error:
-                log.debug("verdicts: %s", error)
-            except Exception:
-                log.exception("cannot follow the verdicts; trying again")
-            cursor = 0  # the hub may have been rebuilt and number its receipts anew
-            self._clock.wait(self._stop, self._settings.retry_seconds)
-
-    def _learn(self, data: bytes) -> None:
-        if self._address.encode() not in data:
-            return  # another node's; not worth checking its signature
-        try:
-            receipt = Receipt.parse(data, self._c.chain.domain, self._c.run)
-        except ProtocolViolation as error:
-            log.warning("the hub lists a receipt that is none: %s", error)
-            return
-        before = self.journal.get(receipt.submission)
-        validator = self._c.chain.validator(self._c.run, receipt.validator)
-        if before is None or not validator.serves(self._c.block_time()):
-            return
-        self.journal.advance(receipt.submission, _VERDICT_STATES[receipt.outcome], receipt=data.decode())
-        after = self.journal.get(receipt.submission)
-        if receipt.outcome != Outcome.ACCEPT and after != before:
-            d = receipt.details
-            with about(receipt.submission):
-                log.warning(
-                    "step %d, sequence %d judged %s by %s: rule %s measured %s, threshold %s (%s)",
-                    d.step, d.sequence, receipt.outcome.name.lower(), receipt.validator, d.rule, d.measured, d.threshold,
-                    d.detail,
-                )  # fmt: skip
 
     def _say(self, state: str, **more: object) -> None:
         now = self._clock.monotonic()

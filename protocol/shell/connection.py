@@ -113,11 +113,13 @@ class Connection:
     @property
     def hub(self) -> HubClient:
         """The run's hub: the provider whose PeerID is the run's trainer key."""
-        if self._hub is None:
+        hub = self._hub  # once: another thread may forget it meanwhile
+        if hub is None:
             found = self._trusted("hub")
-            self._hub = HubClient(found.endpoint.http, self.run, self.chain.domain, key=self.key, now=self.block_time)
+            hub = HubClient(found.endpoint.http, self.run, self.chain.domain, key=self.key, now=self.block_time)
+            self._hub = hub
             log.info("hub found at %s", found.endpoint.http)
-        return self._hub
+        return hub
 
     def forget_hub(self) -> None:
         """Looks the hub up again at its next use: it may have moved."""

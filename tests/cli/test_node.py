@@ -269,14 +269,14 @@ def test_an_amount_that_is_none_is_refused(contributor: Contributor, amount: str
 
 
 def submitted(contributor: Contributor, sequence: int = 0, units: int = 500) -> SubmissionRef:
-    """A submission on chain that the node's journal knows."""
+    """A submission on chain that the node's log knows."""
     world = contributor.world
     ref = world.submit(contributor.key("node"), 0, sequence, os.urandom(32), units)
-    journal = SubmissionLog(contributor.home.data / "journal.sqlite")
+    kept = SubmissionLog(contributor.home.data / "submissions.sqlite")
     submission = ref.submission_id(world.run)
-    journal.add(ref, submission, units, int(time.time()))
-    journal.advance(submission, states.COMMITTED)
-    journal.close()
+    kept.add(ref, submission, units, int(time.time()))
+    kept.advance(submission, states.COMMITTED)
+    kept.close()
     return ref
 
 
@@ -291,12 +291,12 @@ def told(contributor: Contributor, ref: SubmissionRef, outcome: Outcome) -> str:
         measured="0.31" if rule else "", threshold="0.125" if rule else "", detail="row 3, token 5: margin" if rule else "",
         samples="0" * 63 + "8", sequences_checked=8, proofs_checked=9, tokens_checked=70, time=1,
     )  # fmt: skip
-    journal = SubmissionLog(contributor.home.data / "journal.sqlite")
-    journal.advance(
+    kept = SubmissionLog(contributor.home.data / "submissions.sqlite")
+    kept.advance(
         submission, {1: states.ACCEPTED, 2: states.SOFT, 3: states.HARD}[int(outcome)],
         receipt=Receipt.issue(details, validator, domain).encode().decode(),
     )  # fmt: skip
-    journal.close()
+    kept.close()
     return submission.hex()
 
 
@@ -385,10 +385,10 @@ def test_every_state_of_a_submission_says_what_comes_next(contributor: Contribut
     contributor.seat()
     contributor.world.publish(0)
     refs = [submitted(contributor, sequence) for sequence in range(4)]
-    journal = SubmissionLog(contributor.home.data / "journal.sqlite")
+    kept = SubmissionLog(contributor.home.data / "submissions.sqlite")
     for ref, state in zip(refs, (states.COMMITTED, states.STORED, states.LOST, states.ACCEPTED), strict=True):
-        journal.advance(ref.submission_id(contributor.world.run), state)
-    journal.close()
+        kept.advance(ref.submission_id(contributor.world.run), state)
+    kept.close()
     rows = contributor.run("submissions", "--json").json["submissions"]
     assert {row["state"] for row in rows} == {"committed", "stored", "lost", "accepted"}
     assert all(row["next"] for row in rows)

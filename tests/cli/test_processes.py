@@ -94,9 +94,9 @@ def live(anvil: Anvil, tiny_run: TinyRun, tmp_path_factory: pytest.TempPathFacto
 
 
 def in_state(home: Home, state: str) -> int:
-    journal = SubmissionLog(home.data / "journal.sqlite")
-    count = len(journal.all(state))
-    journal.close()
+    kept = SubmissionLog(home.data / "submissions.sqlite")
+    count = len(kept.all(state))
+    kept.close()
     return count
 
 

@@ -81,7 +81,7 @@ def test_a_rotation_killed_while_keys_change_places_goes_on(
 def test_a_key_is_not_rotated_under_a_running_node_or_unfinished_work(seated: Contributor) -> None:
     with seated.home.lock():
         assert seated.run("rotate", "--yes").code == 7
-    kept = SubmissionLog(seated.home.data / "journal.sqlite")
+    kept = SubmissionLog(seated.home.data / "submissions.sqlite")
     ref = SubmissionRef(seated.node, 0, 0, b"\x01" * 32)  # type: ignore[arg-type]
     kept.add(ref, ref.submission_id(seated.world.run), 5, 0)
     done = seated.run("rotate", "--yes")

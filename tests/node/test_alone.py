@@ -31,7 +31,7 @@ class Desk:
         self.node, self.operator = Key.generate(), Key.generate()
         world.seat_node(self.operator, self.node)
         world.publish(0)
-        self.log = SubmissionLog(folder / "journal.sqlite")
+        self.log = SubmissionLog(folder / "submissions.sqlite")
 
     def submit(self, sequence: int, *, noted: bool = True, key: Key | None = None) -> SubmissionRef:
         key = key or self.node
@@ -97,8 +97,8 @@ def test_a_lost_data_folder_is_adopted_once_and_for_all(desk: Desk, tmp_path: Pa
 def test_a_restored_backup_is_told_from_the_present(desk: Desk, tmp_path: Path) -> None:
     desk.submit(0)
     desk.log.close()
-    shutil.copy(desk.folder / "journal.sqlite", tmp_path / "backup.sqlite")
-    desk.log = SubmissionLog(desk.folder / "journal.sqlite")
+    shutil.copy(desk.folder / "submissions.sqlite", tmp_path / "backup.sqlite")
+    desk.log = SubmissionLog(desk.folder / "submissions.sqlite")
     desk.submit(1)
     desk.require()
     with pytest.raises(LockHeld, match="sequence 1"):

@@ -34,7 +34,7 @@ def test_it_does_not_appeal_for_what_it_finds_false_itself(stage: Stage) -> None
     worker = a_worker(stage, node)
     made = stage.make(node)
     submission = stage.commit(node, made.ref, made.units + 1)
-    worker.journal.add(made.ref, submission, made.units + 1, 0)
+    worker.submissions.add(made.ref, submission, made.units + 1, 0)
     (stage.home("node").data / "rollouts").mkdir(exist_ok=True)
     shutil.copy(made.path, stage.home("node").data / "rollouts" / made.path.name)
     world.accuse(validator, made.ref)
@@ -109,7 +109,7 @@ def test_it_does_not_give_up_on_works_that_its_journal_lacks(stage: Stage) -> No
     shutil.copytree(made.path.parent, stage.home("node").data / "rollouts", dirs_exist_ok=True)
     with running(worker):
         eventually(lambda: 1 in worker._defence._backoff._pauses, what="it has looked")
-        worker.journal.add(made.ref, submission, made.units, 0)
+        worker.submissions.add(made.ref, submission, made.units, 0)
         eventually(lambda: world.chain.state(world.run, made.ref) == State.APPEALED, what="it appeals")
 
 
@@ -134,7 +134,7 @@ def test_one_false_work_does_not_give_up_the_others_of_a_case(stage: Stage) -> N
     makes = [stage.make(node, sequence) for sequence in (0, 1)]
     for made, excess in zip(makes, (1, 0), strict=True):
         submission = stage.commit(node, made.ref, made.units + excess)
-        worker.journal.add(made.ref, submission, made.units + excess, 0)
+        worker.submissions.add(made.ref, submission, made.units + excess, 0)
         (stage.home("node").data / "rollouts").mkdir(exist_ok=True)
         shutil.copy(made.path, stage.home("node").data / "rollouts" / made.path.name)
     world.sender(liar).send(world.chain.challenge(world.run, [made.ref for made in makes], b"\x0e" * 32))

@@ -34,17 +34,17 @@ def test_it_learns_its_verdicts_and_the_gravest_stays(stage: Stage) -> None:
     stage.publish()
     worker = a_worker(stage, node)
     with running(worker):
-        eventually(lambda: len(worker.journal.all(states.STORED)) >= 3, what="three submissions are stored")
-        a, b, c = (s.id for s in reversed(worker.journal.all()[-3:]))
+        eventually(lambda: len(worker.submissions.all(states.STORED)) >= 3, what="three submissions are stored")
+        a, b, c = (s.id for s in reversed(worker.submissions.all()[-3:]))
         judged(stage, one, a, Outcome.ACCEPT)
         judged(stage, one, b, Outcome.SOFT)
         judged(stage, two, b, Outcome.ACCEPT)
         judged(stage, one, c, Outcome.SOFT)
         judged(stage, two, c, Outcome.HARD)
-        state = lambda submission: worker.journal.get(submission).state  # noqa: E731
+        state = lambda submission: worker.submissions.get(submission).state  # noqa: E731
         eventually(lambda: state(c) == states.HARD, what="the hard verdict is known")
         assert (state(a), state(b)) == (states.ACCEPTED, states.SOFT)
-        receipt = json.loads(worker.journal.get(c).receipt)
+        receipt = json.loads(worker.submissions.get(c).receipt)
         assert receipt["details"]["rule"] == "sampling"
         assert receipt["validator"] == two.address
 
@@ -65,14 +65,14 @@ def test_receipts_of_nobody_in_particular_mean_nothing(stage: Stage) -> None:
 
     stage.hub.fault = lie
     with running(worker):
-        eventually(lambda: len(worker.journal.all(states.STORED)) >= 2, what="two submissions are stored")
-        a, b = (s.id for s in reversed(worker.journal.all()[-2:]))
+        eventually(lambda: len(worker.submissions.all(states.STORED)) >= 2, what="two submissions are stored")
+        a, b = (s.id for s in reversed(worker.submissions.all()[-2:]))
         lies.append(_forged(stage, stranger, a))
         eventually(lambda: len(asked) > 2, what="the forged receipts were read")
-        assert worker.journal.get(a).state == states.STORED
+        assert worker.submissions.get(a).state == states.STORED
         stage.hub.fault = lambda method, path: None
         judged(stage, validator, b, Outcome.ACCEPT)
-        eventually(lambda: worker.journal.get(b).state == states.ACCEPTED, what="the real receipt is read")
+        eventually(lambda: worker.submissions.get(b).state == states.ACCEPTED, what="the real receipt is read")
 
 
 def _forged(stage: Stage, stranger: Key, submission: bytes) -> str:
@@ -105,24 +105,24 @@ def test_garbage_in_the_listing_does_not_keep_it_from_the_verdicts(stage: Stage)
 
     stage.hub.fault = garble
     with running(worker):
-        eventually(lambda: worker.journal.all(states.STORED), what="a submission is stored")
-        submission = worker.journal.all(states.STORED)[0].id
+        eventually(lambda: worker.submissions.all(states.STORED), what="a submission is stored")
+        submission = worker.submissions.all(states.STORED)[0].id
         judged(stage, validator, submission, Outcome.ACCEPT)
-        eventually(lambda: worker.journal.get(submission).state == states.ACCEPTED, what="the receipt is read")
+        eventually(lambda: worker.submissions.get(submission).state == states.ACCEPTED, what="the receipt is read")
         assert next(answers, None) is None
 
 
 def test_a_verdict_heard_before_the_upload_returned_is_not_forgotten(stage: Stage, tmp_path: Path) -> None:
-    journal = SubmissionLog(tmp_path / "journal.sqlite")
+    kept = SubmissionLog(tmp_path / "submissions.sqlite")
     stage.publish()
     ref = stage.make(stage.seated()).ref
-    journal.add(ref, b"w", 3, 1)
-    journal.advance(b"w", states.ACCEPTED, receipt="{}")
-    journal.advance(b"w", states.STORED)
-    assert (journal.get(b"w").state, journal.get(b"w").receipt) == (states.ACCEPTED, "{}")
-    journal.add(ref, b"w", 3, 2)
-    assert journal.get(b"w").state == states.ACCEPTED
-    journal.close()
+    kept.add(ref, b"w", 3, 1)
+    kept.advance(b"w", states.ACCEPTED, receipt="{}")
+    kept.advance(b"w", states.STORED)
+    assert (kept.get(b"w").state, kept.get(b"w").receipt) == (states.ACCEPTED, "{}")
+    kept.add(ref, b"w", 3, 2)
+    assert kept.get(b"w").state == states.ACCEPTED
+    kept.close()
 
 
 def test_wired_is_a_connection(stage: Stage) -> None:

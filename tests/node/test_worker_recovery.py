@@ -30,7 +30,7 @@ def test_a_hub_that_is_down_for_a_while_costs_nothing(stage: Stage) -> None:
         assert len(submitted(stage)) == 1, "nothing more is committed while a file cannot be delivered"
         stage.hub.start()
         eventually(lambda: stored(stage, node) >= 2, what="it uploads and goes on")
-        assert not worker.journal.all(states.LOST)
+        assert not worker.submissions.all(states.LOST)
         assert not ended.event.is_set()
 
 
@@ -48,7 +48,7 @@ def test_a_hub_that_lags_behind_is_asked_again(stage: Stage) -> None:
     worker = a_worker(stage, node)
     with running(worker):
         eventually(lambda: stored(stage, node) >= 1, what="it uploads in the end")
-        assert not worker.journal.all(states.LOST)
+        assert not worker.submissions.all(states.LOST)
 
 
 def test_an_upload_that_came_too_late_is_given_up(stage: Stage) -> None:
@@ -57,9 +57,9 @@ def test_an_upload_that_came_too_late_is_given_up(stage: Stage) -> None:
     worker = a_worker(stage, node)
     hooked(worker).after = lambda: stage.world.anvil.advance(stage.tiny.spec.upload_grace_seconds + 1)
     with running(worker) as ended:
-        eventually(lambda: worker.journal.all(states.LOST), what="the late one is given up")
+        eventually(lambda: worker.submissions.all(states.LOST), what="the late one is given up")
         eventually(lambda: stored(stage, node) >= 1, what="it goes on with the next")
-        assert [s.ref.sequence for s in worker.journal.all(states.LOST)] == [0]
+        assert [s.ref.sequence for s in worker.submissions.all(states.LOST)] == [0]
         assert not ended.event.is_set()
 
 
@@ -86,7 +86,7 @@ def test_a_crash_between_commit_and_upload_loses_nothing(stage: Stage) -> None:
         assert [s.sequence for s in submitted(stage)][:2] == [0, 1]
         first = [path for method, path in stage.hub.requests if method == "PUT" and _first(stage) in path]
         assert len(first) == 1, "it was uploaded once"
-        assert not again.journal.all(states.LOST)
+        assert not again.submissions.all(states.LOST)
 
 
 def _first(stage: Stage) -> str:
@@ -104,7 +104,7 @@ def test_a_crash_before_the_commit_makes_the_same_work_again(stage: Stage) -> No
     hooked(worker).before = kill
     with running(worker) as ended:
         assert ended.event.wait(15)
-    made = worker.journal.all()[0]
+    made = worker.submissions.all()[0]
     with running(a_worker(stage, node)):
         eventually(lambda: stored(stage, node) >= 1, what="a new life submits")
     assert submitted(stage)[0].root == made.ref.root
@@ -122,7 +122,7 @@ def test_a_transaction_that_was_mined_after_all_is_not_lost(stage: Stage) -> Non
     hooked(worker).after = lose_answer
     with running(worker):
         eventually(lambda: stored(stage, node) >= 2, what="it uploads both")
-        assert not worker.journal.all(states.LOST)
+        assert not worker.submissions.all(states.LOST)
         assert [s.sequence for s in submitted(stage)][:2] == [0, 1]
 
 
@@ -146,7 +146,7 @@ def test_a_transaction_that_is_mined_late_is_noticed(stage: Stage) -> None:
     with running(worker):
         eventually(lambda: stored(stage, node) >= 1, what="the file of the first attempt is uploaded")
         assert submitted(stage)[0].root == made[0].ref.root
-        assert not worker.journal.all(states.LOST)
+        assert not worker.submissions.all(states.LOST)
         assert world.chain.state(world.run, made[0].ref) == State.SUBMITTED
 
 
@@ -155,8 +155,8 @@ def test_the_storage_receipt_is_kept(stage: Stage) -> None:
     stage.publish()
     worker = a_worker(stage, node)
     with running(worker):
-        eventually(lambda: worker.journal.all(states.STORED), what="a file is stored")
-        submission = worker.journal.all(states.STORED)[0]
+        eventually(lambda: worker.submissions.all(states.STORED), what="a file is stored")
+        submission = worker.submissions.all(states.STORED)[0]
     kept = json.loads(submission.storage)
     assert kept["submission"] == submission.id.hex()
     assert len(kept["signature"]) == 130

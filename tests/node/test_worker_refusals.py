@@ -28,8 +28,8 @@ def test_it_goes_on_when_the_head_moved_while_it_generated(stage: Stage) -> None
         eventually(lambda: submitted(stage), what="it submits for the new version")
         assert {s.step for s in submitted(stage)} == {1}
         assert not ended.event.is_set()
-        eventually(lambda: worker.journal.all(states.LOST), what="the refused one is given up")
-        lost = worker.journal.all(states.LOST)
+        eventually(lambda: worker.submissions.all(states.LOST), what="the refused one is given up")
+        lost = worker.submissions.all(states.LOST)
         assert [(s.ref.step, s.ref.sequence) for s in lost] == [(0, 0)]
         assert not (stage.home("node").data / "rollouts" / f"{lost[0].ref.root.hex()}.parquet").exists()
 
@@ -54,7 +54,7 @@ def test_it_goes_on_when_a_reorg_replaced_the_beacon(stage: Stage) -> None:
     with running(worker) as ended:
         eventually(lambda: submitted(stage), what="it submits with the new beacon")
         assert not ended.event.is_set()
-        assert [s.ref.sequence for s in worker.journal.all(states.LOST)] == [0]
+        assert [s.ref.sequence for s in worker.submissions.all(states.LOST)] == [0]
 
 
 def test_a_paused_run_is_waited_for_without_burning_power(stage: Stage) -> None:

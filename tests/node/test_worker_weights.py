@@ -50,7 +50,7 @@ def test_it_never_submits_what_its_own_check_rejects(stage: Stage) -> None:
         assert isinstance(ended.error, IntegrityError)
         assert ended.error.exit_code == 8
         assert not submitted(stage)
-        assert not worker.journal.all()
+        assert not worker.submissions.all()
 
 
 def test_a_version_that_cannot_be_loaded_is_waited_out(stage: Stage) -> None:

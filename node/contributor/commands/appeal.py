@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.contributor import submission_log
 from node.contributor.commands.context import (
     DEFAULT_HOME,
     HomeOption,
@@ -82,11 +83,11 @@ def _verdict(case: Case) -> str:
 
 def find(place: Home, submission_id: str) -> LoggedSubmission:
     """The one submission of this node whose id begins with `submission_id`. Raises UsageError."""
-    journal = SubmissionLog(place.data / "journal.sqlite")
+    kept = SubmissionLog(place.data / submission_log.FILE)
     found = [
-        submission for submission in journal.all() if submission.id.hex().startswith(submission_id.removeprefix("0x"))
+        submission for submission in kept.all() if submission.id.hex().startswith(submission_id.removeprefix("0x"))
     ]
-    journal.close()
+    kept.close()
     if len(found) != 1:
         raise UsageError(f"{len(found)} submissions begin with {submission_id!r}", hint="node submissions lists them")
     return found[0]

@@ -55,7 +55,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
     account = chain.account(operator)
     status = place.read_status()
     running = status is not None and status.get("state") != "stopped" and _alive(status.get("pid"))
-    history = SubmissionLog(place.data / "journal.sqlite")
+    history = SubmissionLog(place.data / submission_log.FILE)
     counts = history.counts()
     history.close()
     gas = chain.balance(address)
@@ -129,7 +129,7 @@ def submissions(
     if submission is not None:
         found = [find(place, submission)]
     else:
-        history = SubmissionLog(place.data / "journal.sqlite")
+        history = SubmissionLog(place.data / submission_log.FILE)
         found = history.all(most=most)
         history.close()
     rows = [

@@ -85,7 +85,7 @@ def _seat(chain: Chain, run: int, node: str) -> Seat:
 
 def _require_delivered(place: Home) -> None:
     """Only the key that committed to a submission can upload it."""
-    path = place.data / "journal.sqlite"
+    path = place.data / submission_log.FILE
     if not path.exists():
         return
     kept = SubmissionLog(path)
@@ -101,7 +101,7 @@ def _require_delivered(place: Home) -> None:
 
 
 def _take_over(place: Home, old: str, new: Key) -> None:
-    """The new key lies where the node looks for its key; the old one, and the journal of what it sent, are kept.
+    """The new key lies where the node looks for its key; the old one, and the log of what it sent, are kept.
 
     There is a node key at every moment: a command that is killed here finds one and goes on.
     """

@@ -1,0 +1,133 @@
+"""What became of the submissions: verdict receipts, as the hub lists them, taken into the submission log.
+
+Each receipt is read once. How far the listing was read lies beside the log, so that a restart, or a hub that failed for a while,
+costs what is new and not what is old. A hub that lost its database is read from the start; what it tells again costs no look at
+the chain. Work goes on without verdicts: nothing here ends the node.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import deque
+
+from node.contributor import submission_log
+from node.contributor.submission_log import SubmissionLog
+from protocol.clock import SYSTEM, Clock
+from protocol.errors import MurmurationError, ProtocolViolation, Unavailable
+from protocol.hub.client import HubClient
+from protocol.hub.listing import Listing
+from protocol.logs import about
+from protocol.retry import Backoff
+from protocol.shell import machine
+from protocol.shell.connection import Connection
+from protocol.verdict import Outcome, Receipt
+
+log = logging.getLogger("node")
+
+_LISTING = "receipts"  # its name in the log
+_WAIT_SECONDS = 10  # that the hub may hold an answer back
+_REST_MOST = 12  # times the first pause after a failure
+_SUBMISSION = re.compile(rb'"submission":"([0-9a-f]{64})"')  # in canonical JSON; no text within a value matches it
+_STRANGERS_MAX = 64
+_LOOKS = 4  # at the chain for a validator's seat: endpoints may be some blocks apart
+_STATES = {
+    Outcome.ACCEPT: submission_log.ACCEPTED,
+    Outcome.SOFT: submission_log.SOFT,
+    Outcome.HARD: submission_log.HARD,
+}
+
+
+class Verdicts:
+    """For one thread."""
+
+    def __init__(
+        self, connection: Connection, submissions: SubmissionLog, retry_seconds: float, clock: Clock = SYSTEM
+    ) -> None:
+        self._c = connection
+        self._submissions = submissions
+        self._clock = clock
+        self._listing = Listing(submissions.mark(_LISTING))
+        self._backoff = Backoff(retry_seconds, _REST_MOST * retry_seconds, clock=clock)
+        self._hub: HubClient | None = None
+        self._strangers: deque[tuple[Receipt, int]] = deque(maxlen=_STRANGERS_MAX)
+        self._seats: dict[str, bool] = {}  # who may judge, as of this turn
+
+    def follow(self, stop: threading.Event) -> None:
+        """Takes in what comes until `stop` is set."""
+        while not stop.is_set():
+            try:
+                self.turn()
+                self._backoff.succeeded()
+                self._clock.wait(stop, self._c.settings.poll_seconds)
+            except Exception as error:
+                known = error if isinstance(error, MurmurationError) else machine.trouble(error)
+                log.log(
+                    logging.ERROR if known is None else logging.INFO,
+                    "verdicts: %s; trying again",
+                    known or repr(error),
+                    exc_info=known is None,
+                )
+                self._listing.doubt()
+                if isinstance(error, Unavailable):
+                    self._c.forget_hub()  # it may have moved
+                self._clock.wait(stop, self._backoff.failed())
+
+    def turn(self) -> None:
+        """Takes in what is new. Raises what reading it raises; what was taken in by then stays."""
+        self._seats.clear()
+        if self._hub is not (hub := self._c.hub):
+            self._hub = hub
+            self._listing.doubt()
+        before = self._listing.mark
+        try:
+            for data in self._listing.news(lambda after: hub.receipts(after, wait=_WAIT_SECONDS)):
+                self._hear(data)
+        finally:
+            if self._listing.mark != before:
+                self._submissions.set_mark(_LISTING, self._listing.mark)
+        waiting = list(self._strangers)
+        self._strangers.clear()
+        for receipt, looks in waiting:
+            self._learn(receipt, looks)
+
+    def _hear(self, data: bytes) -> None:
+        named = _SUBMISSION.search(data)
+        if named is None or self._submissions.get(bytes.fromhex(named[1].decode())) is None:
+            return  # of another node; not worth checking its signature
+        try:
+            receipt = Receipt.parse(data, self._c.chain.domain, self._c.run)
+        except ProtocolViolation as error:
+            log.warning("the hub lists a receipt that is none: %s", error)
+        else:
+            self._learn(receipt, _LOOKS)
+
+    def _learn(self, receipt: Receipt, looks: int) -> None:
+        """Notes a receipt that says more than is known; `looks` times at most the chain is asked whether its signer may judge."""
+        known = self._submissions.get(receipt.submission)
+        state = _STATES[receipt.outcome]
+        if known is None or not submission_log.is_before(known.state, state):
+            return
+        if not self._may_judge(receipt.validator):
+            if looks > 1:
+                self._strangers.append((receipt, looks - 1))
+            return
+        self._submissions.advance(receipt.submission, state, receipt=receipt.encode().decode())
+        if receipt.outcome != Outcome.ACCEPT:
+            _tell(receipt)
+
+    def _may_judge(self, validator: str) -> bool:
+        if validator not in self._seats:
+            seat = self._c.chain.validator(self._c.run, validator)
+            self._seats[validator] = seat.serves(self._c.block_time())
+        return self._seats[validator]
+
+
+def _tell(receipt: Receipt) -> None:
+    d = receipt.details
+    with about(receipt.submission):
+        log.warning(
+            "step %d, sequence %d judged %s by %s: rule %s measured %s, threshold %s (%s)",
+            d.step, d.sequence, receipt.outcome.name.lower(), receipt.validator, d.rule, d.measured, d.threshold, d.detail,
+        )  # fmt: skip
