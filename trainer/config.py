@@ -217,6 +217,9 @@ class HubSettings(Settings):
     writes_per_minute: int = Field(default=600, ge=1)
     bytes_per_hour: int = Field(default=4 << 30, ge=1)
     """Quotas per seat."""
+    looks_per_minute: int = Field(default=30, ge=1)
+    """Looks at the chain that requests may cause, in all, beside those of every `chain.poll_seconds`; they are what a flood of
+    requests can cost at the endpoint."""
     store: str | None = None
     """Rollout files and receipts: a folder beside run.toml, or s3://bucket/prefix; else hub/store in the output folder."""
     store_cache_bytes: int = Field(default=16 << 30, ge=0)

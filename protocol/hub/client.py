@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,19 +14,23 @@ from typing import Any
 import httpx
 
 from protocol import canonical, runspec
+from protocol.clock import SYSTEM, Clock
 from protocol.constants import SPEC_BYTES_MAX
 from protocol.deadline import Deadline, Transport, within
 from protocol.errors import HashMismatch, Malformed, Oversized, Unavailable
-from protocol.hub.wire import PAGE, WAIT_MAX, Refused, Stored, sign_write
+from protocol.hub.wire import PAGE, WAIT_MAX, Refused, Stored, TryAgain, sign_write
 from protocol.identity import Key
 from protocol.runspec import RunSpec, TaskFile
 from protocol.signing import Domain
 from protocol.voucher import SignedVoucher
 
+log = logging.getLogger(__name__)
+
 _JSON_BYTES_MAX = 32 << 20
 _REASON_BYTES_MAX = 4096
 _PIECE_BYTES = 64 << 20  # of a task file: a hub ends requests that take minutes
 _RATE_MIN = 64 << 10  # bytes per second: a slower transfer gets no more time
+_SECONDS = re.compile("[0-9]{1,6}")  # of a Retry-After; a date is none that our hub says
 _PAGES_MAX = 64  # per call: whoever reads a listing that never ends would do nothing else
 
 
@@ -32,7 +38,7 @@ class HubClient:
     """One hub and one run. `now` gives block time, for the expiry of writes; safe to share between threads.
 
     A call may take `timeout` seconds, besides the wait it asks for and a second for every 64 KiB that it moves; then it
-    raises Unavailable.
+    raises Unavailable. A write that the hub asks to send again a little later is sent again within another `timeout` seconds.
     """
 
     def __init__(
@@ -44,12 +50,14 @@ class HubClient:
         key: Key | None = None,
         now: Callable[[], int] | None = None,
         timeout: float = 20.0,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.run = run
         self._domain = domain
         self._key = key
         self._now = now
         self._timeout = timeout
+        self._clock = clock
         plain = {"Accept-Encoding": "identity"}  # nothing a hub sends is worth a decompression bomb
         self._http = httpx.Client(
             base_url=url, timeout=timeout + WAIT_MAX, follow_redirects=False, headers=plain, transport=Transport()
@@ -185,6 +193,17 @@ class HubClient:
             return b"".join(_parts(response, deadline, cap))
 
     def _write(self, method: str, path: str, data: bytes, digest: bytes) -> Any:
+        until = self._clock.monotonic() + self._timeout
+        while True:
+            try:
+                return self._write_once(method, path, data, digest)
+            except TryAgain as error:
+                if self._clock.monotonic() + error.seconds > until:
+                    raise
+                log.info("%s; trying again after %g s", error, error.seconds)
+                self._clock.sleep(error.seconds)
+
+    def _write_once(self, method: str, path: str, data: bytes, digest: bytes) -> Any:
         if self._key is None or self._now is None:
             raise ValueError("this client has no key to write with")
         headers = sign_write(
@@ -220,6 +239,9 @@ def _require_ok(response: httpx.Response, deadline: Deadline) -> None:
         reason = str(b"".join(_parts(response, deadline, _REASON_BYTES_MAX)), "utf-8", "replace")
     except Oversized:
         reason = "for a reason too long to read"
+    after = response.headers.get("retry-after", "")
+    if response.status_code == httpx.codes.SERVICE_UNAVAILABLE and _SECONDS.fullmatch(after):
+        raise TryAgain(f"the hub cannot say yet: {reason[:300]}", max(1, int(after)))
     if response.status_code >= 500 or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
         raise Unavailable(f"the hub cannot answer now ({response.status_code}): {reason[:300]}")
     raise Refused(f"the hub refused ({response.status_code}): {reason[:300]}", response.status_code)

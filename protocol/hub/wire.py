@@ -12,6 +12,7 @@
     GET  /v1/runs/R/opinions?after=N&wait=S   such requests
     GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
+A write that names what the hub has not read off the chain yet may be answered with 503 and `Retry-After: seconds`.
 With `wait` an answer that would be empty is held back up to so many seconds until there is something to say.
 Every write carries an EIP-712 `Write` over (run, method, path, SHA-256 of the body, nonce, expiry) of a seated key, in the
 four headers below. Nothing read from a hub is trusted: files hash to roots on chain, receipts carry signatures.
@@ -26,7 +27,7 @@ from http import HTTPStatus
 from typing import Any
 
 from protocol.constants import WRITE_LIFETIME_SECONDS
-from protocol.errors import BadSignature, Malformed, MurmurationError
+from protocol.errors import BadSignature, Malformed, MurmurationError, Unavailable
 from protocol.identity import Key
 from protocol.signing import Domain, StorageReceipt, Write
 
@@ -53,6 +54,14 @@ class Refused(MurmurationError):
         """Whether the same may be taken later: the hub's view of the chain lags (its clock, a seat, a commitment that it has not
         seen), or another upload of the same submission is under way. Anything else it says for good."""
         return self.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
+
+
+class TryAgain(Unavailable):
+    """The hub cannot say yet, and after how many `seconds` the same may be asked again: 503 with a Retry-After."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
 
 
 @dataclass(frozen=True)

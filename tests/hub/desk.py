@@ -17,6 +17,7 @@ from swarm.world import World
 
 from protocol import calibration, runspec
 from protocol.chain.sync import Book
+from protocol.clock import SYSTEM, Clock
 from protocol.constants import PROTOCOL_VERSION
 from protocol.environments.reasoning import AUDITED_VERSION
 from protocol.hub.client import HubClient
@@ -62,6 +63,7 @@ class Desk:
     url: str
     key: Key
     status: Path
+    clock: Clock
     clients: list[HubClient] = field(default_factory=list)
     step: int = -1
     """The newest version that is out."""
@@ -87,7 +89,9 @@ class Desk:
         return key
 
     def client(self, key: Key | None = None) -> HubClient:
-        made = HubClient(self.url, self.world.run, self.world.chain.domain, key=key, now=self.now, timeout=5)
+        made = HubClient(
+            self.url, self.world.run, self.world.chain.domain, key=key, now=self.now, timeout=5, clock=self.clock
+        )
         self.clients.append(made)
         return made
 
@@ -180,18 +184,24 @@ class Desk:
 @contextmanager
 def open_desk(
     anvil: Anvil, folder: Path, *, spec: RunSpec | None = None, quota: Quota | None = None, store: Store | None = None,
-    wrap: Callable[[Any], Any] = lambda app: app, **server: float,
+    wrap: Callable[[Any], Any] = lambda app: app, looks_per_minute: int = 10**6, clock: Clock = SYSTEM, **server: float,
 ) -> Iterator[Desk]:  # fmt: skip
-    """A fresh deployment and run, nothing published yet, and its hub. `wrap` may stand between server and app."""
+    """A fresh deployment and run, nothing published yet, and its hub. `wrap` may stand between server and app.
+
+    No thread of the hub's follows the chain here: what it has not read, requests make it read.
+    """
     spec = spec or small_spec()
     world = World.fresh(anvil, spec.digest)
     key = world.trainer.key
     database, store = Database(folder / "hub.sqlite"), store or Store(folder / "store")
-    hub = Hub(world.chain, world.run, spec, Book(world.chain, world.run), store, database, key, quota)
+    hub = Hub(
+        world.chain, world.run, spec, Book(world.chain, world.run), store, database, key, quota,
+        looks_per_minute=looks_per_minute, clock=clock,
+    )  # fmt: skip
     hub.learn()
     status = folder / "status.json"
     with HubServer(wrap(create_app(hub, database, status)), "127.0.0.1", 0, **server) as listening:
-        desk = Desk(world, spec, folder, hub, database, store, f"http://127.0.0.1:{listening.port}", key, status)
+        desk = Desk(world, spec, folder, hub, database, store, f"http://127.0.0.1:{listening.port}", key, status, clock)
         yield desk
         desk.close()
     database.close()

@@ -391,7 +391,7 @@ def test_an_upload_while_the_hub_reads_the_chain_waits_for_what_it_reads(
     answers: list[httpx.Response] = []
     upload = threading.Thread(target=lambda: answers.append(desk.upload(node, ref, data)))
     upload.start()
-    wait_until(desk.hub._poll.locked, deadline=10, what="the upload looks at the chain")
+    wait_until(desk.hub._looks._asking.locked, deadline=10, what="the upload looks at the chain")
     go_on.set()
     upload.join(10)
     follower.join(10)
@@ -415,12 +415,12 @@ def test_a_look_at_the_chain_counts_for_others_only_when_it_has_ended(
     monkeypatch.setattr(book, "poll", poll)
 
     async def ask() -> Submission:
-        await hub._poll.acquire()  # somebody else is looking
+        await hub._looks._asking.acquire()  # somebody else is looking
         asking = asyncio.create_task(hub.commitment(desk.submission(ref)))
         await asyncio.sleep(0)
         follower = asyncio.create_task(asyncio.to_thread(hub.learn))
         await asyncio.to_thread(polled.wait, 10)
-        hub._poll.release()
+        hub._looks._asking.release()
         await asyncio.sleep(0)
         go_on.set()
         await follower

@@ -67,8 +67,8 @@ class FakeHub:
         while not self.closing.wait(TIMEOUT / 10):
             connection.sendall(drop)
 
-    def says(self, body: bytes, status: str = "200 OK") -> None:
-        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+    def says(self, body: bytes, status: str = "200 OK", *, header: str = "X: y") -> None:
+        head = f"HTTP/1.1 {status}\r\n{header}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
         self.serve = lambda connection, _: connection.sendall(head + body)
 
     def close(self) -> None:
@@ -292,3 +292,25 @@ def test_a_refusal_that_may_pass_is_asked_again(hub: FakeHub, client: HubClient)
     hub.says(b"never", "403 Forbidden")
     with pytest.raises(Refused):
         role.retry(client.status, "asking")
+
+
+@pytest.mark.parametrize(
+    ("said", "waits"),
+    [
+        ("1", [1.0]), ("0", [1.0]), ("999999", []), ("9" * 4000, []), ("-1", []), ("1.5", []), ("", []),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", []),
+    ],
+)  # fmt: skip
+def test_a_hub_that_says_when_to_send_again_is_obeyed_within_the_deadline(
+    hub: FakeHub, said: str, waits: list[float]
+) -> None:
+    clock = VirtualClock()
+    client = HubClient(hub.url, RUN, DOMAIN, key=Key.generate(), now=lambda: 0, timeout=TIMEOUT, clock=clock)
+    hub.says(b"not yet", "503 Service Unavailable", header=f"Retry-After: {said}")
+    with pytest.raises(Unavailable, match="not yet"):
+        client.post_receipt(b"{}")
+    assert clock.waits == waits
+    clock.meanwhile = lambda: hub.says(b"null")
+    if waits:
+        client.post_receipt(b"{}")
+    client.close()

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,7 @@ from protocol.errors import (
     RpcUnavailable,
     Unavailable,
 )
-from protocol.hub.wire import PAGE, WAIT_MAX, Refused
+from protocol.hub.wire import PAGE, WAIT_MAX, Refused, TryAgain
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Signed, bytes32
 
@@ -59,9 +60,11 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
         _REFUSALS.add(reason=type(error).__name__)
         if isinstance(error, Refused):
             return PlainTextResponse(str(error), error.status)
+        headers = {"Retry-After": str(ceil(error.seconds))} if isinstance(error, TryAgain) else None
         # What this machine's endpoints and disks said of it is for its own log, not for strangers.
         text = "the hub cannot reach the chain; try again" if isinstance(error, ChainError) else str(error)
-        return PlainTextResponse(text, next((code for kind, code in _STATUS if isinstance(error, kind)), 500))
+        status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+        return PlainTextResponse(text, status, headers)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_query(request: Request, error: RequestValidationError) -> Response:

@@ -1,6 +1,7 @@
 """What the hub accepts: committed files from their own nodes, receipts from seated validators, within quotas.
 
-Knows the chain through a book of it that service.py keeps polling. Every refusal is one of our errors and is counted.
+Knows the chain through a book of it that service.py keeps polling, and decides by nothing else: what a request costs in calls to
+the chain is bounded in looks.py. Every refusal is one of our errors and is counted.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ from protocol.runspec import RunSpec
 from protocol.signing import StorageReceipt
 from protocol.verdict import Receipt
 from trainer.hub.database import Database
+from trainer.hub.looks import Looks
 from trainer.hub.store import Store
 
 _UPLOADED = metrics.counter("murmur_hub_uploaded_bytes_total", "Bytes of rollout files that were taken.")
@@ -77,8 +78,9 @@ class Hub:
 
     def __init__(
         self, chain: Chain, run: int, spec: RunSpec, book: Book, store: Store, database: Database, key: Key,
-        quota: Quota | None = None, *, clock: Clock = SYSTEM,
+        quota: Quota | None = None, *, looks_per_minute: int = 30, clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
+        """`looks_per_minute`: how many looks at the chain requests may cause, in all (looks.py)."""
         self.run = run
         self.spec = spec
         self.refused: Counter[str] = Counter()
@@ -90,20 +92,15 @@ class Hub:
         self._quota = quota or Quota()
         self._clock = clock
         self._allowances: dict[str, Allowance] = {}
-        self._learning = threading.Lock()
-        self._learned_at = 0.0  # monotonic, when the last finished look at the chain began
+        self._looks = Looks(book, looks_per_minute, clock)
         self._changed = asyncio.Condition()
-        self._poll = asyncio.Lock()
         self._writing: set[bytes] = set()
 
     # ---- the chain -----------------------------------------------------------------------------------------------------
 
     def learn(self) -> None:
         """Reads new events of the chain."""
-        with self._learning:  # whoever finds nothing new must find what others have found in place
-            began = self._clock.monotonic()
-            self._book.poll()
-            self._learned_at = began
+        self._looks.take()
 
     @property
     def now(self) -> int:
@@ -111,15 +108,8 @@ class Hub:
         return self._book.head.time if self._book.head else 0
 
     async def commitment(self, submission: bytes) -> Submission:
-        """What was committed to as `work`. A node uploads right after its transaction was mined: so look once more."""
-        asked_at = self._clock.monotonic()
-        found = self._book.submission(submission)
-        if found is None:
-            async with self._poll:  # those who wait here together share one look
-                found = self._book.submission(submission)
-                if found is None and self._learned_at < asked_at:
-                    await asyncio.to_thread(self.learn)
-                    found = self._book.submission(submission)
+        """What was committed to. A node uploads right after its transaction was mined: so look once more."""
+        found = await self._looks.find(lambda: self._book.submission(submission))
         if found is None:
             raise Refused("no such commitment on chain", NOT_FOUND)
         return found
@@ -194,8 +184,7 @@ class Hub:
 
     async def _validator(self, request: Signed, data: bytes) -> str:
         address, nonce = self._signer(request, hashlib.sha256(data).digest())
-        seat = await asyncio.to_thread(self._chain.validator, self.run, address)
-        if not seat.serves(self.now):
+        if not await self._looks.find(lambda: address in self._book.validators(self.now) or None):
             raise Refused(f"{address} holds no validator seat", FORBIDDEN)
         self._admit(address, nonce, request, len(data))
         return address

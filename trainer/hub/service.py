@@ -76,7 +76,9 @@ class HubService:
         database = Database(_database(self._layout))
         quota = Quota(h.writes_per_minute, h.bytes_per_hour)
         files = open_store(self._settings, self._layout)
-        hub = Hub(chain, c.run, self._spec, book, files, database, self._key, quota)
+        hub = Hub(
+            chain, c.run, self._spec, book, files, database, self._key, quota, looks_per_minute=h.looks_per_minute
+        )
         hub.learn()
         kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept)
