@@ -62,6 +62,10 @@ DecimalText = Annotated[str, AfterValidator(_decimal)]
 HexDigest = Annotated[str, AfterValidator(_digest)]
 """SHA-256 in lower-case hex."""
 HardwareClass = Annotated[int, Field(ge=0, lt=256)]
+HardwareKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,2})$")]
+"""The number of a hardware class as the key of a table."""
+LengthBudget = Annotated[int, Field(gt=0, lt=2**31)]
+"""Tokens of an answer that its prompt announces."""
 ConfigValue = bool | int | str | list[int] | list[str]
 
 
@@ -251,11 +255,27 @@ class SamplingSpec(Part):
         return {"temperature": float(self.temperature), "top_k": self.top_k, "top_p": float(self.top_p)}
 
 
+def classes(numbers: Sequence[int]) -> str:
+    """Hardware classes as a message names them."""
+    return f"hardware class{'es' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
 class RewardSpec(Part):
     alpha: DecimalText = "0"
     """Reward lost per token of distance from the length budget (arXiv 2505.07291, section 3.1.2); 0 switches it off."""
-    budgets: dict[str, list[int]] = {}
-    """Length budgets in tokens per hardware class (the class number as text); empty: none is announced."""
+    budgets: dict[HardwareKey, Annotated[list[LengthBudget], Field(min_length=1)]] = {}
+    """Length budgets in tokens for each hardware class (the class number as text); empty: none is announced to any."""
+
+    def require_classes(self, listed: Sequence[int]) -> None:
+        """Raises ValueError unless budgets are for exactly these hardware classes, or for none.
+
+        A seat chooses its class: one without budgets would be a way around them.
+        """
+        named = [int(key) for key in self.budgets]
+        if left_out := sorted(set(listed) - set(named)) if named else []:
+            raise ValueError(f"reward.budgets leaves out {classes(left_out)}: give budgets to every class or to none")
+        if unknown := sorted(set(named) - set(listed)):
+            raise ValueError(f"reward.budgets is of {classes(unknown)}, which verification does not list")
 
 
 class Limit(Part):
@@ -317,9 +337,10 @@ class VerificationSpec(Part):
 
     @model_validator(mode="after")
     def _in_one_list(self) -> VerificationSpec:
-        both = sorted(set(self.calibrated) & set(self.uncalibrated))
-        if both:
+        if both := sorted(set(self.calibrated) & set(self.uncalibrated)):
             raise ValueError(f"hardware class {both[0]} is both calibrated and uncalibrated")
+        if not self.hardware:
+            raise ValueError("no hardware class may work: calibrated and uncalibrated are both empty")
         return self
 
     @property
@@ -343,6 +364,11 @@ class RunSpec(Part):
     file_bytes_max: int = Field(ge=1 << 10, le=1 << 30)
 
     @model_validator(mode="after")
+    def _budgets_for_every_class(self) -> RunSpec:
+        self.reward.require_classes(self.verification.hardware)
+        return self
+
+    @model_validator(mode="after")
     def _require_receipts_to_fit(self) -> RunSpec:
         if self.samples > SAMPLES_MAX:
             raise ValueError(f"group_size x groups_per_submission is {self.samples}, more than {SAMPLES_MAX}")
@@ -361,7 +387,7 @@ class RunSpec(Part):
         if number not in listed:
             raise PreflightError(
                 f"hardware class {number} cannot work in this run, which lists {', '.join(map(str, listed))}",
-                hint=f"take the seat in the class that this machine is of, as node stake --hardware {listed[0] if listed else 0}",
+                hint=f"take the seat in the class that this machine is of, as node stake --hardware {listed[0]}",
             )
 
     @property

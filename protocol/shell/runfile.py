@@ -105,11 +105,12 @@ def complete(file: Path, model: Path) -> RunSpec:
     for key, name in (("config", CONFIG), ("tokenizer", TOKENIZER)):
         section.setdefault(key, _digest_of(model / name))
     verification = _section(table, "verification", "spec")
+    name, found = str(verification.get("calibration")), None
     if len(str(verification.get("calibration", ""))) != 64:
         if not isinstance(verification.get("calibration"), str):
             raise ConfigError("spec.verification.calibration is not set", hint="name a shipped calibration or a file")
-        found = calibration.load(verification["calibration"], file.parent)
-        _require_covered(verification["calibration"], found, section)
+        found = calibration.load(name, file.parent)
+        _require_covered(name, found, section)
         verification["calibration"] = found.digest
         verification.setdefault("computation", found.computation)
         verification.setdefault("sampling", found.sampling)
@@ -117,7 +118,18 @@ def complete(file: Path, model: Path) -> RunSpec:
     table["environments"] = [e.model_dump() for e in environments(file)]
     spec = runspec.from_table(table)
     _require_right_model(model, spec)
+    if found is not None:
+        _require_measured(name, found, spec.verification.calibrated)
     return spec
+
+
+def _require_measured(name: str, found: Calibration, calibrated: list[int]) -> None:
+    """Raises ConfigError for classes listed as calibrated that the calibration did not measure: their honest work might be slashed."""
+    if unmeasured := sorted(set(calibrated) - set(found.hardware)):
+        raise ConfigError(
+            f"the calibration {name!r} measured {runspec.classes(found.hardware)}, not {', '.join(map(str, unmeasured))}",
+            hint="list the others in spec.verification.uncalibrated, or make one with `murmur validator calibrate --hardware …`",
+        )
 
 
 def _require_right_model(model: Path, spec: RunSpec) -> None:

@@ -44,8 +44,8 @@ def run_tables() -> dict[str, Any]:
             "upload_grace_seconds": 60,
             "file_bytes_max": 1 << 20,
             "sampling": {"group_size": 4, "groups_per_submission": 2, "temperature": "1", "max_new_tokens": 40},
-            "reward": {"alpha": "0.001", "budgets": {"1": [10, 20]}},
-            "verification": {"validators_needed": 1, "calibration": "tiny-qwen3-float32-cpu", "calibrated": [0, 1]},
+            "reward": {"alpha": "0.001"},
+            "verification": {"validators_needed": 1, "calibration": "tiny-qwen3-float32-cpu", "uncalibrated": [1]},
             "model": {"compute_dtype": "float32"},
             "environments": [
                 {"dataset": "rotate_matrix", "config": {"min_n": 2, "max_n": 2}, **environment},
@@ -84,6 +84,12 @@ class TinyRun:
         engine = TorchEngine("float32")
         engine.load(folder / "policy")
         return cls(folder, folder / "policy", spec, context, engine, Tokenizer(folder / "policy"), Key.generate())
+
+    def with_budgets(self) -> TinyRun:
+        """The same run with length budgets, others for each hardware class."""
+        reward = self.spec.reward.model_copy(update={"budgets": {"0": [10, 20], "1": [15, 30]}})
+        spec = self.spec.model_copy(update={"reward": reward})
+        return replace(self, spec=spec, context=replace(self.context, spec=spec))
 
     def honest(self, step: int = 0, sequence: int = 0, hardware: int = 0) -> Made:
         """An honest submission on disk."""

@@ -17,6 +17,7 @@ def run_file(tiny_run: TinyRun, tmp_path: Path) -> Path:
     tables = run_tables()
     tables["spec"]["sampling"]["max_new_tokens"] = 12
     tables["spec"]["reward"] = {"alpha": "0.01", "budgets": {"0": [4, 8]}}
+    tables["spec"]["verification"]["uncalibrated"] = []
     tables["spec"]["environments"] = [{**e, "held_out_size": 8} for e in tables["spec"]["environments"]]
     tables["trainer"] |= {
         "online_filter": "reward", "groups_per_step": 4, "optimizer_steps": 1, "pack_tokens": 128, "rows_per_forward": 16, "kl": {"weight": 0},

@@ -73,6 +73,12 @@ def test_a_run_may_let_classes_work_that_nobody_calibrated() -> None:
         listing([0], [0])
 
 
+def test_a_run_lists_some_class() -> None:
+    assert listing([], [5]).verification.hardware == [5]
+    with pytest.raises(ValueError, match="no hardware class may work"):
+        listing([], [])
+
+
 def test_what_is_not_said_of_uncalibrated_classes_moves_no_digest() -> None:
     assert b"uncalibrated" not in SPEC.canonical()
     assert listing([0], []).digest == SPEC.digest != listing([0], [1]).digest

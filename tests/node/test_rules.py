@@ -185,7 +185,8 @@ def another_problems_number(run: TinyRun) -> Candidate:
 @rejected_only_by("assignment", Outcome.HARD)
 def another_budget(run: TinyRun) -> Candidate:
     """The assigned prompt, which announces a budget, and the penalty of another budget."""
-    made = run.honest(hardware=1)
+    run = run.with_budgets()
+    made = run.honest()
     file = run.read(made)
     sample = file.samples[0]
     assert sample.budget
@@ -287,7 +288,8 @@ def a_truncated_answer(run: TinyRun) -> Candidate:
 
 @rejected_only_by("reward", Outcome.HARD)
 def a_penalty_left_out(run: TinyRun) -> Candidate:
-    made = run.honest(hardware=1)
+    run = run.with_budgets()
+    made = run.honest()
     file = run.read(made)
     row = next(r for r, s in enumerate(file.samples) if s.length_penalty)
     sample = file.samples[row]

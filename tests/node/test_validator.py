@@ -553,15 +553,15 @@ def test_an_unforeseen_fault_in_one_judgement_leaves_the_others(
 def test_joining_again_with_other_hardware_changes_no_verdict(stage: Stage, panel: Panel, cheats: bool) -> None:
     """What counts is the seat in the block of the commitment: a cheat cannot make a hard finding soft afterwards, and an
     honest node loses nothing."""
-    node, world = stage.seated(hardware=1), stage.world
+    node, world = stage.seated(hardware=0), stage.world
     stage.publish()
     service = panel.seat()
-    made = stage.make(node, hardware=1)
+    made = stage.make(node, hardware=0)
     submission = stage.commit(node, made.ref, made.units + cheats)
     stage.upload(node, made.ref, made.path)
     operator = stage.operators[node.address]
     world.sender(operator).send(world.chain.leave(world.run, node.address))
-    _join_again(stage, node, operator, hardware=0)
+    _join_again(stage, node, operator, hardware=1)  # which is not calibrated: nothing is worse than soft there
     rounds(service)
     receipt = panel.receipts(submission)[service._address]
     assert receipt.outcome == (Outcome.HARD if cheats else Outcome.ACCEPT)

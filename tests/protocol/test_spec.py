@@ -99,6 +99,14 @@ def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
         (("verification",), 1, "spec.verification is 1 instead of a table"),
         (("verification", "calibration"), {}, "calibration is not set"),
         (("max_lag",), -1, "max_lag"),
+        (("reward",), {"budgets": {"0": [10]}}, "spec: reward.budgets leaves out hardware class 1"),
+        (("reward",), {"budgets": {"1": [10]}}, "leaves out hardware class 0"),
+        (("reward",), {"budgets": {"00": [10], "1": [10]}}, "spec.reward.budgets.00"),
+        (("reward",), {"budgets": {"0": [10], "1": [10], "3": [9], "5": [9]}}, "of hardware classes 3, 5, .* not list"),
+        (("reward",), {"budgets": {"0": [10], "1": []}}, "spec.reward.budgets.1"),
+        (("reward",), {"budgets": {"0": [10], "1": [5, 0]}}, "spec.reward.budgets.1.1"),
+        (("verification", "uncalibrated"), [0], "hardware class 0 is both"),
+        (("verification", "calibrated"), [0, 3], "'tiny-qwen3-float32-cpu' measured hardware class 0, not 3"),
         (("name",), "No Spaces", "name"),
     ],
 )
@@ -262,11 +270,15 @@ def test_a_spec_names_the_hardware_classes_its_calibration_covers(tmp_path: Path
     shipped = calibration.load("tiny-qwen3-float32-cpu", tmp_path).content
     (tmp_path / "mine.json").write_text(json.dumps(shipped | {"hardware": [2, 7]}))
     tables = run_tables()
-    del tables["spec"]["verification"]["calibrated"]
     for name, covered in (("tiny-qwen3-float32-cpu", [0]), ("mine.json", [2, 7])):
         tables["spec"]["verification"]["calibration"] = name
         write_toml(tmp_path / "run.toml", tables, "")
         assert runfile.complete(tmp_path / "run.toml", tiny_run.model).verification.calibrated == covered
+    tables["spec"]["verification"]["calibrated"] = [7]
+    write_toml(tmp_path / "run.toml", tables, "")
+    assert runfile.complete(tmp_path / "run.toml", tiny_run.model).verification.calibrated == [7], (
+        "fewer than it covers"
+    )
 
 
 def test_a_calibration_of_another_dtype_is_refused_and_one_of_another_model_warned_of(
@@ -296,13 +308,10 @@ def test_a_calibration_of_another_dtype_is_refused_and_one_of_another_model_warn
 
 
 def test_length_budgets_are_announced_and_charged_by_hardware_class(tiny_run: TinyRun) -> None:
-    tasks = task_set(tiny_run.spec.environments)
-    budgets = {
-        g.budget
-        for i in range(50)
-        for g in assignment.assign(tiny_run.spec, tasks, seeds.derive(b"\x00" * 32, "i", i), 1)
-    }
-    assert budgets == {10, 20}
+    tasks, spec = task_set(tiny_run.spec.environments), tiny_run.with_budgets().spec
+    for hardware, budgets in ((0, {10, 20}), (1, {15, 30})):
+        drawn = [assignment.assign(spec, tasks, seeds.derive(b"\x00" * 32, "i", i), hardware) for i in range(50)]
+        assert {group.budget for groups in drawn for group in groups} == budgets
     assert {g.budget for g in assignment.assign(tiny_run.spec, tasks, b"\x00" * 32, 0)} == {0}
     prompt = tiny_run.tokenizer.prompt(tiny_run.spec, "x", 20)
     assert prompt != tiny_run.tokenizer.prompt(tiny_run.spec, "x", 0)

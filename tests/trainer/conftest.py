@@ -56,6 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     ]
     tables["spec"]["sampling"]["max_new_tokens"] = 16
     tables["spec"]["reward"] = {"alpha": "0.01", "budgets": {"0": [6, 12]}}  # no group's rewards are all equal
+    tables["spec"]["verification"]["uncalibrated"] = []
     folder = tmp_path_factory.mktemp("made")
     file = folder / "run.toml"
     write_toml(file, tables, "A run of one task.")
