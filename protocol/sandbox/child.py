@@ -1,6 +1,6 @@
 """The sandbox child: reads rollout files and runs environments within hard limits.
 
-    python -m protocol.sandbox.child MEMORY_BYTES OPEN_FILES      (started by protocol/sandbox/process.py only)
+    python -m protocol.sandbox.child MEMORY_BYTES OPEN_FILES PARENT LANDLOCK SECCOMP      (started by protocol/sandbox/process.py only)
 
 Answers one request after another from stdin on stdout. An input that breaks its format becomes an answer of the kind
 "malformed", too little memory "exhausted", any other failure "failed": whose fault those two are is for the parent to find
@@ -10,7 +10,6 @@ out. So is whatever kills the process.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from protocol import parquet_footer, toploc
 from protocol.constants import TURNS_MAX
 from protocol.errors import Malformed, MurmurationError
 from protocol.sandbox import wire
+from protocol.sandbox.confinement import Kernel, confine
 
 _EXPANSION = 4  # times the largest file: what a file may decode to
 _GROUPS_AT_ONCE = 16
@@ -33,15 +33,6 @@ _MOST: dict[str, Callable[[int], int]] = {
     "proofs": lambda tokens: toploc.chunk_count(tokens) + TURNS_MAX,  # the last chunk of every turn may be short
 }
 """Columns of lists, and how many entries a list may have where a sample has at most so many tokens."""
-
-
-def confine(memory: int, files: int) -> None:
-    """Caps address space, forbids core dumps and writing to files; irrevocable for this process."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    os.nice(1)
 
 
 class Child:
@@ -306,7 +297,8 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def main() -> None:
-    confine(int(sys.argv[1]), int(sys.argv[2]))
+    memory, files, parent, landlock, seccomp = map(int, sys.argv[1:])
+    confine(Kernel(landlock, bool(seccomp)), memory=memory, files=files, parent=parent)
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not enter the wire
     import pyarrow as pa

@@ -1,7 +1,8 @@
 """A child process that answers requests within deadlines, and is started again when it dies.
 
-Covers: memory, time, written files, and secrets in the environment. Does not cover: the network, what else this account may
-read, and an exploit inside the child; run services under an account of their own where that matters.
+Time is held here, the rest by what the child gives up (confinement.py), as far as this machine's kernel goes. The child has a
+process group of its own and ends with it: by its deadline, by `close`, and with the thread that holds it. Does not cover:
+what this account may read; run services under an account of their own where that matters.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import logging
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from protocol.environments.environment import Grants
@@ -30,6 +35,7 @@ from protocol.errors import (
 from protocol.folders import TASKS_VARIABLE, tasks_folder
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import wire
+from protocol.sandbox.confinement import Kernel, hide
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +43,7 @@ MOST = Grants(memory=32 << 30, seconds=600.0, files=1024)
 """What an environment may be granted at the most."""
 _FILES = 64  # open at once
 _ANSWER_BYTES = 1 << 20  # of arrays, granted to any answer
+_STARTING_S = 60.0  # for what takes milliseconds
 _OF_FILES = {UnknownVersion.__name__: UnknownVersion}
 _OWN = {kind.__name__: kind for kind in (ConfigError, VersionMismatch, HashMismatch, PreflightError)}
 
@@ -56,6 +63,7 @@ class ChildProcess:
         self._files = _FILES
         self._answer_bytes = _ANSWER_BYTES
         self._process: subprocess.Popen[bytes] | None = None
+        self._holder: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self.restarts = 0
 
@@ -89,7 +97,7 @@ class ChildProcess:
         raise Unavailable(f"sandbox: {_text(head, 'message')}")
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and _has_ended(self._process):
             self._kill()
             self.restarts += 1
         if self._process is None:
@@ -102,16 +110,25 @@ class ChildProcess:
         return self._process
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "protocol.sandbox.child", str(self._memory), str(self._files)]
-        environment = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")}
-        environment |= {TASKS_VARIABLE: str(tasks_folder())}
-        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": "/nonexistent"}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, bufsize=0
-        )  # fmt: skip
+        """From a thread that lives as long as the child: Linux ends a child with the thread that started it."""
+        _prepare()
+        self._holder = ThreadPoolExecutor(1, "sandbox")
+        self._process = self._holder.submit(self._popen).result(_STARTING_S)
         assert self._process.stdin
         os.set_blocking(self._process.stdin.fileno(), False)
         return self._process
+
+    def _popen(self) -> subprocess.Popen[bytes]:
+        kernel = Kernel.here()
+        limits = (self._memory, self._files, os.getpid(), kernel.landlock, int(kernel.seccomp))
+        command = [sys.executable, "-m", "protocol.sandbox.child", *map(str, limits)]
+        environment = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")}
+        environment |= {TASKS_VARIABLE: str(tasks_folder())}
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": "/nonexistent"}
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, bufsize=0,
+            start_new_session=True,
+        )  # fmt: skip
 
     def _open(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         """Has the child open the environments; what it answers."""
@@ -166,13 +183,35 @@ class ChildProcess:
         return wire.read(receive, cap=self._answer_bytes)
 
     def _kill(self) -> None:
+        """Ends the child and all that it has started."""
         if self._process is not None:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout):
                 if stream:
                     stream.close()
             self._process = None
+        if self._holder is not None:
+            self._holder.shutdown()
+            self._holder = None
+
+
+@cache
+def _prepare() -> None:
+    """Once for this process: hides it from the child where Landlock does not, and logs what this machine does not hold."""
+    kernel = Kernel.here()
+    if not kernel.landlock:
+        hide()
+    if kernel.missing:
+        log.warning("environments of strangers may here: %s (docs/environments.md)", "; ".join(kernel.missing))
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Without taking note of it: until somebody does, nothing else gets the number of the child and of its group."""
+    with suppress(ChildProcessError):
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return True
 
 
 def _raise(head: dict[str, Any], *, of_a_stranger: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from protocol.runspec import EnvironmentSpec, Generated, RunSpec
 from protocol.sandbox import EnvironmentSandbox, Sandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
+from tests.protocol.conftest import ROOT, Install
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/environments.md").read_text()
 
 
@@ -30,27 +30,6 @@ def block(opening: str) -> str:
     """The page's block of code that begins with this line."""
     (found,) = (b for b in re.findall(r"```\w+\n(.*?)```", PAGE, re.DOTALL) if b.startswith(opening))
     return found
-
-
-Install = Callable[..., None]
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a package with one environment where the sandbox's child finds it, as pip would."""
-    site = tmp_path / "site"
-
-    def put(code: str, *, name: str = "sums", place: str = "sums:Sums", version: str = "1.0") -> None:
-        module = place.partition(":")[0]
-        site.mkdir(exist_ok=True)
-        (site / f"{module}.py").write_text(code)
-        info = site / f"{module}-{version}.dist-info"
-        info.mkdir(exist_ok=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
-        (info / "entry_points.txt").write_text(f"[murmuration.environments]\n{name} = {place}\n")
-        monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT}")
-
-    return put
 
 
 @pytest.fixture

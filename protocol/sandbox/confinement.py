@@ -1,0 +1,190 @@
+"""What the child gives up before it reads its first request, by calls of Linux that need no rights. Nothing of it can be taken back.
+
+    limits         address space, open files, no byte written to a file, no core dump            every system
+    lifetime       killed when the thread that started it ends, however that comes about         Linux
+    capabilities   none but reading whatever may be read, and none to be gained (no_new_privs)   Linux
+    seccomp        no socket, no process group of its own, no mode, owner or time of a file,     Linux on x86-64 and ARM64
+                   no limits of other processes
+    Landlock       a file system that is read-only but for /dev/null; no environment and memory  Linux 5.13 and later, where it is
+                   of processes outside; no signals to them (from ABI 6)                         switched on
+
+What a machine lacks, `Kernel.missing` names, and the parent logs. Does not cover: what may be read, how many processes there are,
+how they use the CPU, and an exploit of the kernel.
+
+Sources: landlock(7), seccomp(2), capabilities(7), prctl(2); the kernel's include/uapi/linux/landlock.h and system call tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import resource
+import signal
+import struct
+import sys
+from dataclasses import dataclass
+
+_LINUX = sys.platform == "linux"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 21, 22, 38
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What this machine's kernel can hold the child with."""
+
+    landlock: int
+    """Version of its interface; 0 where there is none."""
+    seccomp: bool
+
+    @classmethod
+    def here(cls) -> Kernel:
+        if not _LINUX:
+            return cls(0, False)
+        version = _libc.syscall(*map(ctypes.c_long, (_CREATE_RULESET, 0, 0, 1)))
+        filters = platform.machine() in _ARCHITECTURES and _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
+        return cls(max(version, 0), filters)
+
+    @property
+    def missing(self) -> list[str]:
+        """What the child may do here and may not elsewhere, in words."""
+        found = []
+        if not self.seccomp:
+            found.append("open sockets, leave its process group, change modes, owners and times of files")
+        if not self.landlock:
+            found.append("delete, rename and overwrite files")
+        elif self.landlock < 3:
+            found.append("cut files short")
+        if self.landlock < _SCOPED:
+            found.append("send signals to this account's processes")
+        return found
+
+
+def confine(kernel: Kernel, *, memory: int, files: int, parent: int) -> None:
+    """Irrevocable for this process and all that it starts. `memory` in bytes of address space, `files` open at once; `parent` is
+    the id of the process that started this one. Raises OSError where the kernel refuses what it said it could do."""
+    if _LINUX:
+        _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        if os.getppid() != parent:  # it ended before that call
+            sys.exit(1)
+        _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _drop_capabilities()
+    if kernel.landlock:
+        _landlock(kernel.landlock)
+    if kernel.seccomp:
+        _seccomp()
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    os.nice(1)
+
+
+def hide() -> None:
+    """Closes this process's environment and memory to others of the same account: what Landlock does for the child, for all.
+
+    It costs core dumps, and debuggers and profilers that attach to a running process (gdb, py-spy) need root from now on.
+    """
+    if _LINUX:
+        _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot confine the sandbox: {os.strerror(number)}")
+    return result
+
+
+# ---- capabilities ------------------------------------------------------------------------------------------------------
+
+_CAPABILITIES_VERSION = 0x20080522
+_READ_SEARCH = 1 << 2  # CAP_DAC_READ_SEARCH: in a container, root reads folders of its host's accounts by it
+
+
+def _drop_capabilities() -> None:
+    header = struct.pack("=Ii", _CAPABILITIES_VERSION, 0)
+    held = ctypes.create_string_buffer(24)  # (effective, permitted, inheritable) of the lower 32, then of the upper
+    _checked(_libc.capget(header, held))
+    effective, permitted, *_ = struct.unpack("=6I", held.raw)
+    _checked(_libc.capset(header, struct.pack("=6I", effective & _READ_SEARCH, permitted & _READ_SEARCH, 0, 0, 0, 0)))
+
+
+# ---- Landlock ----------------------------------------------------------------------------------------------------------
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
+_WRITING = (  # what is refused below /, by the version that knows it first: everything but to execute and to read
+    (1, sum(1 << bit for bit in (1, *range(4, 13)))),
+    (2, 1 << 13),  # to move or link between folders
+    (3, _TRUNCATE),
+    (5, 1 << 15),  # ioctl of a device
+)
+_TCP, _NETWORK = 0b11, 4  # to bind and to connect
+_SCOPE, _SCOPED = 0b11, 6  # abstract Unix sockets and signals
+
+
+def _landlock(version: int) -> None:
+    files = sum(rights for since, rights in _WRITING if version >= since)
+    handled = [files, *[_TCP] * (version >= _NETWORK), *[_SCOPE] * (version >= _SCOPED)]
+    attributes = struct.pack(f"={len(handled)}Q", *handled)
+    ruleset = _checked(_libc.syscall(ctypes.c_long(_CREATE_RULESET), attributes, ctypes.c_size_t(len(attributes)), 0))
+    sink = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
+    rule = struct.pack("=Qi", files & (_WRITE_FILE | _TRUNCATE), sink)
+    _checked(_libc.syscall(ctypes.c_long(_ADD_RULE), ruleset, 1, rule, 0))
+    _checked(_libc.syscall(ctypes.c_long(_RESTRICT_SELF), ruleset, 0))
+    os.close(sink)
+    os.close(ruleset)
+
+
+# ---- seccomp -----------------------------------------------------------------------------------------------------------
+
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""Their AUDIT_ARCH; a call by another convention is refused."""
+_X32 = 1 << 30  # the bit of calls by the convention x32, which shares x86-64's number
+_REFUSED: dict[str, tuple[int | None, int | None]] = {
+    "socket": (41, 198), "io_uring_setup": (425, 425),  # by which sockets could be made as well
+    "setpgid": (109, 154), "setsid": (112, 157),
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54),
+    "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+}  # fmt: skip
+"""System calls that are refused, by their numbers on x86-64 and ARM64."""
+_ALLOWED_WITH = {
+    "prlimit64": ((302, 261), 0, 0xFFFFFFFF, 0),  # of this process only
+    "socketpair": ((53, 199), 1, 0xF, 1),  # streams only, which lead nowhere else: an event loop of asyncio has one
+}
+"""(numbers, argument, mask, value): calls that are refused where the argument under the mask has another value."""
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06  # instructions of BPF
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
+
+
+def _seccomp() -> None:
+    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(platform.machine()))
+    held = ctypes.create_string_buffer(program)
+    pointer = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
+    _checked(_libc.prctl(_PR_SET_SECCOMP, 2, pointer, 0, 0))
+
+
+def _program(machine: str) -> list[tuple[int, int, int, int]]:
+    """(instruction, steps where true, steps where false, constant) over struct seccomp_data."""
+    column = list(_ARCHITECTURES).index(machine)
+    numbers = [number for calls in _REFUSED.values() if (number := calls[column]) is not None]
+    found = [
+        (_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _ARCHITECTURES[machine]), (_RETURN, 0, 0, _REFUSE),
+        (_LOAD, 0, 0, 0), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _REFUSE),
+    ]  # fmt: skip
+    for number in numbers:
+        found += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
+    for calls, argument, mask, value in _ALLOWED_WITH.values():
+        found += [
+            (_EQUAL, 0, 5, calls[column]), (_LOAD, 0, 0, 16 + 8 * argument), (_AND, 0, 0, mask), (_EQUAL, 0, 1, value),
+            (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE),
+        ]  # fmt: skip
+    return [*found, (_RETURN, 0, 0, _ALLOW)]

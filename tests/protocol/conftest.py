@@ -1,0 +1,32 @@
+"""Fixtures of the tests of what all parties agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+Install = Callable[..., None]
+
+
+def installer(site: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a package with one environment where the sandbox's child finds it, as pip would."""
+
+    def put(code: str, *, name: str = "sums", place: str = "sums:Sums", version: str = "1.0") -> None:
+        module = place.partition(":")[0]
+        site.mkdir(exist_ok=True)
+        (site / f"{module}.py").write_text(code)
+        info = site / f"{module}-{version}.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[murmuration.environments]\n{name} = {place}\n")
+        monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT}")
+
+    return put
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    return installer(tmp_path / "site", monkeypatch)

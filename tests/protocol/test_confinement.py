@@ -1,0 +1,325 @@
+"""What a hostile environment tries from within the sandbox's child, and is refused.
+
+The environment runs any code as an answer: a score of 1 means that it went through, any other is the errno of a refusal over 256.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from swarm.processes import wait_until
+
+from protocol.errors import Unavailable
+from protocol.runspec import Generated
+from protocol.sandbox import EnvironmentSandbox, confinement, process
+from protocol.sandbox.confinement import Kernel
+from tests.protocol.conftest import installer
+
+KERNEL = Kernel.here()
+HOSTILE = """
+from protocol.environments import Environment
+
+class Hostile(Environment):
+    name = "hostile"
+    def entry(self, index): return index
+    def prompt(self, entry): return str(entry)
+    def score(self, entry, completion):
+        try:
+            exec(completion, {})
+        except OSError as error:
+            return error.errno / 256
+        return 1.0
+"""
+SPEC = Generated.model_validate(
+    {
+        "package": "hostile", "version": "1.0", "dataset": "x", "seed": 1, "size": 100, "head": "0" * 64, "exact": False,
+        "held_out_seed": 2, "held_out_size": 4,
+    }
+)  # fmt: skip
+landlock = pytest.mark.skipif(not KERNEL.landlock, reason="this kernel has no Landlock")
+seccomp = pytest.mark.skipif(not KERNEL.seccomp, reason="this machine has no seccomp filters, or another processor")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone kills a process with its parent")
+Sandboxed = Callable[[], EnvironmentSandbox]
+
+
+@pytest.fixture(scope="module")
+def sandboxed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandboxed]:
+    """Makes sandboxes of the hostile environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        installer(tmp_path_factory.mktemp("hostile") / "site", patch)(HOSTILE, name="hostile", place="hostile:Hostile")
+        yield lambda: EnvironmentSandbox([SPEC])
+
+
+@pytest.fixture(scope="module")
+def shared(sandboxed: Sandboxed) -> Iterator[EnvironmentSandbox]:
+    with sandboxed() as sandbox:
+        yield sandbox
+
+
+def attempt(sandbox: EnvironmentSandbox, code: str) -> int:
+    """errno of the refusal, 0 where nothing was refused."""
+    (score,) = sandbox.score([(0, code)])
+    return 0 if score == 1 else round(256 * score)
+
+
+def child(sandbox: EnvironmentSandbox) -> int:
+    assert sandbox._process
+    return sandbox._process.pid
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except FileNotFoundError:
+        return False
+
+
+def ends(pid: int) -> None:
+    wait_until(lambda: not alive(pid), deadline=20, what=f"process {pid} ended")
+
+
+# ---- the file system ---------------------------------------------------------------------------------------------------
+
+ON_FILES = {
+    "delete": "os.unlink(file)",
+    "rename": "os.rename(file, file + '2')",
+    "cut short": "os.truncate(file, 0)",
+    "open to write": "open(file, 'r+b')",
+    "open to append": "open(file, 'ab')",
+    "make": "open(file + '3', 'wb')",
+    "make a folder": "os.mkdir(file + '4')",
+    "link": "os.link(file, file + '5')",
+    "link by name": "os.symlink(file, file + '6')",
+    "delete the folder": "os.rmdir(folder)",
+}
+
+
+@landlock
+@pytest.mark.parametrize("code", ON_FILES.values(), ids=ON_FILES)
+def test_the_file_system_is_read_only(shared: EnvironmentSandbox, tmp_path: Path, code: str) -> None:
+    file, folder = tmp_path / "precious", tmp_path / "empty"
+    file.write_bytes(b"mine")
+    folder.mkdir()
+    if "truncate" in code and KERNEL.landlock < 3:
+        pytest.skip("Landlock knows no truncation before its version 3")
+    assert attempt(shared, f"import os; file, folder = {str(file)!r}, {str(folder)!r}; {code}") == errno.EACCES
+    assert file.read_bytes() == b"mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"precious", "empty"}
+
+
+def test_what_the_reader_needs_is_readable(shared: EnvironmentSandbox, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    code = f"import os, subprocess; open({str(tmp_path / 'file')!r}).read(); os.listdir({str(tmp_path)!r})"
+    assert attempt(shared, f"{code}; subprocess.run(['true'], stdout=subprocess.DEVNULL, check=True)") == 0
+
+
+OF_FILES = {
+    "mode": "os.chmod(file, 0o777)",
+    "owner": "os.chown(file, os.getuid(), os.getgid())",
+    "times": "os.utime(file)",
+    "attribute": "os.setxattr(file, 'user.x', b'1')",
+}
+
+
+@seccomp
+@pytest.mark.parametrize("code", OF_FILES.values(), ids=OF_FILES)
+def test_nothing_of_a_file_is_changed(shared: EnvironmentSandbox, tmp_path: Path, code: str) -> None:
+    file = tmp_path / "precious"
+    file.touch(mode=0o600)
+    assert attempt(shared, f"import os; file = {str(file)!r}; {code}") == errno.EPERM
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+# ---- other processes ---------------------------------------------------------------------------------------------------
+
+
+@landlock
+@pytest.mark.parametrize("file", ["environ", "mem", "maps", "fd/0"])
+def test_what_the_parent_holds_is_closed(shared: EnvironmentSandbox, file: str) -> None:
+    opened = f"open('/proc/%d/{file}' % os.getppid(), 'rb').read(0)"
+    assert attempt(shared, f"import os; {opened}") in (errno.EACCES, errno.EPERM)
+
+
+@pytest.mark.skipif(KERNEL.landlock < 6, reason="Landlock knows no signals before its version 6")
+def test_the_parent_gets_no_signal(shared: EnvironmentSandbox) -> None:
+    assert attempt(shared, "import os; os.kill(os.getppid(), 0)") == errno.EPERM
+
+
+@seccomp
+def test_the_parents_limits_are_its_own(shared: EnvironmentSandbox) -> None:
+    asked = "import os, resource; resource.prlimit({}, resource.RLIMIT_NOFILE)"
+    assert attempt(shared, asked.format("os.getppid()")) == errno.EPERM
+    assert attempt(shared, asked.format("0")) == 0
+
+
+@linux
+def test_no_right_is_left_and_none_is_gained(shared: EnvironmentSandbox) -> None:
+    """Those of root and those of its programs; to read whatever there is may stay."""
+    status = Path(f"/proc/{child_of(shared)}/status").read_text()
+    held = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if line.startswith(("Cap", "NoNew"))}
+    assert held["NoNewPrivs"] == "1"
+    assert int(held["CapPrm"], 16) | int(held["CapEff"], 16) | int(held["CapInh"], 16) in (0, 1 << 2)
+    gained = "import subprocess; said = subprocess.check_output(['cat', '/proc/self/status'], text=True); "
+    assert attempt(shared, f"{gained}(held,) = [x for x in said.splitlines() if 'CapEff' in x]; "
+                           "assert int(held.split()[1], 16) in (0, 4), held") == 0  # fmt: skip
+
+
+def child_of(sandbox: EnvironmentSandbox) -> int:
+    sandbox.warm_up()
+    return child(sandbox)
+
+
+# ---- the network -------------------------------------------------------------------------------------------------------
+
+SOCKETS = {
+    "TCP": "socket.socket()",
+    "UDP": "socket.socket(type=socket.SOCK_DGRAM)",
+    "Unix": "socket.socket(socket.AF_UNIX)",
+    "netlink": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+    "a pair that can send elsewhere": "socket.socketpair(type=socket.SOCK_DGRAM)",
+}
+
+
+@seccomp
+@pytest.mark.parametrize("code", SOCKETS.values(), ids=SOCKETS)
+def test_there_is_no_socket(shared: EnvironmentSandbox, code: str) -> None:
+    assert attempt(shared, f"import socket; {code}") == errno.EPERM
+
+
+def test_an_event_loop_runs(shared: EnvironmentSandbox) -> None:
+    assert attempt(shared, "import asyncio; asyncio.run(asyncio.sleep(0))") == 0
+
+
+# ---- what it leaves behind -----------------------------------------------------------------------------------------------
+
+SLEEPS = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+
+
+def grandchild(sandbox: EnvironmentSandbox) -> int:
+    assert attempt(sandbox, SLEEPS) == 0
+    (pid,) = Path(f"/proc/{child(sandbox)}/task/{child(sandbox)}/children").read_text().split()
+    assert alive(int(pid))
+    return int(pid)
+
+
+def misses_its_deadline(sandbox: EnvironmentSandbox) -> None:
+    os.kill(child(sandbox), signal.SIGSTOP)
+    sandbox._deadline = 0.5
+    with pytest.raises(Unavailable):
+        sandbox._ask({"op": "nothing"}, attempts=1)
+
+
+def ends_by_itself(sandbox: EnvironmentSandbox) -> None:
+    os.kill(child(sandbox), signal.SIGKILL)
+    ends(child(sandbox))
+    sandbox.warm_up()
+
+
+@pytest.mark.parametrize(
+    "end", [misses_its_deadline, ends_by_itself, EnvironmentSandbox.close], ids=lambda f: f.__name__
+)
+def test_what_it_started_ends_with_it(sandboxed: Sandboxed, end: Callable[[EnvironmentSandbox], None]) -> None:
+    with sandboxed() as sandbox:
+        pid = grandchild(sandbox)
+        end(sandbox)
+        ends(pid)
+
+
+@seccomp
+def test_what_it_starts_stays_in_its_group(shared: EnvironmentSandbox) -> None:
+    for leaving in ("start_new_session=True", "process_group=0"):
+        assert attempt(shared, f"import subprocess; subprocess.run(['true'], {leaving})") == errno.EPERM
+
+
+@linux
+def test_it_ends_with_its_parent_in_the_middle_of_a_request(sandboxed: Sandboxed) -> None:
+    code = """
+import os, signal, sys
+from protocol.runspec import Generated
+from protocol.sandbox import EnvironmentSandbox, wire
+sandbox = EnvironmentSandbox([Generated.model_validate_json(sys.argv[1])])
+sandbox.warm_up()
+process = sandbox._process
+os.write(process.stdin.fileno(), wire.encode({"op": "score", "items": [[0, "while True: pass"]], "held_out": False}))
+print(process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, SPEC.model_dump_json()], capture_output=True, env=dict(os.environ), timeout=60
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    ends(int(done.stdout))
+
+
+def test_it_outlives_the_thread_that_first_asked(sandboxed: Sandboxed) -> None:
+    """Linux ends it with the thread that started it, not with the process."""
+    with sandboxed() as sandbox:
+        first = threading.Thread(target=sandbox.warm_up)
+        first.start()
+        first.join(timeout=60)
+        pid = child(sandbox)
+        assert attempt(sandbox, "") == 0
+        assert (child(sandbox), sandbox.restarts) == (pid, 0)
+
+
+# ---- kernels that hold less ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def visible() -> Iterator[None]:
+    """This process may be looked at again afterwards."""
+    yield
+    process._prepare.cache_clear()
+    if sys.platform == "linux":
+        confinement._libc.prctl(confinement._PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+@linux
+def test_without_landlock_the_parent_hides_itself_and_says_what_is_not_held(
+    sandboxed: Sandboxed, visible: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:  # fmt: skip
+    monkeypatch.setattr(process.Kernel, "here", lambda: Kernel(0, KERNEL.seccomp))
+    process._prepare.cache_clear()
+    (tmp_path / "file").touch()
+    with sandboxed() as sandbox:
+        assert attempt(sandbox, f"import os; os.unlink({str(tmp_path / 'file')!r})") == 0  # Landlock it was
+        assert attempt(sandbox, "import os; open('/proc/%d/environ' % os.getppid()).read()") == errno.EACCES
+        sandbox.close()
+        sandbox.warm_up()
+    assert confinement._libc.prctl(3, 0, 0, 0, 0) == 0  # PR_GET_DUMPABLE
+    (said,) = [record.message for record in caplog.records if "may here:" in record.message]
+    assert "delete, rename and overwrite files" in said
+
+
+@pytest.mark.parametrize(
+    ("kernel", "missing"),
+    [
+        (Kernel(6, True), []),
+        (Kernel(4, True), ["send signals to this account's processes"]),
+        (Kernel(1, True), ["cut files short", "send signals to this account's processes"]),
+    ],
+)
+def test_what_a_kernel_lacks_is_named(kernel: Kernel, missing: list[str]) -> None:
+    assert kernel.missing == missing
+
+
+def test_a_kernel_without_anything_names_everything() -> None:
+    assert len(Kernel(0, False).missing) == 3
+
+
+@seccomp
+@pytest.mark.parametrize("machine", confinement._ARCHITECTURES)
+def test_every_step_of_the_filter_stays_within_it(machine: str) -> None:
+    program = confinement._program(machine)
+    for at, (code, when_true, when_false, _) in enumerate(program):
+        if code in (confinement._EQUAL, confinement._AT_LEAST):
+            assert at + 1 + max(when_true, when_false) < len(program)
+    assert program[-1] == (confinement._RETURN, 0, 0, confinement._ALLOW)
