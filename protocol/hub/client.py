@@ -107,14 +107,15 @@ class HubClient:
                 for part in _parts(response, deadline, cap):
                     hashed.update(part)
                     file.write(part)
+            if hashed.digest() != root:
+                raise HashMismatch(f"the hub's file for {root.hex()} holds other bytes")
+            os.replace(partial, target)
         except Refused as error:
             if error.status == httpx.codes.NOT_FOUND:
                 return False
             raise
-        if hashed.digest() != root:
-            partial.unlink()
-            raise HashMismatch(f"the hub's file for {root.hex()} holds other bytes")
-        os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
         return True
 
     def download_tasks(self, file: TaskFile, target: Path) -> None:

@@ -51,7 +51,8 @@ from trainer.config import VoucherSettings
 from trainer.hub.database import Database
 from trainer.hub.store import Store
 from trainer.hub.vouchers import Ledger
-from trainer.rollouts.data import Bounds, RolloutSource
+from trainer.rollouts.data import RolloutSource
+from trainer.rollouts.files import Bounds
 from trainer.rollouts.pool import TrainingGroup
 
 SIZES = (1_000, 10_000, 100_000)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm.anvil import Anvil
 from swarm.tiny_run import run_tables
 
+from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.settings import write_toml
 from protocol.shell import runfile
 from tests.trainer import small
+from tests.trainer.field import Field, open_field
 from trainer.config import TrainSettings
 from trainer.learning.learner import Learner
 from trainer.models.tiny import MadePolicy, make_policy
@@ -62,3 +65,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     write_toml(file, tables, "A run of one task.")
     policy = make_policy(file, folder / "policy", target=0.2, seed=0, budgets=[6, 12])
     return Made(tables, file, folder / "policy", policy, runfile.complete(file, folder / "policy"))
+
+
+@pytest.fixture(scope="package")
+def _field(anvil: Anvil, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
+    with open_field(anvil, tmp_path_factory.mktemp("field")) as made:
+        yield made
+
+
+@pytest.fixture
+def field(_field: Field) -> Field:
+    _field.begin()
+    return _field
+
+
+@pytest.fixture
+def node(field: Field) -> Key:
+    """Seated, with a version to work on: the test's first step."""
+    return field.node()
+
+
+@pytest.fixture(scope="module")
+def validator(_field: Field) -> Key:
+    return _field.desk.validator()

@@ -14,6 +14,7 @@ from swarm.anvil import Anvil
 
 from protocol import rollout
 from protocol.chain.sync import Book
+from protocol.clock import SYSTEM, Clock
 from protocol.identity import Key
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.runspec import RunSpec
@@ -21,7 +22,8 @@ from protocol.sandbox import Sandbox
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 from tests.hub.desk import Desk, open_desk, small_spec
-from trainer.rollouts.data import Bounds, RolloutSource
+from trainer.rollouts.data import RolloutSource
+from trainer.rollouts.files import Bounds
 from trainer.rollouts.pool import TrainingGroup
 
 VOCABULARY, CONTEXT = 50, 64
@@ -94,12 +96,13 @@ class Field:
         assert self.desk.database.add_receipt(number.to_bytes(32, "big"), "liar", receipt)
 
     def source(
-        self, name: str = "incoming", *, spec: RunSpec | None = None, node_share: float = 1.0, **index: Any
-    ) -> RolloutSource:
+        self, name: str = "incoming", *, spec: RunSpec | None = None, node_share: float = 1.0, clock: Clock = SYSTEM,
+        **index: Any,
+    ) -> RolloutSource:  # fmt: skip
         d = self.desk
         made = RolloutSource(
             d.world.chain, d.world.run, spec or d.spec, Book(d.world.chain, d.world.run, **index), d.client(), self.sandbox,
-            self.folder / name, Bounds(VOCABULARY, CONTEXT), node_share=node_share,
+            self.folder / name, Bounds(VOCABULARY, CONTEXT), node_share=node_share, clock=clock,
         )  # fmt: skip
         made.forget_before(self.first + d.spec.max_lag)
         made._cursor = self.receipts_before
@@ -130,3 +133,10 @@ def both(field: Field, *refs: SubmissionRef) -> set[tuple[bytes, int]]:
 
 def changed(made: Sequence[Sample], row: int, **values: Any) -> list[Sample]:
     return [replace(sample, **values) if i == row else sample for i, sample in enumerate(made)]
+
+
+def usable(source: RolloutSource, step: int) -> set[tuple[bytes, int]]:
+    """Groups a batch for `step` could take, after one more poll."""
+    source.poll()
+    count = source.ready(step)
+    return submissions(source.take(step, count)) if count else set()

@@ -34,7 +34,8 @@ from trainer.learning.ranks import Ranks
 from trainer.learning.snapshot import snapshot
 from trainer.loop.followers import Lead
 from trainer.loop.train import Trainer
-from trainer.rollouts.data import Bounds, RolloutSource
+from trainer.rollouts.data import RolloutSource
+from trainer.rollouts.files import Bounds
 from trainer.rollouts.pool import TrainingGroup
 
 

@@ -35,7 +35,8 @@ from trainer.learning.learner import Learner, StepMetrics
 from trainer.learning.ranks import Ranks
 from trainer.loop.background import Job, Line
 from trainer.loop.followers import Lead
-from trainer.rollouts.data import Bounds, RolloutSource
+from trainer.rollouts.data import RolloutSource
+from trainer.rollouts.files import Bounds
 from trainer.rollouts.pool import TrainingGroup
 from trainer.telemetry.phases import Phases
 from trainer.telemetry.report import Report
@@ -170,6 +171,7 @@ class Trainer:
             bounds,
             node_share=self._t.node_share,
             online_filter=self._t.online_filter,
+            clock=self._clock,
         )
 
     def _hub_client(self, url: str) -> HubClient:

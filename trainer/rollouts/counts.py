@@ -66,7 +66,8 @@ class DataCounts:
     bad_receipts: int = 0
     """Malformed, forged, of another run or spec, or of somebody who held no seat when it came; ignored."""
     bad_files: int = 0
-    """Accepted by validators and yet not there, not the committed bytes, or nothing the model could be trained on."""
+    """Accepted by validators and yet not there for as long as they were of use, not the committed bytes, or nothing the model
+    could be trained on."""
     staleness: Counter[int] = field(default_factory=Counter)
     """Groups trained on, by staleness, in steps."""
 

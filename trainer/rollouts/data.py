@@ -1,7 +1,7 @@
 """Training data: validated rollouts only, and only what this process has verified itself.
 
 The hub is believed nothing: commitments and seats come from the trainer's own index of the chain, receipts must carry the
-signatures of seated validators, files must hash to their commitments and are read in the sandbox. Of a node's work for a
+signatures of seated validators, files must hash to their commitments and are read in the sandbox (files.py). Of a node's work for a
 step only what lies before its first rejected, skipped or missing sequence counts: nobody gains by withholding a submission.
 Whatever is not as it should be is counted and left out; it stops nothing. A poll costs what is new, not what came before.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
@@ -22,16 +21,18 @@ import numpy as np
 from protocol.chain import Chain
 from protocol.chain.sync import Book
 from protocol.chain.view import Submission
-from protocol.errors import Malformed, ProtocolViolation, Unavailable
+from protocol.clock import SYSTEM, Clock
+from protocol.errors import Malformed, ProtocolViolation
 from protocol.hub.client import HubClient
 from protocol.rollout import Sample
 from protocol.runspec import RunSpec, starts
-from protocol.sandbox import Reading, Sandbox
+from protocol.sandbox import Sandbox
 from protocol.verdict import Outcome, Receipt
 from trainer.config import OnlineFilter
 from trainer.learning import advantage
 from trainer.learning.packing import TrainingSample
 from trainer.rollouts.counts import DataCounts, names_of
+from trainer.rollouts.files import Bounds, RolloutFiles
 from trainer.rollouts.lines import SubmissionLines
 from trainer.rollouts.pool import GroupPool, Name, TrainingGroup
 from trainer.rollouts.share import cap, least_cap, pick
@@ -39,23 +40,11 @@ from trainer.rollouts.share import cap, least_cap, pick
 log = logging.getLogger("trainer")
 
 _STRANGERS_MAX = 1024  # receipts kept in case their signer's seat is on chain but not read yet
-_ATTEMPTS_MAX = 5  # of fetching one file from a hub that answers otherwise
-_LOGPROB_MIN, _LOGPROB_MAX = -1e3, 1e-2  # what a sampled token's logprob can be, with room for rounding
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What the model can be trained on."""
-
-    vocabulary: int
-    context: int
-    """Tokens of prompt and completion together."""
 
 
 @dataclass
 class _Submission:
     event: Submission
-    attempts: int = 0
     read: bool = False
     groups: tuple[TrainingGroup, ...] = ()
     broken: bool = False
@@ -68,6 +57,7 @@ class RolloutSource:
     def __init__(
         self, chain: Chain, run: int, spec: RunSpec, book: Book, hub: HubClient, sandbox: Sandbox, folder: Path,
         bounds: Bounds, *, node_share: float = 1.0, online_filter: OnlineFilter = "task_reward",
+        clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
         """`node_share`: the largest share of a batch that one node may supply, see share.py. `online_filter`: see config.py."""
         self.hub = hub
@@ -79,9 +69,7 @@ class RolloutSource:
         self._digest = spec.digest.hex()
         self._book = book
         self._known: int | None = None  # how far in the book
-        self._sandbox = sandbox
-        self._folder = folder
-        self._bounds = bounds
+        self._files = RolloutFiles(spec, sandbox, folder, bounds, clock)
         self._node_share = node_share
         self._online_filter = online_filter
         self._environments = names_of(environment.dataset for environment in spec.environments)
@@ -97,15 +85,18 @@ class RolloutSource:
         self._supplies: Counter[str] = Counter()  # usable submissions by node
         self._serving: frozenset[str] = frozenset()
         self._stale_before = 0
-        shutil.rmtree(folder, ignore_errors=True)  # downloads of a process that died
-        folder.mkdir(parents=True)
 
     def poll(self, *, wait: int = 0) -> None:
-        """Learns what is new; with `wait` the hub holds its answer back up to so many seconds until there is something."""
+        """Learns what is new; with `wait` the hub holds its answer back up to so many seconds until there is something.
+
+        Raises what chain and hub fail with. What was learnt by then stays, and the next poll goes on from there.
+        """
         self._follow_chain()
         for cursor, data in self.hub.receipts(self._cursor, wait=wait):
             self._cursor = cursor
             self._add_receipt(data)
+        for submission in self._files.due():
+            self._lines.stir(submission)
         self._lines.settle()
 
     def ready(self, step: int) -> int:
@@ -137,6 +128,7 @@ class RolloutSource:
         self._drop_stale(step)
         oldest = self._oldest = self._oldest_for(step)
         self._lines.forget_before(oldest)
+        self.counts.bad_files += self._files.forget_before(oldest)
         self._submissions = {
             submission: state for submission, state in self._submissions.items() if state.event.step >= oldest
         }
@@ -167,6 +159,7 @@ class RolloutSource:
             changes = self._book.changes_since(self._known or 0)
             for s in changes.gone_submissions:
                 self._lines.remove(s.id)
+                self._files.forget(s.id)
                 self._submissions.pop(s.id, None)
             for s in changes.submissions:
                 self._note(s)
@@ -234,11 +227,12 @@ class RolloutSource:
     def _admit(self, submission: bytes) -> bool:
         """Takes a submission's groups into the pool, where it is accepted and of use."""
         if not self._accepted(submission):
+            self._files.forget(submission)
             return False
         state = self._submissions[submission]
         if not state.read:
             self._read(submission, state)
-        if state.broken:
+        if state.broken or not state.read:
             return False
         self._supplies[state.event.node] += 1
         for group in state.groups:
@@ -256,16 +250,15 @@ class RolloutSource:
         self._pool.take_back(state.groups)
 
     def _read(self, submission: bytes, state: _Submission) -> None:
-        """Takes a file's groups. Raises Unavailable when the hub does not give it; some more polls try again then."""
-        state.attempts += 1
+        """Takes a file's groups, unless it is to be had later."""
         try:
-            samples = self._samples(state.event)
-        except (ProtocolViolation, Unavailable) as error:
-            if isinstance(error, Unavailable) and state.attempts < _ATTEMPTS_MAX:
-                raise
+            samples = self._files.read(self.hub, state.event)
+        except ProtocolViolation as error:
             log.error("validators accepted %s, which cannot be used: %s", state.event.root.hex(), error)
             self.counts.bad_files += 1
             state.broken, samples = True, ()
+        if samples is None:
+            return
         state.read = True
         size = self._spec.sampling.group_size
         for sample in samples:
@@ -278,35 +271,6 @@ class RolloutSource:
 
     def _environment(self, sample: Sample) -> str:
         return self._environments[bisect_right(self._starts, sample.problem) - 1]
-
-    def _samples(self, s: Submission) -> tuple[Sample, ...]:
-        path = self._folder / f"{s.root.hex()}.parquet"
-        try:
-            if not self.hub.download(s.root, path, cap=self._spec.file_bytes_max):
-                raise Malformed("the hub has no such file")
-            reading = self._sandbox.read(path)
-        finally:
-            path.unlink(missing_ok=True)
-        self._require_trainable(reading)
-        return reading.file.samples
-
-    def _require_trainable(self, reading: Reading) -> None:
-        """Raises Malformed for what the learner could not digest. Whether the work is honest is the validators' to say."""
-        if reading.problem is not None:
-            raise Malformed(reading.problem)
-        for row, sample in enumerate(reading.file.samples):
-            ids = np.concatenate([sample.prompt, sample.context])
-            if not len(sample.prompt) or not len(sample.completion) or len(ids) > self._bounds.context:
-                raise Malformed(f"sample {row} has {len(sample.prompt)} + {len(sample.context)} tokens")
-            if ids.min() < 0 or ids.max() >= self._bounds.vocabulary:
-                raise Malformed(f"sample {row} has tokens outside the vocabulary")
-            claimed = sample.logprobs
-            if claimed is not None and len(claimed) != len(sample.completion):
-                raise Malformed(f"sample {row} has {len(claimed)} logprobs for {len(sample.completion)} tokens")
-            if claimed is not None and not (claimed.min() >= _LOGPROB_MIN and claimed.max() <= _LOGPROB_MAX):  # NaN too
-                raise Malformed(f"sample {row} claims logprobs from {claimed.min():g} to {claimed.max():g}")
-            if not 0 <= sample.problem < self._starts[-1]:
-                raise Malformed(f"sample {row} is of problem {sample.problem}, which the run does not have")
 
     def _group(self, submission: bytes, index: int, s: Submission, samples: tuple[Sample, ...]) -> TrainingGroup | None:
         """A group with its advantages; None where it teaches nothing or was trained on before."""
