@@ -8,87 +8,48 @@ Fields are added and never taken away. A field at its default is left out of the
 when later versions know more fields than it has; a default is therefore as fixed as a field's name. Fields that name a kind
 or a version (`Literal`) are always written. A program that meets a field it does not know is too old for the run: it
 raises VersionMismatch. Vectors: tests/vectors/spec_digests.json.
+
+runspec_part.py is what all parts have in common; runspec_environments.py and runspec_verification.py are the two large ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
-from itertools import accumulate
-from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, get_origin
+from decimal import Decimal
+from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    SerializerFunctionWrapHandler,
-    Tag,
-    ValidationError,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
-from pydantic.fields import FieldInfo
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from protocol import canonical
 from protocol.complaints import complaints, without_tags
 from protocol.constants import PROTOCOL_VERSION, SAMPLES_MAX, SPEC_BYTES_MAX
 from protocol.errors import ConfigError, HashMismatch, Malformed, PreflightError, VersionMismatch
+from protocol.runspec_environments import (
+    AnyEnvironment,
+    EnvironmentSpec,
+    FromFiles,
+    Generated,
+    Selection,
+    TaskFile,
+    environment_kind,
+    starts,
+)
+from protocol.runspec_part import DecimalText, HexDigest, Part
+from protocol.runspec_verification import ComputationLimits, Limit, SamplingLimits, VerificationSpec, classes
+
+__all__ = [
+    "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "Limit", "ModelSpec", "Part", "RewardSpec",
+    "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
+    "environment_kind", "from_bytes", "from_canonical", "from_table", "starts",
+]  # fmt: skip
 
 _UPGRADE = "upgrade murmuration to the version that the run was created with, or a later one"
 
-
-def _decimal(text: str) -> str:
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        raise ValueError("expected a decimal number in quotes, such as '0.25'") from None
-    if not value.is_finite() or value < 0:
-        raise ValueError("expected a finite decimal that is not negative")
-    return text
-
-
-def _digest(text: str) -> str:
-    if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise ValueError("expected 64 lower-case hex digits")
-    return text
-
-
-DecimalText = Annotated[str, AfterValidator(_decimal)]
-"""A non-negative decimal written as a string."""
-HexDigest = Annotated[str, AfterValidator(_digest)]
-"""SHA-256 in lower-case hex."""
-HardwareClass = Annotated[int, Field(ge=0, lt=256)]
 HardwareKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,2})$")]
 """The number of a hardware class as the key of a table."""
 LengthBudget = Annotated[int, Field(gt=0, lt=2**31)]
 """Tokens of an answer that its prompt announces."""
-ConfigValue = bool | int | str | list[int] | list[str]
-
-
-class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    @model_serializer(mode="wrap")
-    def _leave_out_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
-        return {
-            name: value for name, value in handler(self).items() if not _is_default(fields[name], getattr(self, name))
-        }
-
-
-def _is_unknown(error: ErrorDetails) -> bool:
-    """Whether pydantic complains of a name that this program does not know: of a field, a kind or a version."""
-    named = error["type"] == "literal_error" and isinstance(error["input"], str)
-    return named or error["type"] in ("extra_forbidden", "union_tag_invalid")
-
-
-def _is_default(field: FieldInfo, value: Any) -> bool:
-    """Whether a field need not be written: it holds its default, and names no kind or version."""
-    return not field.is_required() and get_origin(field.annotation) is not Literal and value == field.get_default()
 
 
 class SamplingDistribution(TypedDict):
@@ -108,103 +69,6 @@ class ModelSpec(Part):
     """SHA-256 of tokenizer.json."""
     compute_dtype: Literal["float32", "bfloat16"]
     """What all parties compute in; published weights are bfloat16 in any case."""
-
-
-class TaskFile(Part):
-    """One file of a task set (protocol/environments/taskfile.py)."""
-
-    sha256: HexDigest
-    rows: int = Field(gt=0, lt=2**31)
-    size: int = Field(gt=0, lt=2**44)
-    """Bytes."""
-    suffix: ClassVar[str] = ".parquet"
-
-
-class Selection(TaskFile):
-    """What the offline filter kept (protocol/environments/selection.py); `rows` are problems of this environment."""
-
-    suffix: ClassVar[str] = ".json"
-
-
-class EnvironmentSpec(Part):
-    """One task set, named so that all parties draw the very same problems. `Generated` or `FromFiles`."""
-
-    from_files: ClassVar[bool]
-
-    package: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
-    """Name of the environment (protocol/environments/registry.py)."""
-    version: str = Field(max_length=64)
-    """Of the environment."""
-    dataset: str
-    """The environment's name of it; of "parquet" any name."""
-    config: dict[str, ConfigValue] = {}
-    """Fields that the environment's class knows."""
-    kept: Selection | None = None
-    """In run.toml: the path of what `murmur trainer filter` wrote. Only what it kept, out of the first `size`, is trained on."""
-    seed: int = Field(ge=0, lt=2**62)
-    size: int = Field(gt=0, lt=2**31)
-    """Training problems, before `kept` chooses of them."""
-    head: HexDigest
-    """SHA-256 of the first 256 problems (fewer if the set is smaller); each party checks it before it starts."""
-    exact: bool
-    """Whether the verifier's reward is exact and always terminates: only then may a wrong reward be a hard verdict."""
-    held_out_seed: int = Field(ge=0, lt=2**62)
-    held_out_size: int = Field(ge=0, le=100_000)
-    """Problems for evaluation; a training problem with the same question is never assigned."""
-
-    @model_validator(mode="after")
-    def _kept_fit(self) -> Self:
-        if self.kept is not None and self.kept.rows > self.size:
-            raise ValueError(f"{self.kept.rows} problems kept of {self.size}")
-        return self
-
-    @property
-    def problems(self) -> int:
-        """Number of the training problems."""
-        return self.size if self.kept is None else self.kept.rows
-
-
-class Generated(EnvironmentSpec):
-    """Problems that an environment draws from seeds."""
-
-    from_files = False
-
-
-class FromFiles(EnvironmentSpec):
-    """Problems that are the rows of task files: the first `size` for training, the last `held_out_size` held out."""
-
-    from_files = True
-
-    files: list[TaskFile] = Field(min_length=1, max_length=256)
-    """In run.toml: their paths."""
-    seed: Literal[0] = 0
-    held_out_seed: Literal[0] = 0
-
-    @model_validator(mode="after")
-    def _files_fit(self) -> Self:
-        rows = sum(file.rows for file in self.files)
-        if self.size + self.held_out_size > rows:
-            raise ValueError(f"{self.size} + {self.held_out_size} problems in files of {rows} rows")
-        return self
-
-
-def environment_kind(value: Any) -> type[EnvironmentSpec]:
-    """The kind of environment that a table, or a spec, is."""
-    if isinstance(value, EnvironmentSpec):
-        return type(value)
-    named = isinstance(value, dict) and (value.get("package") == "parquet" or bool(value.get("files")))
-    return FromFiles if named else Generated
-
-
-AnyEnvironment = Annotated[
-    Annotated[Generated, Tag("Generated")] | Annotated[FromFiles, Tag("FromFiles")],
-    Discriminator(lambda value: environment_kind(value).__name__),
-]
-
-
-def starts(environments: Sequence[EnvironmentSpec]) -> list[int]:
-    """The number of each environment's first training problem in the run, and last the number of all."""
-    return [0, *accumulate(environment.problems for environment in environments)]
 
 
 class SamplingSpec(Part):
@@ -255,15 +119,10 @@ class SamplingSpec(Part):
         return {"temperature": float(self.temperature), "top_k": self.top_k, "top_p": float(self.top_p)}
 
 
-def classes(numbers: Sequence[int]) -> str:
-    """Hardware classes as a message names them."""
-    return f"hardware class{'es' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
 class RewardSpec(Part):
     alpha: DecimalText = "0"
     """Reward lost per token of distance from the length budget (arXiv 2505.07291, section 3.1.2); 0 switches it off."""
-    budgets: dict[HardwareKey, Annotated[list[LengthBudget], Field(min_length=1)]] = {}
+    budgets: dict[HardwareKey, Annotated[list[LengthBudget], Field(min_length=1)]] = Field(default={})
     """Length budgets in tokens for each hardware class (the class number as text); empty: none is announced to any."""
 
     def require_classes(self, listed: Sequence[int]) -> None:
@@ -278,75 +137,10 @@ class RewardSpec(Part):
             raise ValueError(f"reward.budgets is of {classes(unknown)}, which verification does not list")
 
 
-class Limit(Part):
-    """A measured value above `soft` earns nothing; above `hard` it is cheating. Between them nobody is slashed."""
-
-    soft: DecimalText
-    hard: DecimalText
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Limit:
-        if Decimal(self.hard) < Decimal(self.soft):
-            raise ValueError("hard must not be below soft")
-        return self
-
-
-class ComputationLimits(Part):
-    """Per chunk of a TOPLOC proof. The first two are shares of the k points."""
-
-    exponents: Limit
-    signs: Limit
-    mantissa_mean: Limit
-    mantissa_median: Limit
-
-
-class SamplingLimits(Part):
-    """Margins are in logits. A token whose margin exceeds `mismatch_above` counts as mismatched."""
-
-    mismatch_above: DecimalText
-    token_margin: Limit
-    chunk_mismatches: Limit
-    sequence_mismatches: Limit
-    mean_margin: Limit
-    """Mean over a sequence of margins clipped at `margin_clip`."""
-    chunk_mean_margin: Limit | None = None
-    """The same over each chunk of 32 tokens; calibrations older than this field have none, and nothing is judged by it."""
-    margin_clip: DecimalText
-    logprob_error: Limit
-    """Largest distance of a claimed logprob from the verifier's."""
-
-
-class VerificationSpec(Part):
-    proof: Literal["toploc/1"] = "toploc/1"
-    validators_needed: int = Field(ge=1, le=16)
-    """Accepting validators a rollout needs before the trainer may learn from it."""
-    newcomer_submissions: int = Field(ge=0, default=8)
-    """A seat's first submissions get the prefill in full."""
-    prefill_share: DecimalText = "1"
-    """Share of the samples that get the prefill afterwards."""
-    reward_tolerance: DecimalText = "0.000001"
-    computation: ComputationLimits
-    sampling: SamplingLimits
-    calibration: HexDigest
-    """Digest of the calibration these limits came from."""
-    calibrated: list[HardwareClass] = [0]
-    """Hardware classes that the calibration covers."""
-    uncalibrated: list[HardwareClass] = []
-    """Hardware classes that may work as well, though nobody knows how far their honest work strays: no finding is worse than
-    soft there, so they are paid and never slashed. A class in neither list cannot work in the run."""
-
-    @model_validator(mode="after")
-    def _in_one_list(self) -> VerificationSpec:
-        if both := sorted(set(self.calibrated) & set(self.uncalibrated)):
-            raise ValueError(f"hardware class {both[0]} is both calibrated and uncalibrated")
-        if not self.hardware:
-            raise ValueError("no hardware class may work: calibrated and uncalibrated are both empty")
-        return self
-
-    @property
-    def hardware(self) -> list[int]:
-        """Every hardware class that may work in the run."""
-        return sorted({*self.calibrated, *self.uncalibrated})
+def _is_unknown(error: ErrorDetails) -> bool:
+    """Whether pydantic complains of a name that this program does not know: of a field, a kind or a version."""
+    named = error["type"] == "literal_error" and isinstance(error["input"], str)
+    return named or error["type"] in ("extra_forbidden", "union_tag_invalid")
 
 
 class RunSpec(Part):

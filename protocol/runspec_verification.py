@@ -1,0 +1,89 @@
+"""The verification of a run spec: what honest work may stray by, and which hardware classes that was measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from protocol.runspec_part import DecimalText, HexDigest, Part
+
+HardwareClass = Annotated[int, Field(ge=0, lt=256)]
+
+
+def classes(numbers: Sequence[int]) -> str:
+    """Hardware classes as a message names them."""
+    return f"hardware class{'es' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+class Limit(Part):
+    """A measured value above `soft` earns nothing; above `hard` it is cheating. Between them nobody is slashed."""
+
+    soft: DecimalText
+    hard: DecimalText
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Limit:
+        if Decimal(self.hard) < Decimal(self.soft):
+            raise ValueError("hard must not be below soft")
+        return self
+
+
+class ComputationLimits(Part):
+    """Per chunk of a TOPLOC proof. The first two are shares of the k points."""
+
+    exponents: Limit
+    signs: Limit
+    mantissa_mean: Limit
+    mantissa_median: Limit
+
+
+class SamplingLimits(Part):
+    """Margins are in logits. A token whose margin exceeds `mismatch_above` counts as mismatched."""
+
+    mismatch_above: DecimalText
+    token_margin: Limit
+    chunk_mismatches: Limit
+    sequence_mismatches: Limit
+    mean_margin: Limit
+    """Mean over a sequence of margins clipped at `margin_clip`."""
+    chunk_mean_margin: Limit | None = None
+    """The same over each chunk of 32 tokens; calibrations older than this field have none, and nothing is judged by it."""
+    margin_clip: DecimalText
+    logprob_error: Limit
+    """Largest distance of a claimed logprob from the verifier's."""
+
+
+class VerificationSpec(Part):
+    proof: Literal["toploc/1"] = "toploc/1"
+    validators_needed: int = Field(ge=1, le=16)
+    """Accepting validators a rollout needs before the trainer may learn from it."""
+    newcomer_submissions: int = Field(ge=0, default=8)
+    """A seat's first submissions get the prefill in full."""
+    prefill_share: DecimalText = "1"
+    """Share of the samples that get the prefill afterwards."""
+    reward_tolerance: DecimalText = "0.000001"
+    computation: ComputationLimits
+    sampling: SamplingLimits
+    calibration: HexDigest
+    """Digest of the calibration these limits came from."""
+    calibrated: list[HardwareClass] = Field(default=[0])
+    """Hardware classes that the calibration covers."""
+    uncalibrated: list[HardwareClass] = Field(default=[])
+    """Hardware classes that may work as well, though nobody knows how far their honest work strays: no finding is worse than
+    soft there, so they are paid and never slashed. A class in neither list cannot work in the run."""
+
+    @model_validator(mode="after")
+    def _in_one_list(self) -> VerificationSpec:
+        if both := sorted(set(self.calibrated) & set(self.uncalibrated)):
+            raise ValueError(f"hardware class {both[0]} is both calibrated and uncalibrated")
+        if not self.hardware:
+            raise ValueError("no hardware class may work: calibrated and uncalibrated are both empty")
+        return self
+
+    @property
+    def hardware(self) -> list[int]:
+        """Every hardware class that may work in the run."""
+        return sorted({*self.calibrated, *self.uncalibrated})
