@@ -1,6 +1,6 @@
 """Benchmarks, one module each: `run() -> Bench`. Add a module and name it in `__main__.py`.
 
-Ours and the peer do the same submission, in turns, in one run; what counts is the ratio, for these machines are noisy. A peer
+Ours and the peer do the same work, in turns, in one run; what counts is the ratio, for these machines are noisy. A peer
 that is not a dependency of ours is installed into an environment of its own, never into the project's.
 """
 

@@ -14,7 +14,7 @@ NAMES = {
     "length": "whether announced length budgets are learned, and what they cost the task",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
     "index": "what following the chain costs, cold and warm, as submissions pile up",
-    "trainer": "our training step against TRL, generation and memory included, on the same submission",
+    "trainer": "our training step against TRL, generation and memory included, on the same work",
     "growth": "what one turn of validator, trainer, ledger and journals costs as history grows",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
     "start": "CPU seconds until a command has printed its help, or has read the chain",

@@ -7,7 +7,7 @@ output with it, until their mean entropy over the model's own completions is abo
 Worker: our engine against the very same loop that draws by softmax and `torch.multinomial` and proves nothing. Both run in
 turns; of each token position the fastest round counts, and these are summed, so that a disturbance of one step disturbs
 nothing else. "Noise" is how far the peer's slowest round lies above its fastest. Validator: prefill, proofs and
-sampling of that same submission against the worker that made it, both per CPU second.
+sampling of that same work against the worker that made it, both per CPU second.
 
 Measured without a GPU, where a step takes a hundredth of the time: the ratios say nothing about one.
 """

@@ -1,4 +1,4 @@
-"""One step of reinforcement learning, generation included: ours against TRL's GRPOTrainer on the same submission.
+"""One step of reinforcement learning, generation included: ours against TRL's GRPOTrainer on the same work.
 
 The same tiny model, prompts, group size, completion lengths and number of optimizer steps; one thread; in turns, each in a
 process of its own (trainer_ours.py, trainer_trl.py). Lengths are forced on both, so that both make and learn from equally many
@@ -69,7 +69,7 @@ def _compare(
     """Best rounds of ours and of TRL in its better type, after one that counts for nobody."""
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
-        _write_submission(folder, length, longest, rounds + 1)
+        _write_work(folder, length, longest, rounds + 1)
         children = [stack.enter_context(_Child([sys.executable, "-m", "benches.trainer_ours", temporary]))]
         for dtype in ("float32", "bfloat16"):
             command = [str(python), str(HERE / "trainer_trl.py"), temporary, dtype]
@@ -84,7 +84,7 @@ def _compare(
     return ours, max(theirs, key=lambda of: of["samples"])
 
 
-def _write_submission(folder: Path, length: Callable[[random.Random], int], longest: int, rounds: int) -> None:
+def _write_work(folder: Path, length: Callable[[random.Random], int], longest: int, rounds: int) -> None:
     """The model's folder, and work.json: per round prompts (token ids) and the length of every sample's completion."""
     from trainer.models.tiny import _model
 
@@ -100,7 +100,7 @@ def _write_submission(folder: Path, length: Callable[[random.Random], int], long
         }
         for _ in range(rounds)
     ]
-    (folder / "submission.json").write_text(json.dumps({"longest": longest, "group_size": _SIZE, "rounds": made}))
+    (folder / "work.json").write_text(json.dumps({"longest": longest, "group_size": _SIZE, "rounds": made}))
 
 
 class _Child:

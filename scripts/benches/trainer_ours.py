@@ -52,9 +52,9 @@ def reward(tokens: list[int]) -> float:
 
 
 def main(folder: Path) -> None:
-    submission = json.loads((folder / "submission.json").read_text())
+    work = json.loads((folder / "work.json").read_text())
     settings = TrainSettings(
-        steps=100, optimizer_steps=2, pack_tokens=128 if submission["longest"] <= 16 else 288, rows_per_forward=64,
+        steps=100, optimizer_steps=2, pack_tokens=128 if work["longest"] <= 16 else 288, rows_per_forward=64,
         optimizer=OptimizerSettings(lr=1e-6, warmup_steps=0), loss=LossSettings(entropy=0.0), kl=KlSettings(weight=0.0),
     )  # fmt: skip
     learner, engine = Learner(folder, settings), TorchEngine("float32")
@@ -64,14 +64,12 @@ def main(folder: Path) -> None:
     published = folder / "published"
     published.mkdir()
     memory = Watermark()
-    for step, (asked, _) in enumerate(zip(submission["rounds"], sys.stdin, strict=False)):
+    for step, (asked, _) in enumerate(zip(work["rounds"], sys.stdin, strict=False)):
         started = time.process_time()
-        prompts = [
-            Prompt(p, tuple(secrets.randbits(64) for _ in range(submission["group_size"]))) for p in asked["prompts"]
-        ]
+        prompts = [Prompt(p, tuple(secrets.randbits(64) for _ in range(work["group_size"]))) for p in asked["prompts"]]
         head.begin([length for group in asked["lengths"] for length in group])
         made = engine.generate(
-            prompts, temperature=1.0, max_new_tokens=submission["longest"], end_tokens=frozenset({_END}), prove=False
+            prompts, temperature=1.0, max_new_tokens=work["longest"], end_tokens=frozenset({_END}), prove=False
         )
         generated = time.process_time()
         groups = []

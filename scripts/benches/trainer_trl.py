@@ -74,15 +74,15 @@ def tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 
 def main(folder: Path, dtype: str) -> None:
     torch.set_num_threads(1)
-    submission = json.loads((folder / "submission.json").read_text())
+    work = json.loads((folder / "work.json").read_text())
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     model.config.use_cache = True  # without, generate() silently decodes without a cache
-    rounds, size = submission["rounds"], submission["group_size"]
+    rounds, size = work["rounds"], work["group_size"]
     batch = len(rounds[0]["prompts"]) * size
     config = GRPOConfig(
         output_dir=str(folder / f"trl-{dtype}"), use_cpu=True, bf16=dtype == "bfloat16", num_generations=size,
         per_device_train_batch_size=batch // _STEPS, gradient_accumulation_steps=1, steps_per_generation=_STEPS,
-        max_completion_length=submission["longest"], temperature=1.0, top_k=0, beta=0.0, loss_type="dapo", delta=4.0,
+        max_completion_length=work["longest"], temperature=1.0, top_k=0, beta=0.0, loss_type="dapo", delta=4.0,
         learning_rate=1e-6, max_grad_norm=0.1, max_steps=_STEPS * len(rounds), gradient_checkpointing=False,
         shuffle_dataset=False, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, seed=0,
         dataloader_pin_memory=False,
@@ -106,7 +106,7 @@ def main(folder: Path, dtype: str) -> None:
 
     model.generate = forced
     turns.memory = Watermark()
-    trainer.loop.train()
+    trainer.train()
 
 
 answers = sys.stdout
