@@ -1,4 +1,4 @@
-"""How fast this machine is just now, so that a deadline allows the same submission on any machine, free or busy.
+"""How fast this machine is just now, so that a deadline allows the same work on any machine, free or busy.
 
 The demo's deadlines are seconds of a machine that is free and as fast as the one they were chosen on. While something is
 waited for, a fixed piece of work is timed every few seconds; a second in which the machine did a quarter of what a free
@@ -21,7 +21,7 @@ _SLOWEST = 100.0  # slower than this is no machine that a swarm runs on: a wait 
 
 
 def slowness() -> float:
-    """How many times as long as a free machine this one takes now for the same submission; at least 1."""
+    """How many times as long as a free machine this one takes now for the same work; at least 1."""
     started = time.monotonic()
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run([sys.executable, "-I", "-S", "-c", _SUBMISSION], check=True, timeout=_SLOWEST * _FREE_SECONDS)
