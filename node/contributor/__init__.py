@@ -1,9 +1,10 @@
 """The contributor: generates, proves, commits, uploads, defends itself.
 
 main.py        the console script `node`               worker.py          the loop
-generation.py  one rollout file                         submission_log.py  what was submitted and what became of it
-defence.py     appeals                                  settings.py        node.toml
+workbench.py   engine, weights, judging                 generation.py      one rollout file
+delivery.py    commitment and upload                    defence.py         appeals
+verdicts.py    what validators said                     failures.py        what ends the node, what is tried again
+submission_log.py  what was submitted and what became of it
 alone.py       whether another copy of this node is at work
-verdicts.py    what validators said of the submissions
-commands/      `node …`
+settings.py    node.toml                                commands/          `node …`
 """

@@ -11,11 +11,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
+from node.engine import memory
 from protocol.chain import Sender, cases
 from protocol.chain.types import Case, Seat
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, TransactionReverted, Unavailable
 from protocol.retry import Backoff
+from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
 from protocol.submission import SubmissionRef
 from protocol.verdict import Finding
@@ -51,11 +53,16 @@ class Defence:
                 continue
             try:
                 self._answer(name, number, case)
-            except MurmurationError as error:
-                if is_fatal(error) and not isinstance(error, TransactionReverted):
+            except Exception as error:  # the supervisor of one case: the others, and the work, go on
+                refused = isinstance(error, TransactionReverted)
+                if machine.trouble(error) or (isinstance(error, MurmurationError) and is_fatal(error) and not refused):
                     raise
-                log.warning("case %d against this seat is not appealed yet: %s", number, error)
-                if isinstance(error, TransactionReverted):
+                why = memory.exhausted(error) or error
+                log.warning(
+                    "case %d against this seat is not appealed yet: %s", number, why,
+                    exc_info=not isinstance(why, MurmurationError),
+                )  # fmt: skip
+                if refused:
                     self._backoff.hold(number, _REFUSED_SECONDS)
                 else:
                     self._backoff.failed(number)

@@ -60,9 +60,14 @@ def make(context: RunContext, engine: Generator, tokenizer: Tokenizer, place: Pl
     partial = folder / "partial.parquet"
     rollout.write(file, partial)
     root = hashlib.sha256(partial.read_bytes()).digest()
-    path = folder / f"{root.hex()}.parquet"
+    path = path_of(folder, root)
     os.replace(partial, path)
     return Made(SubmissionRef(place.node, place.step, place.sequence, root), file.units, path, place)  # type: ignore[arg-type]
+
+
+def path_of(folder: Path, root: bytes) -> Path:
+    """Where `make` leaves the file of a root."""
+    return folder / f"{root.hex()}.parquet"
 
 
 def _header(context: RunContext, place: Place) -> Header:

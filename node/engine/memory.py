@@ -14,10 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.engine.interface import Prompt
-from protocol.errors import PreflightError
+from protocol.errors import PreflightError, Unavailable
 
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(%|MiB|GiB)")
 _UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
+_EXHAUSTED = (
+    "out of memory",
+    "can't allocate memory",
+)  # as CUDA and the CPU's allocator say it, in plain RuntimeErrors
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -38,6 +42,18 @@ def machine_bytes() -> int:
     except OSError:
         return pages
     return min(pages, int(limit)) if limit.isdigit() else pages
+
+
+def exhausted(error: BaseException) -> Unavailable | None:
+    """`error` as a sentence where it says that the device's memory was used up, by whatever library; None for anything else."""
+    is_said = isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _EXHAUSTED)
+    if not is_said and not isinstance(error, MemoryError):
+        return None
+    said = str(error).partition("\n")[0][:200] or type(error).__name__
+    return Unavailable(
+        f"the engine ran out of memory: {said}",
+        hint="see what else uses this device; where nothing does, lower engine.memory",
+    )
 
 
 @dataclass(frozen=True)

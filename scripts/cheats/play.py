@@ -45,7 +45,8 @@ class ForgingWorker(Worker):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._context = replace(self._context, sandbox=CreditingSandbox(self._context.sandbox))  # type: ignore[arg-type]
+        sandbox = CreditingSandbox(self._workbench.context.sandbox)
+        self._workbench.context = replace(self._workbench.context, sandbox=sandbox)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def test_a_version_of_another_model_is_never_loaded(stage: Stage) -> None:
         eventually(
             lambda: told(stage)["at"] != seen and waits_because(stage, "config.json")(), what="not at the second try"
         )
-        assert worker._engine._model is None
+        assert worker._workbench.engine._model is None
         assert not submitted(stage)
 
 

@@ -77,5 +77,6 @@ class Hooked(Sender):
 
 
 def hooked(worker: Worker) -> Hooked:
-    worker._sender = Hooked(worker._sender.chain, worker._sender.key, worker._sender._journal)
-    return worker._sender
+    plain = worker._delivery._sender
+    worker._delivery._sender = made = Hooked(plain.chain, plain.key, plain._journal)
+    return made
