@@ -13,6 +13,7 @@
     GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
 A write that names what the hub has not read off the chain yet may be answered with 503 and `Retry-After: seconds`.
+A listing's `since` is a block time: entries that came before may be listed no more, for no deadline of the protocol reaches them.
 With `wait` an answer that would be empty is held back up to so many seconds until there is something to say.
 Every write carries an EIP-712 `Write` over (run, method, path, SHA-256 of the body, nonce, expiry) of a seated key, in the
 four headers below. Nothing read from a hub is trusted: files hash to roots on chain, receipts carry signatures.

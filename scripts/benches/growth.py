@@ -268,7 +268,7 @@ def _ledger(world: _World) -> Turn:
     waiting, until = [], life.time + _DAY
     for number, s in enumerate(world.past(book)):
         is_due = number < (_TURNS + 4) * BATCH
-        database.add_receipt(s.id, key.address, life.receipt(key, s.ref) if is_due else bytes(1000))
+        database.add_receipt(s.id, key.address, life.receipt(key, s.ref) if is_due else bytes(1000), life.time)
         due = life.time + 2 * (number // BATCH) + 1 if is_due else until
         waiting.append((s.id, life.time, due))
     numbered = database.receipts(0, len(waiting))
@@ -285,7 +285,7 @@ def _ledger(world: _World) -> Turn:
         for data in life.receipts[heard:]:
             heard += 1
             store.note_arrival(data, life.time)
-            database.add_receipt(hashlib.sha256(data).digest(), key.address, data)
+            database.add_receipt(hashlib.sha256(data).digest(), key.address, data, life.time)
         before = ledger.total(key.address)
         while ledger.turn():
             pass

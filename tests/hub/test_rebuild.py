@@ -109,10 +109,10 @@ def test_a_spent_nonce_stays_spent_until_its_write_has_expired_and_is_then_forgo
 
 def test_a_reopened_database_goes_on_where_it_was(tmp_path: Path) -> None:
     first = Database(tmp_path / "hub.sqlite")
-    assert first.add_receipt(b"1", "v", b"one")
+    assert first.add_receipt(b"1", "v", b"one", 1)
     first.close()
     second = Database(tmp_path / "hub.sqlite")
-    assert not second.add_receipt(b"1", "v", b"two")
-    assert second.add_receipt(b"2", "v", b"two")
+    assert not second.add_receipt(b"1", "v", b"two", 2)
+    assert second.add_receipt(b"2", "v", b"two", 2)
     assert [data for _, data in second.receipts(0, 10)] == [b"one", b"two"]
     second.close()

@@ -259,7 +259,7 @@ def test_listings_go_on_after_a_cursor_page_by_page(desk: Desk) -> None:
     start = max((cursor for cursor, _ in desk.client().receipts(0)), default=0)
     values = [canonical.encode({"n": n}) for n in range(2 * PAGE + 3)]
     for n, value in enumerate(values):
-        desk.database.add_receipt(n.to_bytes(32, "big"), "0x", value)
+        desk.database.add_receipt(n.to_bytes(32, "big"), "0x", value, 1)
     found = list(desk.client().receipts(start))
     assert [data for _, data in found] == values
     cursors = [cursor for cursor, _ in found]

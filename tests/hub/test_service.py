@@ -28,6 +28,7 @@ from protocol.shell.home import read_json
 from tests.clock import VirtualClock
 from tests.hub.desk import run_settings, small_spec
 from trainer.config import Layout
+from trainer.hub.database import Database
 from trainer.hub.publisher import Publisher
 from trainer.hub.service import HubService
 from trainer.hub.store import Store
@@ -250,6 +251,23 @@ def test_a_file_stays_as_long_as_its_work_can_be_disputed(shelf: Shelf, clock: V
     shelf.tidy()
     assert disputed.exists()
     assert not settled.exists()
+
+
+def test_an_entry_stays_as_long_as_a_stake_answers_for_it(shelf: Shelf, clock: VirtualClock, tmp_path: Path) -> None:
+    """A span longer than the file, and for as long as its submission can be trained on."""
+    database, now = Database(tmp_path / "hub.sqlite"), shelf.world.chain.block().time
+    trainable = shelf.world.chain.publication(shelf.world.run, 3).time
+    for came in (trainable - 1, trainable, now - 2 * HORIZON - 20):
+        database.add_receipt(came.to_bytes(32, "big"), "0x", b"%d" % came, came)
+    shelf.service._forget(shelf.world.chain, database)
+    assert [int(data) for _, data in database.receipts(0, 9)] == [trainable, now - 2 * HORIZON - 20]
+    for step in range(6, 9):
+        shelf.world.publish(step)
+    now = shelf.world.chain.block().time
+    database.add_receipt(bytes(32), "0x", b"%d" % (now - 2 * HORIZON + 5), now - 2 * HORIZON + 5)
+    shelf.service._forget(shelf.world.chain, database)
+    assert [int(data) for _, data in database.receipts(0, 9)] == [now - 2 * HORIZON + 5]
+    database.close()
 
 
 def test_a_chain_that_stands_still_ends_no_deadline(shelf: Shelf, clock: VirtualClock) -> None:

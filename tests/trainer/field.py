@@ -93,7 +93,7 @@ class Field:
     def list_at_hub(self, receipt: bytes) -> None:
         """What a lying hub lists, which ours would refuse."""
         number = next(_serial)
-        assert self.desk.database.add_receipt(number.to_bytes(32, "big"), "liar", receipt)
+        assert self.desk.database.add_receipt(number.to_bytes(32, "big"), "liar", receipt, self.desk.now())
 
     def source(
         self, name: str = "incoming", *, spec: RunSpec | None = None, node_share: float = 1.0, clock: Clock = SYSTEM,

@@ -103,7 +103,7 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     @app.get(f"{base}/receipts")
     async def receipts(after: Cursor = 0, wait: Wait = 0) -> Response:
         entries = await hub.listing(lambda: database.receipts(after, PAGE), wait)
-        return JSONResponse({"entries": [{"id": number, "value": json.loads(data)} for number, data in entries]})
+        return _listed([(number, json.loads(data)) for number, data in entries])
 
     @app.get(f"{base}/vouchers/{{validator}}")
     async def voucher(validator: str) -> dict[str, Any]:
@@ -117,9 +117,11 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     @app.get(f"{base}/opinions")
     async def opinions(after: Cursor = 0, wait: Wait = 0) -> Response:
         entries = await hub.listing(lambda: database.opinions(after, PAGE), wait)
-        return JSONResponse(
-            {"entries": [{"id": number, "value": {"submission": submission.hex()}} for number, submission in entries]}
-        )
+        return _listed([(number, {"submission": submission.hex()}) for number, submission in entries])
+
+    def _listed(entries: list[tuple[int, Any]]) -> Response:
+        listed = [{"id": number, "value": value} for number, value in entries]
+        return JSONResponse({"entries": listed, "since": database.since})
 
     return app
 

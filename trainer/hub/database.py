@@ -1,7 +1,8 @@
 """The hub's index in SQLite (WAL): quick answers over what store and chain hold, and nothing that they do not.
 
 Entries of listings are numbered from the microsecond in which the database was made: whoever follows a listing by number
-goes on after a rebuild, and misses nothing.
+goes on after a rebuild, and misses nothing. What no deadline of the protocol reaches any more is forgotten (service.py); the
+store keeps it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ from pathlib import Path
 from protocol.errors import IntegrityError
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS stored (submission BLOB PRIMARY KEY, root BLOB NOT NULL, size INTEGER NOT NULL, receipt TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS stored (
+    submission BLOB PRIMARY KEY, root BLOB NOT NULL, size INTEGER NOT NULL, receipt TEXT NOT NULL,
+    time INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS stored_by_time ON stored (time);
 CREATE TABLE IF NOT EXISTS receipts (
     id INTEGER PRIMARY KEY AUTOINCREMENT, submission BLOB NOT NULL, validator TEXT NOT NULL, receipt BLOB NOT NULL,
-    UNIQUE (submission, validator)
+    time INTEGER NOT NULL, UNIQUE (submission, validator)
 );
-CREATE TABLE IF NOT EXISTS opinions (id INTEGER PRIMARY KEY AUTOINCREMENT, submission BLOB NOT NULL UNIQUE, asked_by TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (time);
+CREATE TABLE IF NOT EXISTS opinions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, submission BLOB NOT NULL UNIQUE, asked_by TEXT NOT NULL, time INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS opinions_by_time ON opinions (time);
 CREATE TABLE IF NOT EXISTS undecided (id INTEGER PRIMARY KEY, arrived INTEGER NOT NULL, due INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS undecided_by_due ON undecided (due);
 CREATE TABLE IF NOT EXISTS earned (
@@ -32,9 +41,12 @@ CREATE TABLE IF NOT EXISTS nonces (nonce BLOB PRIMARY KEY, expiry INTEGER NOT NU
 CREATE INDEX IF NOT EXISTS nonces_by_expiry ON nonces (expiry);
 """
 _LISTINGS = ("receipts", "opinions")
+_FORGOTTEN_MAX = 1000  # entries of a table at once: others wait for the lock
 
 
 class Database:
+    """Safe to share between threads. Times are block time."""
+
     def __init__(self, path: Path) -> None:
         """Raises IntegrityError when the file is damaged."""
         self._lock = threading.Lock()
@@ -67,9 +79,10 @@ class Database:
             self._db.execute("DELETE FROM nonces WHERE expiry < ?", (now,))
             return self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?)", (nonce, expiry)).rowcount == 1
 
-    def add_stored(self, submission: bytes, root: bytes, size: int, receipt: str) -> None:
+    def add_stored(self, submission: bytes, root: bytes, size: int, receipt: str, time: int) -> None:
+        row = (submission, root, size, receipt, time)
         with self._lock:
-            self._db.execute("INSERT OR IGNORE INTO stored VALUES (?, ?, ?, ?)", (submission, root, size, receipt))
+            self._db.execute("INSERT OR IGNORE INTO stored VALUES (?, ?, ?, ?, ?)", row)
 
     def stored(self, submission: bytes) -> str | None:
         """JSON of the storage receipt."""
@@ -77,11 +90,11 @@ class Database:
             row = self._db.execute("SELECT receipt FROM stored WHERE submission = ?", (submission,)).fetchone()
         return row[0] if row else None
 
-    def add_receipt(self, submission: bytes, validator: str, receipt: bytes) -> bool:
+    def add_receipt(self, submission: bytes, validator: str, receipt: bytes, time: int) -> bool:
         """False when this validator has judged the work before: the first word stands."""
-        row = (submission, validator, receipt)
+        row = (submission, validator, receipt, time)
         with self._lock:
-            query = "INSERT OR IGNORE INTO receipts (submission, validator, receipt) VALUES (?, ?, ?)"
+            query = "INSERT OR IGNORE INTO receipts (submission, validator, receipt, time) VALUES (?, ?, ?, ?)"
             return self._db.execute(query, row).rowcount == 1
 
     def has_receipt(self, submission: bytes, validator: str) -> bool:
@@ -94,23 +107,48 @@ class Database:
             query = "SELECT id, receipt FROM receipts WHERE id > ? ORDER BY id LIMIT ?"
             return self._db.execute(query, (after, most)).fetchall()
 
-    def add_opinion(self, submission: bytes, asked_by: str) -> bool:
+    def add_opinion(self, submission: bytes, asked_by: str, time: int) -> bool:
         with self._lock:
-            query = "INSERT OR IGNORE INTO opinions (submission, asked_by) VALUES (?, ?)"
-            return self._db.execute(query, (submission, asked_by)).rowcount == 1
+            query = "INSERT OR IGNORE INTO opinions (submission, asked_by, time) VALUES (?, ?, ?)"
+            return self._db.execute(query, (submission, asked_by, time)).rowcount == 1
 
     def opinions(self, after: int, most: int) -> list[tuple[int, bytes]]:
         with self._lock:
             query = "SELECT id, submission FROM opinions WHERE id > ? ORDER BY id LIMIT ?"
             return self._db.execute(query, (after, most)).fetchall()
 
+    # ---- forgetting ----------------------------------------------------------------------------------------------------
+
+    @property
+    def since(self) -> int:
+        """All that came from here on is in the database; of what came before, some is not."""
+        return self._mark("since")
+
+    def forget_before(self, time: int, *, pays: bool) -> bool:
+        """Forgets part of what came before `time`, and says whether more did. `pays`: not before a receipt is paid for."""
+        old = "SELECT rowid FROM {} WHERE time < ? {} ORDER BY time LIMIT ?"
+        unless = {"receipts": "AND id <= ? AND id NOT IN (SELECT id FROM undecided)"} if pays else {}
+        taken, counts = self._mark("paid"), []
+        with self._lock, self._transaction():
+            self._db.execute(
+                "INSERT INTO marks VALUES ('since', ?) ON CONFLICT DO UPDATE SET value = max(value, ?)", (time, time)
+            )
+            for table in ("stored", *_LISTINGS):
+                which = old.format(table, unless.get(table, ""))
+                values = (time, taken, _FORGOTTEN_MAX) if table in unless else (time, _FORGOTTEN_MAX)
+                counts.append(self._db.execute(f"DELETE FROM {table} WHERE rowid IN ({which})", values).rowcount)  # noqa: S608
+        return _FORGOTTEN_MAX in counts
+
+    def _mark(self, name: str) -> int:
+        with self._lock:
+            row = self._db.execute("SELECT value FROM marks WHERE name = ?", (name,)).fetchone()
+        return int(row[0]) if row else 0
+
     # ---- pay -----------------------------------------------------------------------------------------------------------
 
     def taken(self) -> int:
         """Number of the last receipt that the ledger took in."""
-        with self._lock:
-            row = self._db.execute("SELECT value FROM marks WHERE name = 'paid'").fetchone()
-        return int(row[0]) if row else 0
+        return self._mark("paid")
 
     def take(self, last: int, undecided: list[tuple[int, int, int]]) -> None:
         """Notes (number, arrival, when it is due) of receipts up to number `last`; times in block time."""

@@ -144,7 +144,7 @@ class Hub:
         stored = Stored(receipt, receipt.sign(self._key, self._chain.domain)).as_json()
         text = json.dumps(stored)
         self._store.put("stored", f"{submission.hex()}.json", text.encode())
-        self._db.add_stored(submission, submitted.root, size, text)
+        self._db.add_stored(submission, submitted.root, size, text, receipt.time)
         _UPLOADED.add(size)
         await self.notify()
         return stored
@@ -155,10 +155,12 @@ class Hub:
         receipt = Receipt.parse(data, self._chain.domain, self.run)
         if receipt.validator != address:
             raise Refused("this receipt is another validator's", FORBIDDEN)
-        await self.commitment(receipt.submission)
+        submitted = await self.commitment(receipt.submission)
+        if await asyncio.to_thread(self._book.time, submitted) < self._db.since:  # else it could be paid for again
+            raise Refused("so old a submission is not judged any more", FORBIDDEN)
         if not self._db.has_receipt(receipt.submission, address):
             self._store.note_arrival(data, self.now)  # before it is listed: pay looks it up there
-        if self._db.add_receipt(receipt.submission, address, data):
+        if self._db.add_receipt(receipt.submission, address, data, self.now):
             self._store.put("receipts", f"{hashlib.sha256(data).hexdigest()}.json", data)
             _RECEIPTS.add(outcome=receipt.outcome.name.lower())
             await self.notify()
@@ -171,7 +173,7 @@ class Hub:
             raise Malformed("a request names a submission")
         submission = bytes32(value["submission"])
         await self.commitment(submission)
-        if self._db.add_opinion(submission, address):
+        if self._db.add_opinion(submission, address, self.now):
             await self.notify()
 
     def _declared_size(self, request: Signed) -> int:
@@ -272,7 +274,7 @@ class Hub:
                 continue
             r = stored.receipt
             if self._book.submission(r.submission) is not None and self._store.holds(r.root):
-                self._db.add_stored(r.submission, r.root, r.size, data.decode())
+                self._db.add_stored(r.submission, r.root, r.size, data.decode(), r.time)
                 files += 1
         for _, data in self._store.objects("receipts"):
             try:
@@ -280,7 +282,9 @@ class Hub:
             except MurmurationError:
                 continue
             if self._book.submission(receipt.submission) is not None:
-                receipts += self._db.add_receipt(receipt.submission, receipt.validator, data)
+                arrived = self._store.arrival(data)
+                time = self.now if arrived is None else arrived
+                receipts += self._db.add_receipt(receipt.submission, receipt.validator, data, time)
         return files, receipts
 
 

@@ -1,7 +1,7 @@
 """The running hub: HTTP server, SHARDCAST origin, publisher and libp2p host, in one process that holds the trainer key.
 
-Six kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, one counts validators' pay,
-one removes rollout files that nobody needs any more, the origin's serve bytes. Where a bucket is the store, a seventh fills it.
+Seven kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, one counts validators' pay,
+two remove files and entries that nobody needs any more, the origin's serve bytes. Where a bucket is the store, an eighth fills it.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class HubService:
                     ("chain", lambda: self._learn(hub), c.poll_seconds),
                     ("publish", publisher.turn, min(0.1, c.poll_seconds)),
                     ("tidy", lambda: self._tidy(chain, files), _TIDY_SECONDS),
+                    ("forget", lambda: self._forget(chain, database), _TIDY_SECONDS),
                 ]
                 if self._settings.vouchers.wei_per_submission:
                     ledger = Ledger(chain, c.run, book, files, database, self._key, self._settings.vouchers)
@@ -146,16 +147,30 @@ class HubService:
 
     def _tidy(self, chain: Chain, files: Store) -> None:
         """Removes rollout files whose submission can neither be disputed nor trained on any more."""
+        before = self._out_of_reach(chain, spans=1)
+        removed = set() if before is None else files.remove_files_before(before)
+        if removed:
+            log.info("%d rollout files are out of reach of challenge and training, and were removed", len(removed))
+
+    def _forget(self, chain: Chain, database: Database) -> bool:
+        """Forgets what is listed of submissions for which, besides, no validator answers any more; whether there is more."""
+        before = self._out_of_reach(chain, spans=2)
+        return before is not None and database.forget_before(
+            int(before), pays=self._settings.vouchers.wei_per_submission > 0
+        )
+
+    def _out_of_reach(self, chain: Chain, *, spans: int) -> float | None:
+        """Block time before which submissions are too old to be trained on, and by so many spans of the policy; None: none is.
+
+        A submission may be in a case for one span; a validator's stake answers for its verdict for another.
+        """
         run = self._settings.chain.run
         policy, oldest = chain.policy(run), chain.published(run) - 1 - self._spec.max_lag
         if oldest < 0:
-            return
+            return None
         # A file's age is this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them.
         now = min(self._clock.wall(), chain.block().time)
-        undisputed = now - (policy.window + policy.appeal + policy.vote)
-        removed = files.remove_files_before(min(undisputed, chain.publication(run, oldest).time))
-        if removed:
-            log.info("%d rollout files are out of reach of challenge and training, and were removed", len(removed))
+        return min(now - spans * policy.span, chain.publication(run, oldest).time)
 
     def _repeat(self, turn: Callable[[], object], pause: float) -> None:
         """Calls `turn` until stopped; what passes is tried again, what does not stops the service."""
