@@ -2,7 +2,7 @@
 
     interface.py      what an engine is              factory.py   engines by name          settings.py  [engine] of every role
     torch_engine.py   the one on transformers        memory.py    how many rows at once    proofs.py    TOPLOC proofs as rows appear
-    sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch
+    sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch    device.py   what computes
     vllm_sampling.py  the same draw inside vLLM      weights.py   loading a published version safely
     degrade.py        cheaper weights, to measure what rules catch
 

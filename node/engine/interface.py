@@ -102,6 +102,11 @@ class Engine(Generator, Verifier, Protocol):
 class Adjustable(Protocol):
     """An engine that calibration can measure: honest variants of how it computes, and weights made worse."""
 
+    @property
+    def device(self) -> str:
+        """What it computes on, as the maker names it."""
+        ...
+
     def adjust(self, *, attention: str, threads: int) -> None:
         """Computes with another attention implementation of this name, and so many threads on the CPU."""
         ...

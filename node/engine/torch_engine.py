@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import memory, noise, sampler
+from node.engine import device, memory, noise, sampler
 from node.engine.interface import Completion, Prompt
 from node.engine.memory import Footprint, MemoryBudget
 from node.engine.proofs import ProofFolder
@@ -28,7 +28,7 @@ from node.engine.settings import EngineSettings
 from node.engine.weights import build_model, load_weights, stored_tensors
 from protocol import architectures
 from protocol.constants import TOPLOC_CHUNK
-from protocol.errors import ConfigError, IntegrityError, PreflightError
+from protocol.errors import ConfigError, IntegrityError
 from protocol.sampling import TokenScores
 
 TokenIds = Sequence[int] | NDArray[np.integer[Any]]
@@ -43,8 +43,8 @@ class TorchEngine:
         settings = settings or EngineSettings()
         torch.set_num_threads(settings.threads)
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
-        self._device = _device(settings.device)
-        self._most = memory.parse(settings.memory, _device_bytes(self._device))
+        self._device = device.named(settings.device)
+        self._most = memory.parse(settings.memory, device.memory_bytes(self._device))
         self._model: Any = None
         self._budget: MemoryBudget | None = None
 
@@ -62,6 +62,10 @@ class TorchEngine:
     @property
     def vocabulary(self) -> int:
         return int(self._model.config.vocab_size)
+
+    @property
+    def device(self) -> str:
+        return device.describe(self._device)
 
     def adjust(self, *, attention: str, threads: int) -> None:
         """Computes with another attention implementation of transformers, and so many threads."""
@@ -257,30 +261,13 @@ class _Decoding:
         self.mask, self.position, self.hidden = self.mask[rows], self.position[rows], self.hidden[rows]
 
 
-def _device(name: str) -> torch.device:
-    """The device that a setting names. Raises PreflightError where it is not there."""
-    if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    found = torch.device(name)
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        seen = torch.cuda.device_count()
-        raise PreflightError(f"engine.device is {name}, and torch sees {seen} NVIDIA GPUs", hint='set it to "auto"')
-    return found
-
-
-def _device_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return memory.machine_bytes()
-
-
 @torch.inference_mode()
-def _footprint(model: Any, device: torch.device) -> Footprint:
+def _footprint(model: Any, on: torch.device) -> Footprint:
     """The cache of a token is looked up in a cache of one; activations are estimated from the widths of a layer."""
     from transformers import DynamicCache
 
     cache = DynamicCache(config=model.config)
-    ids = torch.zeros(1, 1, dtype=torch.long, device=device)
+    ids = torch.zeros(1, 1, dtype=torch.long, device=on)
     model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
     held = [layer for layer in cache.layers if layer.keys is not None]  # none of a layer that the model does not run
     layers = [layer.keys.nbytes + layer.values.nbytes for layer in held]

@@ -18,6 +18,7 @@ from node.judging import replay as replaying
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, VARIANTS, Matrix, Variant
 from node.judging.evidence import COMMITMENT, RECEIPT, ROLLOUT, Evidence
 from protocol.calibration import load
+from protocol.errors import ConfigError
 from protocol.verdict import Outcome
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 from tests.node.conftest import panel, shared_machinery, stage  # noqa: F401  fixtures
@@ -207,6 +208,16 @@ def test_calibrate_writes_a_calibration_that_can_be_loaded_and_a_report(
     report = tmp_path / "mine-report"
     assert f"report: {report / 'report.md'}" in done.out
     assert {path.stem for path in report.glob("*.svg")} == {*PER_CHUNK, *PER_SEQUENCE}
+
+
+def test_calibrate_computes_by_the_validators_engine(console: Console, tiny_run: TinyRun, tmp_path: Path) -> None:
+    (tmp_path / "validator.toml").write_text(
+        f'[chain]\nrpc = "http://127.0.0.1:1"\ncontract = "{"0x" + "11" * 20}"\nrun = 1\nchain_id = 1\n[engine]\nname = "vlm"\n'
+    )
+    refused = console.murmur(
+        "validator", "calibrate", f"@{tiny_run.folder / 'run.toml'}", "--model", tiny_run.model, "--out", tmp_path / "x", "--home", tmp_path
+    )  # fmt: skip
+    assert (refused.code, "there is no engine 'vlm'" in refused.err) == (ConfigError.exit_code, True), refused.err
 
 
 def test_calibrate_refuses_nothing_to_measure(console: Console, tiny_run: TinyRun, tmp_path: Path) -> None:

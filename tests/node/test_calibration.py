@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from swarm.tiny_run import TinyRun
 
+from node.engine import Engine, EngineSettings, make_engine
 from node.judging.calibration import Matrix, calibration, measure, report, tail
 from node.judging.calibration.fit import FLOORS, HARD_BUDGET, MARGIN, limits
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCompletion, Measurements, Variant
@@ -34,6 +36,25 @@ def measured(matrix: Matrix, tiny_run: TinyRun) -> Measurements:
 def made_up(values: np.ndarray) -> Measurements:
     """Honest work whose every quantity took these values, one per completion."""
     return Measurements([CheckedCompletion({n: [float(v)] for n in (*PER_CHUNK, *PER_SEQUENCE)}, 32) for v in values])
+
+
+def test_all_is_computed_by_the_engine_of_the_settings(
+    matrix: Matrix, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of this role, for the run's work and for the cheats, of which one computes in another type."""
+    asked: list[tuple[EngineSettings, str]] = []
+
+    def make(settings: EngineSettings, dtype: str) -> Engine:
+        asked.append((settings, dtype))
+        return make_engine(settings, dtype)
+
+    monkeypatch.setitem(measure.__globals__, "make_engine", make)
+    engine = EngineSettings(device="cpu", dtype="float32", memory="1GiB")
+    spec = matrix.sampling.model_copy(update={"max_new_tokens": 2})
+    found = measure(replace(matrix, sampling=spec, problems=1, samples=1, engine=engine), tiny_run.context.tasks)
+    assert {(settings.device, settings.memory) for settings, _ in asked} == {("cpu", "1GiB")}
+    assert {(settings.dtype, dtype) for settings, dtype in asked} == {("float32", "float32"), ("auto", "bfloat16")}
+    assert [name.rpartition(",")[0] for name in found.devices] == [f"{platform.machine()} CPU"]
 
 
 # ---- tails ---------------------------------------------------------------------------------------------------------------
@@ -93,7 +114,7 @@ def test_the_budget_is_that_of_a_whole_submission(matrix: Matrix) -> None:
 
 
 def test_no_cheat_takes_part(matrix: Matrix, measured: Measurements) -> None:
-    assert calibration(matrix, measured, [0]) == calibration(matrix, Measurements(measured.honest), [0])
+    assert calibration(matrix, measured, [0]) == calibration(matrix, replace(measured, cheats={}), [0])
 
 
 # ---- the whole -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ quantities and by how many values of each a submission has (the union bound). No
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -92,7 +91,8 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
     spec = matrix.sampling
     return {
         "method": " ".join((__doc__ or "").split("\n\n")[1].split()),
-        "devices": [f"{platform.machine()} CPU, {_cpu()}"],
+        "devices": sorted(measured.devices),
+        "engine": matrix.engine.name,
         "hardware": sorted(hardware),
         "compute_dtype": matrix.dtype,
         "software": {name: version(name) for name in ("torch", "transformers")},
@@ -132,16 +132,6 @@ def _model(folder: Path) -> dict[str, Any]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _cpu() -> str:
-    """The processor as the system names it. Engines compute on it: no other device takes part."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or "of unknown name"
 
 
 def _summary(values: Sequence[float], of: FittedLimits) -> dict[str, Any]:

@@ -70,6 +70,18 @@ class Matrix:
     samples: int
     others: Sequence[Path] = ()
     variants: Sequence[Variant] = VARIANTS
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    """What computes it all, and where: limits hold for this engine on this device."""
+
+    def load(self, model: Path, dtype: str | None = None) -> _Measured:
+        """The engine with a model loaded, in the run's type or another. Raises ConfigError for settings that mean another type than
+        the run's, and for an engine that computes in one way only."""
+        settings = self.engine if dtype is None else self.engine.model_copy(update={"dtype": "auto"})
+        engine = make_engine(settings, dtype or self.dtype)
+        if not isinstance(engine, Adjustable):
+            raise ConfigError(f"the engine {settings.name!r} computes in one way only, and cannot be calibrated")
+        engine.load(model)
+        return cast(_Measured, engine)
 
 
 @dataclass(frozen=True)
@@ -86,6 +98,7 @@ class Measurements:
 
     honest: list[CheckedCompletion] = field(default_factory=list)
     cheats: dict[str, list[CheckedCompletion]] = field(default_factory=dict)
+    devices: set[str] = field(default_factory=set)
 
     def values(self, name: str) -> list[float]:
         return [value for checked in self.honest for value in checked.values[name]]
@@ -103,7 +116,8 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
     found = Measurements()
     for model in matrix.models:
         tokenizer = Tokenizer(model)
-        engine = _engine(matrix.dtype, model)
+        engine = matrix.load(model)
+        found.devices.add(engine.device)
         for variant in matrix.variants:
             progress(f"honest work of {model.name}: {variant}")
             variant.apply(engine)
@@ -119,7 +133,7 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
             progress(f"cheat on {model.name}: {name}")
             checked = [c for part in _parts(completions, _CHEAT_BATCH) for c in check(engine, matrix.sampling, part)]
             found.cheats.setdefault(name, []).extend(checked)
-    torch.set_num_threads(1)
+    torch.set_num_threads(matrix.engine.threads)
     return found
 
 
@@ -154,7 +168,7 @@ def _cheats(
         _PLAIN.apply(engine)
         return list(_generate(engine, matrix, tasks, tokenizer, _CHEAT_BATCH, **options))
 
-    engine = _engine(matrix.dtype, model)
+    engine = matrix.load(model)
     yield "another seed", cheated(engine, key_offset=1)
     for factor in (0.9, 1.1):
         yield f"temperature × {factor:g}", cheated(engine, temperature_factor=factor)
@@ -163,10 +177,10 @@ def _cheats(
         engine.degrade(degrade)
         yield name, cheated(engine)
     dtype = "bfloat16" if matrix.dtype == "float32" else "float32"
-    engine = _engine(dtype, model)
+    engine = matrix.load(model, dtype)
     yield f"computed in {dtype}", cheated(engine)
     for other in matrix.others:
-        engine = _engine(matrix.dtype, other)
+        engine = matrix.load(other)
         yield f"model {other.name}", cheated(engine)
 
 
@@ -194,15 +208,6 @@ def _generate(
 
 class _Measured(Engine, Adjustable, Protocol):
     """An engine of which all of this can be measured."""
-
-
-def _engine(dtype: str, model: Path) -> _Measured:
-    """The usual engine with a model loaded."""
-    engine = make_engine(EngineSettings(), dtype)
-    if not isinstance(engine, Adjustable):
-        raise ConfigError("this engine computes in one way only, and cannot be calibrated")
-    engine.load(model)
-    return cast(_Measured, engine)
 
 
 def _parts(completions: Sequence[_Generated], size: int) -> Iterator[Sequence[_Generated]]:

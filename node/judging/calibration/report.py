@@ -40,7 +40,7 @@ def _lines(
     yield "# Calibration"
     yield ""
     yield f"Digest `{Calibration(content).digest}`. Models: {', '.join(model.name for model in matrix.models)}, computed in"
-    yield f"{matrix.dtype}. Devices: {', '.join(content['devices'])}, hardware class {_words(content['hardware'])}."
+    yield f"{matrix.dtype} by the engine {matrix.engine.name!r}. Devices: {', '.join(content['devices'])}, hardware class {_words(content['hardware'])}."
     yield f"Honest work: {work['sequences']} checks of completions, {work['tokens']} tokens, {work['proofs']} proofs, each of"
     yield f"{len(matrix.variants)} variants against each. A submission is {submission['samples']} completions of at most"
     yield f"{submission['max_new_tokens']} tokens at temperature {submission['temperature']}."

@@ -134,7 +134,7 @@ def replay(
 
 
 def _engine(home: Path) -> EngineSettings:
-    """[engine] of this validator; the defaults where evidence is looked at without one."""
+    """[engine] of this validator; the defaults where there is none."""
     from node.engine import EngineSettings
 
     return open_home(home)[1].engine if Home(home, "validator").config.exists() else EngineSettings()
@@ -301,8 +301,12 @@ def calibrate(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest completion; the run's, when not given.")
     ] = None,
+    home: HomeOption = DEFAULT_HOME,
 ) -> None:
-    """Measure honest work and cheats on this machine; write the limits that follow, and a report with plots."""
+    """Measure honest work and cheats on this machine; write the limits that follow, and a report with plots.
+
+    Computes by the validator's [engine], or the defaults where there is none.
+    """
     import json
 
     from node.judging.calibration import Matrix, calibration, measure
@@ -319,7 +323,7 @@ def calibrate(
     spec = runfile.sampling(run)
     if max_new_tokens is not None:
         spec = spec.model_copy(update={"max_new_tokens": max_new_tokens})
-    matrix = Matrix(model, dtype, spec, prompts, samples, other or [])
+    matrix = Matrix(model, dtype, spec, prompts, samples, other or [], engine=_engine(home))
     environments = runfile.environments(run)
     with EnvironmentSandbox(environments) as sandbox:
         measured = measure(matrix, TaskSet(environments, sandbox), lambda text: typer.echo(text, err=True))

@@ -1,0 +1,44 @@
+"""The device that computes: which one a setting means, how much memory it has, and what it is called."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import torch
+
+from node.engine import memory
+from protocol.errors import PreflightError
+
+
+def named(setting: str) -> torch.device:
+    """The device that `engine.device` means. Raises PreflightError where it is not there."""
+    if setting == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    found = torch.device(setting)
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        seen = torch.cuda.device_count()
+        raise PreflightError(f"engine.device is {setting}, and torch sees {seen} NVIDIA GPUs", hint='set it to "auto"')
+    return found
+
+
+def memory_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return memory.machine_bytes()
+
+
+def describe(device: torch.device) -> str:
+    """The device as its maker names it."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"{platform.machine()} CPU, {_cpu()}"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return found[0] if found else platform.processor() or "of unknown name"
