@@ -5,7 +5,8 @@
     ├── ConfigError                       3   a config file, value or run spec is wrong
     ├── ChainError                        4
     │   ├── RpcUnavailable                    no endpoint answered in time
-    │   │   └── StaleHead                     the newest block of every endpoint is too old to be a clock
+    │   │   ├── StaleHead                     the newest block of every endpoint is too old to be a clock
+    │   │   └── ChainChanged                  an endpoint answers with another chain than before, perhaps for once
     │   ├── FeeTooHigh                        the network asks for more per gas than may be offered
     │   ├── WrongChain                        chain id or contract code differs from what was configured
     │   └── TransactionReverted               a contract said no, and why
@@ -73,6 +74,10 @@ class FeeTooHigh(ChainError):
 
 class WrongChain(ChainError):
     default_hint = "check --rpc and --contract: they must belong to the same chain"
+
+
+class ChainChanged(RpcUnavailable, WrongChain):
+    """A running role waits: one backend of many behind a URL may have answered. Nothing of it is used."""
 
 
 class TransactionReverted(ChainError):

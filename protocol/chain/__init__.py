@@ -3,14 +3,15 @@
 Reading and deciding
 client.py     what is read, and calls to be sent            types.py      what the contracts return
 contract.py   calls and events as the ABI encodes them      ethereum.py   the JSON-RPC methods in use
-endpoints.py  several RPC endpoints as one                  artifacts.py  ABI and bytecode shipped with the package
+endpoints.py  several RPC endpoints, as one or one by one   artifacts.py  ABI and bytecode shipped with the package
 reverts.py    contract errors → our error tree              cases.py      what is open against a seat
 vouchers.py   the pay of validators                         settings.py   where it is, what a transaction may cost
 The book of a run
 view.py       what can be asked of it                       sync.py          its writer, which follows the chain
 events.py     what the contracts emit                       decoding.py      events out of the words of raw logs
-log_reader.py pages of logs from an endpoint                completeness.py  whether an endpoint left something out
-book_schema.py, book_entries.py  its tables, and what an event changes in them
+log_reader.py pages of logs from an endpoint                witnesses.py     which of several endpoints to believe
+completeness.py  the second reading                         counters.py      what the contracts count against the book
+book_schema.py, book_entries.py  its tables, and what an event changes in them          corrections.py  puts it right
 Sending
 sender.py     transactions of one key, in order             writing.py  what of that is web3's
 transaction_log.py  what was sent, on disk                  command.py  ends what a killed command began

@@ -81,7 +81,7 @@ class Entries:
         """Events that are not in the book yet, in order; their blocks with them."""
         submissions, others, blocks = [], [], {}
         for log in logs:
-            blocks[log.block] = (log.block, log.block_hash, log.time)
+            blocks[log.block] = (log.block, log.block_hash, None)
             self._position += 1
             if log.kind is Submitted:
                 _, node, root, step, sequence, units = log.values

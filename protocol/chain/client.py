@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from eth_utils import to_checksum_address
 
 from protocol.chain import artifacts, reverts
 from protocol.chain.contract import Contract, EventType, Function, NoContract
-from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, shown
+from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint, shown
 from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
 from protocol.chain.events import from_log
 from protocol.chain.types import (
@@ -78,9 +79,34 @@ class Chain:
         self.endpoints = tuple(endpoints)
         self.rpc = ", ".join(map(shown, endpoints))
         """The endpoints as people may see them."""
-        self.provider = Endpoints(endpoints, timeout=timeout, clock=clock)
-        self.ethereum = Ethereum(self.provider)
+        self.provider: Endpoints = Endpoints(endpoints, timeout=timeout, clock=clock)
+        self._asked: Endpoints | OneEndpoint = self.provider
+        self.ethereum = Ethereum(self._asked)
         self._contract = contract
+        self._has_contracts = False  # whether our code was seen there
+        self.place = 0
+        """Of the only endpoint, in the configuration."""
+
+    @cached_property
+    def singles(self) -> tuple[Chain, ...]:
+        """The same chain as each endpoint by itself tells of it, in configured order. They share what is known of the endpoints."""
+        return (
+            tuple(self._single(place) for place in range(len(self.endpoints))) if len(self.endpoints) > 1 else (self,)
+        )
+
+    def _single(self, place: int) -> Chain:
+        one = copy(self)
+        for name in ("singles", "chain_id", "domain", "runs", "bonds", "court", "token", "_topics"):
+            one.__dict__.pop(name, None)
+        one.endpoints, one.rpc, one.place = self.endpoints[place : place + 1], shown(self.endpoints[place]), place
+        one._asked = OneEndpoint(self.provider, place)
+        one.ethereum = Ethereum(one._asked)
+        return one
+
+    @property
+    def best(self) -> list[Chain]:
+        """`singles`, those first that are awake and in step."""
+        return [self.singles[place] for place in self.provider.order()] if len(self.singles) > 1 else [self]
 
     # ---- connection ----------------------------------------------------------------------------------------------------
 
@@ -97,6 +123,8 @@ class Chain:
             raise WrongChain(f"{self.rpc} is chain {self.chain_id}, not {chain_id}")
         for name in ("runs", "bonds", "court"):  # in this order: Runs is asked where the others are
             self.check_code(name.capitalize(), getattr(self, name).address)
+        for one in {self, *self.singles}:
+            one._has_contracts = True
 
     def check_code(self, contract: str, address: str) -> None:
         """Raises WrongChain unless the code that this package ships as `contract` is at `address`."""
@@ -129,6 +157,8 @@ class Chain:
                 raise RpcUnavailable(f"{doing}: {self.rpc} refused: {error.message[:200]}") from error
             raise reverts.explain(said, doing if said else f"{doing} ({error.message[:200]})") from error
         except NoContract as error:
+            if self._has_contracts:  # what was there once does not go: the node behind the endpoint is still syncing
+                raise RpcUnavailable(f"{doing}: {self.rpc} answers as if there were no such contract") from error
             raise WrongChain(f"{doing}: there is no such contract on chain {self.chain_id}") from error
         except (DecodingError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RpcUnavailable(f"{doing}: {self.rpc} answered nonsense: {str(error)[:200]}") from error
@@ -141,10 +171,10 @@ class Chain:
         """What the endpoint says now: the one behind a URL can change."""
         return self._read("reading the chain id", self.ethereum.chain_id)
 
-    def ask(self, method: str, params: list[Any], *, turn: int = 0, cap: int = ANSWER_BYTES_MAX) -> Any:
+    def ask(self, method: str, params: list[Any], *, cap: int = ANSWER_BYTES_MAX) -> Any:
         """The `result` of a JSON-RPC request as it came; arguments as of Endpoints.ask. Raises RpcUnavailable, also where it is
         refused."""
-        answer = self.provider.ask(method, params, turn=turn, cap=cap)
+        answer = self._asked.ask(method, params, cap=cap)
         if "error" in answer:
             raise RpcUnavailable(f"{method}: {self.rpc} refuses: {str(answer['error'])[:200]}")
         return answer["result"]
@@ -200,9 +230,16 @@ class Chain:
             raise RpcUnavailable(f"reading a block: {self.rpc} does not know block {which}")
         return found
 
+    def find_block(self, number: int) -> Block | None:
+        """None when the chain is not that long (any more)."""
+        found = self._read("reading a block", lambda: self.ethereum.block(number))
+        if found is not None and found.number != number:
+            raise RpcUnavailable(f"reading a block: {self.rpc} answered with block {found.number}, not {number}")
+        return found
+
     def block_hash(self, number: int) -> bytes | None:
         """Hash of a block; None when the chain is not that long (any more)."""
-        found = self._read("reading a block", lambda: self.ethereum.block(number))
+        found = self.find_block(number)
         return None if found is None else found.hash
 
     def block_number(self) -> int:
@@ -340,7 +377,18 @@ class Chain:
             return False
 
     def _call(self, doing: str, function: Function, at: int | None = None) -> Any:
-        return self._read(doing, lambda: function.call("latest" if at is None else at))
+        which = "latest" if at is None else at
+
+        def call() -> Any:
+            try:
+                return function.call(which)
+            except NoContract:
+                for one in self.best if len(self.singles) > 1 else ():
+                    with suppress(NoContract, RpcUnavailable):
+                        return replace(function, ethereum=one.ethereum).call(which)
+                raise
+
+        return self._read(doing, call)
 
     # ---- calls to send -------------------------------------------------------------------------------------------------
 

@@ -42,8 +42,6 @@ class Log(NamedTuple):
     log_index: int
     block_hash: bytes
     transaction: bytes
-    time: int | None
-    """Of the block, where the endpoint says it with the log."""
     kind: type
     values: tuple[Any, ...]
 
@@ -110,13 +108,11 @@ class Decoder:
                     raise Malformed("a topic that is no word")
                 values[place] = read(topic[2:])
             self._read_data(form, data, values)
-            time = entry.get("blockTimestamp")
             return Log(
                 _quantity(entry["blockNumber"], _BLOCK_MAX),
                 _quantity(entry["logIndex"], _INDEX_MAX),
                 _hash(entry["blockHash"]),
                 _hash(entry["transactionHash"]),
-                None if time is None else _quantity(time, _BLOCK_MAX),
                 form.kind,
                 tuple(values),
             )

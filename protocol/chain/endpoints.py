@@ -1,11 +1,13 @@
-"""Several JSON-RPC endpoints as one: the first that answers in time, within bounds and with a plausible head is used.
+"""Several JSON-RPC endpoints: as one, of which the best answers, or each by itself, by its place in the configuration.
 
-An endpoint that refuses, hangs, answers garbage or too much rests for a while, longer each time. One that lags behind the
-others or, where that is asked for, behind this machine's clock is passed over while they answer; a newest block that is too
-old is given to nobody, for its time is the protocol's clock. When two of them hold different blocks at a depth where a reorg
-should be over, one of them lies: that is an error nobody should send transactions past.
+An endpoint that refuses, hangs, answers garbage or too much rests for a while, longer each time. One that lags is passed over
+while others answer. It lags where its newest block is too old, or from the future, by this machine's clock (where that is asked
+for); where it is behind a block that two endpoints know; where its head stands still for a minute while another's moves on. A
+higher number that one endpoint claims demotes nobody. A newest block of a wrong time is given to nobody, for its time is the
+protocol's clock. When endpoints hold different blocks at a depth where a reorg should be over, the minority rests; one
+against one is an error nobody should send transactions past, and it is raised until it has passed.
 
-Covers: transport and plausibility. Does not cover: an endpoint that lies consistently and alone; give at least two.
+Covers: transport and plausibility. Which of two answers is true: witnesses.py.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +26,7 @@ import requests
 
 from protocol import canonical, metrics
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ChainError, Malformed, RpcUnavailable, StaleHead
+from protocol.errors import Malformed, RpcUnavailable, StaleHead
 from protocol.metrics import host_of
 from protocol.retry import Backoff
 
@@ -30,9 +34,13 @@ log = logging.getLogger(__name__)
 
 ANSWER_BYTES_MAX = 64 << 20
 _REST_SECONDS, _REST_SECONDS_MAX = 1.0, 60.0
-_LAG_BLOCKS = 5  # an endpoint this far behind the newest head is passed over
+LAG_BLOCKS = 5
+"""An endpoint this far behind a head that two know is passed over. Blocks."""
 _WARN_SECONDS = 300.0  # between warnings that a head is still too old
+_STALE = "stale head"
 _CHECK_SECONDS = 30.0  # between comparisons of the endpoints' blocks
+PATIENCE_SECONDS = 60.0
+"""How long an endpoint may stand still, or be silent after it has answered, before the others go on without it."""
 _BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
 HEAD_SECONDS = 60.0
 """A public chain whose newest block is older than this stands still, or the endpoint lags. Blocks of Base come every 2 s."""
@@ -44,7 +52,7 @@ _CALLS = metrics.counter(
 )
 _ERRORS = metrics.counter(
     "murmur_rpc_errors_total",
-    "Calls that an endpoint did not answer as it should: busy, malformed, oversized, refused, stale head, timeout, unreachable.",
+    "Calls that an endpoint did not answer as it should: busy, malformed, oversized, refused, stale head, contradicted, timeout, unreachable.",
     "endpoint",
     "reason",
 )
@@ -52,8 +60,10 @@ _SECONDS = metrics.histogram("murmur_rpc_seconds", "Duration of JSON-RPC calls."
 _HEAD = metrics.gauge("murmur_chain_head_block", "Newest block that an endpoint has named.", "endpoint")
 
 
-class EndpointsDisagree(ChainError):
-    default_hint = "one of the configured endpoints lies or is on another fork; remove it"
+class EndpointsDisagree(RpcUnavailable):
+    """Nobody can be believed now. A running role waits: it may pass, and nothing enters meanwhile."""
+
+    default_hint = "one of the configured endpoints lies or is on another fork; remove it, or add a third one"
 
 
 def shown(url: str) -> str:
@@ -70,9 +80,13 @@ class _Endpoint:
     settings: dict[str, Any]
     """What the environment says of proxies and certificates, read once and not for every request."""
     head: int = 0
-    """Highest block number it has answered with."""
+    """Block number it last called its newest."""
+    moved: float = float("-inf")
+    """Monotonic seconds when that number last grew."""
+    silent_since: float | None = float("-inf")
+    """Monotonic seconds of the first failure since it last answered; None: it answers."""
     is_stale: bool = False
-    """Whether the newest block that it last answered with was too old."""
+    """Whether the newest block that it last answered with was too old, or from the future."""
     warned: float = float("-inf")
     """Monotonic seconds when its old head was last spoken of."""
     last_error: str = ""
@@ -91,10 +105,14 @@ class Endpoints:
         self._timeout = timeout
         self._clock = clock
         self._backoff = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
+        self._doubts = Backoff(
+            _REST_SECONDS, _REST_SECONDS_MAX, clock=clock
+        )  # that it answers again says nothing for it
         self._local = threading.local()
         self._checked_at = float("-inf")
+        self._confirmed = 0  # the newest block that two endpoints know
         self.head_age = 0.0
-        """Seconds from which a newest block is too old; 0: none is."""
+        """Seconds from which a newest block is too old, or too far in the future; 0: none is."""
 
     def __str__(self) -> str:
         return ", ".join(endpoint.shown for endpoint in self._endpoints)
@@ -104,46 +122,86 @@ class Endpoints:
         that is fresh enough, EndpointsDisagree."""
         return self.ask(method, params, cap=ANSWER_BYTES_MAX)
 
-    def ask(self, method: str, params: Any, *, turn: int = 0, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
-        """As make_request, for an answer of at most `cap` bytes. `turn` counts on among the endpoints that are in step: 0 begins
-        with the best of them, 1 with the next."""
-        if len(self._endpoints) > 1 and self._clock.monotonic() - self._checked_at > _CHECK_SECONDS:
-            self._checked_at = self._clock.monotonic()
-            self._compare()
-        body = _request(method, params)
+    def ask(self, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
+        """As make_request, for an answer of at most `cap` bytes."""
+        self._compare_sometimes()
         silence: type[RpcUnavailable] = RpcUnavailable
-        for endpoint in self._order(turn):
-            host = host_of(endpoint.url)
+        for place in self.order():
             try:
-                with _SECONDS.time(endpoint=host):
-                    answer = self._ask(endpoint, body, cap)
+                return self._try(self._endpoints[place], method, params, cap)
             except _Failed as error:
-                _ERRORS.add(endpoint=host, reason=error.reason)
-                self._note_failure(endpoint, str(error))
-                continue
-            finally:
-                _CALLS.add(endpoint=host, method=method)
-            self._backoff.succeeded(endpoint.url)
-            self._note_head(endpoint, method, params, answer)
-            if endpoint.is_stale and _asks_for_newest(method, params):
-                _ERRORS.add(endpoint=host, reason="stale head")
-                silence = StaleHead
-                continue
-            return answer
+                silence = StaleHead if error.reason == _STALE else silence
         raise silence("; ".join(f"{e.shown}: {e.last_error}" for e in self._endpoints))
+
+    def ask_one(self, place: int, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
+        """As `ask`, of exactly the endpoint at `place`, even where it rests."""
+        self._compare_sometimes()
+        endpoint = self._endpoints[place]
+        try:
+            return self._try(endpoint, method, params, cap)
+        except _Failed as error:
+            silence = StaleHead if error.reason == _STALE else RpcUnavailable
+            raise silence(f"{endpoint.shown}: {endpoint.last_error}") from error
 
     # ---- choosing ------------------------------------------------------------------------------------------------------
 
-    def _order(self, turn: int = 0) -> list[_Endpoint]:
-        """Awake and in step first, in configured order from `turn` on; the others after them, for then any answer is better
-        than none."""
-        newest = max(e.head for e in self._endpoints)
-        turn %= len(self._endpoints)
-        turned = self._endpoints[turn:] + self._endpoints[:turn]
-        return sorted(turned, key=lambda e: (e.url in self._backoff, e.is_stale or e.head < newest - _LAG_BLOCKS))
+    def order(self) -> list[int]:
+        """Places: awake and in step first, each in configured order; the others after them, for then any answer is better than
+        none."""
+        return sorted(range(len(self._endpoints)), key=lambda i: (self.rests(i), self.lags(i)))
+
+    def rests(self, place: int) -> bool:
+        url = self._endpoints[place].url
+        return url in self._backoff or url in self._doubts
+
+    def lags(self, place: int) -> bool:
+        endpoint, now = self._endpoints[place], self._clock.monotonic()
+        is_stuck = now - endpoint.moved >= PATIENCE_SECONDS and any(
+            other.head > endpoint.head + LAG_BLOCKS and other.moved > endpoint.moved for other in self._endpoints
+        )
+        return endpoint.is_stale or endpoint.head < self._confirmed - LAG_BLOCKS or is_stuck
+
+    def is_gone(self, place: int) -> bool:
+        """Whether it has never answered, or not for PATIENCE_SECONDS."""
+        silent_since = self._endpoints[place].silent_since
+        return silent_since is not None and self._clock.monotonic() - silent_since >= PATIENCE_SECONDS
+
+    def is_silent(self, place: int) -> bool:
+        """Whether it failed to answer when it was last asked, or never was."""
+        return self._endpoints[place].silent_since is not None
+
+    def distrust(self, place: int, why: str) -> None:
+        """Lets an endpoint rest whose answer nothing can be done with, or that the others contradict."""
+        endpoint = self._endpoints[place]
+        endpoint.last_error = why
+        _ERRORS.add(endpoint=host_of(endpoint.url), reason="contradicted")
+        rest = self._doubts.failed(endpoint.url)
+        log.warning("RPC endpoint %s is not believed (%s); resting it for %g s", endpoint.shown, why, rest)
+
+    def _try(self, endpoint: _Endpoint, method: str, params: Any, cap: int) -> dict[str, Any]:
+        """The answer of one, and what can be learned from it. Raises _Failed, which is noted already."""
+        host = host_of(endpoint.url)
+        try:
+            with _SECONDS.time(endpoint=host):
+                answer = self._ask(endpoint, _request(method, params), cap)
+        except _Failed as error:
+            _ERRORS.add(endpoint=host, reason=error.reason)
+            self._note_failure(endpoint, str(error))
+            raise
+        finally:
+            _CALLS.add(endpoint=host, method=method)
+        self._backoff.succeeded(endpoint.url)
+        endpoint.silent_since = None
+        self._note_head(endpoint, method, params, answer)
+        if endpoint.is_stale and _asks_for_newest(method, params):
+            _ERRORS.add(endpoint=host, reason=_STALE)
+            raise _Failed(endpoint.last_error, _STALE)
+        return answer
 
     def _note_failure(self, endpoint: _Endpoint, error: str) -> None:
         endpoint.last_error = error
+        if endpoint.silent_since is None:
+            endpoint.silent_since = self._clock.monotonic()
         rest = self._backoff.failed(endpoint.url)
         if len(self._endpoints) > 1:
             log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.shown, error, rest)
@@ -156,15 +214,18 @@ class Endpoints:
             result = result.get("number")
         elif method != "eth_blockNumber":
             return
-        try:
-            number = int(str(result), 16)
-        except ValueError:
-            return
-        newest = max(e.head for e in self._endpoints)
-        if number < newest - _LAG_BLOCKS and endpoint.head >= newest - _LAG_BLOCKS:
+        with suppress(ValueError):
+            self._note_number(endpoint, int(str(result), 16))
+
+    def _note_number(self, endpoint: _Endpoint, number: int) -> None:
+        behind = self._confirmed - LAG_BLOCKS
+        if number < behind <= endpoint.head:
             log.warning(
-                "RPC endpoint %s is at block %d, others were at %d; passing it over", endpoint.shown, number, newest
-            )
+                "RPC endpoint %s is at block %d, others were at %d; passing it over",
+                endpoint.shown, number, self._confirmed,
+            )  # fmt: skip
+        if number > endpoint.head:
+            endpoint.moved = self._clock.monotonic()
         endpoint.head = number
         _HEAD.set(number, endpoint=host_of(endpoint.url))
 
@@ -176,11 +237,11 @@ class Endpoints:
             age = self._clock.wall() - int(str(newest.get("timestamp")), 16)
         except ValueError:
             return
-        endpoint.is_stale = 0 < self.head_age < age
+        endpoint.is_stale = 0 < self.head_age < abs(age)
         if not endpoint.is_stale:
             endpoint.warned = float("-inf")
             return
-        endpoint.last_error = f"its newest block is {age:.0f} s old"
+        endpoint.last_error = f"its newest block is {f'{age:.0f} s old' if age > 0 else f'{-age:.0f} s in the future'}"
         if self._clock.monotonic() - endpoint.warned > _WARN_SECONDS:
             endpoint.warned = self._clock.monotonic()
             if all(e.is_stale for e in self._endpoints):
@@ -188,31 +249,69 @@ class Endpoints:
             else:
                 log.warning("RPC endpoint %s lags: %s; passing it over", endpoint.shown, endpoint.last_error)
 
-    def _compare(self) -> None:
-        """Asks all endpoints for one settled block. Raises EndpointsDisagree when they hold different ones."""
-        heads: dict[str, int] = {}
-        for endpoint in self._endpoints:
+    # ---- comparing -----------------------------------------------------------------------------------------------------
+
+    def _compare_sometimes(self) -> None:
+        if len(self._endpoints) > 1 and self._clock.monotonic() - self._checked_at > _CHECK_SECONDS:
+            self._checked_at = self._clock.monotonic()
             try:
-                heads[endpoint.url] = endpoint.head = int(self._call(endpoint, "eth_blockNumber", []), 16)
+                self._compare()
+            except EndpointsDisagree:
+                self._checked_at = float("-inf")  # looked at anew before anything else is asked
+                raise
+
+    def _compare(self) -> None:
+        """Asks all endpoints for their heads and for one settled block. Raises EndpointsDisagree when they hold different ones and
+        no majority says which."""
+        heads: dict[int, int] = {}
+        for place, endpoint in enumerate(self._endpoints):
+            try:
+                number = heads[place] = int(self._call(endpoint, "eth_blockNumber", []), 16)
+                endpoint.silent_since = None
+                self._note_number(endpoint, number)
                 if self.head_age:
                     self._note_age(endpoint, self._call(endpoint, "eth_getBlockByNumber", ["latest", False]))
             except (_Failed, TypeError, ValueError) as error:
                 self._note_failure(endpoint, str(error))
-        settled = min(heads.values(), default=0) - SETTLED_BLOCKS
-        if len(heads) < 2 or settled < 0:
+        if len(heads) < 2:
             return
-        hashes: dict[str, str] = {}
-        for endpoint in self._endpoints:
-            if endpoint.url in heads:
-                try:
-                    hashes[endpoint.url] = str(
-                        self._call(endpoint, "eth_getBlockByNumber", [hex(settled), False])["hash"]
-                    )
-                except (_Failed, TypeError, KeyError) as error:
-                    self._note_failure(endpoint, str(error))
-        if len(set(hashes.values())) > 1:
-            answers = ", ".join(f"{shown(url)} says {found[:12]}…" for url, found in hashes.items())
-            raise EndpointsDisagree(f"the RPC endpoints hold different blocks at {settled}: {answers}")
+        self._confirm(heads)
+        for is_last in (False, True):  # one false answer is no lie yet
+            in_step = [place for place in heads if not self.lags(place)]
+            settled = min((heads[place] for place in in_step), default=0) - SETTLED_BLOCKS
+            hashes = self._hashes(in_step, settled) if settled >= 0 else {}
+            counted = Counter(hashes.values()).most_common()
+            if len(counted) < 2:
+                return
+            if counted[0][1] > counted[1][1]:
+                for place, found in hashes.items():
+                    if found != counted[0][0]:
+                        self.distrust(place, f"it holds another block {settled}")
+                return
+            if is_last:
+                said = ", ".join(f"{self._endpoints[i].shown} says {found[:12]}…" for i, found in hashes.items())
+                raise EndpointsDisagree(f"the RPC endpoints hold different blocks at {settled}: {said}")
+
+    def _confirm(self, heads: dict[int, int]) -> None:
+        """Finds the newest block that two endpoints know; one that only one of them claims must be shown by another as well."""
+        ranked = sorted(heads, key=lambda place: -heads[place])
+        newest, self._confirmed = heads[ranked[0]], heads[ranked[1]]
+        if newest > self._confirmed + LAG_BLOCKS:
+            known = Counter(self._hashes(ranked, newest).values()).most_common(1)
+            if known and known[0][1] > 1:
+                self._confirmed = newest
+
+    def _hashes(self, places: Sequence[int], number: int) -> dict[int, str]:
+        """What each holds as a block; who does not know it is left out."""
+        hashes: dict[int, str] = {}
+        for place in places:
+            try:
+                block = self._call(self._endpoints[place], "eth_getBlockByNumber", [hex(number), False])
+                if block is not None:
+                    hashes[place] = str(block["hash"])
+            except (_Failed, TypeError, KeyError) as error:
+                self._note_failure(self._endpoints[place], str(error))
+        return hashes
 
     # ---- asking --------------------------------------------------------------------------------------------------------
 
@@ -274,6 +373,20 @@ def _asks_for_newest(method: str, params: Any) -> bool:
 def _environment(url: str) -> dict[str, Any]:
     """Arguments of a streamed request."""
     return dict(requests.Session().merge_environment_settings(url, {}, True, None, None))
+
+
+class OneEndpoint:
+    """One of several endpoints by itself: what is asked here no other answers."""
+
+    def __init__(self, endpoints: Endpoints, place: int) -> None:
+        self._endpoints = endpoints
+        self._place = place
+
+    def make_request(self, method: str, params: Sequence[Any]) -> dict[str, Any]:
+        return self.ask(method, params)
+
+    def ask(self, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
+        return self._endpoints.ask_one(self._place, method, params, cap=cap)
 
 
 class _Failed(Exception):

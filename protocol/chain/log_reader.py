@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from protocol.chain import events
 from protocol.chain.client import Chain
 from protocol.chain.decoding import Decoder, Log
+from protocol.chain.endpoints import EndpointsDisagree
+from protocol.chain.events import Submitted
 from protocol.errors import Malformed, RpcUnavailable
 
 log = logging.getLogger(__name__)
@@ -19,29 +22,52 @@ _MANY = 1_000
 class LogReader:
     """Events of one run. Every answer is checked before anything of it is used."""
 
-    def __init__(self, chain: Chain, run: int) -> None:
+    def __init__(self, chain: Chain, run: int, court: str | None = None) -> None:
+        """`court`: its address where that is known already."""
         self._chain = chain
-        self._decoder = Decoder(run, {chain.runs.address: "Runs", chain.court.address: "Court"})
+        self._decoder = Decoder(run, {chain.runs.address: "Runs", court or chain.court.address: "Court"})
 
-    def read(self, first: int, last: int, *, topics: tuple[Any, ...] = (), turn: int = 0) -> list[Log]:
-        """Events in blocks first … last, in order. `topics` narrow down what follows the run; `turn` says with which endpoint
-        to begin. Raises RpcUnavailable, also where the answer is refused, too long or suspiciously round.
-        """
+    def read(self, first: int, last: int, *, topics: tuple[Any, ...] = ()) -> list[Log]:
+        """Events in blocks first … last, in order. `topics` narrow down what follows the run. Raises RpcUnavailable, also where
+        the answer is refused, too long or suspiciously round."""
         query = {
             "address": list(self._decoder.addresses),
             "fromBlock": hex(first),
             "toBlock": hex(last),
             "topics": [None, self._decoder.topic, *topics],
         }
-        for more in range(len(self._chain.endpoints)):
-            answer = self._chain.ask("eth_getLogs", [query], turn=turn + more, cap=ANSWER_BYTES)
+        problem = RpcUnavailable(f"reading events: {self._chain.rpc} did not answer")
+        for one in self._chain.best:
             try:
+                answer = one.ask("eth_getLogs", [query], cap=ANSWER_BYTES)
                 logs = self._decoder.decode(answer, first, last)
+            except EndpointsDisagree:
+                raise
+            except RpcUnavailable as error:
+                problem = error
+                continue
             except Malformed as error:
-                log.warning("an endpoint answered with events that are none: %s", error)
-                problem = str(error)
+                log.warning("%s answered with events that are none: %s", one.rpc, error)
+                problem = RpcUnavailable(f"reading events: {one.rpc} answered nonsense: {error}")
                 continue
             if last > first and len(answer) >= _MANY and len(answer) % _MANY == 0:
                 raise RpcUnavailable(f"reading events: an answer of exactly {len(answer)} may be cut short")
             return logs
-        raise RpcUnavailable(f"reading events: {self._chain.rpc} answered nonsense: {problem}")
+        raise problem
+
+    def of_transaction(self, transaction: bytes, block: int) -> list[Log] | None:
+        """Events of one transaction by its receipt; None where there is no receipt. Raises RpcUnavailable, also where it is of
+        another block."""
+        receipt = self._chain.ask("eth_getTransactionReceipt", [f"0x{transaction.hex()}"], cap=ANSWER_BYTES)
+        try:
+            return None if receipt is None else self._decoder.decode(receipt["logs"], block, block)
+        except (Malformed, TypeError, KeyError) as error:
+            raise RpcUnavailable(f"reading a receipt: {self._chain.rpc} answered nonsense: {error}") from error
+
+
+def content(entry: Log) -> tuple[Any, ...]:
+    """What two tellings of one event must agree on."""
+    if entry.kind is Submitted:
+        _, node, root, step, sequence, units = entry.values
+        return entry.block_hash, entry.transaction, node, root, step, sequence, units
+    return entry.block_hash, entry.transaction, entry.kind.__name__, events.dumps(entry.kind(*entry.values))

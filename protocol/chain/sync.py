@@ -5,7 +5,9 @@ blocks that does, and forgets what stood above. A chain that lost more than REOR
 not the chain that the book follows: WrongChain, and nothing of it enters.
 
 Every page is read between two looks at its last block, and blocks near the head are looked up one by one, so that events of
-another fork do not enter with the hashes of this one. How the book knows that nothing is missing: completeness.py.
+another fork do not enter with the hashes of this one. Of several endpoints one is read, up to the newest block that another one
+has as well; what one says alone moves neither the clock nor anybody's rights (witnesses.py). How the book knows that nothing is
+missing and nothing invented: completeness.py.
 """
 
 from __future__ import annotations
@@ -23,16 +25,18 @@ from protocol.chain.book_entries import Entries
 from protocol.chain.client import Chain
 from protocol.chain.completeness import Completeness
 from protocol.chain.decoding import Log
-from protocol.chain.endpoints import SETTLED_BLOCKS
-from protocol.chain.log_reader import LogReader
+from protocol.chain.endpoints import SETTLED_BLOCKS, EndpointsDisagree
 from protocol.chain.types import Block
 from protocol.chain.view import Submission, View
-from protocol.errors import ConfigError, LockHeld, RpcUnavailable, WrongChain
+from protocol.chain.witnesses import Footing, Witnesses
+from protocol.errors import ChainChanged, ConfigError, LockHeld, RpcUnavailable, WrongChain
 
 log = logging.getLogger(__name__)
 
 REORG_BLOCKS = 1_024
 """Blocks that a chain may take back; twice the depth at which Base's are final on Ethereum. Blocks."""
+_FOREIGN_TRIES = 30
+"""Looks in a row that must find another chain before a role ends for it: a backend of another chain may answer for once."""
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request; fewer while the provider refuses or blocks are full
 _LAG = metrics.gauge("murmur_book_lag_blocks", "Blocks between the chain's newest and the last that the book has read.")
 _EVENTS = 2_000  # in a page, about: what is held in memory at once
@@ -57,7 +61,9 @@ class Book(View):
         self._entries = Entries(self._db, run)
         self._is_ours = False  # whether this process has seen that file and endpoint are of one chain
         self._is_behind = True
+        self._foreign = 0  # looks in a row that found another chain
         self._head = super().head
+        self._witnesses = Witnesses(chain, run)
 
     @property
     def head(self) -> Block | None:
@@ -69,19 +75,32 @@ class Book(View):
             self._held.close()
 
     def poll(self) -> Block:
-        """Catches up with the chain; returns its newest block. Raises RpcUnavailable, and then what was read stays read;
-        WrongChain; EndpointsDisagree."""
-        head = self._chain.block()
+        """Catches up with the chain; returns the newest block that it may go by. Raises RpcUnavailable, and then what was read
+        stays read; EndpointsDisagree; ChainChanged, and when it stays so WrongChain."""
+        for more in reversed(range(len(self._chain.singles))):
+            try:
+                return self._poll()
+            except (EndpointsDisagree, ChainChanged):
+                raise
+            except RpcUnavailable:
+                if not more:
+                    raise
+        raise AssertionError("there is at least one endpoint")
+
+    def _poll(self) -> Block:
+        known = self.head
+        footing = self._witnesses.footing(None if self._is_behind or not self._is_ours else known)
+        head = footing.head
         if not self._is_ours:
             self._require_ours()
-        known = self.head
         if known is not None and not self._is_behind and head.hash == known.hash:
             return head
         self._is_behind = True
-        if self._lags(head):
+        if self._lags(footing):
             return known or head
-        self._roll_back()
-        self._is_behind = not self._read_on(head)
+        self._roll_back(footing)
+        self._foreign = 0
+        self._is_behind = not self._read_on(footing)
         read = (self._known_below(1 << 62) or (0,))[0]
         _LAG.set(max(0, head.number - read))
         self._completeness.check(head, read)
@@ -92,11 +111,14 @@ class Book(View):
         return head
 
     def time(self, submission: Submission) -> int:
-        """Block time of a commitment in seconds. Raises RpcUnavailable where the chain has to be asked."""
+        """Block time of a commitment in seconds, as block headers have it. Raises RpcUnavailable where the chain has to be asked."""
         if submission.time is not None:
             return submission.time
-        block = self._chain.block(submission.block)
-        if block.hash != submission.block_hash:
+        row = self.row("SELECT hash, time FROM blocks WHERE number = ?", (submission.block,))
+        if row is not None and row[0] == submission.block_hash and row[1] is not None:
+            return int(row[1])
+        block = self._witnesses.block(submission.block)
+        if block is None or block.hash != submission.block_hash:
             raise RpcUnavailable(f"block {submission.block} is another than the one that was read")
         with self.lock, self._entries.transaction():
             self._entries.add_blocks([(block.number, block.hash, block.time)], bare=False)
@@ -106,7 +128,11 @@ class Book(View):
 
     def _require_ours(self) -> None:
         """That endpoint and file are of one chain, contract and run."""
-        wanted = {"chain_id": self._chain.ask_chain_id(), "contract": self._chain.runs.address, "run": self._run}
+        wanted: dict[str, object] = {
+            "chain_id": self._chain_id(),
+            "contract": self._chain.runs.address,
+            "run": self._run,
+        }
         found = {name: self.fact(name) for name in wanted}
         if found["chain_id"] is None:
             self._begin(wanted)
@@ -122,7 +148,10 @@ class Book(View):
 
     def _begin(self, facts: dict[str, object]) -> None:
         """Remembers a block that no reorg reaches, or the first of all: by it another chain is told from a reorg."""
-        anchor, before = self._chain.block(max(0, self._first - 1 - REORG_BLOCKS)), max(0, self._first - 1)
+        number, before = max(0, self._first - 1 - REORG_BLOCKS), max(0, self._first - 1)
+        anchor = self._witnesses.block(number)
+        if anchor is None:
+            raise RpcUnavailable(f"reading a block: {self._chain.rpc} does not know block {number}")
         marks = {"identity": os.urandom(16), "first_block": self._first, "settled": before, "read_twice": before}
         with self.lock, self._entries.transaction():
             for name, value in {**facts, **marks}.items():
@@ -131,53 +160,68 @@ class Book(View):
 
     # ---- reorgs --------------------------------------------------------------------------------------------------------
 
-    def _lags(self, head: Block) -> bool:
+    def _lags(self, footing: Footing) -> bool:
         """Whether the endpoint is merely behind: it has not got the block where the book ends, and all it has is the book's."""
         top = self._known_below(1 << 62)
-        if top is None or head.number >= top[0]:
+        if top is None or footing.head.number >= top[0]:
             return False
-        below = self._known_below(head.number + 1)
-        return below is not None and self._stands(below)
+        below = self._known_below(footing.head.number + 1)
+        return below is not None and self._stands(below, footing)
 
-    def _roll_back(self) -> None:
+    def _roll_back(self, footing: Footing) -> None:
         top = self._known_below(1 << 62)
-        if top is None or self._stands(top):
+        if top is None or self._stands(top, footing):
             return
-        chain_id = self._chain.ask_chain_id()
+        chain_id = self._chain_id()
         if chain_id != self.fact("chain_id"):
-            raise WrongChain(f"{self._chain.rpc} has become chain {chain_id}, the book is of {self.fact('chain_id')}")
-        good = self._newest_standing(top[0])
+            raise self._changed(f"has become chain {chain_id}, the book is of {self.fact('chain_id')}")
+        good = self._newest_standing(top[0], footing)
         if good is None:
-            raise WrongChain(
-                f"{self._chain.rpc} has other blocks than the book from {REORG_BLOCKS} below block {top[0]}",
+            raise self._changed(
+                f"has other blocks than the book from {REORG_BLOCKS} below block {top[0]}",
                 hint="the endpoint is on another chain or fork; if that is the one you want, delete the book's file",
             )
         with self.lock, self._entries.transaction():
             gone = self._entries.remove_above(good)
             for mark in ("settled", "read_twice"):
                 self._entries.set_fact(mark, min(good, self.fact(mark)))
+        self._completeness.forget_above(good)
         log.warning("the chain was reorganised above block %d; %d events are gone", good, gone)
 
-    def _newest_standing(self, bad: int) -> int | None:
+    def _chain_id(self) -> int | None:
+        return self._witnesses.agreed(lambda one: one.ask_chain_id(), "the chain id")
+
+    def _changed(self, what: str, hint: str | None = None) -> WrongChain:
+        self._foreign += 1
+        kind = ChainChanged if self._foreign < _FOREIGN_TRIES else WrongChain
+        return kind(f"{self._chain.rpc} {what}", hint=hint)
+
+    def _newest_standing(self, bad: int, footing: Footing) -> int | None:
         """Number of the newest remembered block that still stands, below `bad`, which does not. None where none does, or one
         more than REORG_BLOCKS deep does not."""
         stride, top = 1, bad
         below = self._known_below(bad)
-        while below is not None and not self._stands(below):
+        while below is not None and not self._stands(below, footing):
             bad, stride = below[0], 2 * stride
             below = None if top - bad > REORG_BLOCKS else self._known_below(bad - stride) or self._known_below(bad)
         if below is None:
             return None
         good = below[0]
         while (middle := self._known_between(good, bad)) is not None:
-            if self._stands(middle):
+            if self._stands(middle, footing):
                 good = middle[0]
             else:
                 bad = middle[0]
         return None if top - bad > REORG_BLOCKS else good
 
-    def _stands(self, block: tuple[int, bytes]) -> bool:
-        return self._chain.block_hash(block[0]) == block[1]
+    def _stands(self, block: tuple[int, bytes], footing: Footing) -> bool:
+        """Whether the chain still holds a block of the book; that it does not is no single endpoint's to say."""
+        if footing.source.block_hash(block[0]) == block[1]:
+            return True
+        found = self._witnesses.block(block[0])
+        if found is None and block[0] <= footing.head.number:  # a chain that is that long has such a block
+            raise RpcUnavailable(f"{footing.source.rpc} has block {footing.head.number}, and no block {block[0]}")
+        return found is not None and found.hash == block[1]
 
     def _known_below(self, number: int) -> tuple[int, bytes] | None:
         query = "SELECT number, hash FROM blocks WHERE number < ? ORDER BY number DESC LIMIT 1"
@@ -194,56 +238,66 @@ class Book(View):
 
     # ---- reading on ----------------------------------------------------------------------------------------------------
 
-    def _read_on(self, head: Block) -> bool:
+    def _read_on(self, footing: Footing) -> bool:
         """Reads up to the head. False where the chain moved meanwhile: the next poll rolls back."""
+        head, source = footing.head, footing.source
         target = head.number - self._confirmations
         top = self._known_below(1 << 62)
         first = max(self._first, top[0] + 1 if top else 0)
         while first <= target:
             last = min(target, first + self._range - 1)
             # Looked up before the events and after: where the chain moves in between, the two differ.
-            end = head if last == head.number else self._chain.block(last)
+            end = head if last == head.number else self._witnesses.block(last)
+            if end is None:
+                return False
             try:
-                found = self._reader.read(first, last)
-            except RpcUnavailable:
+                found = self._witnesses.reader(source).read(first, last)
+                self._witnesses.confirm(found, footing)
+            except RpcUnavailable as error:
                 if last == first:
+                    if not isinstance(error, EndpointsDisagree):
+                        self._witnesses.pass_over(source, f"block {first} could not be read")
                     raise
                 self._range = max(1, (last - first + 1) // 4)  # providers cap ranges or answers; a dead one fails again
                 continue
-            times = self._times(found, end, head)
+            times = self._times(found, end, footing)
             if times is None:
-                return False
-            self._store(found, end, times)
+                if not self._witnesses.are_several:
+                    return False
+                problem = f"its events and its blocks {first} to {last} do not fit together"
+                self._witnesses.pass_over(source, problem)
+                raise RpcUnavailable(f"{source.rpc}: {problem}")
+            self._store(found, end, times, is_sure=footing.witness is not None or not self._witnesses.are_several)
+            self._completeness.note_reading(first, last, source)
             self._range = max(1, min(_RANGE, 2 * self._range, self._range * 2 * _EVENTS // max(1, len(found))))
             first = last + 1
         return True
 
-    def _times(self, found: list[Log], end: Block, head: Block) -> list[Block] | None:
+    def _times(self, found: list[Log], end: Block, footing: Footing) -> list[Block] | None:
         """Headers of blocks that hold these events, as far as they are looked up; None where one is another block."""
+        source = footing.source
         hashes = {event.block: event.block_hash for event in found}
-        if hashes.get(end.number, end.hash) != end.hash or self._chain.block_hash(end.number) != end.hash:
+        if hashes.get(end.number, end.hash) != end.hash or source.block_hash(end.number) != end.hash:
             return None
-        near = [number for number in hashes if number > head.number - SETTLED_BLOCKS]
+        near = [number for number in hashes if number > footing.head.number - SETTLED_BLOCKS]
         wanted = {*near, *list(hashes)[-1:]} - {end.number}
-        blocks = [self._chain.block(number) for number in sorted(wanted)]
+        blocks = [source.block(number) for number in sorted(wanted)]
         if any(block.hash != hashes[block.number] for block in blocks):
             return None
         return blocks
 
-    def _store(self, found: list[Log], end: Block, blocks: list[Block]) -> None:
+    def _store(self, found: list[Log], end: Block, blocks: list[Block], *, is_sure: bool) -> None:
+        """`is_sure`: not one of several endpoints alone has said what the time of `end` is."""
         with self.lock, self._entries.transaction():
             self._entries.enter(found)
-            self._entries.add_blocks([(end.number, end.hash, end.time)], bare=True)
-            self._entries.add_blocks([(b.number, b.hash, b.time) for b in blocks], bare=False)
+            self._entries.add_blocks([(end.number, end.hash, end.time if is_sure else None)], bare=True)
+            if not self._witnesses.are_several:
+                self._entries.add_blocks([(b.number, b.hash, b.time) for b in blocks], bare=False)
             self._entries.forget_bare(end.number - REORG_BLOCKS)
 
     @cached_property
-    def _reader(self) -> LogReader:
-        return LogReader(self._chain, self._run)
-
-    @cached_property
     def _completeness(self) -> Completeness:
-        return Completeness(self, self._entries, self._chain, self._reader, self._run)
+        return Completeness(self, self._entries, self._chain, self._witnesses, self._run)
 
 
 def _hold(path: Path | None) -> IO[bytes] | None:

@@ -13,7 +13,7 @@ from eth_utils import keccak
 from swarm.anvil import Anvil
 from swarm.world import World
 
-from protocol.chain import Chain, completeness, sync
+from protocol.chain import Chain, completeness, counters, sync
 from protocol.chain.contract import Contract
 from protocol.chain.decoding import Decoder
 from protocol.chain.events import Published, Settled, Submitted
@@ -36,7 +36,7 @@ def faulty(world: World) -> Iterator[FaultyEndpoint]:
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completeness, "BATCH", 4)
-    monkeypatch.setattr(completeness, "_REQUESTS", 20)
+    monkeypatch.setattr(counters, "_REQUESTS", 20)
 
 
 def book_at(world: World, *urls: str, path: Path | None = None) -> Book:
@@ -443,5 +443,5 @@ def test_events_are_decoded_from_a_canned_answer_without_asking_anybody() -> Non
     }  # fmt: skip
     (log,) = Decoder(5, {runs: "Runs"}).decode(json.loads(json.dumps([entry])), 0, 16)
     assert log.kind(*log.values) == Submitted(5, node, b"\x0d" * 32, 3, 9, 77)  # type: ignore[arg-type]
-    assert (log.block, log.log_index, log.block_hash, log.time) == (16, 2, b"\x0b" * 32, None)
+    assert (log.block, log.log_index, log.block_hash) == (16, 2, b"\x0b" * 32)
     assert Decoder(6, {runs: "Runs"}).decode([entry], 0, 16) == []
