@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import Unavailable
+from protocol.errors import LockHeld, PreflightError, Unavailable
 from protocol.model_files import require_model_files
 from protocol.shardcast.client import Client
 from protocol.shardcast.manifest import digest_of, stored
@@ -21,6 +22,8 @@ _FIRST_SECONDS = 60.0  # of a fetch, before it is looked whether the version sti
 
 
 class Versions:
+    """Safe to share between threads, each of which fetches another step."""
+
     def __init__(
         self,
         connection: Connection,
@@ -42,6 +45,12 @@ class Versions:
         self._sources: list[Source] = []
         self._full: deque[bytes] = deque(maxlen=16)  # manifests of versions that need no other
         self._found_at = float("-inf")
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Breaks off what other threads fetch, now and from now on: Unavailable."""
+        self._is_stopped = True
+        self._client.close()
 
     def close(self) -> None:
         self.store.close()
@@ -53,6 +62,10 @@ class Versions:
         """
         if not self.holds(publication):
             self.fetch(publication)
+        return self.held(publication)
+
+    def held(self, publication: Publication) -> Path:
+        """The folder of a version that is here. Raises as `folder`, and PreflightError where it has gone meanwhile."""
         folder = self.store.folder(publication.step)
         if publication.manifest not in self._full:
             stored(self.store.manifest(publication.step)).require_full()
@@ -70,7 +83,9 @@ class Versions:
     def holds(self, publication: Publication) -> bool:
         """Whether exactly this version is here. One of its number may be of another run, or from before a reorg."""
         step = publication.step
-        return self.store.holds(step) and digest_of(self.store.manifest(step)) == publication.manifest
+        with suppress(PreflightError):  # another thread has just put something else in its place
+            return self.store.holds(step) and digest_of(self.store.manifest(step)) == publication.manifest
+        return False
 
     def fetch(self, publication: Publication) -> None:
         """Fetches a version, in place of another one of its number.
@@ -88,8 +103,11 @@ class Versions:
                 return
             except Unavailable:
                 self._found_at = float("-inf")  # ask the network anew next time
-                if seconds >= self._fetch_seconds:
+                if self._is_stopped or seconds >= self._fetch_seconds:
                     raise
+            except PreflightError:
+                self._require_kept(publication)  # other threads may have brought newer ones meanwhile
+                raise
             seconds = min(2 * seconds, self._fetch_seconds)
 
     def _require_kept(self, publication: Publication) -> None:
@@ -98,4 +116,5 @@ class Versions:
             raise Unavailable(f"version {publication.step} of the weights is older than what anybody keeps")
         for step in self.store.steps():
             if step > head:
-                self.store.discard(step)  # of another run; it would look newer than anything to come
+                with suppress(LockHeld):  # somebody is just loading it
+                    self.store.discard(step)  # of another run; it would look newer than anything to come

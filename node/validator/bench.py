@@ -13,10 +13,12 @@ from node.engine import EngineSettings, make_engine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from node.judging.judge import details, judge
 from node.judging.rules import CHEAP
+from node.validator.fetches import Fetches
 from node.validator.judgement_log import JudgementLog
 from node.versions import Versions
 from protocol import prefill_sampling
 from protocol.chain.view import Submission, View
+from protocol.clock import SYSTEM, Clock
 from protocol.environments import TaskSet
 from protocol.errors import IntegrityError, ProtocolViolation, Unavailable
 from protocol.retry import Backoff
@@ -29,13 +31,25 @@ from protocol.verdict import Details, Finding
 log = logging.getLogger("validator")
 
 _PASSED_MOST = 4096  # submissions that wait for their weights, which are not judged again without them
+_MOMENT = 5.0  # seconds: within them most versions arrive, and a turn may well take so long
 _UNHELD_SECONDS = 60.0  # until a version that could not be had is asked for again, to be kept
 
 
 class Bench:
-    def __init__(self, connection: Connection, folder: Path, journal: JudgementLog, engine: EngineSettings) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        folder: Path,
+        journal: JudgementLog,
+        engine: EngineSettings,
+        *,
+        patience: float = _MOMENT,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`patience`: seconds for which a fetch of weights is waited for, after which it goes on beside everything else."""
         spec = connection.spec
         self._versions = Versions(connection, folder / "weights")
+        self._fetches = Fetches(self._versions, patience, clock)
         sandbox = Sandbox(spec)
         connection.fetch_tasks(sandbox)
         tasks = TaskSet(spec.environments, sandbox)
@@ -49,10 +63,11 @@ class Bench:
         self._loaded: bytes | None = None
         self._tokenizer: Tokenizer | None = None
         self._passed: OrderedDict[SubmissionRef, None] = OrderedDict()  # the newest few
-        self._unheld = Backoff(_UNHELD_SECONDS)
+        self._unheld = Backoff(_UNHELD_SECONDS, clock=clock)
         self._master = journal.secret("prefill", secrets.token_bytes(32))
 
     def close(self) -> None:
+        self._fetches.close()
         self.context.sandbox.close()
         self._versions.close()
 
@@ -79,40 +94,49 @@ class Bench:
         return path if self._connection.hub.download(root, path, cap=self.context.spec.file_bytes_max) else None
 
     def hold(self, steps: Iterable[int], *, fetch: bool) -> None:
-        """Keeps those versions of these steps that are here, until they are not named any more; `fetch` brings the others.
+        """Keeps those versions of these steps that are here, until they are not named any more; `fetch` brings the others, one
+        after another beside everything else.
 
         Whoever waits for a file until the end of its grace time, or for an appeal, would find its version retired everywhere.
         """
         wanted = sorted(steps)
         self._versions.store.want(wanted)
         for step in wanted if fetch else ():
+            if not self._fetches.is_idle:
+                return
             if step not in self._unheld and not self._versions.store.holds(step):
                 try:
-                    self._versions.fetch(self._connection.chain.publication(self._connection.run, step))
+                    self._fetches.require(self._connection.chain.publication(self._connection.run, step))
                 except (Unavailable, ProtocolViolation) as error:
                     log.debug("version %d cannot be held: %s", step, error)
                     self._unheld.failed(step)
 
-    def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Details:
-        """Judges a submission; `in_full` gives all its samples the prefill. Raises whatever keeps a rule from running.
+    def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Details | None:
+        """Judges a submission; `in_full` gives all its samples the prefill. None while its weights are on their way. Raises
+        whatever keeps a rule from running.
 
         Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed.
         """
         plan = self.plan(in_full=in_full, time=time)
+        trouble = None
         try:
-            self._load(commitment.ref.step)
-        except (Unavailable, ProtocolViolation, IntegrityError):
-            finding = self._found_without_weights(commitment, path, plan)
-            if finding is None:
-                raise
+            is_loaded = self._load(commitment.ref.step)
+        except (Unavailable, ProtocolViolation, IntegrityError) as error:
+            is_loaded, trouble = False, error
+        if is_loaded:
+            candidate = self._candidate(commitment, path, plan)
+            finding = judge(candidate)
+            return details(self.context, commitment, finding, time, candidate.checked, plan.secret)
+        finding = self._found_without_weights(commitment, path, plan)
+        if finding is not None:
             return details(self.context, commitment, finding, time, secret=plan.secret)
-        candidate = self._candidate(commitment, path, plan)
-        finding = judge(candidate)
-        return details(self.context, commitment, finding, time, candidate.checked, plan.secret)
+        if trouble is not None:
+            raise trouble
+        return None
 
     def _found_without_weights(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Finding | None:
         """The finding of the rules that need no model. They are asked once: what passes them waits for its weights."""
-        if commitment.ref in self._passed:
+        if commitment.ref in self._passed or not self._has_tokenizer():
             return None
         finding = judge(self._candidate(commitment, path, plan), CHEAP)
         if finding is None:
@@ -122,9 +146,17 @@ class Bench:
         return finding
 
     def _candidate(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Candidate:
-        if self._tokenizer is None:
-            self._tokenizer = Tokenizer(self._versions.newest())
+        assert self._tokenizer is not None
         return Candidate(self.context, commitment, path, self._engine, self._tokenizer, plan)
+
+    def _has_tokenizer(self) -> bool:
+        """Whether the tokenizer is here, which all versions share; that of the head where none was loaded yet."""
+        if self._tokenizer is None:
+            head = self._connection.chain.head(self._connection.run)
+            if head is None or not self._fetches.require(head):
+                return False
+            self._tokenizer = Tokenizer(self._versions.held(head))
+        return True
 
     def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
         """Which samples a judgement at this block time gives the prefill."""
@@ -148,15 +180,19 @@ class Bench:
         """Forgets a file that is not needed any more."""
         (self._files / f"{root.hex()}.parquet").unlink(missing_ok=True)
 
-    def _load(self, step: int) -> None:
+    def _load(self, step: int) -> bool:
+        """Whether the engine has the weights of a step now; not while they are on their way."""
         publication = self._connection.chain.publication(self._connection.run, step)
         if self._loaded == publication.manifest:
-            return
-        folder = self._versions.folder(publication)
+            return True
+        if not self._fetches.require(publication):
+            return False
+        folder = self._versions.held(publication)
         with self._versions.store.lease(step):
             self._engine.load(folder)
             self._tokenizer = self._tokenizer or Tokenizer(folder)
         self._loaded = publication.manifest
+        return True
 
 
 def _sha256(path: Path) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -21,7 +21,7 @@ from threading import Lock
 from eth_typing import ChecksumAddress
 
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
-from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, UsageError
+from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable, UsageError
 from protocol.shardcast.connection import SourceConnection, Timeouts
 from protocol.shardcast.crew import Crew, Perform
 from protocol.shardcast.http1 import file_target, manifest_target
@@ -65,6 +65,28 @@ class Client:
         self._mutex = Lock()
         self._standings: dict[str, Standing] = {}
         self._banned: dict[bytes, set[str]] = {}
+        self._schedules: set[Schedule] = set()  # of the fetches that are under way
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Breaks off what is being fetched in other threads; every fetch raises Unavailable from now on."""
+        with self._mutex:
+            self._is_closed = True
+            for schedule in self._schedules:
+                schedule.abort(_closed())
+
+    @contextmanager
+    def _interruptible(self, schedule: Schedule) -> Iterator[None]:
+        """Within the block, `close` ends the schedule."""
+        with self._mutex:
+            if self._is_closed:
+                raise _closed()
+            self._schedules.add(schedule)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._schedules.discard(schedule)
 
     def fetch(self, step: int, manifest_digest: bytes, sources: Sequence[Source], deadline: float) -> Path:
         """The folder of version `step`, whose manifest hashes to `manifest_digest` on chain; fetched if need be.
@@ -102,6 +124,10 @@ class Client:
         return False
 
 
+def _closed() -> Unavailable:
+    return Unavailable("the fetch was broken off")
+
+
 @dataclass
 class _Fetch:
     """One call of `Client.fetch`: `standings` and `banned` are the client's memory of `sources`, `deadline` is a moment."""
@@ -132,7 +158,7 @@ class _Fetch:
             found.append((bytes(data), self.expected.open(bytes(data))))
             schedule.arrived(task, 0.0)
 
-        with self._crew(schedule, perform, room=0):
+        with self.client._interruptible(schedule), self._crew(schedule, perform, room=0):
             schedule.wait_for(0, self.deadline)
         return found[0]
 
@@ -160,7 +186,7 @@ class _Fetch:
                     return
                 began = ended
 
-        with self._crew(schedule, perform, room=self.client.chunk_bytes):
+        with self.client._interruptible(schedule), self._crew(schedule, perform, room=self.client.chunk_bytes):
             partial.check_files(chunks, lambda number: schedule.wait_for(number, self.deadline))
 
     def _receive(self, chunks: Sequence[Chunk], connection: SourceConnection, room: memoryview) -> Iterator[Chunk]:
@@ -179,6 +205,8 @@ class _Fetch:
         room = memoryview(bytearray(self.client.chunk_bytes))
         found = []
         for number, chunk in enumerate(chunks):
+            if self.client._is_closed:
+                raise _closed()
             if time.monotonic() > self.deadline:
                 raise DeadlineExceeded(f"verifying what was left of version {self.expected.step} took too long")
             if partial.holds(chunk, room):

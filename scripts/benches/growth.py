@@ -143,7 +143,7 @@ class _World:
 class _Accepting:
     """In place of the bench at which files are judged: accepts everything."""
 
-    def __init__(self, world: _World, *_: object) -> None:
+    def __init__(self, world: _World, *_: object, **how: object) -> None:
         self._world = world
         self.context: Any = SimpleNamespace(domain=DOMAIN, run=RUN, spec=world.spec, spec_digest=world.spec.digest)
 

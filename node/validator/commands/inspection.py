@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home
-from protocol.errors import IntegrityError, UsageError
+from protocol.errors import DeadlineExceeded, IntegrityError, UsageError
 from protocol.shell.cli import Json, PasswordFile, emit
 from protocol.shell.home import Home
 from protocol.shell.money import duration
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from node.engine import EngineSettings
     from node.judging.evidence import Evidence, EvidenceStore
     from protocol.verdict import Details
+
+_WEIGHTS_SECONDS = 3600.0  # longer than any fetch takes to end, one way or the other
 
 
 def register(app: typer.Typer) -> None:
@@ -82,10 +84,13 @@ def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | 
                 f"nobody committed to {file} in run {connection.run}", hint="is it the whole, unchanged file?"
             )
         journal = JudgementLog(place.data / "verify.sqlite")
-        bench = Bench(connection, place.data / "verify", journal, settings.engine)
+        bench = Bench(connection, place.data / "verify", journal, settings.engine, patience=_WEIGHTS_SECONDS)
         try:
             commitment = bench.commitment(found, book)
-            return bench.judge(commitment, file, in_full=True, time=connection.block_time())
+            details = bench.judge(commitment, file, in_full=True, time=connection.block_time())
+            if details is None:
+                raise DeadlineExceeded(f"version {found.step} of the weights has not arrived")
+            return details
         finally:
             bench.close()
             journal.close()
