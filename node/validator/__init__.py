@@ -6,5 +6,5 @@ receipt_log.py  what other validators have said          judgement_log.py  what 
 court.py        what becomes of a judgement              jury.py           votes on cases that were appealed
 impeachment.py  who accepted what was convicted          audit.py          whether others sampled as they had to
 commands/       `murmur validator …`                     settings.py       validator.toml
-fetches.py      brings weights, beside the turn
+fetches.py      brings weights, beside the turn          only_copy.py      whether the key works elsewhere
 """

@@ -83,16 +83,18 @@ class Court:
     def take(self, details: Details, validators: Collection[str], requested: Container[bytes]) -> None:
         """Takes in this validator's own judgement."""
         receipt = Receipt.issue(details, self._c.key, self._c.chain.domain)
-        state, posting = states.DECIDED, states.DUE
-        if receipt.outcome == Outcome.ACCEPT:
-            state = states.CLOSED
-        elif receipt.outcome == Outcome.HARD and set(validators) - {self._address}:
-            state = states.WAITING
-            posting = states.DUE if receipt.submission in requested else states.SECRET
-        outcome, data = int(receipt.outcome), receipt.encode()
-        self._log.put(
-            Judgement(receipt.submission, details.node, outcome, data, state, posting, details.units, details.time)
-        )
+        state = self._first_state(receipt.outcome, validators)
+        is_secret = state == states.WAITING and receipt.submission not in requested
+        self._log.put(_judgement(receipt, state, states.SECRET if is_secret else states.DUE))
+
+    def take_up(self, receipt: Receipt, validators: Collection[str]) -> None:
+        """Takes in a judgement that this validator has shown before, and that its log has lost."""
+        self._log.put(_judgement(receipt, self._first_state(receipt.outcome, validators), states.POSTED))
+
+    def _first_state(self, outcome: Outcome, validators: Collection[str]) -> str:
+        if outcome == Outcome.ACCEPT:
+            return states.CLOSED
+        return states.WAITING if outcome == Outcome.HARD and set(validators) - {self._address} else states.DECIDED
 
     # ---- hard findings -------------------------------------------------------------------------------------------------
 
@@ -337,6 +339,13 @@ def _evidence(receipts: Sequence[Receipt], domain: Domain) -> bytes:
     """The 32 bytes that stand for receipts on chain: the EIP-712 digest of one, keccak256 of all digests of several."""
     digests = [receipt.evidence(domain) for receipt in receipts]
     return digests[0] if len(digests) == 1 else keccak(b"".join(digests))
+
+
+def _judgement(receipt: Receipt, state: str, posting: str) -> Judgement:
+    d = receipt.details
+    return Judgement(
+        receipt.submission, d.node, int(receipt.outcome), receipt.encode(), state, posting, d.units, d.time
+    )
 
 
 def _opened(sent: Sent) -> CaseName:

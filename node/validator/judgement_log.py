@@ -45,6 +45,7 @@ CREATE TRIGGER IF NOT EXISTS judged_otherwise AFTER UPDATE ON judgements WHEN ne
 END;
 CREATE TABLE IF NOT EXISTS pending (submission BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cursor (book BLOB NOT NULL, position INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS adopted (block INTEGER NOT NULL, time INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """  # noqa: S608
 
@@ -179,6 +180,19 @@ class JudgementLog:
             self._db.executemany("INSERT OR IGNORE INTO pending VALUES (?)", [(submission,) for submission in added])
             if cursor is not None:
                 self._db.execute("UPDATE cursor SET position = ?", (cursor,))
+
+    # ---- what was done before this log began ------------------------------------------------------------------------------
+
+    def adopt(self, block: int, time: int) -> None:
+        """Notes that everything under this validator's key up to a block, of this time, was its own."""
+        with self._lock:
+            self._db.execute("INSERT INTO adopted VALUES (?, ?)", (block, time))
+
+    @property
+    def adopted(self) -> tuple[int, int]:
+        """(block, its time) up to which everything under the key is this validator's own; -1 before the first."""
+        with self._lock:
+            return self._db.execute("SELECT coalesce(max(block), -1), coalesce(max(time), -1) FROM adopted").fetchone()
 
     # ---- secrets -------------------------------------------------------------------------------------------------------
 

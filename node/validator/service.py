@@ -1,6 +1,7 @@
 """The running validator: finds submissions, judges what is its to judge, and hands what it found to the court.
 
 A judgement that cannot be made (no weights, a dead hub) is no verdict: it is tried again, and meanwhile the others go on.
+Weights are fetched beside the turn (fetches.py).
 Nothing a file, a hub or a peer does ends the service.
 """
 
@@ -20,6 +21,7 @@ from node.validator.court import Court
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
 from node.validator.jury import Jury
+from node.validator.only_copy import OnlyCopy
 from node.validator.queue import JudgementTask
 from node.validator.receipt_log import ReceiptLog
 from node.validator.settings import JudgeSettings
@@ -52,7 +54,7 @@ _JUDGED = metrics.counter(
 )
 _FAILED = metrics.counter("murmur_validator_failed_judgements_total", "Attempts at a judgement that gave no verdict.")
 _PENDING = metrics.gauge("murmur_validator_pending", "Submissions that wait to be judged.")
-_PATIENCE = 16  # a file that has been missing for so many seconds is asked for again after one more
+_PATIENCE = 16  # a file or weights that have been missing for so many seconds is asked for again after one more
 _TURN_SECONDS = 10.0  # of attempts that fail, before court and jury have their turn
 _REST_MOST = 60.0  # seconds between attempts at a judgement that cannot be made
 
@@ -66,10 +68,12 @@ class ValidatorService:
         stop: threading.Event | None = None,
         engine: EngineSettings | None = None,
         *,
+        adopt: bool = False,
         progress: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`stop` ends the service when it is set; `progress` is called after every turn that succeeded."""
+        """`stop` ends the service when it is set; `progress` is called after every turn that succeeded; `adopt` takes what was
+        done with this key until now for its own."""
         self._c = connection
         self._home = home
         self._settings = settings
@@ -79,7 +83,7 @@ class ValidatorService:
         self._progress = progress
         spec, policy = connection.spec, connection.policy
         self._judgements = JudgementLog(home.data / "judgements.sqlite")
-        self._bench = Bench(connection, home.data, self._judgements, engine or EngineSettings())
+        self._bench = Bench(connection, home.data, self._judgements, engine or EngineSettings(), clock=clock)
         self._evidence = EvidenceStore(home.data / "evidence", settings.evidence_most, settings.evidence_days)
         self._transactions = TransactionLog(home.data / "transactions.sqlite")
         sender = connection.sender(self._transactions)
@@ -95,6 +99,8 @@ class ValidatorService:
             window=policy.window, fallback_seconds=settings.fallback_seconds, clock=clock,
         )  # fmt: skip
         self._court = Court(connection, self._judgements, settings, sender, clock=clock)
+        self._only_copy = OnlyCopy(self._address, self._judgements, self._transactions, self._take_up, policy.span)
+        self._adopt, self._is_sure = adopt, False  # whether what was heard in an earlier life was looked at
         self._jury = Jury(connection, sender, self._judge_for_jury, settings.retry_seconds, clock)
         self._impeachment = Impeachment(
             connection, sender, self._book, self._receipts.of, settings.retry_seconds, clock
@@ -113,7 +119,7 @@ class ValidatorService:
         self._book.close()
 
     def run(self) -> None:
-        """Judges until stopped. Raises only what is this validator's own trouble."""
+        """Judges until stopped. Raises only what is this validator's own trouble, LockHeld where another copy of it runs."""
         while not self._stop.is_set():
             try:
                 with _TURN.time():
@@ -164,9 +170,13 @@ class ValidatorService:
 
     def _follow_chain(self) -> int:
         """Takes in the chain's news; returns block time. What a failure interrupts is taken in again the next time."""
-        now = self._book.poll().time
-        changed = False
+        head = self._book.poll()
+        if self._adopt:
+            self._only_copy.adopt(head)
+            self._adopt = False
+        now, changed = head.time, False
         for event in self._workload.follow(now):
+            self._only_copy.see(event)
             if isinstance(event.data, Challenged | Appealed | Settled):
                 changed = True
                 name = event.data.seat, event.data.number
@@ -181,10 +191,26 @@ class ValidatorService:
     def _hear(self, now: int) -> None:
         """What others have said since the last turn."""
         asked, receipts = self._receipts.news()
+        self._require_only_copy(receipts, now)
         self._workload.heard(asked, receipts, now)
         for receipt in receipts:
             self._impeachment.heard(receipt)
         self._receipts.forget_news(len(asked), len(receipts))  # only now: an endpoint may have failed meanwhile
+
+    def _require_only_copy(self, news: list[Receipt], now: int) -> None:
+        """Raises LockHeld where a receipt of this key was signed elsewhere."""
+        own = [receipt for receipt in news if receipt.validator == self._address]
+        if not self._is_sure:  # the log of judgements may be lost or restored, and the one of receipts not
+            earlier = [s for s in self._receipts.by(self._address) if self._judgements.get(s) is None]
+            own += [self._receipts.of(submission)[self._address] for submission in earlier]
+        for receipt in own:
+            self._only_copy.hear(receipt, now)
+        self._is_sure = True
+
+    def _take_up(self, receipt: Receipt) -> None:
+        """Makes a receipt of a log that was lost a judgement again."""
+        self._court.take_up(receipt, self._book.validators(self._now()))
+        self._workload.drop(receipt.submission)
 
     def _prune(self, now: int) -> None:
         """Forgets what nobody can come back to: no stake answers any more for what was signed so long ago."""
@@ -268,7 +294,7 @@ class ValidatorService:
             self._workload.put_off(task, min(max(self._c.settings.poll_seconds, missed), _REST_MOST))
             return False
         self._court.take(found, self._book.validators(self._now()), self._receipts)
-        self._workload.drop(task)
+        self._workload.drop(task.id)
         if found.outcome != Outcome.ACCEPT:
             self._keep_evidence(task, found)
         self._bench.discard(task.submission.root)
@@ -302,7 +328,7 @@ class ValidatorService:
         return task.asked or self._book.earlier(task.submission, newcomer) < newcomer
 
     def _judge_task(self, task: JudgementTask, *, in_full: bool = False) -> Details | None:
-        """The judgement; None while the file may still arrive. Raises what keeps a rule from running."""
+        """The judgement; None while file or weights may still arrive. Raises what keeps a rule from running."""
         path = self._bench.fetch(task.submission.root)
         if path is not None:
             commitment = self._bench.commitment(task.submission, self._book)
@@ -335,7 +361,8 @@ class ValidatorService:
             known = isinstance(error, MurmurationError)
             log.warning("no verdict on %s for the jury yet: %s", ref.root.hex()[:12], error, exc_info=not known)
             return None
-        self._bench.discard(ref.root)
+        if judged is not None:
+            self._bench.discard(ref.root)
         return judged
 
     def _now(self) -> int:

@@ -162,7 +162,7 @@ class Workload:
         line = self.line(task.submission)
         silent = line.index(self._address) + 1 - self._needed if self._address in line else None
         if not task.asked and (silent is None or silent > 0) and not self._is_open(task.id):
-            self.drop(task)
+            self.drop(task.id)
             return False
         if task.asked:
             self._queue.put(task, task.not_before)
@@ -186,10 +186,10 @@ class Workload:
         task.not_before = self._clock.monotonic() + seconds
         self._place(task)
 
-    def drop(self, task: JudgementTask) -> None:
+    def drop(self, submission_id: bytes) -> None:
         """It is judged, or is nobody's to judge any more."""
-        if self._queue.remove(task.id) is not None:
-            self._log.note_pending([], [task.id])
+        if self._queue.remove(submission_id) is not None:
+            self._log.note_pending([], [submission_id])
 
 
 @lru_cache(1 << 12)

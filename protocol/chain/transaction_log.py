@@ -138,6 +138,11 @@ class TransactionLog:
         found = self._select("WHERE name = ?", (name,))
         return found[0] if found else None
 
+    def knows(self, hash: bytes) -> bool:
+        """Whether a transaction of this hash was signed here."""
+        with self._mutex:
+            return self._db.execute("SELECT 1 FROM attempts WHERE hash = ?", (hash,)).fetchone() is not None
+
     def pending(self) -> list[Transaction]:
         """In order of nonce."""
         return self._select(f"WHERE state = '{PENDING}' ORDER BY nonce", ())  # the index knows this text

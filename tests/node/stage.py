@@ -267,21 +267,21 @@ class Panel:
         """A new validator with a seat, its service running."""
         return self.start(self.stage.validator(), **settings)
 
-    def start(self, key: Key, **settings: float) -> ValidatorService:
-        """The service of a validator; started anew if it runs already."""
-        name = self.end(key)
+    def start(self, key: Key, *, copy: str = "", adopt: bool = False, **settings: float) -> ValidatorService:
+        """The service of a validator; started anew if it runs already. `copy` names a further one with a home of its own."""
+        name = self.end(key, copy)
         chosen = JudgeSettings(
             **{"retry_seconds": 0.02, "fallback_seconds": 600, "opinion_seconds": 600, "batch_seconds": 0, **settings}
         )
         service = ValidatorService(
-            self.stage.connection(key, poll_seconds=0.01), self.stage.home(name, "validator"), chosen
+            self.stage.connection(key, poll_seconds=0.01), self.stage.home(name, "validator"), chosen, adopt=adopt
         )
         self._open[name] = service
         return service
 
-    def end(self, key: Key) -> str:
+    def end(self, key: Key, copy: str = "") -> str:
         """Ends the service of a validator if it runs; returns the name of its home."""
-        name = f"validator-{key.address}"
+        name = f"validator-{key.address}{copy}"
         if name in self._open:
             self._open.pop(name).close()
         return name

@@ -203,7 +203,17 @@ def withdraw(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None
 
 
 @app.command()
-def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
+def start(
+    home: HomeOption = DEFAULT_HOME,
+    password_file: PasswordFile = None,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--no-other-copy-runs",
+            help="Go on with a key that has judged elsewhere. Only where no other copy of this validator runs any more.",
+        ),
+    ] = False,
+) -> None:
     """Judge work until stopped (Ctrl-C); restarts lose nothing."""
     from node.signals import until_signalled
     from node.validator.service import ValidatorService, require_seat
@@ -225,7 +235,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
         place.metrics_url = exporter.url
         require_seat(connection)
         service = ValidatorService(
-            connection, place, settings.judge, ending, settings.engine, progress=exporter.progress
+            connection, place, settings.judge, ending, settings.engine, adopt=adopt, progress=exporter.progress
         )
         try:
             service.run()

@@ -1,0 +1,119 @@
+"""Two copies of a validator with one key: the second stops before it contradicts the first; honest losses can go on."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from node.validator.service import ValidatorService
+from protocol.chain.types import State
+from protocol.errors import LockHeld
+from protocol.verdict import Outcome
+from tests.node.judging import inflated
+from tests.node.stage import Panel, Stage, rounds, until
+
+
+def stops(service: ValidatorService, said: str) -> None:
+    """It ends at once, and by itself."""
+    with pytest.raises(LockHeld, match=said) as caught:
+        service.run()
+    assert caught.value.exit_code == 7
+    assert service._address in str(caught.value)
+    assert "murmur validator start --no-other-copy-runs" in caught.value.hint
+
+
+def test_a_copy_stops_before_it_judges_and_the_first_goes_on(stage: Stage, panel: Panel) -> None:
+    node = stage.seated()
+    stage.publish()
+    first = panel.seat()
+    stage.submit(node, stage.make(node, 0))
+    rounds(first)
+    new = stage.submit(node, stage.make(node, 1))
+    copy = panel.start(first._c.key, copy="-copy")
+    stops(copy, "signed a receipt")
+    assert not copy._judgements.totals()
+    rounds(first)
+    assert panel.receipts(new)[first._address].outcome == Outcome.ACCEPT
+
+
+def test_a_copy_of_the_whole_home_is_noticed_when_the_first_has_judged_more(stage: Stage, panel: Panel) -> None:
+    """It is either of the two that hears the other first."""
+    node = stage.seated()
+    stage.publish()
+    first = panel.seat()
+    stage.submit(node, stage.make(node, 0))
+    rounds(first)
+    home = stage.home(panel.end(first._c.key), "validator").path
+    shutil.copytree(home, home.with_name(f"{home.name}-copy"))
+    first, copy = panel.start(first._c.key), panel.start(first._c.key, copy="-copy")
+    rounds(first, copy, count=2)
+    stage.submit(node, stage.make(node, 1))
+    rounds(first, count=2)
+    stops(copy, "signed a receipt")
+
+
+def test_a_case_of_another_copy_is_noticed_without_the_hub(stage: Stage, panel: Panel) -> None:
+    from starlette.responses import PlainTextResponse
+
+    node = stage.seated()
+    stage.publish()
+    first = panel.seat()
+    made, _ = inflated(stage, node)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, first, what="the challenge")
+    stage.hub.fault = lambda method, path: PlainTextResponse("", 503) if "receipts" in path else None
+    stops(panel.start(first._c.key, copy="-copy"), "brought case 1")
+    rounds(panel.start(first._c.key))
+
+
+def test_a_vote_of_another_copy_is_noticed(stage: Stage, panel: Panel) -> None:
+    node, world, liar, key = stage.seated(), stage.world, stage.validator(), stage.validator()
+    stage.publish()
+    made = stage.make(node)
+    stage.submit(node, made)
+    world.accuse(liar, made.ref)
+    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
+    juror = panel.start(key)
+    world.sender(key).send(world.chain.vote(world.run, node.address, 1, False))
+    stops(juror, "voted on case 1")
+
+
+def test_a_validator_whose_data_was_lost_goes_on_and_judges_nothing_twice(stage: Stage, panel: Panel) -> None:
+    node, cheat, world = stage.seated(), stage.seated(), stage.world
+    stage.publish()
+    service = panel.seat()
+    stage.submit(node, stage.make(node, 0))
+    made, _ = inflated(stage, cheat)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
+    rounds(service)
+    before, key = panel.all_receipts(), service._c.key
+    shutil.rmtree(stage.home(panel.end(key), "validator").data)
+    stops(panel.start(key), "brought case 1")
+    service = panel.start(key, adopt=True)
+    new = stage.submit(node, stage.make(node, 1))
+    until(lambda: panel.receipts(new), service, what="it judges what is new")
+    assert [r.submission for r in panel.all_receipts()] == [*(r.submission for r in before), new]
+    assert service._judgements.totals() == {int(Outcome.ACCEPT): 2, int(Outcome.HARD): 1}
+    service = panel.start(key)  # said once and for all
+    world.anvil.advance(world.chain.policy(world.run).appeal)
+    until(lambda: panel.state(made.ref) == State.REVOKED, service, what="it settles the case of its earlier life")
+
+
+def test_a_log_of_judgements_that_was_restored_is_told_from_the_present(stage: Stage, panel: Panel) -> None:
+    """What the hub lists is read once; the log of receipts remembers it for the log of judgements that came back."""
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    rounds(service, count=1)
+    key = service._c.key
+    data = stage.home(panel.end(key), "validator").data
+    shutil.copy(data / "judgements.sqlite", stage.folder / "backup.sqlite")
+    service = panel.start(key)
+    submission = stage.submit(node, stage.make(node, 0))
+    rounds(service)
+    assert panel.receipts(submission)
+    panel.end(key)
+    shutil.copy(stage.folder / "backup.sqlite", data / "judgements.sqlite")
+    stops(panel.start(key), "signed a receipt")
+    rounds(panel.start(key, adopt=True))
+    assert len(panel.all_receipts()) == 1
