@@ -9,6 +9,7 @@ import pytest
 from node.validator.service import ValidatorService
 from protocol.chain.types import State
 from protocol.errors import LockHeld
+from protocol.shell.connection import is_fatal
 from protocol.verdict import Outcome
 from tests.node.judging import inflated
 from tests.node.stage import Panel, Stage, rounds, until
@@ -17,7 +18,8 @@ from tests.node.stage import Panel, Stage, rounds, until
 def stops(service: ValidatorService, said: str) -> None:
     """It ends at once, and by itself."""
     with pytest.raises(LockHeld, match=said) as caught:
-        service.run()
+        rounds(service, count=3)
+    assert is_fatal(caught.value)
     assert caught.value.exit_code == 7
     assert service._address in str(caught.value)
     assert "murmur validator start --no-other-copy-runs" in caught.value.hint
