@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM
 
 from node.engine import Completion, Prompt
 from node.engine.torch_engine import TorchEngine
 from node.engine.weights import build_model, load_weights
 from protocol.errors import IntegrityError
+from tests.engine import models
 from tests.engine.models import VOCABULARY
 from trainer.learning.packing import PackedRows, TrainingSample, pack
 from trainer.learning.scorer import Scorer
@@ -49,9 +49,7 @@ class Comparison:
 
     @cached_property
     def _alone(self) -> Logprobs:
-        model = AutoModelForCausalLM.from_pretrained(
-            self.theirs, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        model = models.alone(self.theirs)
         found = []
         for prompt, completion in self._sequences:
             with torch.no_grad():

@@ -6,10 +6,14 @@ comparison could see. Biases and norms are drawn as well; fresh ones are zeros a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers import models as tokenizers
 
@@ -129,3 +133,18 @@ def make(config: dict[str, Any], folder: Path) -> Path:
     vocabulary = {"<pad>": 0, "<eos>": 1, "a": 2}
     Tokenizer(tokenizers.BPE(vocab=vocabulary, merges=[])).save(str(folder / "tokenizer.json"))
     return folder
+
+
+@cache
+def alone(folder: Path) -> Any:
+    """The model as transformers loads it: float32, eager mode."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def reference(folder: Path, tokens: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Hidden states [T, H] that enter the output layer, and logits [T, V]: all of it transformers' own, one sequence at a time."""
+    with torch.no_grad():
+        out = alone(folder)(input_ids=torch.tensor([list(tokens)]), use_cache=False, output_hidden_states=True)
+    return out.hidden_states[-1][0].numpy(), out.logits[0].numpy()

@@ -24,6 +24,7 @@ from node.engine.settings import EngineSettings
 from protocol import sampling, toploc
 from protocol.errors import IntegrityError
 from protocol.sampling import TokenScores
+from tests.engine.contract import Setting
 
 WEIGHTS, TABLE = "model.safetensors", "table"
 Table = NDArray[np.float32]
@@ -88,7 +89,8 @@ class NumpyEngine:
             yield found
 
     def score(self, hidden_TH: Tensor, tokens_T: Any, *, key: int, **distribution: Any) -> TokenScores:
-        logits = hidden_TH.numpy() @ self._loaded.T
+        with np.errstate(invalid="ignore"):
+            logits = hidden_TH.numpy() @ self._loaded.T
         if not np.isfinite(logits).all():
             raise IntegrityError("this machine's own logits hold NaN or infinity")
         return sampling.score(logits, np.asarray(tokens_T, np.int64), key=key, **distribution)
@@ -117,3 +119,24 @@ def write_version(folder: Path, table: Table) -> Path:
     folder.mkdir(parents=True)
     save_file({TABLE: table}, folder / WEIGHTS)
     return folder
+
+
+def reference(folder: Path, tokens: Sequence[int]) -> tuple[Table, Table]:
+    """Hidden states [T, H] and logits [T, V], each state as the sum that it is."""
+    table = load_file(folder / WEIGHTS)[TABLE].astype(np.float64)
+    age = np.subtract.outer(np.arange(len(tokens)), np.arange(len(tokens)))
+    states = np.where(age >= 0, 0.5 ** np.maximum(age, 0), 0) @ table[np.asarray(tokens)]
+    return states.astype(np.float32), (states @ table.T).astype(np.float32)
+
+
+def numpy_setting(folder: Path, kind: type[NumpyEngine] = NumpyEngine) -> Setting:
+    """What such an engine is tried with."""
+    rng = np.random.default_rng(0)
+    tables = [(0.3 * rng.normal(size=(64, 16))).astype(np.float32) for _ in range(2)]
+    version, another = (write_version(folder / str(i), table) for i, table in enumerate(tables))
+    broken = write_version(folder / "broken", np.full((64, 16), np.nan, np.float32))
+
+    def make(memory: str) -> NumpyEngine:
+        return kind("float32", EngineSettings(memory=memory))
+
+    return Setting(make, reference, version, another, broken, 64, little="0.02MiB", too_little="0.005MiB")

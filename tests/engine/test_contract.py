@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,7 +13,7 @@ from node.engine.settings import EngineSettings
 from node.engine.torch_engine import TorchEngine
 from tests.engine import models
 from tests.engine.contract import EngineContract, Setting
-from tests.engine.numpy_engine import NumpyEngine, write_version
+from tests.engine.numpy_engine import numpy_setting
 from trainer.models.pretrained import make_policy
 
 WEIGHTS = "model.safetensors"
@@ -33,7 +32,9 @@ def on(device: str, folder: Path) -> Setting:
     def make(memory: str) -> TorchEngine:
         return TorchEngine("float32", EngineSettings(device=device, memory=memory))
 
-    return Setting(make, version, another, broken, models.VOCABULARY, little="0.35MiB", too_little="0.11MiB")
+    return Setting(
+        make, models.reference, version, another, broken, models.VOCABULARY, little="0.35MiB", too_little="0.11MiB"
+    )
 
 
 class TestTorchEngine(EngineContract):
@@ -56,12 +57,4 @@ class TestNumpyEngine(EngineContract):
     @pytest.fixture(scope="class")
     @classmethod
     def setting(cls, tmp_path_factory: pytest.TempPathFactory) -> Setting:
-        folder, rng = tmp_path_factory.mktemp("numpy"), np.random.default_rng(0)
-        tables = [(0.3 * rng.normal(size=(64, 16))).astype(np.float32) for _ in range(2)]
-        version, another = (write_version(folder / str(i), table) for i, table in enumerate(tables))
-        broken = write_version(folder / "broken", np.full((64, 16), np.nan, np.float32))
-
-        def make(memory: str) -> NumpyEngine:
-            return NumpyEngine("float32", EngineSettings(memory=memory))
-
-        return Setting(make, version, another, broken, 64, little="0.02MiB", too_little="0.005MiB")
+        return numpy_setting(tmp_path_factory.mktemp("numpy"))
