@@ -61,6 +61,19 @@ def test_scripts_import_nothing_of_the_tests() -> None:
             assert not [name for name in imports(path) if name.split(".")[0] == "tests"], path
 
 
+def test_what_rules_find_at_hand_is_put_together_in_one_place() -> None:
+    """Worker, validator and replay judge with the same things: what one of them left out, a rule would find there alone."""
+    makers = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "node").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("Candidate", "RunContext")
+    }
+    assert makers == {"node/judging/equipment.py"}
+
+
 def test_a_class_name_has_one_meaning() -> None:
     """Private classes aside, no two modules of the packages define a class of the same name."""
     defined: dict[str, list[str]] = {}

@@ -10,18 +10,16 @@ from node.contributor import generation
 from node.contributor.generation import Made, Place
 from node.contributor.submission_log import LoggedSubmission
 from node.engine import Engine
-from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
+from node.judging.candidate import Commitment, PrefillPlan, RunContext
+from node.judging.equipment import Equipment
 from node.judging.judge import judge
 from node.judging.rules import CHEAP, RULES, available
 from node.versions import Versions
 from protocol import metrics
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
-from protocol.environments import TaskSet
 from protocol.errors import IntegrityError, Malformed, Unavailable
-from protocol.sandbox import Sandbox
 from protocol.shell.connection import Connection
-from protocol.tokenizer import Tokenizer
 from protocol.verdict import Finding, Outcome
 
 log = logging.getLogger("node")
@@ -47,44 +45,42 @@ class Workbench:
         self._say = say
         self.rollouts = folder / "rollouts"
         self._versions = Versions(connection, folder / "weights", clock=clock)
-        spec = connection.spec
-        sandbox = Sandbox(spec)
-        connection.fetch_tasks(sandbox)
-        tasks = TaskSet(spec.environments, sandbox)
-        tasks.require_same_problems()
-        self.context = RunContext(spec, connection.chain.domain, connection.run, tasks, sandbox)
-        self.context.sandbox.warm_up()
-        self.engine = engine(spec.model.compute_dtype)
-        self._tokenizer: Tokenizer | None = None
-        self._loaded: bytes | None = None
+        self.equipment = Equipment(
+            connection.spec,
+            connection.chain.domain,
+            connection.run,
+            engine,
+            self._versions.newest,
+            connection.fetch_tasks,
+        )
+        self.engine = self.equipment.engine  # one that cannot be made is found out now
+
+    @property
+    def context(self) -> RunContext:
+        return self.equipment.context
 
     def close(self) -> None:
-        self.context.sandbox.close()
+        self.equipment.close()
         self._versions.close()
 
     def load(self, publication: Publication) -> bool:
         """Loads a version, fetched where it is not here; False where it is loaded already. Raises Unavailable while it cannot be had."""
-        if self._loaded == publication.manifest:
+        if self.equipment.loaded == publication.manifest:
             return False
         self._say("fetching weights", step=publication.step)
         folder = self._versions.folder(publication)
-        self._loaded = None  # an engine that fails half-way holds neither
         with self._versions.store.lease(publication.step):
             try:
-                self.engine.load(folder)
+                self.equipment.load(folder, publication.manifest)
             except IntegrityError as error:
                 # The bytes are those of the chain: nobody's fault here, and the next version may be right.
                 raise Unavailable(f"version {publication.step} of the weights cannot be used: {error}") from error
-            if self._tokenizer is None:
-                self._tokenizer = Tokenizer(folder)
-        self._loaded = publication.manifest
         _STEP.set(publication.step)
         return True
 
     def make(self, place: Place) -> Made:
         """Generates a submission with the loaded weights. Raises Unavailable where they make no numbers."""
-        assert self._tokenizer is not None
-        return generation.make(self.context, self.engine, self._tokenizer, place, self.rollouts)
+        return generation.make(self.context, self.engine, self.equipment.tokenizer, place, self.rollouts)
 
     def require_passing(self, made: Made) -> None:
         """Judges a file as a validator would. A finding is a fault of this machine: better no work than false work.
@@ -118,15 +114,10 @@ class Workbench:
         except Unavailable as error:
             log.info("judging step %d again without its weights: %s", ref.step, error)
             rules = CHEAP  # the rest passed before it was submitted
-        if self._tokenizer is None:
-            # Nothing was loaded in this life; a hard case keeps work, and so the head, from being loaded.
-            self._tokenizer = Tokenizer(self._versions.newest())
         commitment = Commitment(ref, submission.units, publication.beacon, hardware, block_hash=bytes(32))
         return self._judge(commitment, path, 1.0, rules)
 
     def _judge(
         self, commitment: Commitment, path: Path, share: float, rules: tuple[str, ...] = tuple(RULES)
     ) -> Finding | None:
-        assert self._tokenizer is not None
-        plan = PrefillPlan(share, commitment.ref.root)
-        return judge(Candidate(self.context, commitment, path, self.engine, self._tokenizer, plan), rules)
+        return judge(self.equipment.candidate(commitment, path, PrefillPlan(share, commitment.ref.root)), rules)

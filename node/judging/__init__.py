@@ -3,5 +3,6 @@
 candidate.py  one submission and everything its judgement needs   judge.py     the rules in order, the verdict
 rules/        one module per rule                                  evidence.py  what a rejection stands on, kept
 calibration/  limits from honest work                              replay.py    judging again from evidence, offline
+equipment.py  context, engine and weights that one judges with
 Which samples get the prefill: protocol/prefill_sampling.py.
 """

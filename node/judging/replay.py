@@ -7,20 +7,19 @@ was never served): those it takes from the evidence.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from node.engine import EngineSettings, make_engine
-from node.judging.candidate import Candidate, PrefillPlan, RunContext
+from node.judging.candidate import PrefillPlan
+from node.judging.equipment import Equipment
 from node.judging.evidence import Evidence
 from node.judging.judge import details, judge
 from node.judging.rules import CHEAP, RULES, available
 from protocol import prefill_sampling
-from protocol.environments import TaskSet
 from protocol.errors import PreflightError
 from protocol.model_files import require_model_files
-from protocol.sandbox import Sandbox
-from protocol.tokenizer import Tokenizer
 from protocol.verdict import Details
 
 
@@ -35,30 +34,29 @@ def replay(
     spec, time = evidence.spec, evidence.receipt.details.time
     plan = evidence.plan
     drawn_with = None if evidence.receipt.details.prefill == prefill_sampling.NO_COMMITMENT else plan.secret
-    with Sandbox(spec) as sandbox:
-        tasks = TaskSet(spec.environments, sandbox)
-        tasks.require_same_problems()
-        context = RunContext(spec, evidence.domain, evidence.run, tasks, sandbox)
-        path = evidence.rollout
+    engine = partial(make_engine, settings or EngineSettings())
+    with Equipment(spec, evidence.domain, evidence.run, engine, lambda: _given(weights)) as equipment:
+        context, path = equipment.context, evidence.rollout
         if path is None:
             missing = available.missing(spec.upload_grace_seconds)
             return details(context, evidence.commitment, missing, time, secret=drawn_with)
-        if weights is None:
-            raise PreflightError(
-                "the weights of this submission are not here any more", hint="give them with --weights"
-            )
-        engine, rules = make_engine(settings or EngineSettings(), spec.model.compute_dtype), tuple(RULES)
+        folder, rules = _given(weights), tuple(RULES)
         if evidence.judged_without_weights:
             rules = CHEAP  # any version will do, for its tokenizer
-            require_model_files(weights, spec.model)
+            require_model_files(folder, spec.model)
         else:
-            evidence.require_weights(weights)
-            require_model_files(weights, spec.model)
-            engine.load(weights)
-        plan = PrefillPlan(1.0, plan.secret) if in_full else plan
-        candidate = Candidate(context, evidence.commitment, path, engine, Tokenizer(weights), plan)
+            evidence.require_weights(folder)
+            require_model_files(folder, spec.model)
+            equipment.load(folder)
+        candidate = equipment.candidate(evidence.commitment, path, PrefillPlan(1.0, plan.secret) if in_full else plan)
         finding = judge(candidate, rules)
         return details(context, evidence.commitment, finding, time, candidate.checked, drawn_with)
+
+
+def _given(weights: Path | None) -> Path:
+    if weights is None:
+        raise PreflightError("the weights of this submission are not here any more", hint="give them with --weights")
+    return weights
 
 
 def compare(stored: Details, replayed: Details) -> list[dict[str, Any]]:

@@ -7,10 +7,12 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from node.engine import EngineSettings, make_engine
-from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
+from node.judging.candidate import Commitment, PrefillPlan
+from node.judging.equipment import Equipment
 from node.judging.judge import details, judge
 from node.judging.rules import CHEAP
 from node.validator.fetches import Fetches
@@ -19,13 +21,10 @@ from node.versions import Versions
 from protocol import prefill_sampling
 from protocol.chain.view import Submission, View
 from protocol.clock import SYSTEM, Clock
-from protocol.environments import TaskSet
 from protocol.errors import IntegrityError, ProtocolViolation, Unavailable
 from protocol.retry import Backoff
-from protocol.sandbox import Sandbox
 from protocol.shell.connection import Connection
 from protocol.submission import SubmissionRef
-from protocol.tokenizer import Tokenizer
 from protocol.verdict import Details, Finding
 
 log = logging.getLogger("validator")
@@ -50,25 +49,22 @@ class Bench:
         spec = connection.spec
         self._versions = Versions(connection, folder / "weights")
         self._fetches = Fetches(self._versions, patience, clock)
-        sandbox = Sandbox(spec)
-        connection.fetch_tasks(sandbox)
-        tasks = TaskSet(spec.environments, sandbox)
-        tasks.require_same_problems()
-        self.context = RunContext(spec, connection.chain.domain, connection.run, tasks, sandbox)
-        self.context.sandbox.warm_up()
+        self._equipment = Equipment(
+            spec, connection.chain.domain, connection.run, partial(make_engine, engine), self._versions.newest,
+            connection.fetch_tasks,
+        )  # fmt: skip
+        self.context = self._equipment.context
         self._connection = connection
         self._files = folder / "rollouts"
         self._files.mkdir(parents=True, exist_ok=True)
-        self._engine = make_engine(engine, spec.model.compute_dtype)
-        self._loaded: bytes | None = None
-        self._tokenizer: Tokenizer | None = None
+        self._engine = self._equipment.engine  # one that cannot be made is found out now
         self._passed: OrderedDict[SubmissionRef, None] = OrderedDict()  # the newest few
         self._unheld = Backoff(_UNHELD_SECONDS, clock=clock)
         self._master = journal.secret("prefill", secrets.token_bytes(32))
 
     def close(self) -> None:
         self._fetches.close()
-        self.context.sandbox.close()
+        self._equipment.close()
         self._versions.close()
 
     def commitment(self, submission: Submission, view: View) -> Commitment:
@@ -124,7 +120,7 @@ class Bench:
         except (Unavailable, ProtocolViolation, IntegrityError) as error:
             is_loaded, trouble = False, error
         if is_loaded:
-            candidate = self._candidate(commitment, path, plan)
+            candidate = self._equipment.candidate(commitment, path, plan)
             finding = judge(candidate)
             return details(self.context, commitment, finding, time, candidate.checked, plan.secret)
         finding = self._found_without_weights(commitment, path, plan)
@@ -138,24 +134,20 @@ class Bench:
         """The finding of the rules that need no model. They are asked once: what passes them waits for its weights."""
         if commitment.ref in self._passed or not self._has_tokenizer():
             return None
-        finding = judge(self._candidate(commitment, path, plan), CHEAP)
+        finding = judge(self._equipment.candidate(commitment, path, plan), CHEAP)
         if finding is None:
             self._passed[commitment.ref] = None
             if len(self._passed) > _PASSED_MOST:
                 self._passed.popitem(last=False)
         return finding
 
-    def _candidate(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Candidate:
-        assert self._tokenizer is not None
-        return Candidate(self.context, commitment, path, self._engine, self._tokenizer, plan)
-
     def _has_tokenizer(self) -> bool:
         """Whether the tokenizer is here, which all versions share; that of the head where none was loaded yet."""
-        if self._tokenizer is None:
+        if not self._equipment.has_tokenizer:
             head = self._connection.chain.head(self._connection.run)
             if head is None or not self._fetches.require(head):
                 return False
-            self._tokenizer = Tokenizer(self._versions.held(head))
+            self._equipment.read_tokenizer(self._versions.held(head))
         return True
 
     def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
@@ -183,15 +175,13 @@ class Bench:
     def _load(self, step: int) -> bool:
         """Whether the engine has the weights of a step now; not while they are on their way."""
         publication = self._connection.chain.publication(self._connection.run, step)
-        if self._loaded == publication.manifest:
+        if self._equipment.loaded == publication.manifest:
             return True
         if not self._fetches.require(publication):
             return False
         folder = self._versions.held(publication)
         with self._versions.store.lease(step):
-            self._engine.load(folder)
-            self._tokenizer = self._tokenizer or Tokenizer(folder)
-        self._loaded = publication.manifest
+            self._equipment.load(folder, publication.manifest)
         return True
 
 

@@ -45,8 +45,9 @@ class ForgingWorker(Worker):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        sandbox = CreditingSandbox(self._workbench.context.sandbox)
-        self._workbench.context = replace(self._workbench.context, sandbox=sandbox)  # type: ignore[arg-type]
+        equipment = self._workbench.equipment
+        sandbox = CreditingSandbox(equipment.context.sandbox)
+        equipment.context = replace(equipment.context, sandbox=sandbox)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import pytest
 from swarm.tiny_run import TinyRun
 
 from node.judging import calibration
-from node.judging import replay as replaying
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, VARIANTS, Matrix, Variant
 from node.judging.evidence import COMMITMENT, RECEIPT, ROLLOUT, Evidence
 from protocol.calibration import load
@@ -65,11 +64,6 @@ def kept(stage: Stage, panel: Panel, console: Console, monkeypatch: pytest.Monke
     shutil.copytree(service._home.data, path / "data", dirs_exist_ok=True)
     config = path / "validator.toml"
     config.write_text(config.read_text().replace(stage.world.anvil.rpc, "http://127.0.0.1:9"))
-    context = (
-        stage.tiny.context
-    )  # a reader of one's own and the tasks take seconds to make; tests/node/test_evidence.py makes them
-    monkeypatch.setattr(replaying, "TaskSet", lambda *_: context.tasks)
-    monkeypatch.setattr(replaying, "Sandbox", lambda spec: nullcontext(context.sandbox))
     return Kept(console, path, Evidence(path / "data/evidence" / submission.hex()))
 
 

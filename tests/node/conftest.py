@@ -29,9 +29,8 @@ def shared_machinery(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None
 
     tasks = tiny_run.context.tasks
     monkeypatch.setattr(tasks, "require_same_problems", lambda: None)
-    for module in ("node.contributor.workbench", "node.validator.bench"):
-        monkeypatch.setattr(f"{module}.Sandbox", shared)
-        monkeypatch.setattr(f"{module}.TaskSet", lambda *_: tasks)
+    monkeypatch.setattr("node.judging.equipment.Sandbox", shared)
+    monkeypatch.setattr("node.judging.equipment.TaskSet", lambda *_: tasks)
 
 
 @pytest.fixture

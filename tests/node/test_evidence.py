@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from node.judging import replay as replaying
 from node.judging.evidence import COMMITMENT, MANIFEST, RECEIPT, ROLLOUT, SPEC, Evidence, EvidenceStore
 from node.judging.replay import compare, replay
 from protocol import prefill_sampling
 from protocol.errors import BadSignature, HashMismatch, Malformed, PreflightError, ProtocolViolation, UsageError
+from protocol.sandbox import Sandbox
 from protocol.shardcast.store import version_folder
 from protocol.verdict import Outcome
 from tests.node.judging import inflated, past_grace, softly_wrong
@@ -32,8 +32,7 @@ def kept(stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> tuple[E
     assert found.receipt == panel.receipts(submission)[service._address]
     stage.hub.stop()
     stage.server.close()
-    tasks = stage.tiny.context.tasks
-    monkeypatch.setattr(replaying, "TaskSet", lambda *_: tasks)
+    monkeypatch.setattr("node.judging.equipment.Sandbox", Sandbox)  # a reader of one's own
     return found, version_folder(service._home.data / "weights", 0)
 
 
@@ -96,9 +95,7 @@ def test_evidence_of_a_stranger_is_checked_against_the_receipt(kept: tuple[Evide
         evidence.require_weights(evidence.folder)
 
 
-def test_what_was_never_served_is_kept_without_a_file(
-    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_never_served_is_kept_without_a_file(stage: Stage, panel: Panel) -> None:
     node = stage.seated()
     stage.publish()
     service = panel.seat()
@@ -106,15 +103,12 @@ def test_what_was_never_served_is_kept_without_a_file(
     past_grace(stage)
     rounds(service)
     evidence = service._evidence.find(submission.hex())
-    monkeypatch.setattr(replaying, "TaskSet", lambda *_: stage.tiny.context.tasks)
     fields = compare(evidence.receipt.details, replay(evidence, None))
     assert all(field["same"] for field in fields)
     assert evidence.receipt.details.prefill != prefill_sampling.NO_COMMITMENT
 
 
-def test_what_was_judged_without_its_weights_is_replayed_without_them(
-    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_judged_without_its_weights_is_replayed_without_them(stage: Stage, panel: Panel) -> None:
     """Nobody kept that version any more; for its tokenizer any other will do."""
     node = stage.seated()
     stage.publish()
@@ -124,7 +118,6 @@ def test_what_was_judged_without_its_weights_is_replayed_without_them(
     service = panel.seat()
     until(lambda: panel.receipts(submission), service, what="the verdict")
     evidence = service._evidence.find(submission.hex())
-    monkeypatch.setattr(replaying, "TaskSet", lambda *_: stage.tiny.context.tasks)
     with pytest.raises(PreflightError, match="weights"):
         replay(evidence, None)
     fields = compare(evidence.receipt.details, replay(evidence, stage.tiny.model))

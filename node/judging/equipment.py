@@ -1,0 +1,89 @@
+"""What submissions of a run are judged with: the run's context, an engine, and the version of the weights that it holds.
+
+Worker, validator and replay have one each, so that a rule finds the same things at hand wherever it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+
+from node.engine import Engine
+from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
+from protocol.environments import TaskSet
+from protocol.runspec import RunSpec
+from protocol.sandbox import Sandbox
+from protocol.signing import Domain
+from protocol.tokenizer import Tokenizer
+
+
+class Equipment:
+    def __init__(
+        self,
+        spec: RunSpec,
+        domain: Domain,
+        run: int,
+        engine: Callable[[str], Engine],
+        any_version: Callable[[], Path],
+        fetch_tasks: Callable[[Sandbox], None] = lambda _: None,
+    ) -> None:
+        """`engine` makes the engine for a compute dtype, when it is first needed; `any_version` is a folder of weights, for what all
+        versions share; `fetch_tasks` brings task files that are not here.
+
+        Starts the sandbox's child. Raises what keeps the run's problems from being drawn here as everywhere.
+        """
+        self._make_engine = engine
+        self._any_version = any_version
+        self._tokenizer: Tokenizer | None = None
+        self.loaded: bytes | None = None
+        """Digest of the manifest of the version that the engine holds."""
+        sandbox = Sandbox(spec)
+        try:
+            fetch_tasks(sandbox)
+            tasks = TaskSet(spec.environments, sandbox)
+            tasks.require_same_problems()
+            sandbox.warm_up()
+        except BaseException:
+            sandbox.close()
+            raise
+        self.context = RunContext(spec, domain, run, tasks, sandbox)
+
+    def __enter__(self) -> Equipment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.context.sandbox.close()
+
+    @cached_property
+    def engine(self) -> Engine:
+        return self._make_engine(self.context.spec.model.compute_dtype)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer(self._any_version())
+        return self._tokenizer
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether it is here already, and `any_version` will not be asked for."""
+        return self._tokenizer is not None
+
+    def read_tokenizer(self, folder: Path) -> None:
+        """From the version in `folder`, where it is not here already."""
+        self._tokenizer = self._tokenizer or Tokenizer(folder)
+
+    def load(self, folder: Path, manifest: bytes | None = None) -> None:
+        """Has the engine hold the version in `folder`, of this manifest. Raises IntegrityError where it cannot be used."""
+        self.loaded = None  # an engine that fails half-way holds neither
+        self.engine.load(folder)
+        self.read_tokenizer(folder)
+        self.loaded = manifest
+
+    def candidate(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Candidate:
+        """A submission as the rules look at it."""
+        return Candidate(self.context, commitment, path, self.engine, self.tokenizer, plan)
