@@ -86,21 +86,16 @@ class Chain:
         self._has_contracts = False  # whether our code was seen there
         self.place = 0
         """Of the only endpoint, in the configuration."""
-
-    @cached_property
-    def singles(self) -> tuple[Chain, ...]:
+        several = len(endpoints) > 1
+        self.singles: tuple[Chain, ...] = tuple(map(self._single, range(len(endpoints)))) if several else (self,)
         """The same chain as each endpoint by itself tells of it, in configured order. They share what is known of the endpoints."""
-        return (
-            tuple(self._single(place) for place in range(len(self.endpoints))) if len(self.endpoints) > 1 else (self,)
-        )
 
     def _single(self, place: int) -> Chain:
         one = copy(self)
-        for name in ("singles", "chain_id", "domain", "runs", "bonds", "court", "token", "_topics"):
-            one.__dict__.pop(name, None)
         one.endpoints, one.rpc, one.place = self.endpoints[place : place + 1], shown(self.endpoints[place]), place
         one._asked = OneEndpoint(self.provider, place)
         one.ethereum = Ethereum(one._asked)
+        one.singles = (one,)
         return one
 
     @property

@@ -190,13 +190,16 @@ class Endpoints:
             raise
         finally:
             _CALLS.add(endpoint=host, method=method)
-        self._backoff.succeeded(endpoint.url)
-        endpoint.silent_since = None
+        self._note_answer(endpoint)
         self._note_head(endpoint, method, params, answer)
         if endpoint.is_stale and _asks_for_newest(method, params):
             _ERRORS.add(endpoint=host, reason=_STALE)
             raise _Failed(endpoint.last_error, _STALE)
         return answer
+
+    def _note_answer(self, endpoint: _Endpoint) -> None:
+        self._backoff.succeeded(endpoint.url)
+        endpoint.silent_since = None
 
     def _note_failure(self, endpoint: _Endpoint, error: str) -> None:
         endpoint.last_error = error
@@ -267,7 +270,7 @@ class Endpoints:
         for place, endpoint in enumerate(self._endpoints):
             try:
                 number = heads[place] = int(self._call(endpoint, "eth_blockNumber", []), 16)
-                endpoint.silent_since = None
+                self._note_answer(endpoint)
                 self._note_number(endpoint, number)
                 if self.head_age:
                     self._note_age(endpoint, self._call(endpoint, "eth_getBlockByNumber", ["latest", False]))

@@ -26,7 +26,7 @@ class ClientSettings(Settings):
     timeout_seconds: float = Field(default=10.0, gt=0)
     """How long one endpoint may take for one answer."""
     head_age_seconds: float = Field(default=HEAD_SECONDS, ge=0)
-    """Age of the newest block, by this machine's clock, from which an endpoint lags: another is asked, and while all lag
+    """Age of the newest block, by this machine's clock, from which an endpoint lags (a time as far in the future counts like it): another is asked, and while all lag
     nothing is sent and nobody goes by that clock. 0: never. Blocks of Base come every 2 s; Anvil is not held to it."""
     gas_max: int = Field(default=SendLimits.gas, ge=21_000)
     """Gas above which a transaction is not sent."""

@@ -59,8 +59,12 @@ class Witnesses:
 
     def reachable(self) -> list[Chain]:
         """The best first; none that rests for its silence, where one does not."""
-        best, provider = self._chain.best, self._chain.provider
-        return [one for one in best if not (provider.rests(one.place) and provider.is_silent(one.place))] or best
+        best = self._chain.best
+        return [one for one in best if not self._is_away(one)] or best
+
+    def _is_away(self, one: Chain) -> bool:
+        """Whether it rests for its silence. Who rests for what it said is still asked, after the others."""
+        return self._chain.provider.rests(one.place) and self._chain.provider.is_silent(one.place)
 
     def pass_over(self, one: Chain, why: str) -> None:
         """Another is asked first for a while, where there is one."""
@@ -84,8 +88,8 @@ class Witnesses:
         heads: list[tuple[Chain, Block]] = []
         silence = RpcUnavailable(f"reading a block: {self._chain.rpc} did not answer")
         for one in self._chain.best:
-            if heads and self._chain.provider.rests(one.place):
-                break
+            if heads and self._is_away(one):
+                continue
             try:
                 newest = one.block()
             except EndpointsDisagree:

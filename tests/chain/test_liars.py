@@ -342,6 +342,61 @@ def test_an_endpoint_that_was_just_heard_is_waited_for_before_anybody_gets_a_rig
     assert follower.book.publication(1) is not None
 
 
+def test_one_endpoint_alone_is_not_followed_far_while_another_was_just_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, told = beginning(), dict[str, Lie]()
+    serve(monkeypatch, chain, told)
+    follower = Follower(chain, [LIAR, HONEST])
+    follower.live(20)
+    told[LIAR], told[HONEST] = ahead(10**9), dead
+    follower.live(10)
+    assert follower.waits == 10
+    del told[HONEST]
+    follower.live(10)
+    follower.require_all()
+
+
+def test_what_the_contract_does_not_count_is_looked_up_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A book that was written when only a liar answered, in blocks that were read twice."""
+    chain = beginning()
+    serve(monkeypatch, chain, {})
+    follower = Follower(chain, [HONEST, THIRD])
+    follower.live(10)
+    reader = follower.book._witnesses.reader(follower.book._chain.singles[0])
+    forged = [submitted(follower.book.count_submissions()), ("Runs", "Published", (1, b"\x01" * 32, b"\x02" * 32))]
+    entries = [log_entry(chain.blocks[-1], 7 + index, *event) for index, event in enumerate(forged)]
+    follower.book._completeness._corrections.put_right([], reader._decoder.decode(entries, 0, 1 << 40))
+    follower.book._entries.set_fact("read_twice", len(chain.blocks) - 1)
+    assert follower.book.publication(1) is not None
+    follower.waits = 0
+    while follower.book.settled < FORGED:
+        chain.mine()
+        follower.book.poll()
+    follower.require_all()
+
+
+def test_a_chain_that_stays_another_ends_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    def foreign(truth: Answer, method: str, params: Any) -> Any:
+        told = truth(method, params)
+        if method == "eth_getBlockByNumber" and told:
+            return {**told, "hash": block(int(told["number"], 16), 0, "fork")["hash"]}
+        return another_chain(truth, method, params)
+
+    chain, told = beginning(), dict[str, Lie]()
+    serve(monkeypatch, chain, told)
+    follower = Follower(chain, [LIAR])
+    follower.live(20)
+    before = follower.told(1000)
+    told[LIAR] = foreign
+    ended = 0
+    while not ended:
+        follower.waits += 1
+        with pytest.raises(WrongChain, match="has become chain 999") as caught:
+            follower.book.poll()
+        ended = is_fatal(caught.value)
+    assert follower.waits == 30
+    assert follower.told(1000) == before
+
+
 def test_honest_lag_keeps_the_book_back_until_the_clock_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two honest endpoints, one of which stopped 100 blocks ago."""
     for urls in ([LIAR, HONEST], [HONEST, LIAR]):
