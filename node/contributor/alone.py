@@ -33,7 +33,7 @@ class Alone:
         Asks the chain only about a submission that it has not asked about before.
         """
         looks = 1
-        while (last := _last(seat)) is not None and last != self._known and not self._was_made_here(*last):
+        while (last := last_place(seat)) is not None and last != self._known and not self._was_made_here(*last):
             if looks == _LOOKS:
                 raise self._elsewhere(*last)
             if stop.wait(pause):
@@ -51,7 +51,7 @@ class Alone:
 
     def adopt(self, seat: Seat) -> None:
         """Takes the seat's last submission for this node's own, for good."""
-        if (last := _last(seat)) is not None:
+        if (last := last_place(seat)) is not None:
             self._log.adopt(*last)
 
     def _was_made_here(self, step: int, sequence: int) -> bool:
@@ -60,6 +60,6 @@ class Alone:
         return any(self._chain.submission(self._run, ref).time for ref in self._log.at(step, sequence))
 
 
-def _last(seat: Seat) -> tuple[int, int] | None:
+def last_place(seat: Seat) -> tuple[int, int] | None:
     """(step, sequence) of the seat's last submission; None before the first."""
     return (seat.step, seat.next - 1) if seat.next else None

@@ -136,12 +136,10 @@ class Delivery:
         log.info("step %d, sequence %d: %d tokens committed and uploaded", ref.step, ref.sequence, submission.units)
         return True
 
-    def tidy(self) -> None:
-        """Removes files whose submission can neither be disputed nor claimed for any more."""
-        policy = self._c.policy
-        oldest = self._clock.wall() - (policy.window + policy.span)
+    def remove_files(self, before: float) -> None:
+        """Removes files of before that time, in seconds since the epoch."""
         for path in self._rollouts.glob("*.parquet"):
-            if path.stat().st_mtime < oldest:
+            if path.stat().st_mtime < before:
                 path.unlink(missing_ok=True)
 
 

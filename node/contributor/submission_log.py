@@ -1,6 +1,7 @@
 """What a node made, committed, uploaded and was told about it: SQLite (WAL), so that a restart loses nothing.
 
-A submission is written down before its transaction is sent. Its file stays until its reward has vested.
+A submission is written down before its transaction is sent. It and its file stay until nobody can dispute it or claim for it any
+more; counts outlive it.
 """
 
 from __future__ import annotations
@@ -37,14 +38,12 @@ CREATE TRIGGER IF NOT EXISTS moved AFTER UPDATE OF state ON submissions WHEN new
     UPDATE counts SET submissions = submissions - 1 WHERE state = old.state;
     INSERT INTO counts VALUES (new.state, 1) ON CONFLICT (state) DO UPDATE SET submissions = submissions + 1;
 END;
-CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON submissions BEGIN
-    UPDATE counts SET submissions = submissions - 1 WHERE state = old.state;
-END;
 """
 
 MADE, COMMITTED, LOST, STORED, ACCEPTED, SOFT, HARD = "made", "committed", "lost", "stored", "accepted", "soft", "hard"
 """States of a submission. `lost`: never reached the chain, or its upload came too late."""
 
+_PRUNED_MAX = 10_000  # submissions at once
 _SUBMISSIONS = metrics.counter(
     "murmur_node_submissions_total",
     "Submissions that reached a state: made, committed, stored at the hub, then accepted, soft or hard; lost on the way.",
@@ -86,10 +85,12 @@ class SubmissionLog:
         """Notes a submission that is about to be sent; one that is known already stays as it is, but for a lost one."""
         row = (submission, ref.node, ref.step, ref.sequence, ref.root, units, MADE, made_at, None, None)
         with self._lock:
-            self._db.execute("DELETE FROM submissions WHERE submission = ? AND state = ?", (submission, LOST))
-            new = self._db.execute(
-                "INSERT OR IGNORE INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row
-            ).rowcount
+            query = (
+                "INSERT INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (submission) DO UPDATE"
+                " SET units = excluded.units, state = excluded.state, made_at = excluded.made_at, receipt = NULL, storage = NULL"
+                " WHERE state = ?"
+            )
+            new = self._db.execute(query, (*row, LOST)).rowcount
         _SUBMISSIONS.add(new, state=MADE)
 
     def advance(self, submission: bytes, state: str, *, receipt: str | None = None) -> None:
@@ -129,6 +130,20 @@ class SubmissionLog:
             query = "SELECT 1 FROM adopted WHERE step = ? AND sequence = ?"
             return self._db.execute(query, (step, sequence)).fetchone() is not None
 
+    def prune(self, before: int, last: tuple[int, int] | None) -> None:
+        """Forgets what was made before that time and is decided or lost, a bounded part at once; `counts` keep it.
+
+        `last`: (step, sequence) of the seat's last submission, by which a node that idled for long still knows itself (alone.py).
+        """
+        step, sequence = last or (-1, -1)
+        query = (
+            "DELETE FROM submissions WHERE rowid IN (SELECT rowid FROM submissions WHERE made_at < ? AND state NOT IN (?, ?)"
+            " AND (step, sequence) != (?, ?) ORDER BY made_at LIMIT ?)"
+        )
+        with self._lock:
+            self._db.execute(query, (before, MADE, COMMITTED, step, sequence, _PRUNED_MAX))
+            self._db.execute("DELETE FROM adopted WHERE step < ?", (step,))
+
     def mark(self, listing: str) -> Mark:
         """How far a listing of the hub was read."""
         with self._lock:
@@ -140,6 +155,7 @@ class SubmissionLog:
             self._db.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?)", (listing, mark.number, mark.digest))
 
     def counts(self) -> Counter[str]:
+        """Submissions by state, also those that are forgotten."""
         with self._lock:
             return Counter(
                 dict(self._db.execute("SELECT state, submissions FROM counts WHERE submissions > 0").fetchall())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from node.contributor import submission_log
-from node.contributor.alone import Alone
+from node.contributor.alone import Alone, last_place
 from node.contributor.defence import Defence
 from node.contributor.delivery import Delivery
 from node.contributor.failures import Failures
@@ -143,8 +143,17 @@ class Worker:
             return
         self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
         if self._workbench.load(head):
-            self._delivery.tidy()
+            self._tidy(seat)
         self._submit(head, Place(self._address, head.step, sequence, head.beacon, seat.hardware))
+
+    def _tidy(self, seat: Seat) -> None:
+        """Forgets what can neither be disputed nor claimed for any more."""
+        policy = self._c.policy
+        # Ages are this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them.
+        before = int(min(self._clock.wall(), self._c.block_time())) - (policy.window + policy.span)
+        self._delivery.remove_files(before)
+        self.submissions.prune(before, last_place(seat))
+        self._transactions.prune(before)
 
     def _seat(self) -> Seat:
         seat = self._c.chain.seat(self._c.run, self._address)

@@ -215,6 +215,7 @@ class ValidatorService:
     def _prune(self, now: int) -> None:
         """Forgets what nobody can come back to: no stake answers any more for what was signed so long ago."""
         self._judgements.prune(now - 2 * self._c.policy.span)
+        self._transactions.prune(now - 2 * self._c.policy.span)
         self._receipts.prune(now, now - self._c.policy.span)
 
     def _at_hub(self, action: Callable[[], None]) -> bool:

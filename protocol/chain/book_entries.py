@@ -42,6 +42,7 @@ class Entries:
         self._run = run
         self._nodes: dict[str, int] = {}
         self._position = self._last_position()
+        self._told = 0  # position up to which whoever follows had a turn
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -74,6 +75,15 @@ class Entries:
     def forget_bare(self, before: int) -> None:
         """Blocks without events below `before`."""
         self._db.execute("DELETE FROM blocks WHERE bare AND number < ?", (before,))
+
+    def forget_removed(self, before: int) -> None:
+        """What was taken back from blocks below `before`, and could be heard of since the last call; all but the newest, whose
+        position nothing else may have."""
+        query = (
+            "DELETE FROM removed WHERE position <= ? AND position < (SELECT max(position) FROM removed) AND block < ?"
+        )
+        self._db.execute(query, (self._told, before))
+        self._told = self._position
 
     # ---- entering ------------------------------------------------------------------------------------------------------
 

@@ -107,6 +107,7 @@ class Book(View):
         if not self._is_behind:
             with self.lock, self._entries.transaction():
                 self._entries.set_head(head)
+                self._entries.forget_removed(head.number - REORG_BLOCKS)
             self._head = head
         return head
 

@@ -2,6 +2,7 @@
 
 A *transaction* is an intent with a nonce; its *attempts* are the signed forms it was sent in (a replacement pays more). With
 what is written here, a process that died at any point is continued without losing or doubling a transaction.
+What is finished stays until its owner says that nobody can ask for it again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ CREATE TABLE IF NOT EXISTS attempts (
 );
 CREATE INDEX IF NOT EXISTS transactions_by_nonce ON transactions (nonce);
 CREATE INDEX IF NOT EXISTS transactions_pending ON transactions (nonce) WHERE state = 'pending';
+CREATE INDEX IF NOT EXISTS transactions_by_time ON transactions (created);
 CREATE INDEX IF NOT EXISTS attempts_by_transaction ON attempts (tx, signed);
 """
 
@@ -61,8 +63,11 @@ class Transaction:
     """Of the attempt that landed."""
 
 
+_PRUNED_MAX = 10_000  # transactions at once
+
+
 class TransactionLog:
-    """The journal of one key. Only one process may have it open. `path` None keeps it in memory."""
+    """What one key has sent. Only one process may have it open. `path` None keeps it in memory."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._mutex = threading.Lock()
@@ -127,6 +132,19 @@ class TransactionLog:
         with self._mutex:
             query = "UPDATE transactions SET state = ?, hash = NULL, block = NULL WHERE nonce >= ? AND state IN (?, ?)"
             return self._db.execute(query, (PENDING, nonce, MINED, FAILED)).rowcount
+
+    def prune(self, before: float) -> None:
+        """Forgets what was begun before that time (wall-clock seconds) and is finished, a bounded part at once.
+
+        For an owner who names none of it again, at an age that no reorg reaches.
+        """
+        finished = "SELECT id FROM transactions WHERE created < ? AND state != ? ORDER BY created LIMIT ?"
+        with self._mutex:
+            self._db.execute("BEGIN")
+            rows = self._db.execute(finished, (before, PENDING, _PRUNED_MAX)).fetchall()
+            self._db.executemany("DELETE FROM attempts WHERE tx = ?", rows)
+            self._db.executemany("DELETE FROM transactions WHERE id = ?", rows)
+            self._db.execute("COMMIT")
 
     def attempts(self, transaction: Transaction) -> list[Attempt]:
         """Oldest first."""

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from node.contributor import submission_log
 from node.contributor.submission_log import SubmissionLog
 from node.validator import judgement_log as states
@@ -75,6 +77,53 @@ def test_counts_of_submissions_follow_their_states(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("count", [1_000, 10_000])
+def test_a_node_s_logs_keep_what_can_still_be_asked_for_and_no_more(count: int) -> None:
+    """One submission a second, and 300 seconds in which something may come of it."""
+    made, sent = SubmissionLog(Path(":memory:")), TransactionLog()
+    for now in range(count):
+        ref = SubmissionRef(NODE, now // 8, now % 8, bytes(32))  # type: ignore[arg-type]
+        submission = ref.submission_id(1)
+        made.add(ref, submission, 1, now)
+        made.advance(submission, submission_log.STORED)
+        transaction = sent.begin(str(now), "", now, None, b"", 1, Attempt(submission, b"", 1, 1, 0.0))
+        sent.finish(transaction, MINED, submission, now)
+        sent._db.execute("UPDATE transactions SET created = ? WHERE id = ?", (now, transaction.id))
+        made.prune(now - 300, (ref.step, ref.sequence))
+        sent.prune(now - 300)
+    rows = lambda log, table: log._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: E731
+    assert rows(made, "submissions") == rows(sent, "transactions") == rows(sent, "attempts") == 301
+    assert made.counts() == {submission_log.STORED: count}, "what is forgotten still counts"
+    made.close()
+    sent.close()
+
+
+def test_what_is_owed_and_the_seat_s_last_place_are_never_forgotten() -> None:
+    """A run may be paused for months; the node that wakes up still knows itself and what is under way."""
+    log = SubmissionLog(Path(":memory:"))
+    refs = [SubmissionRef(NODE, step, 0, bytes(32)) for step in range(4)]  # type: ignore[arg-type]
+    for ref, state in zip(refs, ("made", "committed", "accepted", "lost"), strict=True):
+        log.add(ref, ref.submission_id(1), 1, 0)
+        if state != "made":
+            log.advance(ref.submission_id(1), state)
+        log.adopt(ref.step, 0)
+    log.prune(1 << 40, (2, 0))
+    assert [s.ref.step for s in reversed(log.all())] == [0, 1, 2]
+    assert [step for step in range(4) if log.is_adopted(step, 0)] == [2, 3]
+    log.prune(1 << 40, None)
+    assert [s.ref.step for s in reversed(log.all())] == [0, 1]
+    log.close()
+
+
+def test_a_transaction_that_may_still_land_is_never_forgotten() -> None:
+    sent = TransactionLog()
+    transaction = sent.begin("one", "", 0, None, b"", 1, Attempt(bytes(32), b"", 1, 1, 0.0))
+    sent.prune(1 << 40)
+    assert [t.id for t in sent.pending()] == [transaction.id]
+    assert sent.attempts(transaction)
+    sent.close()
+
+
 def test_nothing_that_is_asked_in_a_turn_reads_a_whole_table(tmp_path: Path) -> None:
     judged = JudgementLog(tmp_path / "judgements.sqlite")
     with answered_from_indexes(judged._db):
@@ -113,6 +162,8 @@ def test_nothing_that_is_asked_in_a_turn_reads_a_whole_table(tmp_path: Path) -> 
         made.at(0, 0)
         made.adopt(0, 0)
         made.is_adopted(0, 0)
+        made.prune(5, (0, 0))
+        made.mark("receipts")
     made.close()
 
     sent = TransactionLog(tmp_path / "transactions.sqlite")
@@ -123,4 +174,5 @@ def test_nothing_that_is_asked_in_a_turn_reads_a_whole_table(tmp_path: Path) -> 
         sent.pending()
         sent.finish(transaction, MINED, bytes(32), 1)
         sent.reopen_from(0)
+        sent.prune(5.0)
     sent.close()

@@ -12,6 +12,7 @@ from node.contributor import submission_log as states
 from node.contributor.generation import Made
 from protocol.chain.types import State
 from protocol.errors import DeadlineExceeded, LockHeld
+from protocol.submission import SubmissionRef
 from tests.node.stage import LiveHub, Stage, eventually, running
 from tests.node.working import a_worker, hooked, stored, submitted, told
 
@@ -183,7 +184,12 @@ def test_files_are_removed_once_nothing_can_be_claimed_for_them(stage: Stage) ->
         (folder / f"{name}.parquet").write_bytes(b"x")
         os.utime(folder / f"{name}.parquet", (time.time() - age,) * 2)
     stage.publish()
-    with running(a_worker(stage, node)):
+    worker = a_worker(stage, node)
+    old = SubmissionRef(node.address, 0, 900, bytes(32))
+    worker.submissions.add(old, b"old", 1, int(time.time()) - life - 60)
+    worker.submissions.advance(b"old", states.ACCEPTED)
+    with running(worker):
         eventually(lambda: submitted(stage), what="it works")
+    assert worker.submissions.get(b"old") is None
     assert not (folder / "old.parquet").exists()
     assert (folder / "young.parquet").exists()
