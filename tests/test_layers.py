@@ -15,6 +15,10 @@ ENTRIES = {"protocol/__main__.py"}
 """Flat files that start a program: they stand above the rooms."""
 
 
+ENGINE_SEAM = {"interface", "factory", "settings", "memory", "weights", "proofs", "degrade"}
+"""What others may import of node.engine. Every other file there is an engine's own, a new one by itself."""
+
+
 def imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -53,6 +57,17 @@ def test_what_lies_flat_in_a_package_imports_none_of_its_rooms(package: str) -> 
         if str(path.relative_to(ROOT)) not in ENTRIES:
             found = {name for name in imports(path) if ".".join(name.split(".")[:2]) in above}
             assert not found, f"{path.name} imports {found}"
+
+
+def test_nobody_but_the_factory_reaches_an_engine() -> None:
+    """And the factory by its name alone. What the seam imports is of the seam too, so that nobody comes round by it."""
+    engines = {path.stem for path in (ROOT / "node/engine").glob("*.py")} - ENGINE_SEAM - {"__init__"}
+    assert "torch_engine" in engines
+    for path in (file for package in ("node", "trainer") for file in (ROOT / package).rglob("*.py")):
+        if path.parent.name == "engine" and path.stem in engines:
+            continue
+        reached = {name for name in imports(path) if name.startswith("node.engine.") and name.split(".")[2] in engines}
+        assert not reached, f"{path.relative_to(ROOT)} imports {reached}: ask node.engine.make_engine"
 
 
 def test_scripts_import_nothing_of_the_tests() -> None:
