@@ -29,6 +29,7 @@ class HubProcess:
         self._password_file = password_file
         self._process: subprocess.Popen[bytes] | None = None
         self._started: list[float] = []
+        self._is_awaited = False  # whether nobody was told its URL yet
 
     def __enter__(self) -> HubProcess:
         return self
@@ -60,21 +61,24 @@ class HubProcess:
         while self._clock.monotonic() < until:
             status = read_json(self._layout.hub_status)
             if status and self._process and status.get("pid") == self._process.pid and status.get("url"):
+                self._is_awaited = False
                 return str(status["url"])
             self._raise_if_ended()
             self._clock.sleep(0.05)
         raise DeadlineExceeded(f"the hub did not come up within {deadline:g} s", hint="see its messages above")
 
     def require_running(self) -> str | None:
-        """Restarts a hub that has ended, and gives its URL, which may be another one now. Raises when it keeps ending."""
-        if self._process is None or self._process.poll() is None:
+        """Restarts a hub that has ended, and gives its URL, which may be another one now. Raises what ended it when it keeps
+        ending, and DeadlineExceeded while it does not come up: ask again."""
+        if self._process is None or (self._process.poll() is None and not self._is_awaited):
             return None
         while True:
-            log.error("the hub ended with %s; restarting it", self._process.returncode)
-            recent = [t for t in self._started if self._clock.monotonic() - t < 3600]
-            if len(recent) >= _RESTARTS_PER_HOUR:
-                self._raise_if_ended()
-            self._start()
+            if self._process.poll() is not None:
+                log.error("the hub ended with %s; restarting it", self._process.returncode)
+                recent = [t for t in self._started if self._clock.monotonic() - t < 3600]
+                if len(recent) >= _RESTARTS_PER_HOUR:
+                    self._raise_if_ended()
+                self._start()
             with suppress(_Ended):
                 return self.wait_for_url()
 
@@ -86,6 +90,7 @@ class HubProcess:
             command += ["--password-file", str(self._password_file)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
         self._started.append(self._clock.monotonic())
+        self._is_awaited = True
 
     def _raise_if_ended(self) -> None:
         if self._process is not None and (code := self._process.poll()) is not None:

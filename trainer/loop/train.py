@@ -256,9 +256,9 @@ class Trainer:
 
     def _poll(self) -> None:
         """One look at chain and hub. What may pass is waited for."""
-        if url := self._hub.require_running():
-            self._source.hub = self._hub_client(url)
         try:
+            if url := self._hub.require_running():
+                self._source.hub = self._hub_client(url)
             self._source.poll(wait=1)
         except MurmurationError as error:
             if is_fatal(error):
