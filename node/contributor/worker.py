@@ -23,7 +23,6 @@ from node.contributor.submission_log import SubmissionLog
 from node.contributor.verdicts import Verdicts
 from node.contributor.workbench import Workbench
 from node.engine import Engine, EngineSettings, make_engine
-from node.signals import Ending
 from protocol import metrics
 from protocol.chain.reverts import banned
 from protocol.chain.transaction_log import TransactionLog
@@ -34,6 +33,7 @@ from protocol.logs import about
 from protocol.shell.connection import Connection
 from protocol.shell.home import Home
 from protocol.shell.money import duration
+from protocol.shell.signals import Ending
 
 log = logging.getLogger("node")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from protocol.shell.cli import Json, PasswordFile, emit, group
-from protocol.shell.home import Home, default_home, only_here
+from protocol.shell.home import Home, default_home
 
 app = group("Lend bandwidth: fetch new weights first and serve them to nodes.")
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key, settings and data.", envvar="MURMUR_HOME")]
@@ -62,26 +62,10 @@ def init(
 def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -> None:
     """Serve weights until stopped (Ctrl-C)."""
     from node.relay.service import RelayService, RelaySettings
-    from node.signals import until_signalled
-    from protocol.exporter import Exporter, Health
-    from protocol.logs import set_up_logging
     from protocol.settings import load
-    from protocol.shell.connection import connect
+    from protocol.shell.role import role
 
     place = Home(home, "relay")
     settings = load(RelaySettings, place.require_config()).value
-    set_up_logging(settings.logging)
-    key = place.open_key("relay", password_file)
-    peers_file = place.data / "peers.json"
-    with (
-        until_signalled() as ending,
-        place.lock(),
-        only_here(key.address, settings.chain.chain_id),
-        Exporter(settings.metrics, Health("a look at the head", settings.metrics.progress_seconds)) as exporter,
-        connect(settings.chain, settings.peers, key, peers_file=peers_file) as connection,
-    ):
-        place.metrics_url = exporter.url
-        try:
-            RelayService(connection, place, settings.serve, ending, progress=exporter.progress).run()
-        finally:
-            place.write_status(state="stopped")
+    with role(place, settings, password_file, what="a look at the head") as up:
+        RelayService(up.connection, place, settings.serve, up.ending, progress=up.progress).run()

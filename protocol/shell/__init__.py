@@ -4,6 +4,7 @@ cli.py         the command `murmur`, output, errors     home.py     a role's fol
 connection.py  chain, peers and hub of a role           money.py    amounts as people write them
 runfile.py     run.toml                                 machine.py  what the operating system refuses
 doctor.py      what is wrong, checked one by one        peers.py    settings of how peers are found
+role.py        what every `… start` brings up           signals.py  how a signal ends it
 commands/      `murmur chain | run | bootnode`
 The topmost room of this package: no other imports it.
 """

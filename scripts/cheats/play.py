@@ -19,12 +19,12 @@ from cheats.engines import ForcedTokenEngine, SmallerModelEngine
 from node.contributor.commands.context import open_home, settings
 from node.contributor.worker import Worker
 from node.engine.torch_engine import TorchEngine
-from node.signals import Ending, until_signalled
 from protocol.errors import MurmurationError
 from protocol.logs import set_up_logging
 from protocol.sandbox import Sandbox
 from protocol.shell.cli import report
 from protocol.shell.connection import connect
+from protocol.shell.signals import Ending, until_signalled
 
 
 class CreditingSandbox:

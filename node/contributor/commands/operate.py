@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,6 @@ import typer
 
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_home, settings
 from protocol.shell.cli import PasswordFile
-from protocol.shell.home import only_here
 
 if TYPE_CHECKING:
     from node.engine import Engine
@@ -42,35 +42,12 @@ def run_worker(
     """Runs a worker with the engine of its settings or another one."""
     from node.contributor.worker import Worker
     from node.engine import make_engine
-    from node.signals import until_signalled
-    from protocol.exporter import Exporter, Health
-    from protocol.logs import set_up_logging
-    from protocol.shell.connection import connect
+    from protocol.shell.role import role
 
     place = open_home(home)
     node = settings(place).value
-    set_up_logging(node.logging)
-    key = place.open_key("node", password_file)
-    peers_file = place.data / "peers.json"
-    with (
-        until_signalled() as ending,
-        place.lock(),
-        only_here(key.address, node.chain.chain_id),
-        Exporter(node.metrics, Health("a turn of the node", node.metrics.progress_seconds)) as exporter,
-        connect(node.chain, node.peers, key, peers_file=peers_file) as connection,
-    ):
-        place.metrics_url = exporter.url
-        worker = Worker(
-            connection,
-            place,
-            node.work,
-            engine or partial(make_engine, node.engine),
-            ending,
-            adopt=adopt,
-            progress=exporter.progress,
-        )
-        try:
+    with role(place, node, password_file, what="a turn of the node") as up:
+        made = engine or partial(make_engine, node.engine)
+        worker = Worker(up.connection, place, node.work, made, up.ending, adopt=adopt, progress=up.progress)
+        with closing(worker):
             worker.run()
-        finally:
-            worker.close()
-            place.write_status(state="stopped")

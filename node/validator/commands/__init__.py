@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home,
 from protocol.chain.types import Validator
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group
-from protocol.shell.home import Home, only_here
+from protocol.shell.home import Home
 from protocol.shell.money import deposit, duration, parse_tokens, tokens
 
 if TYPE_CHECKING:
@@ -215,33 +216,17 @@ def start(
     ] = False,
 ) -> None:
     """Judge work until stopped (Ctrl-C); restarts lose nothing."""
-    from node.signals import until_signalled
     from node.validator.service import ValidatorService, require_seat
-    from protocol.exporter import Exporter, Health
-    from protocol.logs import set_up_logging
-    from protocol.shell.connection import connect
+    from protocol.shell.role import role
 
     place, settings = open_home(home)
-    set_up_logging(settings.logging)
-    key = place.open_key("validator", password_file)
-    peers_file = place.data / "peers.json"
-    with (
-        until_signalled() as ending,
-        place.lock(),
-        only_here(key.address, settings.chain.chain_id),
-        Exporter(settings.metrics, Health("a turn of the validator", settings.metrics.progress_seconds)) as exporter,
-        connect(settings.chain, settings.peers, key, peers_file=peers_file) as connection,
-    ):
-        place.metrics_url = exporter.url
-        require_seat(connection)
+    with role(place, settings, password_file, what="a turn of the validator") as up:
+        require_seat(up.connection)
         service = ValidatorService(
-            connection, place, settings.judge, ending, settings.engine, adopt=adopt, progress=exporter.progress
+            up.connection, place, settings.judge, up.ending, settings.engine, adopt=adopt, progress=up.progress
         )
-        try:
+        with closing(service):
             service.run()
-        finally:
-            service.close()
-            place.write_status(state="stopped")
 
 
 @app.command()

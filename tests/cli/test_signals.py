@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from node.signals import until_signalled
+from protocol.shell.signals import until_signalled
 
 
 def send(number: int = signal.SIGTERM) -> None:

@@ -1,0 +1,61 @@
+"""A role in the foreground: what every `… start` brings up before its service runs, in the order in which one needs the other.
+
+Settings are there already. Logging; the key; signals that end the role; the locks of home and key; metrics; chain and peers.
+Whatever ends it, the status says that it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from protocol.chain.settings import ChainSettings
+from protocol.exporter import Exporter, Health
+from protocol.logs import LoggingSettings, set_up_logging
+from protocol.metrics import MetricsSettings
+from protocol.shell.connection import Connection, connect
+from protocol.shell.home import Home, only_here
+from protocol.shell.peers import PeerSettings
+from protocol.shell.signals import Ending, until_signalled
+
+
+class RoleSettings(Protocol):
+    chain: ChainSettings
+    peers: PeerSettings
+    logging: LoggingSettings
+    metrics: MetricsSettings
+
+
+@dataclass(frozen=True)
+class RunningRole:
+    """A role that is up."""
+
+    connection: Connection
+    ending: Ending
+    progress: Callable[[], None]
+    """To be called when the role has got on: its health counts from there."""
+
+
+@contextmanager
+def role(place: Home, settings: RoleSettings, password_file: Path | None, *, what: str) -> Iterator[RunningRole]:
+    """The role of a home, until the block ends or a signal comes. `what` names its progress: "a turn of the validator".
+
+    Raises what `Home.open_key` and `connect` raise, LockHeld where home or key are in use on this machine.
+    """
+    set_up_logging(settings.logging)
+    key = place.open_key(place.role, password_file)
+    with (
+        until_signalled() as ending,
+        place.lock(),
+        only_here(key.address, settings.chain.chain_id),
+        Exporter(settings.metrics, Health(what, settings.metrics.progress_seconds)) as exporter,
+        connect(settings.chain, settings.peers, key, peers_file=place.data / "peers.json") as connection,
+    ):
+        place.metrics_url = exporter.url
+        try:
+            yield RunningRole(connection, ending, exporter.progress)
+        finally:
+            place.write_status(state="stopped")
