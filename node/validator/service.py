@@ -281,6 +281,8 @@ class ValidatorService:
         try:
             with _JUDGING.time():
                 found = self._judge_task(task)
+            if found is not None:
+                self._court.take(found, self._book.validators(self._now()), self._receipts)
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error):
                 raise
@@ -294,7 +296,6 @@ class ValidatorService:
             missed = (self._clock.monotonic() - task.seen_at) / _PATIENCE
             self._workload.put_off(task, min(max(self._c.settings.poll_seconds, missed), _REST_MOST))
             return False
-        self._court.take(found, self._book.validators(self._now()), self._receipts)
         self._workload.drop(task.id)
         if found.outcome != Outcome.ACCEPT:
             self._keep_evidence(task, found)

@@ -1,0 +1,217 @@
+"""The validator's own trouble, its hub's and its endpoints': nothing of it becomes a verdict, and it ends nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from starlette.responses import PlainTextResponse, Response
+
+from protocol.chain.types import State
+from protocol.errors import Unavailable
+from protocol.verdict import Outcome
+from tests.clock import VirtualClock
+from tests.node.stage import Panel, Stage, rounds, until
+
+
+def test_a_validator_that_computes_nonsense_gives_no_verdict(stage: Stage, panel: Panel) -> None:
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    first = stage.submit(node, stage.make(node, 0))
+    rounds(service)
+    weight = service._bench._engine._model.base_model.norm.weight
+    with torch.no_grad():
+        right = weight.clone()
+        weight.fill_(float("nan"))
+    second = stage.submit(node, stage.make(node, 1))
+    rounds(service)
+    assert [r.submission for r in panel.all_receipts()] == [first]
+    with torch.no_grad():
+        weight.copy_(right)
+    until(lambda: panel.receipts(second), service, what="the verdict, once it is well again")
+    assert panel.receipts(second)[service._address].outcome == Outcome.ACCEPT
+
+
+def test_verifiers_that_do_not_work_at_all_give_no_verdict(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = stage.seated()
+    stage.publish()
+    service, sandbox = panel.seat(), None
+    sandbox = service._bench.context.sandbox
+    scored = sandbox.score
+
+    def dead(*arguments: Any, **options: Any) -> list[float]:
+        raise Unavailable("the sandbox does not start")
+
+    monkeypatch.setattr(sandbox, "score", dead)
+    monkeypatch.setattr(sandbox, "warm_up", dead)
+    made = stage.make(node)
+    submission = stage.submit(node, made)
+    rounds(service)
+    assert not panel.all_receipts()
+    monkeypatch.setattr(sandbox, "score", scored)
+    until(lambda: panel.receipts(submission), service, what="the verdict")
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
+
+
+def test_a_reader_that_does_not_start_gives_no_verdict(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from protocol.sandbox import Sandbox
+
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    stage.submit(node, stage.make(node))
+    broken = Sandbox(stage.tiny.spec, deadline=5, memory=1 << 20)  # too little for any child
+    object.__setattr__(service._bench.context, "sandbox", broken)
+    rounds(service, count=2)
+    broken.close()
+    assert not panel.all_receipts()
+
+
+def test_a_file_that_this_disk_spoiled_is_fetched_again(stage: Stage, panel: Panel) -> None:
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    made = stage.make(node)
+    spoiled = service._bench._files / f"{made.ref.root.hex()}.parquet"
+    spoiled.write_bytes(made.path.read_bytes()[:-1])
+    submission = stage.submit(node, made)
+    rounds(service)
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
+
+
+@pytest.mark.parametrize("garbage", ["[" * 20_000, '{"entries": [{"id": 1e999, "value": {}}]}', '{"entries": 7}'])
+def test_a_hub_that_talks_nonsense_stops_nothing_and_causes_no_verdict(
+    stage: Stage, panel: Panel, garbage: str
+) -> None:
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    submission = stage.submit(node, stage.make(node))
+    stage.hub.fault = lambda method, path: PlainTextResponse(garbage)
+    rounds(service)
+    stage.hub.fault = lambda method, path: None
+    assert not panel.all_receipts()
+    until(lambda: panel.receipts(submission), service, what="the verdict, once the hub is well again")
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
+
+
+def test_other_bytes_than_the_committed_ones_are_the_hubs_fault(stage: Stage, panel: Panel) -> None:
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    submission = stage.submit(node, stage.make(node))
+    stage.hub.fault = lambda method, path: Response(b"PAR1 other bytes") if "/files/" in path else None
+    rounds(service)
+    assert not panel.all_receipts()
+    stage.hub.fault = lambda method, path: None
+    until(lambda: panel.receipts(submission), service, what="the verdict")
+    assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
+
+
+def test_a_hub_that_went_away_is_looked_up_again_and_read_from_the_start(stage: Stage, panel: Panel) -> None:
+    """A rebuilt hub numbers its listings anew; whoever goes on from the old number would hear nothing any more."""
+    node = stage.seated()
+    stage.publish()
+    one, two = panel.seat(), panel.seat()
+    for sequence in range(3):
+        stage.submit(node, stage.make(node, sequence))
+    rounds(one, two)
+    assert len(panel.all_receipts()) == 3
+    stage.hub.stop()
+    for name in ("hub.sqlite", "hub.sqlite-wal", "hub.sqlite-shm"):
+        (stage.folder / "hub" / name).unlink(missing_ok=True)
+    rounds(one, two, count=1)
+    stage.hub.start()
+    made = stage.make(node, 3)
+    submission = stage.commit(node, made.ref, made.units + 1)
+    stage.upload(node, made.ref, made.path)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, one, two, what="both hear each other again")
+    assert panel.case(made.ref).hard
+    assert len(panel.receipts(submission)) == 2
+
+
+def test_an_unforeseen_fault_in_one_judgement_leaves_the_others(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    odd, honest = stage.make(node, 0), stage.make(node, 1)
+    submissions = [stage.submit(node, made) for made in (odd, honest)]
+    judge = service._bench.judge
+
+    def failing(commitment: Any, *arguments: Any, **options: Any) -> Any:
+        if commitment.ref.root == odd.ref.root:
+            raise ZeroDivisionError("nobody thought of this")
+        return judge(commitment, *arguments, **options)
+
+    monkeypatch.setattr(service._bench, "judge", failing)
+    rounds(service)
+    assert [r.submission for r in panel.all_receipts()] == [submissions[1]]
+
+
+def test_a_judgement_that_cannot_be_noted_is_made_again(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is out of the queue meanwhile: forgotten there, it would vest unjudged."""
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    odd, honest = (stage.submit(node, stage.make(node, sequence)) for sequence in range(2))
+    take, failures = service._court.take, iter([ZeroDivisionError("nobody thought of this")])
+
+    def failing(*arguments: Any) -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+        take(*arguments)
+
+    monkeypatch.setattr(service._court, "take", failing)
+    until(lambda: len(panel.all_receipts()) == 2, service, what="both are judged")
+    assert {r.submission for r in panel.all_receipts()} == {odd, honest}
+
+
+def test_attempts_that_fail_keep_nobody_from_the_court(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt takes as long as a hub may; there are so many that the first is ready again before the last has failed."""
+    node = stage.seated()
+    stage.publish()
+    clock, attempts = VirtualClock(), []
+    service = panel.seat()
+    for part in (service, service._workload, service._workload._queue):
+        monkeypatch.setattr(part, "_clock", clock)
+    for sequence in range(3):
+        stage.submit(node, stage.make(node, sequence))
+
+    def fail(task: object) -> None:
+        attempts.append(task)
+        clock.advance(40)
+        raise Unavailable("the hub does not answer")
+
+    monkeypatch.setattr(service, "_judge_task", fail)
+    service.turn()
+    assert len(attempts) == 1
+
+
+def test_a_lagging_endpoint_makes_no_honest_beacon_false(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endpoint that has not seen the publication yet answers with zeros; the book has its event."""
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    submission = stage.submit(node, stage.make(node))
+    real = service._c.chain.publication
+    monkeypatch.setattr(
+        service._c.chain, "publication", lambda run, step: replace(real(run, step), beacon=bytes(32), block=0)
+    )
+    rounds(service)
+    assert service._bench.commitment(service._book.submission(submission), service._book).beacon != bytes(32)
+    assert all(r.outcome == Outcome.ACCEPT for r in panel.all_receipts())
