@@ -298,9 +298,15 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 def main() -> None:
     memory, files, parent, landlock, seccomp = map(int, sys.argv[1:])
-    confine(Kernel(landlock, bool(seccomp)), memory=memory, files=files, parent=parent)
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not enter the wire
+    try:
+        confine(Kernel(landlock, bool(seccomp)), memory=memory, files=files, parent=parent)
+    except OSError as error:
+        sys.stdin.buffer.read(1)  # not before it is asked, lest asking fail
+        sink.write(wire.encode({"ok": False, "kind": "failed", "message": str(error)}))
+        sink.close()
+        return
     import pyarrow as pa
 
     pa.set_cpu_count(1)

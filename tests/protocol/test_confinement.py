@@ -299,6 +299,15 @@ def test_without_landlock_the_parent_hides_itself_and_says_what_is_not_held(
     assert "delete, rename and overwrite files" in said
 
 
+@linux
+def test_a_kernel_that_refuses_what_it_promised_ends_the_child_with_a_reason(
+    sandboxed: Sandboxed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process.Kernel, "here", lambda: Kernel(-1, KERNEL.seccomp))
+    with sandboxed() as sandbox, pytest.raises(Unavailable, match="cannot confine the sandbox"):
+        sandbox.warm_up()
+
+
 @pytest.mark.parametrize(
     ("kernel", "missing"),
     [
