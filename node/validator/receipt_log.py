@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ProtocolViolation
-from protocol.hub.client import HubClient
+from protocol.hub.client import LISTED_MOST, HubClient
 from protocol.hub.listing import Listing, Mark
 from protocol.verdict import Receipt
 
@@ -62,6 +62,8 @@ class ReceiptLog:
         self._db.executescript(_SCHEMA)
         self._receipts, self._requests = self._listing("receipts"), self._listing("opinions")
         self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
+        self.is_complete = False
+        """Whether the receipts that there were when this process began have all been heard."""
         self._news: list[Receipt] = []
         self._asked: list[bytes] = []
 
@@ -77,8 +79,10 @@ class ReceiptLog:
             for submission in self._requests.news(hub.opinions):
                 self.request(submission, now)
         with self._noting("receipts", self._receipts):
-            for data in self._receipts.news(hub.receipts):
+            count = 0
+            for count, data in enumerate(self._receipts.news(hub.receipts), 1):  # noqa: B007
                 self._hear(data, now)
+        self.is_complete = self.is_complete or count < LISTED_MOST
 
     def doubt(self) -> None:
         """The hub failed, or may be another one: its numbers have to prove themselves."""

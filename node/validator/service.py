@@ -150,7 +150,9 @@ class ValidatorService:
         self._bench.hold(steps, fetch=False)
         reached = self._at_hub(lambda: self._receipts.follow(self._c.hub, now))
         self._hear(now)
-        judged = reached and self._judge(now)
+        judged = (
+            reached and self._receipts.is_complete and self._judge(now)
+        )  # or it would contradict what it has not heard
         self._court.decide(self._of_serving, self._book.validators(now), now)
         self._court.challenge(now)
         self._court.settle(now)

@@ -32,6 +32,8 @@ _PIECE_BYTES = 64 << 20  # of a task file: a hub ends requests that take minutes
 _RATE_MIN = 64 << 10  # bytes per second: a slower transfer gets no more time
 _SECONDS = re.compile("[0-9]{1,6}")  # of a Retry-After; a date is none that our hub says
 _PAGES_MAX = 64  # per call: whoever reads a listing that never ends would do nothing else
+LISTED_MOST = _PAGES_MAX * PAGE
+"""Entries of a listing that one call gives: after as many there may be more. Entries."""
 
 
 class HubClient:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 
 import pytest
 
+from node.validator import receipt_log
 from node.validator.service import ValidatorService
 from protocol.chain.types import State
 from protocol.errors import LockHeld
@@ -37,6 +39,28 @@ def test_a_copy_stops_before_it_judges_and_the_first_goes_on(stage: Stage, panel
     assert not copy._judgements.totals()
     rounds(first)
     assert panel.receipts(new)[first._address].outcome == Outcome.ACCEPT
+
+
+def test_a_copy_judges_nothing_before_it_has_heard_all_that_was_said(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing of a long run comes in several turns, and its own receipts may be the last of it."""
+    node = stage.seated()
+    stage.publish()
+    first = panel.seat()
+    stage.submit(node, stage.make(node, 0))
+    rounds(first)
+    stage.submit(node, stage.make(node, 1))
+    copy = panel.start(first._c.key, copy="-copy")
+    monkeypatch.setattr(receipt_log, "LISTED_MOST", 1)
+    listed = copy._c.hub.receipts
+
+    def one_more_before(after: int) -> Iterator[tuple[int, bytes]]:
+        yield from [(number + 1, data) for number, data in listed(after - 1)] if after else [(1, b"{}")]
+
+    monkeypatch.setattr(copy._c.hub, "receipts", one_more_before)
+    stops(copy, "signed a receipt")
+    assert not copy._judgements.totals()
 
 
 def test_a_copy_of_the_whole_home_is_noticed_when_the_first_has_judged_more(stage: Stage, panel: Panel) -> None:
