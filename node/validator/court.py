@@ -128,7 +128,10 @@ class Court:
         return (now - judgement.judged_at) / (self._c.policy.window / 2)
 
     def ask(self, requested: Container[bytes], now: int) -> None:
-        """Asks for second opinions. A submission that somebody else asked about needs none: both judged without the other."""
+        """Asks for second opinions. A submission that somebody else asked about needs none: both judged without the other.
+
+        The hub may have enough requests of this validator until it has posted receipts: then the rest waits.
+        """
         for judgement in self._log.waiting():
             if judgement.asked_at is not None:
                 continue
@@ -136,7 +139,11 @@ class Court:
             if judgement.submission in requested:
                 self._log.put(_shown(asked))
             else:
-                self._c.hub.ask_opinion(judgement.submission)
+                try:
+                    self._c.hub.ask_opinion(judgement.submission)
+                except Refused as error:
+                    log.warning("the hub refuses to ask about %s: %s", judgement.submission.hex()[:12], error)
+                    return
                 self._log.put(asked)
 
     def _softened(self, judgement: Judgement) -> Judgement:

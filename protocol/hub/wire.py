@@ -8,7 +8,7 @@
     GET  /v1/runs/R/tasks/SHA256           a task file that the run spec names
     POST /v1/runs/R/receipts               a verdict receipt
     GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
-    POST /v1/runs/R/opinions               asks the other validators to check a submission as well
+    POST /v1/runs/R/opinions               asks the other validators to check a submission as well; 409 beyond OPINIONS_OPEN_MAX
     GET  /v1/runs/R/opinions?after=N&wait=S   such requests
     GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
@@ -35,6 +35,8 @@ from protocol.signing import Domain, StorageReceipt, Write
 ADDRESS, NONCE, EXPIRY, SIGNATURE = "Murmur-Address", "Murmur-Nonce", "Murmur-Expiry", "Murmur-Signature"
 PAGE = 256
 """Most entries of one answer to a listing."""
+OPINIONS_OPEN_MAX = 64
+"""Most submissions that a validator may have asked about without a receipt of its own; each costs the others a judgement in full."""
 WAIT_MAX = 20
 """Longest wait a hub grants, in seconds."""
 

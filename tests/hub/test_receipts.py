@@ -224,6 +224,23 @@ def test_a_validator_can_ask_for_an_opinion_and_asking_twice_changes_nothing(
     assert [submission for _, submission in desk.client().opinions(0)].count(desk.submission(ref)) == 1
 
 
+def test_a_validator_that_asks_about_everything_and_says_nothing_is_stopped(
+    desk: Desk, node: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every request costs all others a judgement in full, before what they had to judge."""
+    monkeypatch.setattr("trainer.hub.hub.OPINIONS_OPEN_MAX", 2)
+    idle, other = desk.validator(), desk.validator()
+    first, second, third = (desk.commit(node, f"rollouts {i}".encode(), sequence=i) for i in range(3))
+    for ref in (first, second):
+        desk.client(idle).ask_opinion(desk.submission(ref))
+    with pytest.raises(Refused, match="2 submissions without a receipt of its own") as caught:
+        desk.client(idle).ask_opinion(desk.submission(third))
+    assert caught.value.status == 409
+    desk.client(other).ask_opinion(desk.submission(third))
+    desk.client(idle).post_receipt(desk.receipt(idle, first, Outcome.HARD))
+    desk.client(idle).ask_opinion(desk.submission(third))
+
+
 @pytest.mark.parametrize(
     "body",
     [

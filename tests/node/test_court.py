@@ -137,6 +137,26 @@ def test_an_only_validator_needs_no_second(stage: Stage, panel: Panel) -> None:
     assert panel.case(made.ref).hard
 
 
+def test_a_hub_that_takes_no_more_requests_gets_receipts_all_the_same(stage: Stage, panel: Panel) -> None:
+    """Only receipts make room for requests."""
+    node = stage.seated()
+    stage.publish()
+    key, _ = stage.validator(), stage.validator()
+    _, hard = inflated(stage, node)
+    _, soft = softly_wrong(stage, node, 1)
+    past_grace(stage)
+    service = panel.start(key, fallback_seconds=0.01)
+
+    def full(method: str, path: str) -> Response | None:
+        return PlainTextResponse("enough", 409) if method == "POST" and path.endswith("/opinions") else None
+
+    stage.hub.fault = full
+    until(lambda: panel.receipts(soft), service, what="the receipt that is no secret")
+    assert not asks(service, hard)
+    stage.hub.fault = lambda *_: None
+    until(lambda: asks(service, hard), service, what="the request")
+
+
 def test_a_validator_that_asks_and_then_falls_silent_saves_nobody(stage: Stage, panel: Panel) -> None:
     """It could ask about all submissions of a friend, so that the others take theirs for mere opinions."""
     node = stage.seated()

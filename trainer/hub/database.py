@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS opinions (
     id INTEGER PRIMARY KEY AUTOINCREMENT, submission BLOB NOT NULL UNIQUE, asked_by TEXT NOT NULL, time INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS opinions_by_time ON opinions (time);
+CREATE INDEX IF NOT EXISTS opinions_by_asker ON opinions (asked_by);
 CREATE TABLE IF NOT EXISTS undecided (id INTEGER PRIMARY KEY, arrived INTEGER NOT NULL, due INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS undecided_by_due ON undecided (due);
 CREATE TABLE IF NOT EXISTS earned (
@@ -111,6 +112,15 @@ class Database:
         with self._lock:
             query = "INSERT OR IGNORE INTO opinions (submission, asked_by, time) VALUES (?, ?, ?)"
             return self._db.execute(query, (submission, asked_by, time)).rowcount == 1
+
+    def open_opinions(self, asked_by: str) -> int:
+        """Submissions that a validator has asked about and not judged itself as far as is known here."""
+        query = (
+            "SELECT count(*) FROM opinions o WHERE asked_by = ? AND NOT EXISTS"
+            " (SELECT 1 FROM receipts r WHERE r.submission = o.submission AND r.validator = o.asked_by)"
+        )
+        with self._lock:
+            return int(self._db.execute(query, (asked_by,)).fetchone()[0])
 
     def opinions(self, after: int, most: int) -> list[tuple[int, bytes]]:
         with self._lock:

@@ -25,7 +25,7 @@ from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.environments.taskfile import path_of
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
-from protocol.hub.wire import EXPIRY, WAIT_MAX, Refused, Stored, check_write
+from protocol.hub.wire import EXPIRY, OPINIONS_OPEN_MAX, WAIT_MAX, Refused, Stored, check_write
 from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.signing import StorageReceipt
@@ -173,6 +173,8 @@ class Hub:
             raise Malformed("a request names a submission")
         submission = bytes32(value["submission"])
         await self.commitment(submission)
+        if self._db.open_opinions(address) >= OPINIONS_OPEN_MAX:
+            raise Refused(f"asked about {OPINIONS_OPEN_MAX} submissions without a receipt of its own on them", CONFLICT)
         if self._db.add_opinion(submission, address, self.now):
             await self.notify()
 
