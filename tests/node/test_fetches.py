@@ -27,7 +27,7 @@ def hang(service: ValidatorService, step: int, patch: pytest.MonkeyPatch) -> thr
     plain = versions.fetch
 
     def fetch(publication: Publication) -> None:
-        if publication.step == step and not released.wait(20):
+        if publication.step == step and not released.wait(90):
             raise Unavailable("nobody brought it")
         plain(publication)
 
@@ -55,6 +55,7 @@ def test_a_fetch_that_never_ends_keeps_nobody_from_court_nor_from_other_versions
     world.anvil.advance(world.chain.policy(world.run).appeal)
     until(lambda: panel.state(accused.ref) == State.REVOKED, service, what="the case is settled")
     assert awaited in service._workload
+    assert not service._bench._fetches.is_idle, "all of that while the fetch goes on"
     released.set()
     until(lambda: panel.receipts(awaited), service, what="the verdict, once the weights are there")
     assert panel.receipts(awaited)[service._address].outcome == Outcome.ACCEPT
