@@ -123,6 +123,30 @@ def test_a_gate_that_is_a_contract_is_asked(gated: Gated, code: str, ends: int) 
     gated.world.anvil.request("anvil_setCode", gate, "0x")
 
 
+def test_a_gate_that_is_a_contract_takes_back_every_invite_it_gave(gated: Gated) -> None:
+    """It is asked when the seat is taken, not when the invite is written: the only way to revoke one before it expires."""
+    gate, anvil = gated.world.chain.policy(gated.world.run).gate, gated.world.anvil
+    run, node, deadline, _ = gated.invite().split(":")
+    word = f"{run}:{node}:{deadline}:0x{'ab' * 200}"
+    anvil.request("anvil_setCode", gate, SAYS_NO)  # a wallet whose owners have changed its signer, say
+    done = gated.stake("--invite", word)
+    assert (done.code, "invite" in done.err) == (2, True)
+    gated.require_nothing_done()
+    anvil.request("anvil_setCode", gate, SAYS_YES)
+    assert gated.stake("--invite", word).code == 0
+    anvil.request("anvil_setCode", gate, "0x")
+
+
+def test_a_banned_node_takes_no_seat_with_an_invite_that_is_still_good(gated: Gated) -> None:
+    """What the owner can do where the gate is a key."""
+    world, word = gated.world, gated.invite("--days", 30)
+    assert gated.stake("--invite", word).code == 0
+    world.owner.send(world.chain.ban(world.run, gated.contributor.node))
+    world.anvil.advance(world.chain.policy(world.run).notice + DAY)
+    assert gated.stake("--invite", word).code != 0
+    assert world.chain.seat(world.run, gated.contributor.node).role == Role.BANNED
+
+
 def test_only_the_gate_invites(gated: Gated, tmp_path: Path) -> None:
     save_keystore(Key.generate(), tmp_path / "other.json", PASSWORD, chain_id=ANVIL_CHAIN_ID)
     gated.keystore = tmp_path / "other.json"
