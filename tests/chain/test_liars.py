@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from eth_abi import decode, encode
 
 from protocol.chain import Chain, completeness
+from protocol.chain.endpoints import EndpointsDisagree
 from protocol.chain.sync import Book
 from protocol.errors import MurmurationError, RpcUnavailable, WrongChain
 from protocol.shell.connection import is_fatal
@@ -229,6 +232,9 @@ class Follower:
                 self.waits += 1
                 self.waited += 1
             assert STRANGER not in self.book.ever_validated()
+            for submission in islice(self.book.newest_submissions(), 3):
+                with suppress(RpcUnavailable):
+                    assert self.book.time(submission) == int(self.chain.blocks[submission.block]["timestamp"], 16)
             twice = int(self.book.fact("read_twice") or 0)
             assert self.told(twice) == self.true(twice)
 
@@ -436,6 +442,7 @@ def test_a_counter_of_one_endpoint_takes_no_memory_and_no_requests(monkeypatch: 
     beside = Follower(chain, [LIAR, HONEST])
     beside.live(30)
     assert beside.waited == 0
+    assert beside.book.settled > 20
 
 
 def test_one_url_whose_backends_lag_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,6 +479,19 @@ def test_a_reorg_that_only_one_endpoint_tells_of_takes_nothing_back(
     del told[LIAR]
     follower.live(20)
     follower.require_all()
+
+
+def test_a_submissions_time_is_what_two_headers_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, told = beginning(), dict[str, Lie]()
+    serve(monkeypatch, chain, told)
+    followers = [Follower(chain, urls) for urls in ([LIAR, HONEST], [LIAR, HONEST, THIRD])]
+    for follower in followers:
+        follower.book.poll()
+    told[LIAR] = mistimed(30)
+    submission = followers[0].book.submissions_of(NODE, 0)[0]
+    with pytest.raises(EndpointsDisagree, match="http://liar against http://honest"):
+        followers[0].book.time(submission)
+    assert followers[1].book.time(submission) == int(chain.blocks[submission.block]["timestamp"], 16)
 
 
 def test_two_endpoints_cost_less_than_twice_the_requests_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
