@@ -50,12 +50,12 @@ class Counters:
     def compare(self, before: int, at: int) -> None:
         """As of block `at`; seats that did something after block `before` come first. Raises RpcUnavailable while something is
         missing or cannot be looked up, EndpointsDisagree."""
-        self._turn += 1
         if self._is_whole() and self._has_state(at):
             self._compare_publications(at)
             for seat in self._seats(before + 1, at):
                 self._compare_seat(seat, before, at)
             self._compare_cases(at)
+        self._turn += 1  # only now: what one endpoint shows to be missing another does not talk away
 
     def _is_whole(self) -> bool:
         """Whether the book begins with the run, and so should hold all that the contracts count."""

@@ -445,6 +445,26 @@ def test_a_counter_of_one_endpoint_takes_no_memory_and_no_requests(monkeypatch: 
     assert beside.book.settled > 20
 
 
+def test_a_hole_that_two_endpoints_count_stays_a_hole_whatever_a_third_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three keep the events to themselves, and one the number as well."""
+    chain, hides = beginning(), omitting("Published")
+    told = {
+        HONEST: hides,
+        THIRD: hides,
+        LIAR: lambda *asked: counting(lambda _: 0)(partial(hides, asked[0]), *asked[1:]),
+    }
+    serve(monkeypatch, chain, told)
+    follower = Follower(chain, [HONEST, THIRD, LIAR])
+    for _ in range(30):
+        chain.mine()
+        with (
+            pytest.raises(RpcUnavailable, match="which the contract counts")
+            if follower.chain.blocks[16:]
+            else suppress(RpcUnavailable)
+        ):
+            follower.book.poll()
+
+
 def test_one_url_whose_backends_lag_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     chain, told = beginning(), dict[str, Lie]()
     serve(monkeypatch, chain, told)
