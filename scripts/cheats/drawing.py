@@ -48,9 +48,10 @@ def wrong_seed(scene: Scene, sequence: int) -> Candidate:
 
 @cheat("sampling")
 def best_of_four(scene: Scene, sequence: int) -> Candidate:
-    """Each answer is the longest of four, drawn with the assigned key and three others: more units for the same seat."""
+    """Each answer is the longest of four, or the likeliest of the longest, drawn with the assigned key and three others: more
+    units for the same seat."""
     tries = [scene.generate(sequence, keys=lambda key, n=n: key ^ n) for n in range(4)]  # type: ignore[misc]
-    chosen = [max(row, key=lambda completion: len(completion.tokens)) for row in zip(*tries, strict=True)]
+    chosen = [max(row, key=lambda c: (len(c.tokens), sum(c.logprobs))) for row in zip(*tries, strict=True)]
     return scene.with_completions(sequence, chosen)
 
 
