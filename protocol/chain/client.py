@@ -364,6 +364,8 @@ class Chain:
         with suppress(BadSignature):
             if message.signer(signature, self.domain) == who:
                 return True
+        if not self._read("asking the contract that signs", lambda: self.ethereum.code(who)):
+            return False
         contract = Contract(self.ethereum, who, _ERC_1271)
         asked = contract.functions.isValidSignature(message.signing_hash(self.domain), signature)
         try:
