@@ -183,34 +183,52 @@ class RolloutFile:
         return sum(len(sample.completion) for sample in self.samples)
 
 
+@dataclass(frozen=True)
+class Column:
+    """`kind`: int32, int64, float32 or binary, of the values or of a list's entries."""
+
+    name: str
+    kind: str
+    is_list: bool = False
+
+
+_COLUMNS = (
+    Column("group", "int32"),
+    Column("sample", "int32"),
+    Column("problem", "int64"),
+    Column("budget", "int32"),
+    Column("prompt", "int32", is_list=True),
+    Column("completion", "int32", is_list=True),
+    Column("logprobs", "float32", is_list=True),
+    Column("proofs", "binary", is_list=True),
+    Column("task_reward", "float32"),
+    Column("length_penalty", "float32"),
+    Column("reward", "float32"),
+    Column("turns", "int32", is_list=True),
+    Column("answers", "int32", is_list=True),
+    Column("given", "int32", is_list=True),
+    Column("calls", "binary", is_list=True),
+)
+
+
+def columns(*, logprobs: bool = True) -> tuple[Column, ...]:
+    """The columns of files with or without logprobs, in order."""
+    return tuple(column for column in _COLUMNS if logprobs or column.name != "logprobs")
+
+
 def schema(*, logprobs: bool = True) -> Any:
     """The exact Arrow schema, without metadata, of files with or without logprobs."""
     import pyarrow as pa
 
-    def column(name: str, kind: pa.DataType) -> pa.Field:
-        return pa.field(name, kind, nullable=False)
+    kinds = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32(), "binary": pa.binary()}
 
-    def many(kind: pa.DataType) -> pa.DataType:
-        return pa.list_(pa.field("element", kind, nullable=False))
+    def field_of(column: Column) -> pa.Field:
+        kind = kinds[column.kind]
+        if column.is_list:
+            kind = pa.list_(pa.field("element", kind, nullable=False))
+        return pa.field(column.name, kind, nullable=False)
 
-    fields = [
-        column("group", pa.int32()),
-        column("sample", pa.int32()),
-        column("problem", pa.int64()),
-        column("budget", pa.int32()),
-        column("prompt", many(pa.int32())),
-        column("completion", many(pa.int32())),
-        column("logprobs", many(pa.float32())),
-        column("proofs", many(pa.binary())),
-        column("task_reward", pa.float32()),
-        column("length_penalty", pa.float32()),
-        column("reward", pa.float32()),
-        column("turns", many(pa.int32())),
-        column("answers", many(pa.int32())),
-        column("given", many(pa.int32())),
-        column("calls", many(pa.binary())),
-    ]
-    return pa.schema(one for one in fields if logprobs or one.name != "logprobs")
+    return pa.schema(field_of(column) for column in columns(logprobs=logprobs))
 
 
 def write(file: RolloutFile, path: Path) -> None:
@@ -219,21 +237,21 @@ def write(file: RolloutFile, path: Path) -> None:
     import pyarrow.parquet as pq
 
     layout = schema(logprobs=all(sample.logprobs is not None for sample in file.samples))
-    columns = {name: [getattr(sample, name) for sample in file.samples] for name in layout.names}
+    values = {name: [getattr(sample, name) for sample in file.samples] for name in layout.names}
     # No statistics and no dictionaries: nothing a reader would have to trust or blow up. No Arrow schema either: it repeats
     # what Parquet's own says, in more bytes than the columns of turns take.
     options: dict[str, Any] = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
     with pq.ParquetWriter(path, layout, compression="zstd", **options) as writer:
-        writer.write_table(pa.table(columns, schema=layout))
+        writer.write_table(pa.table(values, schema=layout))
         writer.add_key_value_metadata({METADATA_KEY: file.header.encode()})
 
 
-def from_columns(header: Header, columns: Mapping[str, Sequence[Any]]) -> RolloutFile:
+def from_columns(header: Header, values: Mapping[str, Sequence[Any]]) -> RolloutFile:
     """Rows from columns of equal length, as the sandbox returns them. Raises Malformed where turns and calls of a row do not fit
     together."""
-    rows = len(columns["group"])
-    columns = {"logprobs": [None] * rows, **columns}
-    samples = tuple(Sample(*row) for row in zip(*(columns[name] for name in Sample.__dataclass_fields__), strict=True))
+    rows = len(values["group"])
+    values = {"logprobs": [None] * rows, **values}
+    samples = tuple(Sample(*row) for row in zip(*(values[name] for name in Sample.__dataclass_fields__), strict=True))
     for number, sample in enumerate(samples):
         try:
             _ = sample.conversation, sample.tool_calls

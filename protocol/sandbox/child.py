@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from protocol import parquet_footer, toploc
 from protocol.constants import TURNS_MAX
@@ -22,17 +22,19 @@ from protocol.errors import Malformed, MurmurationError
 from protocol.sandbox import wire
 from protocol.sandbox.confinement import Kernel, confine
 
+if TYPE_CHECKING:
+    from protocol.rollout import Column
+
 _EXPANSION = 4  # times the largest file: what a file may decode to
 _GROUPS_AT_ONCE = 16
 _TEXT_BYTES = 8 << 20  # of problems in one answer
 _CALLS_BYTES_MAX = 16 << 20  # of a file: the service parses them
-_BINARY = ("proofs", "calls")
 _MOST: dict[str, Callable[[int], int]] = {
     **dict.fromkeys(("prompt", "completion", "logprobs", "given"), lambda tokens: tokens),
     **dict.fromkeys(("turns", "answers", "calls"), lambda _: TURNS_MAX),
     "proofs": lambda tokens: toploc.chunk_count(tokens) + TURNS_MAX,  # the last chunk of every turn may be short
 }
-"""Columns of lists, and how many entries a list may have where a sample has at most so many tokens."""
+"""How many entries a list of each column may have where a sample has at most so many tokens."""
 
 
 class Child:
@@ -164,7 +166,7 @@ def read_rollouts(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from protocol.rollout import METADATA_KEY, require_known, schema
+    from protocol.rollout import METADATA_KEY, columns, require_known, schema
 
     if os.path.getsize(path) > size:
         raise Malformed(f"file has more than {size} bytes")
@@ -186,11 +188,13 @@ def read_rollouts(
         missing = [name for name in expected.names if name not in found.names]
         if missing:
             raise Malformed(f"column {missing[0]} is missing")
-        for names in _portions(expected):
-            table = file.read(columns=names, use_threads=False)
+        layout = columns(logprobs=logprobs)
+        for portion in _portions(layout):
+            table = file.read(columns=[column.name for column in portion], use_threads=False)
             table.validate(full=True)
-            for name in names:
-                arrays |= _flatten(name, _cast(table.column(name), expected.field(name).type), rows, tokens)
+            for column in portion:
+                array = _cast(table.column(column.name), expected.field(column.name).type)
+                arrays |= _flatten(column, array, rows, tokens)
             if sum(array.nbytes for array in arrays.values()) > _EXPANSION * size:
                 raise Malformed("holds more data than a file of its size may")
     except MemoryError:
@@ -199,13 +203,12 @@ def read_rollouts(
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's word, not the decoder's: this disk, or too many open files
         raise Malformed(f"not a readable rollout file: {str(error)[:200]}") from error
-    return {"header": header.decode("utf-8", "replace"), "problem": problem or _not_finite(arrays)}, arrays
+    return {"header": header.decode("utf-8", "replace"), "problem": problem or _not_finite(layout, arrays)}, arrays
 
 
-def _portions(expected: Any) -> list[list[str]]:
+def _portions(layout: Sequence[Column]) -> list[list[Column]]:
     """Columns that are read at once: the small ones together, each list by itself, so that no two are decoded at a time."""
-    lists = [[name] for name in expected.names if name in _MOST]
-    return [[name for name in expected.names if name not in _MOST], *lists]
+    return [[column for column in layout if not column.is_list], *([column] for column in layout if column.is_list)]
 
 
 def _difference(found: Any, expected: Any) -> str:
@@ -227,12 +230,13 @@ def _cast(column: Any, kind: Any) -> Any:
     return array if array.type.equals(kind) else array.cast(kind)
 
 
-def _flatten(name: str, array: Any, rows: int, tokens: int) -> wire.Arrays:
+def _flatten(column: Column, array: Any, rows: int, tokens: int) -> wire.Arrays:
     import numpy as np
 
+    name = column.name
     if len(array) != rows:
         raise Malformed(f"column {name} has {len(array)} rows instead of {rows}")
-    if name not in _MOST:
+    if not column.is_list:
         return {name: array.to_numpy(zero_copy_only=False)}
     lengths = np.diff(array.offsets.to_numpy()).astype(np.int64)
     most = _MOST[name](tokens)
@@ -242,7 +246,7 @@ def _flatten(name: str, array: Any, rows: int, tokens: int) -> wire.Arrays:
     if values.null_count:
         raise Malformed(f"a list of {name} holds nulls")
     offsets = _offsets(lengths)
-    if name not in _BINARY:
+    if column.kind != "binary":
         return {f"{name}.offsets": offsets, name: values.to_numpy(zero_copy_only=False)}
     _, places, data = values.buffers()
     ends = np.frombuffer(places, np.int32)[values.offset : values.offset + len(values) + 1] if places else np.zeros(1)
@@ -258,12 +262,12 @@ def _offsets(lengths: Any) -> Any:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _not_finite(arrays: wire.Arrays) -> str | None:
+def _not_finite(layout: Sequence[Column], arrays: wire.Arrays) -> str | None:
     import numpy as np
 
-    for name in ("logprobs", "task_reward", "length_penalty", "reward"):
-        if name in arrays and not np.isfinite(arrays[name]).all():
-            return f"column {name} holds NaN or infinity"
+    for column in layout:
+        if column.kind == "float32" and not np.isfinite(arrays[column.name]).all():
+            return f"column {column.name} holds NaN or infinity"
     return None
 
 

@@ -24,20 +24,6 @@ from protocol.sandbox.environments import EnvironmentSandbox
 
 log = logging.getLogger(__name__)
 
-_SCALARS = {
-    "group": "int32",
-    "sample": "int32",
-    "problem": "int64",
-    "budget": "int32",
-    "task_reward": "float32",
-    "length_penalty": "float32",
-    "reward": "float32",
-}
-_LISTS = {
-    "prompt": "int32", "completion": "int32", "logprobs": "float32", "turns": "int32", "answers": "int32", "given": "int32",
-}  # fmt: skip
-_BINARY = ("proofs", "calls")
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -133,20 +119,18 @@ def _require_readable(path: Path, most: int) -> None:
 
 def _columns(arrays: wire.Arrays, rows: int, *, logprobs: bool) -> dict[str, Sequence[Any]]:
     """Columns as rollout.Sample wants them; WireError or KeyError for anything that does not fit."""
-    columns: dict[str, Sequence[Any]] = {}
-    for name, kind in _SCALARS.items():
-        if arrays[name].dtype.name != kind or len(arrays[name]) != rows:
+    values: dict[str, Sequence[Any]] = {}
+    for column in rollout.columns(logprobs=logprobs):
+        name = column.name
+        if column.kind == "binary":
+            sizes = arrays[f"{name}.sizes"]
+            pieces = [piece.tobytes() for piece in wire.split(arrays[name], sizes, len(sizes) - 1)]
+            index = wire.split(np.arange(len(pieces)), arrays[f"{name}.offsets"], rows)
+            values[name] = [tuple(pieces[i] for i in row) for row in index]
+        elif arrays[name].dtype.name != column.kind or (not column.is_list and len(arrays[name]) != rows):
             raise wire.WireError(f"column {name}")
-        columns[name] = arrays[name].tolist()
-    for name, kind in _LISTS.items():
-        if name == "logprobs" and not logprobs:
-            continue
-        if arrays[name].dtype.name != kind:
-            raise wire.WireError(f"column {name}")
-        columns[name] = wire.split(arrays[name], arrays[f"{name}.offsets"], rows)
-    for name in _BINARY:
-        sizes = arrays[f"{name}.sizes"]
-        pieces = [piece.tobytes() for piece in wire.split(arrays[name], sizes, len(sizes) - 1)]
-        index = wire.split(np.arange(len(pieces)), arrays[f"{name}.offsets"], rows)
-        columns[name] = [tuple(pieces[i] for i in row) for row in index]
-    return columns
+        elif column.is_list:
+            values[name] = wire.split(arrays[name], arrays[f"{name}.offsets"], rows)
+        else:
+            values[name] = arrays[name].tolist()
+    return values
