@@ -2,14 +2,16 @@
 
 A transaction is signed and written into the journal before it is sent. The nonce is counted from the chain and the journal,
 never read back as "pending" from an endpoint. A transaction that is not mined in time is replaced by itself at a higher fee;
-one whose nonce something else took gets a new nonce; one that a reorg took back is sent again. A caller that names its
-transaction can repeat it after a crash: it lands once.
+one whose nonce something else took gets a new nonce, and of several endpoints no single one decides that it was
+(docs/decisions/0013); one that a reorg took back is sent again. A caller that names its transaction can repeat it after a crash:
+it lands once.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +21,7 @@ from eth_utils import keccak
 
 from protocol import metrics
 from protocol.chain.client import Call, Chain
-from protocol.chain.endpoints import SETTLED_BLOCKS
+from protocol.chain.endpoints import SETTLED_BLOCKS, OneEndpoint
 from protocol.chain.ethereum import RpcRefusal, TransactionReceipt
 from protocol.chain.transaction_log import DROPPED, FAILED, MINED, PENDING, Attempt, Transaction, TransactionLog
 from protocol.clock import SYSTEM, Clock
@@ -107,6 +109,15 @@ class Sender:
 
         return Writer(self.chain.provider, self.key.address)
 
+    @cached_property
+    def _writers(self) -> list[tuple[Chain, Writer]]:
+        """Every endpoint by itself."""
+        from protocol.chain.writing import Writer
+
+        return [
+            (one, Writer(OneEndpoint(self.chain.provider, one.place), self.key.address)) for one in self.chain.singles
+        ]
+
     def send(self, call: Call, *, name: str | None = None) -> Sent:
         """Sends and waits until mined. The same `name` again returns what it did the first time, and does nothing.
 
@@ -167,6 +178,8 @@ class Sender:
             if landed is not None:
                 return self._close(transaction, landed)
             if self._clock.monotonic() >= resend_at:
+                if not fresh and (landed := self._landed_anywhere(transaction)) is not None:
+                    return self._close(transaction, landed)
                 transaction = self._push(transaction, fresh)
                 fresh = False
                 resend_at = self._clock.monotonic() + _RESEND_SECONDS
@@ -218,20 +231,26 @@ class Sender:
         ) from error
 
     def _was_taken(self, transaction: Transaction) -> bool:
-        """Whether the nonce went to a transaction that is none of ours, for good.
+        """Whether the nonce went to a transaction that is none of ours, for good. All endpoints that answer must say so, and of
+        several at least two: one that lies would have the deed done twice."""
+        attempts, voices = self._journal.attempts(transaction), 0
+        for one, writer in self._writers:
+            try:
+                with one.errors("reading the nonce"):
+                    if not self._says_taken(one, writer, transaction.nonce, attempts):
+                        return False
+            except RpcUnavailable as error:
+                log.warning("%s; whether nonce %d is used stays open", error, transaction.nonce)
+            else:
+                voices += 1
+        return voices >= min(2, len(self._writers))
 
-        An endpoint may know that a nonce is used before it knows the receipt, and one that does not answer has not said no:
-        taking that for absence would do the deed twice.
-        """
-        with self.chain.errors("reading the nonce"):
-            settled = self.chain.block_number() - self._limits.settled
-            if settled < 0 or self._count(settled) <= transaction.nonce:
-                return False
-        return all(self._is_absent(attempt) for attempt in self._journal.attempts(transaction))
-
-    def _is_absent(self, attempt: Attempt) -> bool:
-        """Whether the endpoint says that it knows no receipt. Raises RpcUnavailable when it says nothing."""
-        return self._receipt(attempt.hash) is None
+    def _says_taken(self, one: Chain, writer: Writer, nonce: int, attempts: Sequence[Attempt]) -> bool:
+        """What one endpoint says. It may know that a nonce is used before it knows the receipt."""
+        settled = one.block_number() - self._limits.settled
+        if settled < 0 or writer.transaction_count(settled) <= nonce:
+            return False
+        return all(writer.receipt(attempt.hash) is None for attempt in attempts)
 
     def _replace(self, transaction: Transaction, attempt: Attempt) -> Attempt:
         fee = max(int(attempt.fee * _BUMP), _offer(self._base_fee()))
@@ -288,6 +307,18 @@ class Sender:
             with suppress(RpcUnavailable):
                 if (receipt := self._receipt(attempt.hash)) is not None:
                     return receipt
+        return None
+
+    def _landed_anywhere(self, transaction: Transaction) -> TransactionReceipt | None:
+        """As `_landed`, of the other endpoints too: the preferred one may lag, or hide what it knows."""
+        attempts = self._journal.attempts(transaction)
+        for one, writer in self._writers if len(self._writers) > 1 else ():
+            if self.chain.provider.rests(one.place):
+                continue
+            with suppress(RpcUnavailable), one.errors("reading a receipt"):
+                for attempt in attempts:
+                    if (receipt := writer.receipt(attempt.hash)) is not None:
+                        return receipt
         return None
 
     def _known_receipt(self, transaction: Transaction) -> TransactionReceipt:

@@ -8,7 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -239,6 +239,66 @@ def test_a_nonce_that_something_else_took_is_replaced(world: World, faulty: Faul
 
     faulty.fault = fault
     one.send(one.chain.deposit(key.address, TOKEN))
+    assert deposits(world, key.address) == 1
+
+
+@pytest.mark.parametrize("first", ["the one that lies", "one that is busy for once"])
+def test_no_endpoint_alone_has_a_deed_done_twice(
+    world: World, faulty: FaultyEndpoint, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passes the transaction on, calls the nonce used, counts high, and knows no receipt."""
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
+    key = Key.generate()
+    sender(world, key)
+    world.anvil.request("anvil_mine", 32)
+    passed_on: list[str] = []
+    refusals = iter([b"busy"])
+
+    def lie(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_sendRawTransaction" and not passed_on:
+            passed_on.append(world.anvil.request("eth_sendRawTransaction", *params))
+            return error(-32000, "nonce too low")
+        if method == "eth_getTransactionReceipt" and params[0] in passed_on:
+            return result(None)
+        if method == "eth_getTransactionCount" and params[1] != "latest" and passed_on:
+            return result(hex(999))
+        return None
+
+    faulty.fault = lie
+    with closing(FaultyEndpoint(world.anvil.rpc)) as honest:
+        urls = [faulty.url, honest.url]
+        if first != "the one that lies":
+            urls.reverse()
+            honest.fault = lambda method, _: next(refusals, None) if method == "eth_sendRawTransaction" else None
+        one = Sender(Chain(urls, world.chain.runs.address, timeout=3), key, limits=QUICK)
+        sent = one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+    assert [f"0x{sent.hash.hex()}"] == passed_on, "the receipt that the other shows"
+    assert deposits(world, key.address) == 1
+
+
+def test_a_nonce_counts_as_taken_once_two_endpoints_say_so(
+    world: World, faulty: FaultyEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protocol.chain.sender._RESEND_SECONDS", 0.1)
+    key = Key.generate()
+    sender(world, key)
+    foreign: list[object] = []
+
+    def fault(method: str, params: list[str]) -> bytes | None:
+        if method == "eth_sendRawTransaction" and not foreign:
+            foreign.append(Sender(world.chain, key).send(world.chain.approve_tokens(world.chain.runs.address, 1)))
+            world.anvil.request("anvil_mine", 13)
+        return None
+
+    faulty.fault = fault
+    with closing(FaultyEndpoint(world.anvil.rpc)) as other:
+        chain = Chain([faulty.url, other.url], world.chain.runs.address, timeout=3)
+        one = Sender(chain, key, limits=SendLimits(deadline=1.5))
+        other.fault = lambda method, _: error(-32005, "busy") if foreign else None
+        with pytest.raises(DeadlineExceeded):
+            one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
+        other.fault = lambda method, _: None
+        one.send(one.chain.deposit(key.address, TOKEN), name="deposit/1")
     assert deposits(world, key.address) == 1
 
 
