@@ -1,12 +1,22 @@
-"""What the pages point at is there: files, links and commands."""
+"""What the pages point at is there: files, links, commands and settings; and so are the settings that messages and hints name."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
+
+from node.contributor.settings import NodeSettings
+from node.relay.service import RelaySettings
+from node.validator.settings import ValidatorSettings
+from protocol.runspec import RunSpec
+from protocol.shell.runfile import PolicyTable
+from trainer.config import RunSettings
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -41,3 +51,49 @@ def test_every_command_that_a_page_names_is_there(page: Path) -> None:
         named = ([] if called == "murmur" else ["node"]) + words.split()
         is_group = any(each.startswith(f"{named[0]} ") for each in known)
         assert " ".join(named[: 1 + is_group]) in known, f"{called} {words}"
+
+
+_TREES: dict[str, type[BaseModel]] = {"spec.": RunSpec, "policy.": PolicyTable}
+_FILES = ("json", "jsonl", "py", "safetensors", "sqlite", "toml")
+_PROGRAMS = [path for room in ("protocol", "node", "trainer") for path in sorted((ROOT / room).rglob("*.py"))]
+_OTHERS = {"trainer.hub", "spec.sampling.distribution"}  # a package in decisions/0006, a property in vllm_sampling.py
+
+
+def paths(tree: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in tree.model_fields.items():
+        yield prefix + name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from paths(field.annotation, f"{prefix}{name}.")
+
+
+@cache
+def settings() -> set[str]:
+    """Every setting and section of every role's file, by its dotted path."""
+    roles = (RunSettings, NodeSettings, ValidatorSettings, RelaySettings)
+    return {path for tree in roles for path in paths(tree)} | {
+        path for prefix, tree in _TREES.items() for path in (prefix.rstrip("."), *paths(tree, prefix))
+    }
+
+
+def unknown(texts: Iterator[str], below: tuple[str, ...]) -> Iterator[str]:
+    """What reads like a setting in `texts`, and is none. A path may begin in a section of `below` ("" is the top)."""
+    known = {path.removeprefix(prefix) for path in settings() for prefix in below if path.startswith(prefix)}
+    sections = {path.split(".")[0] for path in known if "." in path}
+    for text in texts:
+        for path in re.findall(r"(?<![\w./-])[a-z]\w*(?:\.[a-z]\w*)+(?![\w(])", text):
+            first, last = path.split(".")[0], path.split(".")[-1]
+            if first in sections and path not in known | _OTHERS and last not in _FILES:
+                yield path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_setting_that_a_page_names_is_there(page: Path) -> None:
+    quoted = re.findall(r"`[^`\n]+`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+    assert not list(unknown(iter(quoted), ("", "spec.", "trainer.")))
+
+
+def test_every_setting_that_a_program_names_is_there() -> None:
+    for path in _PROGRAMS:
+        nodes = ast.walk(ast.parse(path.read_text()))
+        texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        assert not list(unknown(texts, ("",))), path

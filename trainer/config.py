@@ -59,7 +59,7 @@ class LossSettings(Settings):
     """Weight of the entropy bonus, a mean over tokens."""
 
     @model_validator(mode="after")
-    def _can_submission(self) -> LossSettings:
+    def _can_work(self) -> LossSettings:
         if self.aggregates == "constant" and self.constant is None:
             raise ValueError("this loss divides by a constant length: set `constant`, usually to max_new_tokens")
         if self.old == "claimed" and self.correction != "none":

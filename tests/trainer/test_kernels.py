@@ -55,4 +55,4 @@ def test_ligers_kernels_compute_the_same(new_learner: NewLearner) -> None:
 def test_ligers_kernels_without_a_gpu_are_refused_before_anything_is_trained(new_learner: NewLearner) -> None:
     with pytest.raises(PreflightError, match="needs an NVIDIA GPU") as refused:
         new_learner(small.settings(kernels="liger"))
-    assert 'trainer.learning.kernels = "torch"' in (refused.value.hint or "")
+    assert 'trainer.kernels = "torch"' in (refused.value.hint or "")

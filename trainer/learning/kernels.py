@@ -15,7 +15,7 @@ from trainer.learning.ranks import blocks
 def use_liger(model: Any) -> None:
     """Replaces norms, rotary embedding and MLPs. Raises PreflightError where there is no GPU, no liger-kernel or none for this model."""
     if not torch.cuda.is_available():
-        raise PreflightError('kernels = "liger" needs an NVIDIA GPU', hint='set trainer.learning.kernels = "torch"')
+        raise PreflightError('kernels = "liger" needs an NVIDIA GPU', hint='set trainer.kernels = "torch"')
     try:
         liger = importlib.import_module("liger_kernel.transformers.monkey_patch")
     except ImportError as error:
@@ -26,7 +26,7 @@ def use_liger(model: Any) -> None:
     if patch is None:
         raise PreflightError(
             f"liger-kernel has nothing for models of the type {model.config.model_type}",
-            hint='set trainer.learning.kernels = "torch"',
+            hint='set trainer.kernels = "torch"',
         )
     # The loss is our own: logprobs and entropy are chunked already (logprobs.py).
     patch(model=model, rope=True, rms_norm=True, swiglu=True, cross_entropy=False, fused_linear_cross_entropy=False)

@@ -138,7 +138,7 @@ class WeightsAndBiases:
             import wandb
         except ImportError:
             raise ConfigError(
-                "trainer.telemetry.metrics.wandb_project is set, and the package wandb is not installed",
+                "trainer.metrics.wandb_project is set, and the package wandb is not installed",
                 hint="pip install wandb",
             ) from None
         self._run: Any = wandb.init(project=project, dir=str(folder), resume="allow")
