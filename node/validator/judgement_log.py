@@ -202,6 +202,12 @@ class JudgementLog:
             self._db.execute("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, fresh))
             return self._db.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()[0]
 
+    def kept_secret(self, name: str) -> bytes | None:
+        """The same for who only looks; None where none was drawn yet."""
+        with self._lock:
+            row = self._db.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
     def _select(self, clause: str, *values: object) -> list[Judgement]:
         with self._lock:
             rows = self._db.execute(f"SELECT {_COLUMNS} FROM judgements {clause}", values).fetchall()  # noqa: S608

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from swarm.anvil import Anvil
 from swarm.world import TOKEN, World
 
+from node.validator.judgement_log import JudgementLog
+from protocol.shell.home import Home
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 
 Run = Callable[..., Ended]
@@ -32,7 +36,7 @@ def validator(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch) -
 def test_a_validator_goes_from_key_to_seat_and_back(validator: tuple[World, str, Run, Path]) -> None:
     world, address, run, _ = validator
     unapproved = run("enlist", "--yes")
-    assert (unapproved.code, f"murmur run approve {address}" in unapproved.err) == (2, True)
+    assert (unapproved.code, f"murmur run approve @run.toml {address} --keystore" in unapproved.err) == (2, True)
     world.owner.send(world.chain.approve_validator(world.run, address, True))
     poor = run("enlist", "--yes")
     assert (poor.code, "murmur validator stake" in poor.err) == (6, True)
@@ -86,8 +90,26 @@ def test_validator_status_is_json_in_every_state(validator: tuple[World, str, Ru
     assert run("status").code == 0
 
 
+def test_help_lists_commands_in_the_order_in_which_they_are_needed(console: Console) -> None:
+    shown = re.findall(r"^  ([a-z-]+)", console.murmur("validator", "--help").out.split("Commands:")[1], re.MULTILINE)
+    needed = ["init", "stake", "enlist", "start", "vouchers", "redeem"]
+    assert [word for word in shown if word in needed] == needed
+
+
+def test_no_secret_is_drawn_by_looking_for_it(validator: tuple[World, str, Run, Path]) -> None:
+    """Reading commands write nothing: a master secret is the running validator's to draw."""
+    _, _, run, path = validator
+    journal = Home(path, "validator").data / "judgements.sqlite"
+    done = run("secrets")
+    assert (done.code, "murmur validator start" in done.err, journal.exists()) == (5, True, False)
+    JudgementLog(journal).close()
+    assert run("secrets").code == 5, "a log that holds none yet"
+
+
 def test_a_validators_secrets_are_committed_to_and_then_revealed(validator: tuple[World, str, Run, Path]) -> None:
-    world, _, run, _ = validator
+    world, _, run, path = validator
+    with closing(JudgementLog(Home(path, "validator").data / "judgements.sqlite")) as journal:
+        journal.secret("prefill", bytes(range(32)))  # as a start does
     shown, again = run("secrets", "--json").json, run("secrets", "--json").json
     assert shown["prefill"] == again["prefill"], "a secret stays the same"
     world.anvil.advance(world.chain.policy(world.run).window)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home
-from protocol.errors import DeadlineExceeded, IntegrityError, UsageError
+from protocol.errors import DeadlineExceeded, IntegrityError, PreflightError, UsageError
 from protocol.shell.cli import Json, PasswordFile, emit
 from protocol.shell.home import Home
 from protocol.shell.money import duration
@@ -97,8 +97,8 @@ def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | 
 
 
 def replay(
-    submission_id: Annotated[
-        str, typer.Argument(help="Submission id of a rejected submission (or its beginning), or a folder of evidence.")
+    submission: Annotated[
+        str, typer.Argument(help="Id of a rejected submission (or its beginning), or a folder of evidence.")
     ],
     home: HomeOption = DEFAULT_HOME,
     weights: Weights = None,
@@ -114,7 +114,7 @@ def replay(
     from protocol.logs import only_warnings
 
     only_warnings()
-    found = Evidence(Path(submission_id)) if Path(submission_id).is_dir() else _evidence(home).find(submission_id)
+    found = Evidence(Path(submission)) if Path(submission).is_dir() else _evidence(home).find(submission)
     receipt = found.receipt
     again = judge_again(found, weights or _own_weights(home, found), settings=_engine(home))
     fields = compare(receipt.details, again)
@@ -201,18 +201,24 @@ def _own_weights(home: Path, evidence: Evidence) -> Path | None:
 
 
 def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
-    """Show what this validator's prefill sampling is committed to, and with it the newest secret that may be known."""
+    """Show what this validator's prefill sampling is committed to, and with it the newest secret that may be known.
+
+    Draws none: that is for the running validator.
+    """
     from node.validator.judgement_log import JudgementLog
     from protocol import prefill_sampling
 
     place, settings = open_home(home)
     chain = settings.chain.open()
     window = chain.policy(settings.chain.run).window
-    journal = JudgementLog(place.data / "judgements.sqlite")
-    try:
-        master = journal.secret("prefill", os.urandom(32))
-    finally:
-        journal.close()
+    file, master = place.data / "judgements.sqlite", None
+    if file.exists():
+        with closing(JudgementLog(file)) as journal:
+            master = journal.kept_secret("prefill")
+    if master is None:
+        raise PreflightError(
+            "this validator has drawn no secret yet", hint="start the validator first: murmur validator start"
+        )
     number = prefill_sampling.period(chain.block().time, window)
     data = {
         "period": number,
