@@ -183,6 +183,9 @@ def test_a_run_is_created_once_and_its_number_told(
     told = owner("create", "--json")
     assert told.code == 0, told.err
     assert told.json["run"] == runs + 1 == world.chain.run_count()
+    after = owner("create").err.splitlines()[-2:]
+    assert [line.split(" @")[0] for line in after] == ["next: murmur run fund", "then: murmur run approve"]
+    assert all("run.toml " in line and line.endswith("owner.json") for line in after), "to be copied as they are"
 
 
 def test_a_key_used_on_another_chain_finds_no_journal_there(

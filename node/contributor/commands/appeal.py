@@ -41,8 +41,8 @@ def register(app: typer.Typer) -> None:
 
 
 def appeal(
-    submission_id: Annotated[
-        str, typer.Argument(help="A submission id, or its beginning, as `node submissions` lists it.")
+    submission: Annotated[
+        str, typer.Argument(help="A submission id (or its beginning), as `node submissions` lists it.")
     ],
     home: HomeOption = DEFAULT_HOME,
     operator_keystore: OperatorKeystore = None,
@@ -53,10 +53,10 @@ def appeal(
     place = open_home(home)
     node = settings(place).value
     chain, run = open_chain(node), node.chain.run
-    submission = find(place, submission_id)
+    logged = find(place, submission)
     sender = operator_sender(place, node, chain, password_file, operator_keystore)
-    name, found = _open_cases(chain, run, submission)
-    policy, ref = chain.policy(run), submission.ref
+    name, found = _open_cases(chain, run, logged)
+    policy, ref = chain.policy(run), logged.ref
     calls = [chain.appeal(run, name, number) for number, _ in found]
     gas = sum(sender.estimate(call)[1] for call in calls)
     each = " for each" if len(found) > 1 else ""
@@ -74,7 +74,7 @@ def appeal(
     for call in calls:
         sender.send(call)
     typer.echo(f"appealed; the vote ends in {duration(policy.vote)}")
-    typer.echo(f"next: node submissions {submission.id.hex()[:12]}", err=True)
+    typer.echo(f"next: node submissions {logged.id.hex()[:12]}", err=True)
 
 
 def _verdict(case: Case) -> str:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from protocol.chain import Sender
 
 app = group("Check rollouts, take what is false to court, never punish the honest.")
-vouchers.register(app)
 
 
 def _sender(home: Home, settings: ValidatorSettings, password_file: Path | None) -> Sender:
@@ -115,7 +114,8 @@ def enlist(
     now, address = chain.block().time, sender.key.address
     if not off and not seat.approved:
         raise UsageError(
-            f"{address} is not approved for run {run}", hint=f"its owner runs: murmur run approve {address}"
+            f"{address} is not approved for run {run}",
+            hint=f"its owner runs: murmur run approve @run.toml {address} --keystore OWNER.json",
         )
     if seat.serves(now) and seat.until:
         raise UsageError(f"the seat was given up and still judges for {duration(seat.until - now)}", hint="")
@@ -265,4 +265,5 @@ def _role(seat: Validator, now: int) -> str:
     return "left" if seat.since else "approved" if seat.approved else "none"
 
 
+vouchers.register(app)
 inspection.register(app)

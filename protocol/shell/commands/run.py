@@ -59,7 +59,7 @@ def _run(file: Path) -> int:
     run = read_toml(file).get("chain", {}).get("run")
     if not isinstance(run, int):
         raise ConfigError(
-            f"{file} does not say which run it is", hint="put `run = N` under [chain], as `murmur run create` told"
+            f"{file} does not say which run it is", hint="put `run = N` under [chain], as `murmur run create` printed"
         )
     return run
 
@@ -104,7 +104,8 @@ def create(
 
     def text() -> None:
         typer.echo(f"run {run} created; put `run = {run}` under [chain] of {path}")
-        typer.echo("next: murmur run fund, then murmur run approve VALIDATOR", err=True)
+        typer.echo(f"next: murmur run fund @{path} AMOUNT --keystore {keystore}", err=True)
+        typer.echo(f"then: murmur run approve @{path} VALIDATOR --keystore {keystore}", err=True)
 
     emit({"run": run, "spec": spec.digest.hex()}, as_json, text)
 
@@ -160,7 +161,7 @@ def fund_vouchers(
 def approve(
     file: File, validator: Annotated[str, typer.Argument(help="Address of the validator.")], keystore: Keystore,
     password_file: PasswordFile = None,
-    off: Annotated[bool, typer.Option("--off", help="Withdraw the approval; it judges earlier submission to its end.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Withdraw the approval; it judges earlier submissions to their end.")] = False,
     yes: Yes = False,
 ) -> None:  # fmt: skip
     """Let a validator take a seat. Contributors trust the run's validators: choose with care."""
@@ -174,7 +175,7 @@ def approve(
 @app.command()
 def invite(
     file: File,
-    node: Annotated[str, typer.Argument(help="Address of the node, as `node init` told.")],
+    node: Annotated[str, typer.Argument(help="Address of the node, as `node init` printed it.")],
     keystore: Annotated[Path, typer.Option(help="Keystore of the run's gate (policy.gate).")],
     days: Annotated[float, typer.Option(min=0.01, max=3650, help="How long the node may use it.")] = 7.0,
     password_file: PasswordFile = None,
