@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -225,10 +227,8 @@ def test_the_modulus_is_one_that_honest_proofs_have(values: int, modulus: int, f
 @given(st.binary(max_size=300))
 @settings(max_examples=300)
 def test_arbitrary_bytes_are_refused_or_scored_but_never_crash(proof: bytes) -> None:
-    try:
+    with suppress(MurmurationError):
         toploc.score([OWN], [[proof]])
-    except MurmurationError:
-        assert True
 
 
 @given(st.integers(1, 3 * TOPLOC_CHUNK), st.sampled_from([8, 64, 200]), st.integers(0, 2**32 - 1))
