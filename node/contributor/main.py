@@ -17,7 +17,7 @@ COMMANDS = frozenset(
         "submissions", "unstake", "withdraw",
     }
 )  # fmt: skip
-"""Commands of node/commands; a test holds the two together."""
+"""Commands of node/contributor/commands; a test holds the two together."""
 
 
 def main() -> None:

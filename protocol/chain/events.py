@@ -305,7 +305,7 @@ def _snake(name: str) -> str:
 
 
 def dumps(data: Any) -> str:
-    """JSON of one event's fields, for the index's database."""
+    """JSON of one event's fields, for the book's database."""
     values = {field.name: getattr(data, field.name) for field in fields(data)}
     return json.dumps({k: {"hex": v.hex()} if isinstance(v, bytes) else v for k, v in values.items()}, default=list)
 

@@ -17,7 +17,7 @@ _PANIC = keccak(text="Panic(uint256)")[:4]
 
 HINTS = {
     "Denied": "the key that sent this has no such right in this run, or a signature does not fit",
-    "InvalidPolicy": "see docs/contracts for the ranges a policy must keep",
+    "InvalidPolicy": "see docs/contracts.md for the ranges a policy must keep",
     "NoSuchRun": "check --run",
     "WrongState": "somebody else may have done it already; look with `node status` or `murmur chain info`",
     "TooLate": "the time for this has passed",

@@ -38,7 +38,10 @@ REORG_BLOCKS = 1_024
 _FOREIGN_TRIES = 30
 """Looks in a row that must find another chain before a role ends for it: a backend of another chain may answer for once."""
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request; fewer while the provider refuses or blocks are full
-_LAG = metrics.gauge("murmur_book_lag_blocks", "Blocks between the chain's newest and the last that the book has read.")
+_LAG = metrics.gauge(
+    "murmur_book_lag_blocks",
+    "Blocks between the chain's newest and the last that the book of a hub, trainer or validator has read.",
+)
 _EVENTS = 2_000  # in a page, about: what is held in memory at once
 _ANOTHER_FILE = "another run's or chain's book lies there; delete it, or name another folder"
 

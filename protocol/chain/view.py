@@ -30,7 +30,7 @@ Everything is read from events, never from the contract's present state: a submi
 its commitment, so that nobody can change a verdict afterwards by leaving and joining again. A removal of a validator takes
 effect later than it is announced, when every case on earlier submissions is closed; until then it judges.
 
-Each process keeps a file of its own (hub, trainer, validator, worker): none waits for another to be alive, and each stays as
+Each process keeps a file of its own (hub, trainer, validator): none waits for another to be alive, and each stays as
 many blocks behind the head as its work asks for. Other processes may read a file while its owner writes.
 """
 

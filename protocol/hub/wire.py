@@ -2,8 +2,8 @@
 
     GET  /v1/runs/R/spec                   canonical JSON of the run spec
     GET  /v1/runs/R/status                 what the trainer does, as JSON; informative only
-    PUT  /v1/runs/R/submissions/ID                rollout file of a committed submission; answers with a storage receipt
-    GET  /v1/runs/R/submissions/ID                the storage receipt, 404 before the upload
+    PUT  /v1/runs/R/submissions/ID         rollout file of a committed submission; answers with a storage receipt
+    GET  /v1/runs/R/submissions/ID         the storage receipt, 404 before the upload
     GET  /v1/runs/R/files/SHA256?wait=S    a rollout file by its root
     GET  /v1/runs/R/tasks/SHA256           a task file that the run spec names
     POST /v1/runs/R/receipts               a verdict receipt

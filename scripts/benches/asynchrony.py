@@ -1,7 +1,7 @@
 """Asynchrony: what rollouts of older weights cost in learning, and what not waiting for new ones saves in time.
 
 After the paper's comparison of asynchrony levels (arXiv 2505.07291, section 3): the demo's policy learns the demo's tasks from
-rollouts that are 0, 1, 2 and 4 versions old, from several seeds, each run in one process (solo.py). All staleness of a seed start from
+rollouts that are 0, 1, 2 and 4 versions old, from several seeds, each run in one process (solo.py). All runs of a seed start from
 the same weights and are asked the same problems with the same sampling keys.
 
 The time of a step is *computed*, not timed: generating and training are measured one after the other, as CPU time; one after the
@@ -40,7 +40,7 @@ _SECONDS_MAX = 3600
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    # After 50 steps all curves still rise by 0.01 a step, and a staleness, which delays them, looks like a loss.
+    # After 50 steps all curves still rise by 0.01 a step, and staleness, which delays them, looks like a loss.
     parser.add_argument("--steps", type=int, default=100, help="training steps of each run (default 100)")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each staleness (default 3)")
     parser.add_argument("--plot", type=Path, default=Path(".bench/asynchrony.png"), help="where the curves are drawn")

@@ -1,4 +1,4 @@
-"""Cheats in how tokens are drawn, or in which submission is done: choosing where there is nothing to choose."""
+"""Cheats in how tokens are drawn, or in which work is done: choosing where there is nothing to choose."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Desk:
         self.world.anvil.advance(self.world.chain.policy(self.world.run).span)
         self.hub.learn()
 
-    # ---- works ---------------------------------------------------------------------------------------------------------
+    # ---- submissions ---------------------------------------------------------------------------------------------------
 
     def commit(self, node: Key, data: bytes, *, sequence: int = 0) -> SubmissionRef:
         return self.world.submit(node, self.step, sequence, hashlib.sha256(data).digest())

@@ -1,4 +1,4 @@
-"""What tests of judging and of the court share: works with one fault, a validator that sees none, and whose turn it is."""
+"""What tests of judging and of the court share: submissions with one fault, a validator that sees none, and whose turn it is."""
 
 from __future__ import annotations
 

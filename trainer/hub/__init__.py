@@ -1,4 +1,4 @@
-"""The hub: collects rollout files of committed works and the validators' receipts, and hands them out.
+"""The hub: collects rollout files of committed submissions and the validators' receipts, and hands them out.
 
 store.py     files by content                          database.py  the SQLite index over them, which `rebuild` recreates
 archive.py   the same with a bucket behind it          bucket.py    an S3-compatible bucket

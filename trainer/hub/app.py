@@ -1,4 +1,4 @@
-"""The hub's HTTP routes: parse, call hub.py, answer. protocol/hub/client.py lists them with their meaning."""
+"""The hub's HTTP routes: parse, call hub.py, answer. protocol/hub/wire.py lists them with their meaning."""
 
 from __future__ import annotations
 

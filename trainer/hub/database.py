@@ -92,7 +92,7 @@ class Database:
         return row[0] if row else None
 
     def add_receipt(self, submission: bytes, validator: str, receipt: bytes, time: int) -> bool:
-        """False when this validator has judged the work before: the first word stands."""
+        """False when this validator has judged the submission before: the first word stands."""
         row = (submission, validator, receipt, time)
         with self._lock:
             query = "INSERT OR IGNORE INTO receipts (submission, validator, receipt, time) VALUES (?, ?, ?, ?)"

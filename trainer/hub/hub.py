@@ -220,7 +220,7 @@ class Hub:
         return json.loads(text)
 
     def voucher(self, validator: str) -> dict[str, Any]:
-        """What the run has promised a validator so far (pay.py)."""
+        """What the run has promised a validator so far (vouchers.py)."""
         if not is_checksum_address(validator):
             raise Malformed("no address")
         text = self._store.get("vouchers", f"{validator}.json")

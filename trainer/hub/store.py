@@ -1,8 +1,8 @@
 """Content-addressed files on disk: what is there is complete and hashes to its name.
 
-files/<sha256>            rollout files            receipts/<sha256>.json    verdict receipts
-stored/<submission id>.json     storage receipts         arrivals/<sha256>.json    when a receipt came, in block time
-vouchers/<address>.json   validators' pay          partial/                  uploads under way, removed at start
+files/<sha256>                rollout files          receipts/<sha256>.json    verdict receipts
+stored/<submission id>.json   storage receipts       arrivals/<sha256>.json    when a receipt came, in block time
+vouchers/<address>.json       validators' vouchers   partial/                  uploads under way, removed at start
 
 archive.py is the same with a bucket behind it.
 """
@@ -67,7 +67,7 @@ class Store:
     def remove_files_before(self, time: float) -> set[str]:
         """Forgets rollout files that were stored before `time` (seconds since the epoch); returns their names.
 
-        Receipts stay: they are small, and say what became of the work.
+        Receipts stay: they are small, and say what became of the submission.
         """
         removed = set()
         for path in (self.root / "files").iterdir():

@@ -1,8 +1,8 @@
 """What the run owes its validators, and the vouchers that say so.
 
 A receipt is paid once it is final and agrees with the chain: the hub took it within the submission's window; window, appeal and
-vote are over since the commitment and no case on the work is open; an accept stands on a submission that no verdict revoked, a
-rejection on one that a case revoked (also one without a quorum). One receipt per work and validator counts, and at most
+vote are over since the commitment and no case on the submission is open; an accept stands on a submission that no verdict revoked, a
+rejection on one that a case revoked (also one without a quorum). One receipt per submission and validator counts, and at most
 `submissions_per_step` of a step. Each is worth the same: what a receipt says of its own effort, and the units that a node claims,
 could both be made up.
 

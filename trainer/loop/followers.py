@@ -67,7 +67,7 @@ class Lead:
             _restore(self._learner, folder)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The weights as they are published (broadcast.py)."""
+        """The weights as they are published (snapshot.py)."""
         with self._together(_SNAPSHOT, bytes):
             return snapshot(self._learner.model)
 

@@ -1,6 +1,6 @@
 """Training data: validated rollouts only, and only what this process has verified itself.
 
-The hub is believed nothing: commitments and seats come from the trainer's own index of the chain, receipts must carry the
+The hub is believed nothing: commitments and seats come from the trainer's own book of the chain, receipts must carry the
 signatures of seated validators, files must hash to their commitments and are read in the sandbox (files.py). Of a node's work for a
 step only what lies before its first rejected, skipped or missing sequence counts: nobody gains by withholding a submission.
 Whatever is not as it should be is counted and left out; it stops nothing. A poll costs what is new, not what came before.
@@ -77,7 +77,8 @@ class RolloutSource:
         self._oldest = 0
         self._submissions: dict[bytes, _Submission] = {}
         self._lines = SubmissionLines(self._stands, self._admit, self._withdraw)
-        self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)  # (step, work) → validator →
+        # (step, submission) → validator → outcome
+        self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)
         self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
         self._cursor = 0
         self._pool = GroupPool()

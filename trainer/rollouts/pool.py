@@ -18,7 +18,7 @@ Name = tuple[bytes, int]
 
 @dataclass(frozen=True)
 class TrainingGroup:
-    """Samples of one problem that teach something; `work` and `index` name it."""
+    """Samples of one problem that teach something; `submission` and `index` name it."""
 
     submission: bytes
     index: int

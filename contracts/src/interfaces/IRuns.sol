@@ -24,7 +24,7 @@ interface IRuns {
         uint32 grace; // for which a superseded head still accepts work; longer than the longest rollout
         uint32 maxUnits; // largest claim in one submission
         uint128 bond; // at risk for the loser of an appeal
-        uint32 window; // in which submission may be challenged
+        uint32 window; // in which a submission may be challenged
         uint32 appeal; // in which a case may be appealed; zero: verdicts are instant and final
         uint32 vote; // in which validators vote on an appeal
         uint16 finderBps; // the challenger's share of a slash, in hundredths of a per cent; at most 5,000

@@ -1,6 +1,6 @@
 """available: the file was served, is no larger than the cap, and hashes to the commitment. Soft.
 
-Whether it came within the grace time is the service's to say (service.py), for only it knows when it asked.
+Whether it came within the grace time is the validator's to say (node/validator/service.py), for only it knows when it asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """computation: TOPLOC proofs against the validator's own prefill. Hard.
 
 Exponent and sign mismatches as shares of the k points, mantissa mean and median in units of the 7-bit mantissa, per chunk.
-Goes through the prefill for `sampling` too, which submissions on the same hidden states: they are never held for all rows.
+Goes through the prefill for `sampling` too, which works on the same hidden states: they are never held for all rows.
 """
 
 from __future__ import annotations
