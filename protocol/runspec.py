@@ -72,9 +72,12 @@ class ModelSpec(Part):
 
 
 class SamplingSpec(Part):
+    """How answers are drawn, and how many make a submission."""
+
     group_size: int = Field(ge=2, le=1024)
     """Samples of one problem."""
     groups_per_submission: int = Field(ge=1, le=4096)
+    """Problems of one submission."""
     temperature: DecimalText
     """At most 100; 0 is greedy."""
     top_k: int = Field(default=0, ge=0, lt=2**31)
@@ -82,6 +85,7 @@ class SamplingSpec(Part):
     top_p: DecimalText = "1"
     """Share of the probability that is kept, of what `top_k` left; "1": all. At least 0.001."""
     max_new_tokens: int = Field(ge=1, le=1 << 20)
+    """Longest answer, in tokens."""
     logprobs: bool = True
     """Whether rollout files carry the logprob of each generated token, which trainers may correct for stale weights with."""
     prompt_template: str = "{prompt}"
@@ -120,6 +124,8 @@ class SamplingSpec(Part):
 
 
 class RewardSpec(Part):
+    """What an answer earns besides its task reward."""
+
     alpha: DecimalText = "0"
     """Reward lost per token of distance from the length budget (arXiv 2505.07291, section 3.1.2); 0 switches it off."""
     budgets: dict[HardwareKey, Annotated[list[LengthBudget], Field(min_length=1)]] = Field(default={})
@@ -144,8 +150,12 @@ def _is_unknown(error: ErrorDetails) -> bool:
 
 
 class RunSpec(Part):
+    """What all parties agree on: its digest goes on chain. Decimals stand in quotes."""
+
     protocol: Literal[1] = PROTOCOL_VERSION
+    """Version of the protocol."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    """Lower-case letters, digits and hyphens; for people."""
     model: ModelSpec
     environments: list[AnyEnvironment] = Field(min_length=1, max_length=256)
     sampling: SamplingSpec
@@ -156,6 +166,7 @@ class RunSpec(Part):
     upload_grace_seconds: int = Field(ge=1, le=86_400)
     """From commitment to upload, in block time."""
     file_bytes_max: int = Field(ge=1 << 10, le=1 << 30)
+    """Largest rollout file, in bytes."""
 
     @model_validator(mode="after")
     def _budgets_for_every_class(self) -> RunSpec:

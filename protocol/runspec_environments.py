@@ -17,7 +17,9 @@ class TaskFile(Part):
     """One file of a task set (protocol/environments/taskfile.py)."""
 
     sha256: HexDigest
+    """Of the file's bytes."""
     rows: int = Field(gt=0, lt=2**31)
+    """Problems in it."""
     size: int = Field(gt=0, lt=2**44)
     """Bytes."""
     suffix: ClassVar[str] = ".parquet"
@@ -45,6 +47,7 @@ class EnvironmentSpec(Part):
     kept: Selection | None = None
     """In run.toml: the path of what `murmur trainer filter` wrote. Only what it kept, out of the first `size`, is trained on."""
     seed: int = Field(ge=0, lt=2**62)
+    """Of the training problems."""
     size: int = Field(gt=0, lt=2**31)
     """Training problems, before `kept` chooses of them."""
     head: HexDigest
@@ -52,6 +55,7 @@ class EnvironmentSpec(Part):
     exact: bool
     """Whether the verifier's reward is exact and always terminates: only then may a wrong reward be a hard verdict."""
     held_out_seed: int = Field(ge=0, lt=2**62)
+    """Of the held-out problems; problem i is drawn from the seed + i, so the two must lie far apart."""
     held_out_size: int = Field(ge=0, le=100_000)
     """Problems for evaluation; a training problem with the same question is never assigned."""
 
@@ -81,7 +85,9 @@ class FromFiles(EnvironmentSpec):
     files: list[TaskFile] = Field(min_length=1, max_length=256)
     """In run.toml: their paths."""
     seed: Literal[0] = 0
+    """Rows need none."""
     held_out_seed: Literal[0] = 0
+    """Rows need none."""
 
     @model_validator(mode="after")
     def _files_fit(self) -> Self:

@@ -22,7 +22,9 @@ class Limit(Part):
     """A measured value above `soft` earns nothing; above `hard` it is cheating. Between them nobody is slashed."""
 
     soft: DecimalText
+    """Above it a submission is rejected."""
     hard: DecimalText
+    """Above it a seat is slashed."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Limit:
@@ -35,29 +37,41 @@ class ComputationLimits(Part):
     """Per chunk of a TOPLOC proof. The first two are shares of the k points."""
 
     exponents: Limit
+    """Points whose exponent differs."""
     signs: Limit
+    """Points whose sign differs."""
     mantissa_mean: Limit
+    """Mean distance of mantissas, in 128ths, over the points whose exponents agree."""
     mantissa_median: Limit
+    """Median of the same."""
 
 
 class SamplingLimits(Part):
     """Margins are in logits. A token whose margin exceeds `mismatch_above` counts as mismatched."""
 
     mismatch_above: DecimalText
+    """Margin from which on a token counts as mismatched."""
     token_margin: Limit
+    """Largest margin of a token."""
     chunk_mismatches: Limit
+    """Mismatched tokens of a chunk of 32."""
     sequence_mismatches: Limit
+    """Mismatched tokens of a sequence."""
     mean_margin: Limit
     """Mean over a sequence of margins clipped at `margin_clip`."""
     chunk_mean_margin: Limit | None = None
     """The same over each chunk of 32 tokens; calibrations older than this field have none, and nothing is judged by it."""
     margin_clip: DecimalText
+    """Most that one margin counts in the means."""
     logprob_error: Limit
     """Largest distance of a claimed logprob from the verifier's."""
 
 
 class VerificationSpec(Part):
+    """How submissions are checked."""
+
     proof: Literal["toploc/1"] = "toploc/1"
+    """Kind of the proof of computation."""
     validators_needed: int = Field(ge=1, le=16)
     """Accepting validators a rollout needs before the trainer may learn from it."""
     newcomer_submissions: int = Field(ge=0, default=8)
@@ -65,10 +79,13 @@ class VerificationSpec(Part):
     prefill_share: DecimalText = "1"
     """Share of the samples that get the prefill afterwards."""
     reward_tolerance: DecimalText = "0.000001"
+    """Largest distance of a claimed reward from the verifier's."""
     computation: ComputationLimits
+    """Limits of the proofs of computation."""
     sampling: SamplingLimits
+    """Limits of the check that tokens were drawn as they should be."""
     calibration: HexDigest
-    """Digest of the calibration these limits came from."""
+    """Digest of the calibration these limits came from; in run.toml the name of a shipped one, or its file."""
     calibrated: list[HardwareClass] = Field(default=[0])
     """Hardware classes that the calibration covers."""
     uncalibrated: list[HardwareClass] = Field(default=[])

@@ -213,7 +213,8 @@ class HubSettings(Settings):
     origin_port: int = Field(default=8451, ge=0, le=65535)
     """HTTP port of the SHARDCAST origin; 0 takes a free one."""
     public_host: str | None = None
-    """Name or address under which others reach both ports, when that is not `host`."""
+    """Name or address under which others reach both ports, when that is not `host`; where `host` is all addresses, others are told
+    127.0.0.1 without it."""
     writes_per_minute: int = Field(default=600, ge=1)
     bytes_per_hour: int = Field(default=4 << 30, ge=1)
     """Quotas per seat."""

@@ -1,4 +1,6 @@
-"""Presets: [spec] and [trainer] of a run.toml to start from. `murmur trainer preset NAME` prints one.
+"""Presets: a run.toml to start from. `murmur trainer preset NAME` prints one.
+
+[spec] and [trainer] are complete. What only the researcher can say, addresses above all, stands in a comment marked FILL IN.
 
 `demo` is what scripts/demo learns within minutes on two cores. The other two are INTELLECT-2's recipe (arXiv 2505.07291,
 sections 3 and 4) with short and with long length budgets; model, environments and calibration are yours to name.
@@ -9,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from protocol.errors import UsageError
+from protocol.settings import toml
 
 _DEMO_TASKS = {
     "rotate_matrix": {"min_n": 2, "max_n": 2, "min_rotations": 1, "max_rotations": 1},
@@ -86,3 +89,70 @@ def preset(name: str) -> dict[str, Any]:
     if name not in PRESETS:
         raise UsageError(f"there is no preset {name!r}", hint="presets: " + ", ".join(PRESETS))
     return PRESETS[name]()
+
+
+_PLACES = """\
+
+[chain]
+rpc = "http://127.0.0.1:8545"    # where Anvil listens; or your endpoints: ["https://…", "https://…"]
+chain_id = 31337                 # Anvil 31337, Base Sepolia 84532, Base 8453
+# contract = "0x…"               # FILL IN: Runs, as `murmur chain deploy` printed it
+# first_block = 1                # block of the deployment, likewise: nothing before it is read
+# vouchers = "0x…"               # Vouchers, likewise, where validators are to be paid
+# run = 1                        # FILL IN, after `murmur run create`: the number that it printed
+
+[peers]
+listen = "/ip4/0.0.0.0/tcp/4002"
+# bootnodes = ["/ip4/…/tcp/4001/p2p/…"]  # FILL IN: as `murmur bootnode start` printed it
+
+[hub]
+keystore = "trainer.json"        # of `murmur chain new-key trainer.json`
+port = 8450                      # for rollouts and receipts, and
+origin_port = 8451               # for weights: open both to nodes, validators and relays
+# public_host = "…"              # name or address of this machine, where others run elsewhere: without it they are told 127.0.0.1
+
+[policy]                         # goes on chain with `murmur run create`, and never changes. Seconds; tokens in quotes
+# trainer = "0x…"                # FILL IN: address of the key in trainer.json
+# gate = "0x…"                   # only whom this key invites may join
+"""
+_ALONE = """\
+window = 600                     # a submission may be challenged; after 1.0 to 1.2 windows its reward can be claimed
+appeal = 0                       # no appeals: one validator is enough. Else quorum + challenger + co-signer must be seated
+vote = 0
+co_signers = 0
+"""
+_IN_PUBLIC = """\
+window = 86400                   # a submission may be challenged; after 1.0 to 1.2 windows its reward can be claimed
+appeal = 43200                   # a node may appeal; nothing is published before quorum + challenger + co-signer are seated
+vote = 43200                     # validators vote on it
+co_signers = 1                   # a second validator signs hard verdicts
+"""
+_MONEY = """\
+quorum = 2                       # votes that decide an appeal
+grace = {grace:<25}# old weights still take work: longer than the longest rollout
+notice = {notice:<24}# from pause, ban or defund to its effect
+max_units = {max_units:<21}# completion tokens of one submission
+max_per_step = 16                # submissions of a seat for one step
+node_stake = "100"               # at least penalty + bond + strikes × fee
+validator_stake = "500"
+penalty = "60"                   # slashed on a hard verdict
+bond = "10"                      # at risk in a case
+fee = "1"                        # for a strike, to the challenger
+strikes = 10                     # that suspend a seat
+finder_bps = 2000                # 20 % of a slash are the finder's
+reward = {reward:<24}# per completion token
+leverage = 10                    # the reward at risk of a verdict may be this many times the stake
+"""
+
+
+def run_file(name: str) -> str:
+    """The text of a whole run.toml. Raises UsageError."""
+    tables = preset(name)
+    sampling = tables["spec"]["sampling"]
+    money = {
+        "max_units": sampling["group_size"] * sampling["groups_per_submission"] * sampling["max_new_tokens"],
+        **({"grace": 60, "notice": 60, "reward": '"0.001"'} if name == "demo" else {"grace": 1800, "notice": 3600, "reward": '"0.000001"'}),
+    }  # fmt: skip
+    heading = f"Preset {name}. Lines that say FILL IN are yours to fill in. Every key: docs/reference-config.md."
+    policy = (_ALONE if name == "demo" else _IN_PUBLIC) + _MONEY.format(**money)
+    return f"# {heading}\n{_PLACES}{policy}{toml(tables, '')}"

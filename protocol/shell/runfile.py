@@ -35,34 +35,54 @@ log = logging.getLogger(__name__)
 P = TypeVar("P", bound=Part)
 
 SPEC_FILE = "spec.json"
+FILLED_IN = frozenset((
+    "spec.model.config", "spec.model.tokenizer", "spec.environments.package", "spec.environments.version",
+    "spec.environments.exact", "spec.environments.head", "spec.verification.computation", "spec.verification.sampling",
+    "spec.verification.calibrated",
+))  # fmt: skip
+"""What may be left out of [spec] because `complete` finds it by itself."""
 _PACKAGE = "reasoning-gym"  # where an environment names none
 
 
 class PolicyTable(Settings):
-    """[policy] of run.toml. Times in seconds; amounts in tokens, as text."""
+    """Goes on chain for good. Times in seconds; amounts in tokens, as text. What is sensible: docs/contracts.md, Policy."""
 
     trainer: str
+    """Address of the trainer key, which publishes weights and signs receipts and vouchers."""
     gate: str = NOBODY
     """Key that invites nodes; zero: anyone with stake may join."""
     window: int = Field(default=86_400, ge=5)
+    """In which a submission may be challenged; its reward can be claimed 1.0 to 1.2 windows after it."""
     appeal: int = Field(default=43_200, ge=0)
+    """In which a case may be appealed; 0: verdicts are final at once, and no jury is needed."""
     vote: int = Field(default=43_200, ge=0)
+    """In which validators vote on an appeal; above 0 where there are appeals."""
     grace: int = Field(default=120, ge=1)
+    """For which superseded weights still take work; longer than the longest rollout."""
     notice: int = Field(default=600, ge=1)
     """From the owner's announcement (pause, defund, ban) to its effect; at least grace."""
     max_units: int = Field(ge=1, lt=2**32)
+    """Most units, that is completion tokens, of one submission."""
     max_per_step: int = Field(ge=1, lt=2**16)
+    """Most submissions of one seat for one step."""
     finder_bps: int = Field(default=2000, ge=0, le=5000)
+    """The challenger's share of a slash, in hundredths of a per cent."""
     quorum: int = Field(default=2, ge=0, lt=256)
+    """Votes for one side that decide an appeal."""
     co_signers: int = Field(default=1, ge=0, le=1)
+    """1: a hard challenge needs a second validator's signature; 0: it needs none."""
     leverage: int = Field(default=10, ge=1, lt=2**16)
     """A seat's reward at risk of a verdict may be this many times its locked stake."""
     strikes: int = Field(default=10, ge=1, lt=256)
     """Rejected or skipped submissions within one window that suspend a seat."""
     node_stake: str
+    """Locked by each node's seat; at least penalty + bond + strikes × fee."""
     validator_stake: str
+    """Locked by each validator's seat; at least bond."""
     penalty: str
+    """Slashed on a hard verdict, once for each seat."""
     bond: str
+    """At risk for the loser of an appeal; above 0 where there are appeals."""
     fee: str = "0"
     """From the seat to the challenger, for each strike."""
     reward: str

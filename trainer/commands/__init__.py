@@ -146,11 +146,10 @@ def _print_settings(loaded: Loaded[RunSettings], as_json: bool) -> None:
 
 @app.command()
 def preset(name: Annotated[str, typer.Argument(help="demo, intellect2-short or intellect2-long.")]) -> None:
-    """Print [spec] and [trainer] of a run.toml to start from."""
-    from protocol.settings import toml
-    from trainer.presets import preset as tables_of
+    """Print a run.toml to start from; what is yours to fill in is marked."""
+    from trainer.presets import run_file
 
-    typer.echo(toml(tables_of(name), f"Preset {name}. Add [chain], [peers], [policy] and [hub]."), nl=False)
+    typer.echo(run_file(name), nl=False)
 
 
 @app.command("eval")

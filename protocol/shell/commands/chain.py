@@ -80,7 +80,9 @@ def deploy_contracts(
     def text() -> None:
         typer.echo(
             f"Runs      {deployment.runs}\nBonds     {deployment.bonds}\nCourt     {deployment.court}\n"
-            f"Vouchers  {deployment.vouchers}\ntoken     {deployment.token}\nwritten to {out}"
+            f"Vouchers  {deployment.vouchers}\ntoken     {deployment.token}\nwritten to {out}; under [chain] of run.toml:\n\n"
+            f'contract = "{deployment.runs}"\n'
+            f'first_block = {deployment.block}\nvouchers = "{deployment.vouchers}"'
         )
 
     emit(asdict(deployment), as_json, text)

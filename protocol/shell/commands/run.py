@@ -157,6 +157,23 @@ def fund_vouchers(
     typer.echo(f"the pot of run {run} holds {tokens(vouchers.pot(run))}")
 
 
+@app.command("send-tokens")
+def send_tokens(
+    file: File,
+    to: Annotated[str, typer.Argument(help="Address of a node's operator or a validator.")],
+    amount: Annotated[str, typer.Argument(help="Tokens.")], keystore: Keystore,
+    password_file: PasswordFile = None, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Send tokens of the run's token to whom they are to be stake for."""
+    path, to = strip_at(file), parse_address(to)
+    sender, wei = _sender(path, keystore, password_file), parse_tokens(amount)
+    call = sender.chain.transfer_tokens(to, wei)
+    _require_tokens(sender, call, wei)
+    confirm("Send the tokens?", [f"{tokens(wei)} from {sender.key.address} to {to}, for good"], yes)
+    sender.send(call)
+    typer.echo(f"{to} holds {tokens(sender.chain.token_balance(to))}")
+
+
 @app.command()
 def approve(
     file: File, validator: Annotated[str, typer.Argument(help="Address of the validator.")], keystore: Keystore,
