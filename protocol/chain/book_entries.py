@@ -17,9 +17,7 @@ from protocol.chain.decoding import Log
 from protocol.chain.events import (
     Appealed,
     Challenged,
-    Published,
     Rotated,
-    RunCreated,
     Settled,
     Submitted,
     ValidatorSeated,
@@ -108,7 +106,7 @@ class Entries:
 
     def _enter(self, position: int, log: Log) -> None:
         data = log.kind(*log.values)
-        subject, number = _subject(data)
+        subject, number = data.found_by
         row = (
             position,
             log.block,
@@ -116,7 +114,7 @@ class Entries:
             log.transaction,
             log.kind.__name__,
             subject,
-            number,
+            min(number, _INTEGER_MAX),
             events.dumps(data),
         )
         self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
@@ -229,16 +227,3 @@ class Entries:
         tables = ("submissions", "events", "removed")
         rows = [self._db.execute(f"SELECT max(position) FROM {table}").fetchone()[0] for table in tables]  # noqa: S608
         return max(itertools.chain([0], filter(None, rows)))
-
-
-def _subject(data: Any) -> tuple[str, int]:
-    """Whom an event is about, and a number that narrows it down; by these two events are found."""
-    match data:
-        case RunCreated() | Published():
-            subject, number = "", getattr(data, "step", 0)
-        case ValidatorSeated():
-            subject, number = data.validator, data.until
-        case _:
-            subject = next((getattr(data, n) for n in ("seat", "validator", "node") if hasattr(data, n)), "")
-            number = next((getattr(data, n) for n in ("number", "hardware", "step") if hasattr(data, n)), 0)
-    return subject, min(number, _INTEGER_MAX)

@@ -22,7 +22,7 @@ from eth_abi.exceptions import DecodingError
 from eth_utils import keccak, to_checksum_address
 
 from protocol.chain import artifacts
-from protocol.chain.events import KINDS, _snake
+from protocol.chain.events import KINDS, field_name
 from protocol.errors import Malformed
 
 _HEX = re.compile(r"0x(?:[0-9a-fA-F]{2})*").fullmatch
@@ -145,11 +145,10 @@ def _forms(contract: str) -> dict[str, _Form]:
         inputs = entry.get("inputs", [])
         if kind is None or not inputs or inputs[0]["name"] != "run" or not inputs[0]["indexed"]:
             continue
-        names = [field.name for field in fields(kind)]
+        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
         indexed, plain, types = [], [], []
         for value in inputs[1:]:
-            name = _snake(value["name"])
-            place = names.index("from_" if name == "from" else name)
+            place = names.index(field_name(value["name"]))
             if value["indexed"]:
                 indexed.append((place, _reader(value["type"])))
             else:

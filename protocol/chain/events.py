@@ -8,13 +8,29 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from eth_typing import ChecksumAddress
 
 
+class Emitted:
+    """Base of all. Events are found by their kind, whom they are about and a number (`Book`, book_schema.py)."""
+
+    SUBJECT: ClassVar[str] = ""
+    """The field that says whom it is about; "": the run, or nobody."""
+    NUMBER: ClassVar[str] = ""
+    """The field that narrows it down; "": none."""
+
+    @property
+    def found_by(self) -> tuple[str, int]:
+        return (
+            str(getattr(self, self.SUBJECT)) if self.SUBJECT else "",
+            int(getattr(self, self.NUMBER)) if self.NUMBER else 0,
+        )
+
+
 @dataclass(frozen=True)
-class RunCreated:
+class RunCreated(Emitted):
     run: int
     owner: ChecksumAddress
     spec_digest: bytes
@@ -22,27 +38,29 @@ class RunCreated:
 
 
 @dataclass(frozen=True)
-class Funded:
+class Funded(Emitted):
     run: int
     amount: int
 
 
 @dataclass(frozen=True)
-class Defunding:
+class Defunding(Emitted):
     run: int
     amount: int
     from_: int
 
 
 @dataclass(frozen=True)
-class Paused:
+class Paused(Emitted):
     run: int
     paused: bool
     from_: int
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(Emitted):
+    NUMBER = "step"
+
     run: int
     step: int
     manifest: bytes
@@ -50,7 +68,10 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(Emitted):
+    SUBJECT = "node"
+    NUMBER = "hardware"
+
     run: int
     node: ChecksumAddress
     operator: ChecksumAddress
@@ -59,7 +80,9 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Rotated:
+class Rotated(Emitted):
+    SUBJECT = "seat"
+
     run: int
     node: ChecksumAddress
     seat: ChecksumAddress
@@ -67,14 +90,18 @@ class Rotated:
 
 
 @dataclass(frozen=True)
-class Offered:
+class Offered(Emitted):
+    SUBJECT = "seat"
+
     run: int
     seat: ChecksumAddress
     to: ChecksumAddress
 
 
 @dataclass(frozen=True)
-class HandedOver:
+class HandedOver(Emitted):
+    SUBJECT = "seat"
+
     run: int
     seat: ChecksumAddress
     to: ChecksumAddress
@@ -82,7 +109,9 @@ class HandedOver:
 
 
 @dataclass(frozen=True)
-class Left:
+class Left(Emitted):
+    SUBJECT = "seat"
+
     run: int
     seat: ChecksumAddress
     role: int
@@ -90,7 +119,9 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Released:
+class Released(Emitted):
+    SUBJECT = "seat"
+
     run: int
     seat: ChecksumAddress
     operator: ChecksumAddress
@@ -98,7 +129,10 @@ class Released:
 
 
 @dataclass(frozen=True)
-class Submitted:
+class Submitted(Emitted):
+    SUBJECT = "node"
+    NUMBER = "step"
+
     run: int
     node: ChecksumAddress
     root: bytes
@@ -108,7 +142,10 @@ class Submitted:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class Skipped(Emitted):
+    SUBJECT = "node"
+    NUMBER = "step"
+
     run: int
     node: ChecksumAddress
     step: int
@@ -116,7 +153,9 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Claimed:
+class Claimed(Emitted):
+    SUBJECT = "seat"
+
     run: int
     seat: ChecksumAddress
     operator: ChecksumAddress
@@ -125,14 +164,19 @@ class Claimed:
 
 
 @dataclass(frozen=True)
-class ValidatorApproved:
+class ValidatorApproved(Emitted):
+    SUBJECT = "validator"
+
     run: int
     validator: ChecksumAddress
     approved: bool
 
 
 @dataclass(frozen=True)
-class ValidatorSeated:
+class ValidatorSeated(Emitted):
+    SUBJECT = "validator"
+    NUMBER = "until"
+
     run: int
     validator: ChecksumAddress
     seated: bool
@@ -140,21 +184,28 @@ class ValidatorSeated:
 
 
 @dataclass(frozen=True)
-class ValidatorReinforced:
+class ValidatorReinforced(Emitted):
+    SUBJECT = "validator"
+
     run: int
     validator: ChecksumAddress
     locked: int
 
 
 @dataclass(frozen=True)
-class ValidatorReleased:
+class ValidatorReleased(Emitted):
+    SUBJECT = "validator"
+
     run: int
     validator: ChecksumAddress
     amount: int
 
 
 @dataclass(frozen=True)
-class Challenged:
+class Challenged(Emitted):
+    SUBJECT = "seat"
+    NUMBER = "number"
+
     run: int
     node: ChecksumAddress
     root: bytes
@@ -168,7 +219,10 @@ class Challenged:
 
 
 @dataclass(frozen=True)
-class CoSigned:
+class CoSigned(Emitted):
+    SUBJECT = "seat"
+    NUMBER = "number"
+
     run: int
     seat: ChecksumAddress
     number: int
@@ -177,7 +231,10 @@ class CoSigned:
 
 
 @dataclass(frozen=True)
-class Appealed:
+class Appealed(Emitted):
+    SUBJECT = "seat"
+    NUMBER = "number"
+
     run: int
     seat: ChecksumAddress
     number: int
@@ -185,7 +242,10 @@ class Appealed:
 
 
 @dataclass(frozen=True)
-class Voted:
+class Voted(Emitted):
+    SUBJECT = "seat"
+    NUMBER = "number"
+
     run: int
     seat: ChecksumAddress
     number: int
@@ -194,7 +254,10 @@ class Voted:
 
 
 @dataclass(frozen=True)
-class Settled:
+class Settled(Emitted):
+    SUBJECT = "seat"
+    NUMBER = "number"
+
     run: int
     seat: ChecksumAddress
     number: int
@@ -205,7 +268,9 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Impeached:
+class Impeached(Emitted):
+    SUBJECT = "validator"
+
     run: int
     validator: ChecksumAddress
     submission: bytes
@@ -214,32 +279,32 @@ class Impeached:
 
 
 @dataclass(frozen=True)
-class Deposited:
+class Deposited(Emitted):
     account: ChecksumAddress
     amount: int
 
 
 @dataclass(frozen=True)
-class Unbonding:
+class Unbonding(Emitted):
     account: ChecksumAddress
     amount: int
     ready_at: int
 
 
 @dataclass(frozen=True)
-class Rebonded:
+class Rebonded(Emitted):
     account: ChecksumAddress
     amount: int
 
 
 @dataclass(frozen=True)
-class Withdrawn:
+class Withdrawn(Emitted):
     account: ChecksumAddress
     amount: int
 
 
 @dataclass(frozen=True)
-class Slashed:
+class Slashed(Emitted):
     account: ChecksumAddress
     amount: int
     finder: ChecksumAddress
@@ -247,27 +312,29 @@ class Slashed:
 
 
 @dataclass(frozen=True)
-class Moved:
+class Moved(Emitted):
     from_: ChecksumAddress
     to: ChecksumAddress
     amount: int
 
 
 @dataclass(frozen=True)
-class VouchersFunded:
+class VouchersFunded(Emitted):
     run: int
     amount: int
 
 
 @dataclass(frozen=True)
-class Redeemed:
+class Redeemed(Emitted):
+    SUBJECT = "validator"
+
     run: int
     validator: ChecksumAddress
     amount: int
     total: int
 
 
-KINDS: dict[str, type] = {
+KINDS: dict[str, type[Emitted]] = {
     kind.__name__: kind
     for kind in (
         RunCreated, Funded, Defunding, Paused, Published, Joined, Rotated, Offered, HandedOver, Left, Released,
@@ -294,14 +361,14 @@ def from_log(name: str, arguments: dict[str, Any]) -> Any:
     kind = KINDS.get(name)
     if kind is None:
         return None
-    values = {_snake(key): bytes(value) if isinstance(value, bytes) else value for key, value in arguments.items()}
-    if "from" in values:  # a word of Python's own
-        values["from_"] = values.pop("from")
-    return kind(**{field.name: values[field.name] for field in fields(kind)})
+    values = {field_name(key): bytes(value) if isinstance(value, bytes) else value for key, value in arguments.items()}
+    return kind(**{field.name: values[field.name] for field in fields(kind)})  # type: ignore[arg-type]
 
 
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+def field_name(name: str) -> str:
+    """What the ABI calls `name`, as fields of dataclasses are called."""
+    found = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    return "from_" if found == "from" else found  # a word of Python's own
 
 
 def dumps(data: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.chain import artifacts, types
-from protocol.chain.events import KINDS, _snake
+from protocol.chain.events import KINDS, Emitted, Published, field_name
 
 TOKEN_EVENTS = {"Approval", "Transfer", "EIP712DomainChanged"}
 STRUCTS = [
@@ -33,14 +33,22 @@ def test_every_event_has_its_dataclass(contract: str) -> None:
     for event in items(contract, "event"):
         if event["name"] in TOKEN_EVENTS:
             continue
-        names = ["from_" if field["name"] == "from" else _snake(field["name"]) for field in event["inputs"]]
+        names = [field_name(field["name"]) for field in event["inputs"]]
         assert [field.name for field in fields(KINDS[event["name"]])] == names, event["name"]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_event_says_whom_it_is_about_by_fields_of_its_own(kind: type[Emitted]) -> None:
+    types_of = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
+    assert kind.SUBJECT == "" or types_of[kind.SUBJECT] == "ChecksumAddress"
+    assert kind.NUMBER == "" or types_of[kind.NUMBER] == "int"
+    assert not kind.NUMBER or kind.SUBJECT or kind is Published, "a number without anybody finds a publication only"
 
 
 @pytest.mark.parametrize("contract, function, kind", STRUCTS)
 def test_every_struct_has_its_dataclass(contract: str, function: str, kind: type) -> None:
     (found,) = [item for item in items(contract, "function") if item["name"] == function]
-    names = [_snake(field["name"]) for field in found["outputs"][0]["components"]]
+    names = [field_name(field["name"]) for field in found["outputs"][0]["components"]]
     assert [field.name for field in fields(kind)] == names
 
 
