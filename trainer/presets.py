@@ -42,7 +42,7 @@ def demo() -> dict[str, Any]:
         },
         "trainer": {
             "model": "policy", "output": "output", "steps": 60, "groups_per_step": 16, "optimizer_steps": 2,
-            "pack_tokens": 128, "rows_per_forward": 64, "seed": 0, "evaluate_every": 5, "rollout_wait_seconds": 120,
+            "pack_tokens": 128, "rows_per_forward": 64, "seed": 0, "evaluate_every": 5, "rollout_wait_seconds": 3600,
             "rollout_quiet_seconds": 30,
             "optimizer": {"lr": 1.5e-4, "warmup_steps": 10},
             # At this learning rate a version is far from the one before: uncorrected, runs on rollouts two versions old may collapse.

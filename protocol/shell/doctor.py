@@ -1,4 +1,5 @@
-"""What may be wrong between here and the contracts, checked one by one: endpoints, chain, code, run, jury, gas money.
+"""What may be wrong on this machine and between here and the contracts, checked one by one: sandbox, endpoints, chain, code, run,
+jury, gas money.
 
 A check that cannot run, because one before it failed, is skipped and says so: it is never a pass.
 """
@@ -16,6 +17,7 @@ from protocol.chain.client import Chain
 from protocol.chain.deploy import Deployment
 from protocol.chain.endpoints import HEAD_SECONDS, SETTLED_BLOCKS, EndpointsDisagree, shown
 from protocol.errors import ConfigError, InsufficientFunds, MurmurationError, WrongChain
+from protocol.sandbox.confinement import Kernel
 from protocol.shell.money import duration
 
 _SUBMISSION_GAS = 80_000
@@ -61,6 +63,7 @@ class Subject:
 
 def examine(subject: Subject) -> Iterator[Check]:
     """Runs the checks, in order, and tells of each as it ends."""
+    yield _ran("sandbox", _sandbox)
     alive: list[Chain] = []
     for url in subject.endpoints:
         chain = Chain(url, None, timeout=subject.timeout)
@@ -134,6 +137,13 @@ def _ran(name: str, check: Callable[..., _Answer], *arguments: object) -> Check:
 
 
 # ---- the checks: each returns an answer or raises what is wrong --------------------------------------------------------
+
+
+def _sandbox() -> _Answer:
+    if missing := Kernel.here().missing:
+        hint = "a newer kernel, with Landlock on, holds them; until then run only environments you trust (docs/environments.md)"
+        return "this kernel lets environments of strangers " + "; ".join(missing), hint
+    return "this kernel holds environments of strangers to all that it should"
 
 
 def _endpoint(chain: Chain, subject: Subject) -> _Answer:

@@ -58,6 +58,9 @@ def run_file(settings: SwarmSettings, *, rpc: str, contract: str, chain_id: int,
         },
         "spec": tables["spec"],
         "trainer": tables["trainer"]
-        | {"steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every},
+        | {
+            "steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every,
+            "rollout_wait_seconds": 120,
+        },
         "hub": {"keystore": "trainer.json", "host": "127.0.0.1", "port": 0, "origin_port": 0},
     }  # fmt: skip

@@ -16,6 +16,7 @@ from swarm.world import DAY, TOKEN, World, policy_for
 from protocol.chain import Chain, Sender
 from protocol.chain.deploy import Deployment, deploy_to
 from protocol.identity import Key, load_keystore, save_keystore
+from protocol.sandbox.confinement import Kernel
 from tests.chain.faulty_endpoint import FaultyEndpoint, result
 from tests.cli.conftest import PASSWORD, Console
 
@@ -149,17 +150,36 @@ def test_info_shows_what_is_not_ours_and_ends_with_4(console: Console, anvil: An
 # ---- doctor ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _a_kernel_that_holds_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the doctor finds here must not hang on the machine that tests run on."""
+    monkeypatch.setattr(Kernel, "here", classmethod(lambda kernel: kernel(6, True)))
+
+
+@pytest.mark.parametrize(
+    "kernel, said", [(Kernel(2, True), "cut files short; send signals"), (Kernel(0, False), "open sockets")]
+)
+def test_what_the_sandbox_cannot_hold_here_is_a_warning(
+    console: Console, anvil: Anvil, monkeypatch: pytest.MonkeyPatch, kernel: Kernel, said: str
+) -> None:
+    monkeypatch.setattr(Kernel, "here", lambda: kernel)
+    code, checks = doctor(console, "--rpc", anvil.rpc)
+    assert (code, unwell(checks)) == (0, {"sandbox": "warning"})
+    assert said in checks["sandbox"]["detail"]
+    assert checks["sandbox"]["hint"]
+
+
 def test_the_doctor_finds_nothing_where_nothing_is_wrong(console: Console, anvil: Anvil, addresses: Path) -> None:
     with_run(anvil, addresses, validators=2)
     what = ("--deployment", addresses, "--rpc", anvil.rpc, "--run", 1, "--address", anvil.bank.address)
     code, checks = doctor(console, *what)
     assert (code, unwell(checks)) == (0, {})
     assert list(checks) == [
-        f"endpoint {anvil.rpc}", "head", "code of Runs", "code of Bonds", "code of Court", "code of Vouchers",
+        "sandbox", f"endpoint {anvil.rpc}", "head", "code of Runs", "code of Bonds", "code of Court", "code of Vouchers",
         "addresses file", "run", "jury", "gas money",
     ]  # fmt: skip
     lines = console.murmur("chain", "doctor", *what).out.splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 11
     assert all(line.startswith("✓ ") for line in lines)
 
 
@@ -172,10 +192,10 @@ def test_a_dead_endpoint_fails_and_the_other_serves(console: Console, anvil: Anv
 def test_without_an_endpoint_nothing_else_passes(console: Console, addresses: Path) -> None:
     code, checks = doctor(console, "--deployment", addresses, "--rpc", DEAD, "--run", 1, "--address", SINK)
     assert code == 4
-    assert [c["health"] for c in checks.values()] == ["failed"] + ["skipped"] * 9
+    assert [c["health"] for c in checks.values()] == ["ok", "failed"] + ["skipped"] * 9
     ended = console.murmur("chain", "doctor", "--deployment", addresses, "--rpc", DEAD)
     assert ended.code == 4
-    assert ended.out.startswith(f"✗ endpoint {DEAD}: ")
+    assert ended.out.splitlines()[1].startswith(f"✗ endpoint {DEAD}: ")
     assert "  try: " in ended.out
     assert "– head: not checked" in ended.out
 

@@ -168,7 +168,7 @@ def doctor(
     rpc: Rpc = None,
     as_json: Json = False,
 ) -> None:
-    """Check endpoints, chain, code, run, jury and gas money, one by one, and say what to do. Exit code 0: nothing failed."""
+    """Check sandbox, endpoints, chain, code, run, jury and gas money, one by one, and say what to do. Exit code 0: nothing failed."""
     from protocol.chain.deploy import Deployment
     from protocol.shell.doctor import CheckOutcome, Subject, examine
 
