@@ -11,6 +11,7 @@ import threading
 from node.versions import Versions
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
+from protocol.errors import Unavailable
 
 _AT_ONCE = 3  # fetches: they share the bandwidth, and one that hangs leaves room for the others
 _REMEMBERED = 16  # fetches that have ended and that nobody has come back to
@@ -40,7 +41,8 @@ class Fetches:
     def require(self, publication: Publication) -> bool:
         """Whether a version is here. If not, it is on its way now, or will be once fewer others are, and is to be asked for again.
 
-        Raises what Versions.fetch raised since the version was last asked for; the next call begins anew.
+        Raises what Versions.fetch raised since the version was last asked for, Unavailable where this machine has no thread for
+        one; the next call begins anew.
         """
         fetch = self._fetches.get(publication.step)
         if fetch is None and not self._versions.holds(publication):
@@ -59,8 +61,12 @@ class Fetches:
     def _begin(self, publication: Publication) -> _InBackground:
         if len(self._fetches) >= _REMEMBERED:
             self._fetches = {step: fetch for step, fetch in self._fetches.items() if not fetch.ended.is_set()}
-        fetch = self._fetches[publication.step] = _InBackground(self._versions, publication)
-        fetch.thread.start()
+        fetch = _InBackground(self._versions, publication)
+        try:
+            fetch.thread.start()
+        except RuntimeError as error:  # "can't start new thread": this machine has as many as it may
+            raise Unavailable(f"the fetch of version {publication.step} cannot begin: {error}") from error
+        self._fetches[publication.step] = fetch  # only now: what never ran never ends
         return fetch
 
     def _under_way(self) -> int:

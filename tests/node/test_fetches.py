@@ -157,6 +157,22 @@ def test_another_version_of_the_same_step_waits_until_the_first_has_ended(versio
     eventually(lambda: versions.begun == [2, 2], what="now it is fetched")
 
 
+def test_a_machine_without_another_thread_is_trouble_for_now_and_costs_no_place(
+    versions: Scripted, fetches: Fetches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(4):
+            with pytest.raises(Unavailable, match="can't start new thread"):
+                fetches.require(published(1))
+    assert fetches.is_idle
+    assert not any(fetches.require(published(step)) for step in (1, 2, 3))
+    eventually(lambda: sorted(versions.begun) == [1, 2, 3], what="each place is free again")
+
+
 def test_an_end_does_not_wait_for_sources_that_say_nothing(stage: Stage) -> None:
     published = stage.publish()
     mute = socket.create_server(("127.0.0.1", 0))
