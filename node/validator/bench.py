@@ -6,7 +6,7 @@ import hashlib
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -171,6 +171,15 @@ class Bench:
     def discard(self, root: bytes) -> None:
         """Forgets a file that is not needed any more."""
         (self._files / f"{root.hex()}.parquet").unlink(missing_ok=True)
+
+    def sweep(self, awaited: Callable[[], set[bytes]]) -> None:
+        """Discards files that nothing waits for any more: others have judged, a case has ended, or a window. `awaited` gives
+        the roots to keep, and is asked only where a file is left."""
+        left = list(self._files.iterdir())
+        kept = {root.hex() for root in awaited()} if left else set()
+        for path in left:
+            if path.stem not in kept:
+                path.unlink(missing_ok=True)
 
     def _load(self, step: int) -> bool:
         """Whether the engine has the weights of a step now; not while they are on their way."""

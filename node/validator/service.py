@@ -186,9 +186,14 @@ class ValidatorService:
                 self._impeachment.heard_of(name)
         if changed:
             self._cases = self._book.open_cases()
-        for task in self._workload.expire(now):
-            self._bench.discard(task.submission.root)
+        self._workload.expire(now)
+        self._bench.sweep(self._awaited)
         return now
+
+    def _awaited(self) -> set[bytes]:
+        """Roots of the files that may still be judged, for this validator's own verdict or for a jury."""
+        appealed = {ref.root for case in self._cases if case.is_appealed for ref in case.refs}
+        return self._workload.roots | appealed
 
     def _hear(self, now: int) -> None:
         """What others have said since the last turn."""

@@ -55,6 +55,11 @@ class Workload:
         """Steps of all that may still have to be judged."""
         return self._queue.steps
 
+    @property
+    def roots(self) -> set[bytes]:
+        """Roots of all that may still have to be judged."""
+        return {task.submission.root for task in self._queue}
+
     # ---- what happens --------------------------------------------------------------------------------------------------
 
     def follow(self, now: int) -> Iterator[Event]:
@@ -87,12 +92,11 @@ class Workload:
         self.heard(self._receipts.requests(), [], now)
         return cursor
 
-    def expire(self, now: int) -> list[JudgementTask]:
+    def expire(self, now: int) -> None:
         """Drops submissions whose window is over."""
-        ended = list(self._queue.expire(now - self._window))
+        ended = [task.id for task in self._queue.expire(now - self._window)]
         if ended:
-            self._log.note_pending([], [task.id for task in ended])
-        return ended
+            self._log.note_pending([], ended)
 
     def heard(self, asked: Sequence[bytes], receipts: Sequence[Receipt], now: int) -> None:
         """Somebody has asked about submissions; others have spoken on some."""

@@ -102,3 +102,24 @@ def test_a_juror_with_a_queue_of_its_own_votes_all_the_same(
     world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
     monkeypatch.setattr(juror, "_judge_one", lambda: True)
     until(lambda: panel.state(made.ref) == State.CLEARED, juror, what="the vote")
+
+
+def test_what_a_juror_fetched_is_gone_when_the_case_ended_without_it(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or every case that ends while its weights are on their way leaves its files on the disk for good."""
+    node, world, liar = stage.seated(), stage.world, stage.validator()
+    stage.publish()
+    juror = panel.seat(fallback_seconds=0.01)
+    made = stage.make(node)
+    submission = stage.submit(node, made)
+    until(lambda: panel.receipts(submission), juror, what="the verdict")
+    world.accuse(liar, made.ref)
+    world.sender(node).send(world.chain.appeal(world.run, node.address, 1))
+    monkeypatch.setattr(juror._bench, "judge", lambda *_, **__: None)
+    until(lambda: juror._bench.judged(made.ref.root), juror, what="the file is here, its weights are not")
+    rounds(juror)
+    assert juror._bench.judged(made.ref.root), "it is not fetched for each attempt"
+    world.anvil.advance(world.chain.policy(world.run).vote)
+    world.sender(node).send(world.chain.settle(world.run, node.address, 1))
+    until(lambda: not list(juror._bench._files.iterdir()), juror, what="nothing is left of it")
