@@ -154,15 +154,37 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
     "file_setattr": (469, 469),
+    # what no limit counts and no end of a process takes away, and what others of the account can read
+    "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197),
+    "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
+    "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "mq_open": (240, 180), "mq_unlink": (241, 181), "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183),
+    "mq_notify": (244, 184), "mq_getsetattr": (245, 185),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    # a user namespace gives capabilities back, and takes the signal at the parent's end away
+    "unshare": (272, 97), "setns": (308, 268),
 }  # fmt: skip
 """System calls that are refused, by their numbers on x86-64 and ARM64."""
+_ABSENT = {"clone3": (435, 435)}
+"""Calls that this kernel does not know, as far as the child can tell: their arguments lie in memory, where a filter sees nothing.
+C libraries then make their threads and processes by `clone`."""
+_ALL = 0xFFFFFFFF
+_NAMESPACES, _PARENT = 0x7E020000, 0x8000  # flags of clone: namespaces of its own, and a child of this process's parent
+_ITSELF = (0, _ALL, 0)
 _ALLOWED_WITH = {
-    "prlimit64": ((302, 261), 0, 0xFFFFFFFF, 0),  # of this process only
-    "socketpair": ((53, 199), 1, 0xF, 1),  # streams only, which lead nowhere else: an event loop of asyncio has one
-}
-"""(numbers, argument, mask, value): calls that are refused where the argument under the mask has another value."""
+    "prlimit64": ((302, 261), [_ITSELF]),
+    "socketpair": ((53, 199), [(1, 0xF, 1)]),  # streams only, which lead nowhere else: an event loop of asyncio has one
+    "clone": ((56, 220), [(0, _NAMESPACES | _PARENT, 0)]),  # children of the parent would fill its process table
+    "setpriority": ((141, 140), [(0, _ALL, 0), (1, _ALL, 0)]),  # PRIO_PROCESS, itself
+    "ioprio_set": ((251, 30), [(0, _ALL, 1), (1, _ALL, 0)]),  # IOPRIO_WHO_PROCESS, itself
+    "sched_setparam": ((142, 118), [_ITSELF]), "sched_setscheduler": ((144, 119), [_ITSELF]),
+    "sched_setaffinity": ((203, 122), [_ITSELF]), "sched_setattr": ((314, 274), [_ITSELF]),
+}  # fmt: skip
+"""(numbers, (argument, mask, value)s): calls that are refused where one of the arguments under its mask has another value."""
+_REFUSED_WITH = {"prctl": ((157, 167), (0, _ALL, _PR_SET_PDEATHSIG))}
+"""(numbers, (argument, mask, value)): calls that are refused where the argument under the mask has this value."""
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06  # instructions of BPF
-_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
+_ALLOW, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 
 
 def _seccomp() -> None:
@@ -182,9 +204,20 @@ def _program(machine: str) -> list[tuple[int, int, int, int]]:
     ]  # fmt: skip
     for number in numbers:
         found += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
-    for calls, argument, mask, value in _ALLOWED_WITH.values():
-        found += [
-            (_EQUAL, 0, 5, calls[column]), (_LOAD, 0, 0, 16 + 8 * argument), (_AND, 0, 0, mask), (_EQUAL, 0, 1, value),
-            (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE),
-        ]  # fmt: skip
+    for calls in _ABSENT.values():
+        found += [(_EQUAL, 0, 1, calls[column]), (_RETURN, 0, 0, _UNKNOWN)]
+    for calls, conditions in _ALLOWED_WITH.values():
+        for condition in conditions:
+            found += _where(calls[column], condition, met=1)
+    for calls, condition in _REFUSED_WITH.values():
+        found += _where(calls[column], condition, met=0)
     return [*found, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _where(number: int, condition: tuple[int, int, int], *, met: int) -> list[tuple[int, int, int, int]]:
+    """Refuses a call where the condition is not met, or where it is (0); all else goes on to what follows."""
+    argument, mask, value = condition
+    return [
+        (_LOAD, 0, 0, 0), (_EQUAL, 0, 4, number), (_LOAD, 0, 0, 16 + 8 * argument), (_AND, 0, 0, mask),
+        (_EQUAL, met, 1 - met, value), (_RETURN, 0, 0, _REFUSE),
+    ]  # fmt: skip

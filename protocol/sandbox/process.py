@@ -44,6 +44,7 @@ MOST = Grants(memory=32 << 30, seconds=600.0, files=1024)
 _FILES = 64  # open at once
 _ANSWER_BYTES = 1 << 20  # of arrays, granted to any answer
 _STARTING_S = 60.0  # for what takes milliseconds
+_OF_THIS_THREAD = 0x20000000  # __WNOTHREAD of waitpid(2)
 _OF_FILES = {UnknownVersion.__name__: UnknownVersion}
 _OWN = {kind.__name__: kind for kind in (ConfigError, VersionMismatch, HashMismatch, PreflightError)}
 
@@ -188,6 +189,8 @@ class ChildProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            if self._holder is not None:
+                self._holder.submit(_reap, self._process.pid).result(_STARTING_S)
             for stream in (self._process.stdin, self._process.stdout):
                 if stream:
                     stream.close()
@@ -205,6 +208,16 @@ def _prepare() -> None:
         hide()
     if kernel.missing:
         log.warning("environments of strangers may here: %s (docs/environments.md)", "; ".join(kernel.missing))
+
+
+def _reap(group: int) -> None:
+    """Takes note of the end of all that was made in this group as children of this process (`clone` with CLONE_PARENT, where no
+    filter refuses it), or each would be a zombie until this process ends. Called on the thread that started the child: theirs
+    as well, and no other child's, so that whoever started those finds them."""
+    if sys.platform == "linux":
+        with suppress(ChildProcessError):
+            while True:
+                os.waitpid(-group, _OF_THIS_THREAD)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

@@ -44,6 +44,17 @@ SPEC = Generated.model_validate(
         "held_out_seed": 2, "held_out_size": 4,
     }
 )  # fmt: skip
+CALL = """
+import ctypes, os, platform, struct
+libc = ctypes.CDLL(None, use_errno=True)
+def call(x86, arm, *arguments):
+    number = x86 if platform.machine() == "x86_64" else arm
+    wide = [each if isinstance(each, bytes) else ctypes.c_long(each) for each in arguments]
+    if (result := libc.syscall(ctypes.c_long(number), *wide)) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return result
+"""
+"""For codes of answers: a system call by its numbers on x86-64 and ARM64."""
 landlock = pytest.mark.skipif(not KERNEL.landlock, reason="this kernel has no Landlock")
 seccomp = pytest.mark.skipif(not KERNEL.seccomp, reason="this machine has no seccomp filters, or another processor")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone kills a process with its parent")
@@ -160,6 +171,77 @@ def test_the_parents_limits_are_its_own(shared: EnvironmentSandbox) -> None:
     assert attempt(shared, asked.format("0")) == 0
 
 
+PRIORITIES = {
+    "nice": "os.setpriority(os.PRIO_PROCESS, {pid}, 19)",
+    "nice, a group": "os.setpriority(os.PRIO_PGRP, {pid}, 19)",
+    "nice, all of the account": "os.setpriority(os.PRIO_USER, 0, 19)",
+    "processors": "os.sched_setaffinity({pid}, os.sched_getaffinity(0))",
+    "policy": "os.sched_setscheduler({pid}, os.SCHED_IDLE, os.sched_param(0))",
+    "its parameters": "os.sched_setparam({pid}, os.sched_param(0))",
+    "policy and parameters": "call(314, 274, {pid}, struct.pack('=IIQiIQQQ', 48, 5, 0, 0, 0, 0, 0, 0), 0)",
+    "disk": "call(251, 30, 1, {pid}, 3 << 13)",
+    "disk, all of the account": "call(251, 30, 3, 0, 3 << 13)",
+}
+
+
+@seccomp
+@pytest.mark.parametrize("code", PRIORITIES.values(), ids=PRIORITIES)
+def test_no_process_is_slowed_by_its_number(shared: EnvironmentSandbox, code: str) -> None:
+    """Of the account's processes not even its own, which Linux would allow root as well."""
+    for pid in ("os.getppid()", "os.getpid()"):
+        assert attempt(shared, CALL + code.format(pid=pid)) == errno.EPERM
+
+
+@seccomp
+@pytest.mark.parametrize("name", ["nice", "processors", "policy", "its parameters", "policy and parameters", "disk"])
+def test_it_may_slow_itself(sandboxed: Sandboxed, name: str) -> None:
+    with sandboxed() as sandbox:
+        assert attempt(sandbox, CALL + PRIORITIES[name].format(pid=0)) == 0
+
+
+MEMORY_AND_MAIL = {
+    "shmget": "(29, 194, 0x5EED, 4096, 0o1600)",
+    "shmat": "(30, 196, 0, 0, 0)",
+    "shmctl": "(31, 195, 0, 2, 0)",
+    "shmdt": "(67, 197, 0)",
+    "semget": "(64, 190, 0x5EED, 1, 0o1600)",
+    "semop": "(65, 193, 0, 0, 0)",
+    "semctl": "(66, 191, 0, 0, 2, 0)",
+    "semtimedop": "(220, 192, 0, 0, 0, 0)",
+    "msgget": "(68, 186, 0x5EED, 0o1600)",
+    "msgsnd": "(69, 189, 0, 0, 0, 0)",
+    "msgrcv": "(70, 188, 0, 0, 0, 0, 0)",
+    "msgctl": "(71, 187, 0, 2, 0)",
+    "mq_open": "(240, 180, b'murmuration', os.O_RDWR | os.O_CREAT, 0o600, 0)",
+    "mq_unlink": "(241, 181, b'murmuration')",
+    "mq_timedsend": "(242, 182, 0, 0, 0, 0, 0)",
+    "mq_timedreceive": "(243, 183, 0, 0, 0, 0, 0)",
+    "mq_notify": "(244, 184, 0, 0)",
+    "mq_getsetattr": "(245, 185, 0, 0, 0)",
+    "add_key": "(248, 217, b'user', b'murmuration', b'x', 1, -4)",
+    "request_key": "(249, 218, b'user', b'murmuration', 0, -4)",
+    "keyctl": "(250, 219, 0, -4, 0)",
+}
+
+
+@seccomp
+@pytest.mark.parametrize("arguments", MEMORY_AND_MAIL.values(), ids=MEMORY_AND_MAIL)
+def test_there_is_no_memory_that_outlives_it_and_no_mail_to_others(shared: EnvironmentSandbox, arguments: str) -> None:
+    """Memory of System V counts for no limit of a process and stays when that is killed; so do messages, queues and keys."""
+    assert attempt(shared, f"{CALL}call{arguments}") == errno.EPERM
+
+
+@seccomp
+@pytest.mark.parametrize(
+    "code",
+    ["call(272, 97, 1 << 28)", "call(308, 268, 0, 0)", "call(56, 220, 1 << 28 | 17, 0, 0, 0, 0) or os._exit(0)"],
+    ids=["unshare", "setns", "clone"],
+)
+def test_no_namespace_gives_rights_back(shared: EnvironmentSandbox, code: str) -> None:
+    """In a user namespace of its own it would have root's, and Linux would not end it with its parent any more."""
+    assert attempt(shared, CALL + code) == errno.EPERM
+
+
 @linux
 def test_no_right_is_left_and_none_is_gained(shared: EnvironmentSandbox) -> None:
     """Those of root and those of its programs; to read whatever there is may stay."""
@@ -231,6 +313,76 @@ def test_what_it_started_ends_with_it(sandboxed: Sandboxed, end: Callable[[Envir
         pid = grandchild(sandbox)
         end(sandbox)
         ends(pid)
+
+
+SIBLING = "(p := call(56, 220, 0x8000 | signal.SIGCHLD, 0, 0, 0, 0)) or os._exit(0)"
+
+
+@seccomp
+def test_it_makes_no_children_of_its_parent(shared: EnvironmentSandbox) -> None:
+    assert attempt(shared, f"{CALL}import signal; {SIBLING}") == errno.EPERM
+
+
+@seccomp
+def test_clone3_is_unknown_so_that_libraries_take_what_can_be_looked_into(shared: EnvironmentSandbox) -> None:
+    """Its flags lie in memory, where a filter sees nothing."""
+    assert attempt(shared, f"{CALL}call(435, 435, 0, 0)") == errno.ENOSYS
+
+
+def children() -> set[int]:
+    """Of this process, those that have ended among them."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        found |= {int(pid) for pid in (task / "children").read_text().split()}
+    return found
+
+
+@linux
+def test_children_that_it_made_of_its_parent_elsewhere_end_with_it(
+    sandboxed: Sandboxed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the filter it can. They would stay zombies until the process table is full."""
+    monkeypatch.setattr(process.Kernel, "here", lambda: Kernel(KERNEL.landlock, False))
+    with subprocess.Popen(["true"]) as other, sandboxed() as sandbox:
+        ends(other.pid)
+        before = children()
+        more = "p or os._exit(0); (q := call(56, 220, 0x8000 | signal.SIGCHLD, 0, 0, 0, 0)) or signal.pause()"
+        assert attempt(sandbox, f"{CALL}import signal\nfor _ in range(20): {SIBLING}; {more}") == 0
+        assert len(children() - before) == 41
+        sandbox.close()
+        assert children() == before
+        assert other.wait(timeout=10) == 0, "what others have started is theirs to wait for"
+
+
+@seccomp
+def test_nothing_takes_back_that_it_ends_with_its_parent(shared: EnvironmentSandbox) -> None:
+    assert attempt(shared, f"{CALL}call(157, 167, 1, 0, 0, 0, 0)") == errno.EPERM
+    assert attempt(shared, f"{CALL}call(157, 167, 15, b'name', 0, 0, 0)") == 0, "other calls of it are free"
+
+
+ORDINARY = {
+    "threads": "import threading; t = threading.Thread(target=print); t.start(); t.join()",
+    "a pool": "from concurrent.futures import ThreadPoolExecutor as P; list(P(8).map(abs, range(100)))",
+    "asyncio with threads": "import asyncio; asyncio.run(asyncio.to_thread(print))",
+    "asyncio with a program": "import asyncio\n"
+    "async def f(): p = await asyncio.create_subprocess_exec('true'); assert await p.wait() == 0\nasyncio.run(f())",
+    "numpy": "import numpy as np; a = np.ones((300, 300)); assert (a @ a).sum() == 300**3; np.linalg.svd(a)",
+    "pyarrow": "import pyarrow as pa, pyarrow.compute as pc; assert pc.sum(pa.array(range(9))).as_py() == 36; "
+    "pa.set_cpu_count(4); pa.table({'a': range(99)}).group_by('a').aggregate([('a', 'sum')])",
+    "a program": "import subprocess; subprocess.run(['true'], check=True)",
+    "a program of a shell": "import os; assert os.system('true') == 0",
+    "a program by posix_spawn": "import os; p = os.posix_spawnp('true', ['true'], {}); assert os.waitpid(p, 0)[1] == 0",
+    "fork": "import os; p = os.fork() or os._exit(0); assert os.waitpid(p, 0)[1] == 0",
+    "nice": "import os; os.nice(1)",
+    "BLAS with threads": "import subprocess, sys, os; subprocess.run([sys.executable, '-c', "
+    "'import numpy as np; a = np.ones((900, 900)); assert (a @ a).sum() == 900**3'], "
+    "env={**os.environ, 'OPENBLAS_NUM_THREADS': '4'}, check=True)",
+}
+
+
+@pytest.mark.parametrize("code", ORDINARY.values(), ids=ORDINARY)
+def test_what_an_ordinary_environment_does_goes_on(shared: EnvironmentSandbox, code: str) -> None:
+    assert attempt(shared, code) == 0
 
 
 @seccomp
