@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from protocol import parquet_footer, toploc
 from protocol.constants import TURNS_MAX
-from protocol.errors import Malformed, MurmurationError
+from protocol.errors import Malformed, MurmurationError, PreflightError
 from protocol.sandbox import wire
 from protocol.sandbox.confinement import Kernel, confine
 
@@ -272,24 +272,17 @@ def _not_finite(layout: Sequence[Column], arrays: wire.Arrays) -> str | None:
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    def receive(count: int) -> bytes:
-        data = source.read(count)
-        if len(data) != count:
-            raise EOFError
-        return data
-
     child = Child()
     while True:
         try:
-            request, _ = wire.read(receive, cap=0)
+            request = _request(source)
         except EOFError:
             return
         try:
             head, arrays = child.answer(request)
             reply = wire.pieces({"ok": True, **head}, arrays)
         except MurmurationError as error:
-            said = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
-            reply = wire.pieces({"ok": False, "kind": "malformed", **said}, {})
+            reply = wire.pieces(_blame(error), {})
         except MemoryError:
             reply = wire.pieces({"ok": False, "kind": "exhausted", "message": "needs more memory than it may have"}, {})
         except Exception as error:  # noqa: BLE001  one bad input must not end the service; the parent logs the answer
@@ -300,15 +293,32 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         head, arrays, reply = {}, {}, []  # nothing of this answer is held while the next request is waited for
 
 
+def _request(source: BinaryIO) -> dict[str, Any]:
+    """Raises EOFError where there is none any more."""
+
+    def receive(count: int) -> bytes:
+        data = source.read(count)
+        if len(data) != count:
+            raise EOFError
+        return data
+
+    return wire.read(receive, cap=0)[0]
+
+
+def _blame(error: MurmurationError) -> dict[str, Any]:
+    said = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+    return {"ok": False, "kind": "malformed", **said}
+
+
 def main() -> None:
     memory, files, parent, landlock, seccomp = map(int, sys.argv[1:])
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not enter the wire
     try:
         confine(Kernel(landlock, bool(seccomp)), memory=memory, files=files, parent=parent)
-    except OSError as error:
-        sys.stdin.buffer.read(1)  # not before it is asked, lest asking fail
-        sink.write(wire.encode({"ok": False, "kind": "failed", "message": str(error)}))
+    except PreflightError as error:
+        _request(sys.stdin.buffer)  # not before it was asked, lest asking fail
+        sink.write(wire.encode(_blame(error)))
         sink.close()
         return
     import pyarrow as pa

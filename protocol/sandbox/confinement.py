@@ -1,17 +1,23 @@
-"""What the child gives up before it reads its first request, by calls of Linux that need no rights. Nothing of it can be taken back.
+"""What the child gives up before it reads its first request, by calls of Linux that need no rights. Neither the child nor anything
+that it starts can take it back.
 
     limits         address space, open files, no byte written to a file, no core dump            every system
-    lifetime       killed when the thread that started it ends, however that comes about         Linux
+    lifetime       killed when the thread that started it ends, however that comes about; what   Linux
+                   it started is not, and goes on where its parent was killed by force
     capabilities   none but reading whatever may be read, and none to be gained (no_new_privs)   Linux
-    seccomp        no socket, no process group of its own, no mode, owner or time of a file,     Linux on x86-64 and ARM64
-                   no limits of other processes
+    seccomp        no socket, no process group and no namespace of its own, no mode, owner or    Linux on x86-64 and ARM64
+                   time of a file, no limits and no priority of other processes, no memory,
+                   queues and keys that outlive it, no children of its parent, and its lifetime
+                   stays what it is
     Landlock       a file system that is read-only but for /dev/null; no environment and memory  Linux 5.13 and later, where it is
                    of processes outside; no signals to them (from ABI 6)                         switched on
 
-What a machine lacks, `Kernel.missing` names, and the parent logs. Does not cover: what may be read, how many processes there are,
-how they use the CPU, and an exploit of the kernel.
+Without seccomp the child can undo its lifetime (`prctl`), and gain capabilities in a user namespace where the system lets anybody
+make one. What a machine lacks, `Kernel.missing` names, and the parent logs. Does not cover: what may be read, how many processes
+there are (Linux counts them by account, so a limit would hit the role itself, and does not count root's), how they use the CPU,
+and an exploit of the kernel.
 
-Sources: landlock(7), seccomp(2), capabilities(7), prctl(2); the kernel's include/uapi/linux/landlock.h and system call tables.
+Sources: landlock(7), seccomp(2), capabilities(7), prctl(2), clone(2); the kernel's include/uapi/linux/landlock.h and system call tables.
 """
 
 from __future__ import annotations
@@ -24,7 +30,11 @@ import resource
 import signal
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from protocol.errors import PreflightError
 
 _LINUX = sys.platform == "linux"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -54,6 +64,7 @@ class Kernel:
         found = []
         if not self.seccomp:
             found.append("open sockets, leave its process group, change modes, owners and times of files")
+            found.append("outlive this process, leave memory behind, slow this account's processes")
         if not self.landlock:
             found.append("delete, rename and overwrite files")
         elif self.landlock < 3:
@@ -64,39 +75,56 @@ class Kernel:
 
 
 def confine(kernel: Kernel, *, memory: int, files: int, parent: int) -> None:
-    """Irrevocable for this process and all that it starts. `memory` in bytes of address space, `files` open at once; `parent` is
-    the id of the process that started this one. Raises OSError where the kernel refuses what it said it could do."""
+    """Irrevocable for this process and all that it starts, but that the end of its parent ends this process alone. `memory` in
+    bytes of address space, `files` open at once; `parent` is the id of the process that started this one.
+
+    Raises PreflightError, naming the call, where this machine refuses what the kernel said it could do.
+    """
     if _LINUX:
-        _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        _checked("prctl(PR_SET_PDEATHSIG)", _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
         if os.getppid() != parent:  # it ended before that call
             sys.exit(1)
-        _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _checked("prctl(PR_SET_NO_NEW_PRIVS)", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         _drop_capabilities()
     if kernel.landlock:
         _landlock(kernel.landlock)
     if kernel.seccomp:
         _seccomp()
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    os.nice(1)
+    for name, most in {"AS": memory, "CORE": 0, "FSIZE": 0, "NOFILE": files}.items():
+        with _named(f"setrlimit(RLIMIT_{name})"):
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+    with _named("nice"):
+        os.nice(1)
 
 
 def hide() -> None:
     """Closes this process's environment and memory to others of the same account: what Landlock does for the child, for all.
 
     It costs core dumps, and debuggers and profilers that attach to a running process (gdb, py-spy) need root from now on.
+    Raises PreflightError where this machine refuses it.
     """
     if _LINUX:
-        _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+        _checked("prctl(PR_SET_DUMPABLE)", _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
-def _checked(result: int) -> int:
+def _checked(call: str, result: int) -> int:
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"cannot confine the sandbox: {os.strerror(number)}")
+        with _named(call):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
     return result
+
+
+@contextmanager
+def _named(call: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a hard limit is lower
+        why = error.strerror if isinstance(error, OSError) else error
+        raise PreflightError(
+            f"cannot confine the sandbox: {call} is refused: {why}",
+            hint="the kernel would grant it: look for what forbids it, as a container's seccomp profile, or limits of a service",
+        ) from error
 
 
 # ---- capabilities ------------------------------------------------------------------------------------------------------
@@ -108,9 +136,10 @@ _READ_SEARCH = 1 << 2  # CAP_DAC_READ_SEARCH: in a container, root reads folders
 def _drop_capabilities() -> None:
     header = struct.pack("=Ii", _CAPABILITIES_VERSION, 0)
     held = ctypes.create_string_buffer(24)  # (effective, permitted, inheritable) of the lower 32, then of the upper
-    _checked(_libc.capget(header, held))
+    _checked("capget", _libc.capget(header, held))
     effective, permitted, *_ = struct.unpack("=6I", held.raw)
-    _checked(_libc.capset(header, struct.pack("=6I", effective & _READ_SEARCH, permitted & _READ_SEARCH, 0, 0, 0, 0)))
+    kept = struct.pack("=6I", effective & _READ_SEARCH, permitted & _READ_SEARCH, 0, 0, 0, 0)
+    _checked("capset", _libc.capset(header, kept))
 
 
 # ---- Landlock ----------------------------------------------------------------------------------------------------------
@@ -131,11 +160,13 @@ def _landlock(version: int) -> None:
     files = sum(rights for since, rights in _WRITING if version >= since)
     handled = [files, *[_TCP] * (version >= _NETWORK), *[_SCOPE] * (version >= _SCOPED)]
     attributes = struct.pack(f"={len(handled)}Q", *handled)
-    ruleset = _checked(_libc.syscall(ctypes.c_long(_CREATE_RULESET), attributes, ctypes.c_size_t(len(attributes)), 0))
-    sink = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
+    made = _libc.syscall(ctypes.c_long(_CREATE_RULESET), attributes, ctypes.c_size_t(len(attributes)), 0)
+    ruleset = _checked("landlock_create_ruleset", made)
+    with _named(f"open({os.devnull})"):
+        sink = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
     rule = struct.pack("=Qi", files & (_WRITE_FILE | _TRUNCATE), sink)
-    _checked(_libc.syscall(ctypes.c_long(_ADD_RULE), ruleset, 1, rule, 0))
-    _checked(_libc.syscall(ctypes.c_long(_RESTRICT_SELF), ruleset, 0))
+    _checked("landlock_add_rule", _libc.syscall(ctypes.c_long(_ADD_RULE), ruleset, 1, rule, 0))
+    _checked("landlock_restrict_self", _libc.syscall(ctypes.c_long(_RESTRICT_SELF), ruleset, 0))
     os.close(sink)
     os.close(ruleset)
 
@@ -191,7 +222,7 @@ def _seccomp() -> None:
     program = b"".join(struct.pack("=HBBI", *instruction) for instruction in _program(platform.machine()))
     held = ctypes.create_string_buffer(program)
     pointer = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
-    _checked(_libc.prctl(_PR_SET_SECCOMP, 2, pointer, 0, 0))
+    _checked("prctl(PR_SET_SECCOMP)", _libc.prctl(_PR_SET_SECCOMP, 2, pointer, 0, 0))
 
 
 def _program(machine: str) -> list[tuple[int, int, int, int]]:

@@ -190,7 +190,8 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             if self._holder is not None:
-                self._holder.submit(_reap, self._process.pid).result(_STARTING_S)
+                with suppress(TimeoutError):
+                    self._holder.submit(_reap, self._process.pid).result(_STARTING_S)
             for stream in (self._process.stdin, self._process.stdout):
                 if stream:
                     stream.close()

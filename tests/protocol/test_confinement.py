@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from swarm.processes import wait_until
 
-from protocol.errors import Unavailable
+from protocol.errors import PreflightError, Unavailable
 from protocol.runspec import Generated
 from protocol.sandbox import EnvironmentSandbox, confinement, process
 from protocol.sandbox.confinement import Kernel
@@ -456,8 +456,47 @@ def test_a_kernel_that_refuses_what_it_promised_ends_the_child_with_a_reason(
     sandboxed: Sandboxed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process.Kernel, "here", lambda: Kernel(-1, KERNEL.seccomp))
-    with sandboxed() as sandbox, pytest.raises(Unavailable, match="cannot confine the sandbox"):
+    with sandboxed() as sandbox, pytest.raises(PreflightError, match="landlock_create_ruleset is refused"):
         sandbox.warm_up()
+
+
+REFUSALS = {
+    "prctl(PR_SET_PDEATHSIG)": "_where(157 if x86 else 167, (0, _ALL, 1), met=0)",
+    "prctl(PR_SET_NO_NEW_PRIVS)": "_where(157 if x86 else 167, (0, _ALL, 38), met=0)",
+    "capset": "[(_EQUAL, 0, 1, 126 if x86 else 91), (_RETURN, 0, 0, _REFUSE)]",
+    "prctl(PR_SET_DUMPABLE)": "_where(157 if x86 else 167, (0, _ALL, 4), met=0)",
+    "setrlimit(RLIMIT_AS)": "[]; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))",
+}
+
+
+@seccomp
+@pytest.mark.parametrize("call", REFUSALS)
+def test_a_call_that_this_machine_refuses_is_named(sandboxed: Sandboxed, call: str) -> None:
+    """A container's profile, or a service's limits, may refuse what the kernel would grant: that is for its operator to mend."""
+    code = f"""
+import platform, resource, sys
+from protocol.errors import MurmurationError
+from protocol.runspec import Generated
+from protocol.sandbox import EnvironmentSandbox, confinement, process
+from protocol.sandbox.confinement import _ALL, _ALLOW, _EQUAL, _LOAD, _REFUSE, _RETURN, _where
+x86 = platform.machine() == "x86_64"
+refused = {REFUSALS[call]}
+confinement._program = lambda _: [(_LOAD, 0, 0, 0), *refused, (_RETURN, 0, 0, _ALLOW)]
+confinement._libc.prctl(38, 1, 0, 0, 0)
+confinement._seccomp()
+if {"DUMPABLE" in call}:
+    process.Kernel.here = lambda: confinement.Kernel(0, True)
+try:
+    with EnvironmentSandbox([Generated.model_validate_json(sys.argv[1])]) as sandbox:
+        sandbox.warm_up()
+except MurmurationError as error:
+    print(type(error).__name__, error, error.hint)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, SPEC.model_dump_json()], capture_output=True, env=dict(os.environ), timeout=120
+    )
+    assert done.stdout.decode().startswith(f"PreflightError cannot confine the sandbox: {call} is refused: "), done
+    assert b"profile" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -473,7 +512,7 @@ def test_what_a_kernel_lacks_is_named(kernel: Kernel, missing: list[str]) -> Non
 
 
 def test_a_kernel_without_anything_names_everything() -> None:
-    assert len(Kernel(0, False).missing) == 3
+    assert len(Kernel(0, False).missing) == 4
 
 
 @seccomp
