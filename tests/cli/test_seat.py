@@ -104,6 +104,7 @@ def test_another_operator_takes_the_seat_over_with_its_stake(seated: Contributor
     save_keystore(heir, keystore, PASSWORD, chain_id=31337)
     done = seated.run("accept", seated.node, "--operator-keystore", keystore, "--yes")
     assert done.code == 0, done.err
+    assert f"{seated.node} in run {run}, which works, from {seated.operator}" in done.err
     assert chain.seat(run, seated.node).operator == heir.address
     assert chain.account(heir.address).locked == locked
     assert chain.account(seated.operator).locked == 0

@@ -158,7 +158,7 @@ def accept(
     seat = _seat(chain, run, address)
     ready, pending = chain.claimable(run, address)
     reward, now = chain.policy(run).reward, chain.block().time
-    serves = "submissions" if seat.serves(now) else f"gave up its seat {duration(now - seat.until)} ago"
+    serves = "works" if seat.serves(now) else f"gave up its seat {duration(now - seat.until)} ago"
     confirm(
         "Take the seat over?",
         [
