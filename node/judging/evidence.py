@@ -184,7 +184,8 @@ class EvidenceStore:
         if len(found) != 1:
             known = "no" if not found else "more than one"
             raise UsageError(
-                f"there is evidence of {known} rejected submission {submission}", hint="murmur validator rejections"
+                f"there is evidence of {known} rejected submission whose id begins with {submission}",
+                hint="murmur validator rejections",
             )
         return Evidence(found[0])
 

@@ -135,7 +135,7 @@ def curve(file: Path, folder: Path, staleness: int, seed: int, steps: int) -> Cu
 
 
 def learning(curves: Sequence[Curve]) -> list[Row]:
-    """Accuracies by staleness, each against none, and whether a staleness of two is within noise."""
+    """Accuracies by staleness, each against none, and whether staleness 2 is within noise."""
     synchronous = _of(curves, 0)
     before = statistics.fmean(curve.accuracies[0] for curve in synchronous)
     rows = [Row("held-out accuracy before training", "share right", before, None, None, None)]

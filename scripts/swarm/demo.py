@@ -1,8 +1,7 @@
 """The whole swarm, once, for real: `scripts/demo`.
 
 Starts every role as a process of its own with the commands a person would type, watches them learn, kills a validator
-at its work, catches the cheats,
-moves the clock, pays, and says whether all promises were kept.
+at its work, catches the cheats, moves the clock, pays, and says whether all promises were kept.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def parties(world: World) -> tuple[Key, Key, Key]:
     return node, one, two
 
 
-def test_every_open_case_names_its_works_however_often_they_were_taken(
+def test_every_open_case_names_its_submissions_however_often_they_were_taken(
     world: World, parties: tuple[Key, Key, Key]
 ) -> None:
     node, one, two = parties
@@ -59,7 +59,7 @@ def test_cases_that_are_appealed_or_closed_are_left_out(world: World, parties: t
     assert open_submissions(world, node) == {1: refs[:1]}, "also long after its block, as it is not settled"
 
 
-def test_a_case_whose_events_an_endpoint_does_not_know_has_no_works_yet(
+def test_a_case_whose_events_an_endpoint_does_not_know_has_no_submissions_yet(
     world: World, parties: tuple[Key, Key, Key], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor has one of which an endpoint leaves one out: a node that finds the others false would not appeal."""

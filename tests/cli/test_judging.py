@@ -90,7 +90,7 @@ def test_verify_takes_evidence_of_that_very_file_only(kept: Kept, tmp_path: Path
     assert kept.run("verify", other).code == 4, "its commitment would be on chain, and there is none in reach"
 
 
-def test_replay_gives_the_receipt_again_by_work_or_folder(kept: Kept) -> None:
+def test_replay_gives_the_receipt_again_by_submission_or_folder(kept: Kept) -> None:
     for name in (kept.submission[:10], kept.evidence.folder):
         told = kept.run("replay", name, "--json")
         assert (told.code, told.json["same"], told.json["submission"]) == (0, True, kept.submission)
@@ -169,7 +169,7 @@ def test_rejections_lists_what_was_found_and_what_became_of_it(kept: Kept) -> No
         told.threshold,
     )
     assert Path(row["folder"]) == kept.evidence.folder
-    assert row["state"], "the journal knows it"
+    assert row["state"], "the log knows it"
     shown = kept.run("rejections")
     assert (shown.code, kept.submission[:12] in shown.out, f"threshold {told.threshold}" in shown.out) == (
         0,

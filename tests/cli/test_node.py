@@ -464,7 +464,7 @@ def stages(contributor: Contributor) -> list[Stage]:
     return [world.chain.case(world.run, contributor.node, number).stage for number in range(1, count + 1)]
 
 
-def test_an_appeal_answers_every_verdict_on_the_work(contributor: Contributor) -> None:
+def test_an_appeal_answers_every_verdict_on_the_submission(contributor: Contributor) -> None:
     """The chain's own note on a submission names the last case only."""
     liars = Key.generate(), Key.generate()
     _, submission = accused(contributor, *liars)

@@ -241,7 +241,7 @@ def test_files_out_of_reach_of_challenge_and_training_are_removed_and_receipts_s
     assert all(receipt.exists() for receipt in receipts)
 
 
-def test_a_file_stays_as_long_as_its_work_can_be_disputed(shelf: Shelf, clock: VirtualClock) -> None:
+def test_a_file_stays_as_long_as_its_submission_can_be_disputed(shelf: Shelf, clock: VirtualClock) -> None:
     """Through window, appeal and vote, however many versions came out meanwhile."""
     for step in range(6, 9):
         shelf.world.publish(step)

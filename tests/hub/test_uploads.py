@@ -206,7 +206,7 @@ def test_an_upload_is_refused(desk: Desk, node: Key, attempt: Attempt, status: i
     assert desk.database.stored(desk.submission(ref)) is None
 
 
-def test_an_upload_to_no_possible_work_is_refused(desk: Desk, node: Key) -> None:
+def test_an_upload_to_no_possible_submission_is_refused(desk: Desk, node: Key) -> None:
     ref = desk.commit(node, b"x")
     assert for_no_possible_submission(desk, node, ref, b"x").status_code in (404, 422)
     assert desk.new_files() == []

@@ -88,7 +88,7 @@ def test_a_secret_of_ones_choice_breaks_with_what_was_committed_to(stage: Stage,
     assert (found.kept, found.waiting) == (1, 2), "the first one's secret is never revealed"
 
 
-def test_strangers_and_works_that_nobody_committed_to_are_told_apart(stage: Stage, panel: Panel) -> None:
+def test_strangers_and_submissions_that_nobody_committed_to_are_told_apart(stage: Stage, panel: Panel) -> None:
     node, service = stage.seated(), panel.seat()
     told, domain = judged(stage, node, service).details, stage.world.chain.domain
     stranger = Receipt.issue(told, Key.generate(), domain)

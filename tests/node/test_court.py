@@ -428,7 +428,7 @@ def test_many_soft_faults_of_one_seat_are_one_case_with_one_bond(stage: Stage, p
     assert (panel.case(made[0].ref).submissions, stage.world.chain.seat(stage.world.run, node.address).cases) == (3, 1)
 
 
-def test_a_case_costs_the_same_however_many_works_it_lists(
+def test_a_case_costs_the_same_however_many_submissions_it_lists(
     stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until its time has come, or something happens in it, nobody looks at it; then it is read and settled once."""
@@ -496,7 +496,7 @@ def test_what_matters_most_is_challenged_first(stage: Stage, panel: Panel) -> No
     assert (panel.state(hard.ref), panel.state(soft.ref)) == (State.CHALLENGED, State.SUBMITTED)
 
 
-def test_an_open_hard_case_shields_no_other_work_once_it_is_cleared(stage: Stage, panel: Panel) -> None:
+def test_an_open_hard_case_shields_no_other_submission_once_it_is_cleared(stage: Stage, panel: Panel) -> None:
     node, world, friend = stage.seated(), stage.world, stage.validator()
     stage.publish()
     services = panel.seat(fallback_seconds=0.01), panel.seat(fallback_seconds=0.01)  # the friend is silent

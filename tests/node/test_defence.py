@@ -55,7 +55,7 @@ def stage_of(stage: Stage, node: Key, number: int) -> CaseStage:
     return stage.world.chain.case(stage.world.run, node.address, number).stage
 
 
-def test_it_appeals_against_every_case_about_the_same_work(stage: Stage) -> None:
+def test_it_appeals_against_every_case_about_the_same_submission(stage: Stage) -> None:
     """Two liars that accuse the same submission one after the other; silence in either case would convict."""
     node, liars, world = stage.seated(), (stage.validator(), stage.validator()), stage.world
     stage.publish()
@@ -70,7 +70,7 @@ def test_it_appeals_against_every_case_about_the_same_work(stage: Stage) -> None
             )
 
 
-def test_it_appeals_against_a_hard_case_about_a_work_that_a_soft_one_has_revoked(stage: Stage) -> None:
+def test_it_appeals_against_a_hard_case_about_a_submission_that_a_soft_one_has_revoked(stage: Stage) -> None:
     node, liar, world = stage.seated(), stage.validator(), stage.world
     stage.publish()
     ref = worked(stage, node)
@@ -99,7 +99,7 @@ def test_it_asks_again_while_an_endpoint_does_not_know_a_case_s_events(
         eventually(lambda: world.chain.state(world.run, ref) == State.APPEALED, what="it appeals")
 
 
-def test_it_does_not_give_up_on_works_that_its_journal_lacks(stage: Stage) -> None:
+def test_it_does_not_give_up_on_submissions_that_its_log_lacks(stage: Stage) -> None:
     node, liar, world = stage.seated(), stage.validator(), stage.world
     stage.publish()
     made = stage.make(node)
@@ -126,7 +126,7 @@ def test_it_appeals_after_a_restart_though_nobody_keeps_the_version_any_more(sta
         eventually(lambda: world.chain.state(world.run, ref) == State.APPEALED, what="it appeals")
 
 
-def test_one_false_work_does_not_give_up_the_others_of_a_case(stage: Stage) -> None:
+def test_one_false_submission_does_not_give_up_the_others_of_a_case(stage: Stage) -> None:
     """Somebody who finds one real fault could take everything else of a node with it."""
     node, liar, world = stage.seated(), stage.validator(), stage.world
     stage.publish()

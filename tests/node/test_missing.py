@@ -65,7 +65,7 @@ def test_a_file_that_comes_at_the_last_moment_is_judged_though_its_version_is_go
     assert panel.receipts(submission)[service._address].details.rule == "tokens"
 
 
-def test_a_work_whose_version_is_gone_does_not_hold_up_the_others(stage: Stage, panel: Panel) -> None:
+def test_a_submission_whose_version_is_gone_does_not_hold_up_the_others(stage: Stage, panel: Panel) -> None:
     node = stage.seated()
     stage.publish()
     old = stage.submit(node, stage.make(node))
@@ -78,7 +78,7 @@ def test_a_work_whose_version_is_gone_does_not_hold_up_the_others(stage: Stage, 
     assert panel.receipts(new)[service._address].outcome == Outcome.ACCEPT
 
 
-def test_a_work_whose_version_is_gone_is_held_to_the_rules_that_need_no_weights(
+def test_a_submission_whose_version_is_gone_is_held_to_the_rules_that_need_no_weights(
     stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a long outage its window may still be open. Only what is found is said: nothing is accepted."""

@@ -94,7 +94,7 @@ def _first(stage: Stage) -> str:
     return submitted(stage)[0].id.hex()
 
 
-def test_a_crash_before_the_commit_makes_the_same_work_again(stage: Stage) -> None:
+def test_a_crash_before_the_commit_makes_the_same_submission_again(stage: Stage) -> None:
     node = stage.seated()
     stage.publish()
     worker = a_worker(stage, node)

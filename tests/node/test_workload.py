@@ -13,7 +13,7 @@ from tests.node.judging import line
 from tests.node.stage import Panel, Stage, rounds, until
 
 
-def test_honest_work_is_accepted_and_each_work_judged_once(stage: Stage, panel: Panel) -> None:
+def test_honest_work_is_accepted_and_each_submission_judged_once(stage: Stage, panel: Panel) -> None:
     node = stage.seated()
     stage.publish()
     one, two = panel.seat(), panel.seat()
@@ -78,7 +78,7 @@ def test_what_enough_have_judged_leaves_the_queue_until_one_of_them_loses_its_se
     until(lambda: len(panel.all_receipts()) == 4, second, what="the one that is left judges them as well")
 
 
-def test_works_are_judged_in_the_order_in_which_their_windows_end(stage: Stage, panel: Panel) -> None:
+def test_submissions_are_judged_in_the_order_in_which_their_windows_end(stage: Stage, panel: Panel) -> None:
     """After an outage, say; a step may go on a little after the next one has begun. Only who is asked about a submission judges it
     before its turn."""
     one, two, three, four = nodes = [stage.seated() for _ in range(4)]
@@ -115,7 +115,7 @@ def test_a_restart_judges_nothing_twice_and_forgets_nothing(stage: Stage, panel:
     assert len(_posts(stage)) == posts + 1
 
 
-def test_a_book_that_was_read_anew_loses_no_work_and_judges_nothing_twice(stage: Stage, panel: Panel) -> None:
+def test_a_book_that_was_read_anew_loses_no_submission_and_judges_nothing_twice(stage: Stage, panel: Panel) -> None:
     """Its numbers begin anew, and soon stand above the place up to which the old one was followed: nothing would be missed."""
     node, key = stage.seated(), stage.validator()
     stage.publish()
@@ -139,7 +139,7 @@ def _posts(stage: Stage) -> list[tuple[str, str]]:
     return [request for request in stage.hub.requests if request[0] == "POST" and request[1].endswith("/receipts")]
 
 
-def test_a_chain_that_fails_in_the_middle_of_the_news_loses_no_work(
+def test_a_chain_that_fails_in_the_middle_of_the_news_loses_no_submission(
     stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever call it is that fails: a submission that is overlooked would be paid unchecked."""

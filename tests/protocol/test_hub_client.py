@@ -221,7 +221,7 @@ def signed(key: Key, receipt: StorageReceipt) -> bytes:
     return json.dumps(Stored(receipt, receipt.sign(key, DOMAIN)).as_json()).encode()
 
 
-def test_a_storage_receipt_of_this_work_and_file_is_taken(hub: FakeHub, client: HubClient, file: Path) -> None:
+def test_a_storage_receipt_of_this_submission_and_file_is_taken(hub: FakeHub, client: HubClient, file: Path) -> None:
     key = Key.generate()
     hub.says(signed(key, HONEST))
     assert client.upload(SUBMISSION, ROOT, file, key.address).receipt == HONEST

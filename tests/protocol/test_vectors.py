@@ -102,7 +102,7 @@ def test_the_package_proved_what_is_hard() -> None:
     ]  # of mantissas off by 0 and 5
 
 
-def test_work_ids() -> None:
+def test_submission_ids() -> None:
     case = load("submission_id")
     ref = SubmissionRef(case["node"], case["step"], case["sequence"], bytes.fromhex(case["root"]))
     assert ref.submission_id(case["run"]).hex() == case["submission"]

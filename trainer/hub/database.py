@@ -154,7 +154,7 @@ class Database:
             row = self._db.execute("SELECT value FROM marks WHERE name = ?", (name,)).fetchone()
         return int(row[0]) if row else 0
 
-    # ---- pay -----------------------------------------------------------------------------------------------------------
+    # ---- vouchers ------------------------------------------------------------------------------------------------------
 
     def taken(self) -> int:
         """Number of the last receipt that the ledger took in."""

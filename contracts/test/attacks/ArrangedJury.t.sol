@@ -17,7 +17,7 @@ contract ArrangedJuryTest is World {
         }
     }
 
-    function test_who_is_seated_after_the_work_has_no_voice_on_it() public {
+    function test_who_is_seated_after_the_submission_has_no_voice_on_it() public {
         IRuns.SubmissionRef memory ref = submit(0, 100);
         uint256 number = accuse(0, 1, ref);
         appeal(0, number);

@@ -65,7 +65,7 @@ contract JunkRootsTest is World {
         assertGt(runs.funds(run).reserved, 0);
     }
 
-    function test_state_of_each_work_is_known() public {
+    function test_state_of_each_submission_is_known() public {
         IRuns.SubmissionRef[] memory junk = submitMany(0, 3, 1);
         challenge(0, junk);
         pass(APPEAL);

@@ -6,7 +6,7 @@ import {World} from "../support/World.sol";
 
 /// @notice Twenty seats submit on one stake, by leaving each and joining the next.
 contract TwentySeatsOneStakeTest is World {
-    function test_the_stake_stays_with_the_work_it_backed() public {
+    function test_the_stake_stays_with_the_submission_it_backed() public {
         address operator = address(0x5EA7);
         bonds.deposit(operator, NODE_STAKE);
         operators[1] = operator;

@@ -195,7 +195,7 @@ contract AccuseTest is World {
         refused(0, never, coSignature(1, never), abi.encodeWithSelector(WrongState.selector));
     }
 
-    function test_escalation_moves_the_work_out_of_the_open_soft_case() public {
+    function test_escalation_moves_the_submission_out_of_the_open_soft_case() public {
         IRuns.SubmissionRef memory good = submit(0, 30);
         pass(WINDOW / 5);
         IRuns.SubmissionRef memory bad = submit(0, 50);
@@ -262,7 +262,7 @@ contract AccuseTest is World {
         refused(2, ref, coSignature(3, ref), abi.encodeWithSelector(TooLate.selector, block.timestamp));
     }
 
-    function test_a_softly_revoked_work_can_still_be_accused_in_its_window() public {
+    function test_a_softly_revoked_submission_can_still_be_accused_in_its_window() public {
         IRuns.SubmissionRef memory ref = submit(0, 50);
         submit(0, 20);
         challenge(0, ref);
@@ -282,7 +282,7 @@ contract AccuseTest is World {
         assertEq(runs.funds(run).reserved, 0);
     }
 
-    function test_two_hard_cases_on_one_work_stand_side_by_side() public {
+    function test_two_hard_cases_on_one_submission_stand_side_by_side() public {
         IRuns.SubmissionRef memory ref = submit(0, 50);
         uint256 first = accuse(0, 1, ref);
         uint256 second = accuse(2, 3, ref);

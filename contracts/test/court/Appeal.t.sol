@@ -64,7 +64,7 @@ contract AppealTest is World {
         court.appeal(run, nodes[0], soft);
     }
 
-    function test_a_validator_may_stand_by_the_work_with_its_own_bond() public {
+    function test_a_validator_may_stand_by_the_submission_with_its_own_bond() public {
         vm.prank(validators[0]);
         expectRefusal(Denied.selector, validators[0]); // not the challenger
         court.appeal(run, nodes[0], soft);
@@ -160,7 +160,7 @@ contract AppealTest is World {
         assertEq(runs.funds(run).reserved, 0);
     }
 
-    function test_without_a_quorum_nobody_loses_stake_and_the_work_earns_nothing() public {
+    function test_without_a_quorum_nobody_loses_stake_and_the_submission_earns_nothing() public {
         appeal(0, soft);
         vote(1, 0, soft, true);
         vote(2, 0, soft, false);

@@ -120,7 +120,7 @@ contract ChallengeTest is World {
         assertEq(runs.seats(run, nodes[0]).held, 6);
     }
 
-    function test_a_list_names_works_of_one_seat() public {
+    function test_a_list_names_submissions_of_one_seat() public {
         IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2);
         (list[0], list[1]) = (submit(0, 1), submit(1, 1));
         refused(0, list, abi.encodeWithSelector(Denied.selector, nodes[1]));
@@ -137,7 +137,7 @@ contract ChallengeTest is World {
         assertEq(court.cases(run, nodes[0], 1).submissions, 255);
     }
 
-    function test_a_work_is_softly_challenged_once() public {
+    function test_a_submission_is_softly_challenged_once() public {
         IRuns.SubmissionRef memory ref = submit(0, 1);
         uint256 number = challenge(0, ref);
         appeal(0, number);

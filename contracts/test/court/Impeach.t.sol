@@ -75,7 +75,7 @@ contract ImpeachTest is World {
         court.impeach(run, other, hard, accepted);
     }
 
-    function test_a_conviction_speaks_of_its_own_work_only() public {
+    function test_a_conviction_speaks_of_its_own_submission_only() public {
         IRuns.SubmissionRef memory other = IRuns.SubmissionRef(nodes[0], 0, 1, SPEC);
         settle(0, number);
         ICourt.Receipt memory accepted = acceptanceOf(2, other, 4);
@@ -116,7 +116,7 @@ contract ImpeachTest is World {
         assertEq(court.impeach(run, ref, number, acceptance(2, 4)), left);
     }
 
-    function test_a_validator_that_stands_by_the_work_is_heard_first() public {
+    function test_a_validator_that_stands_by_the_submission_is_heard_first() public {
         vm.warp(block.timestamp - 1); // just in time
         vm.prank(validators[2]);
         court.appeal(run, nodes[0], number);

@@ -6,7 +6,7 @@ import {Denied} from "../../src/interfaces/Errors.sol";
 import {World} from "../support/World.sol";
 
 contract SubmitTest is World {
-    function testFuzz_submit_records_the_work_and_reserves_its_reward(uint32 units, bytes32 root) public {
+    function testFuzz_submit_records_the_submission_and_reserves_its_reward(uint32 units, bytes32 root) public {
         units = uint32(bound(units, 1, MAX_UNITS));
         IRuns.SubmissionRef memory ref = IRuns.SubmissionRef(nodes[0], 0, 0, root);
         vm.expectEmit(address(runs));
@@ -24,7 +24,7 @@ contract SubmitTest is World {
         assertEq(pending, units);
     }
 
-    function test_a_work_is_named_by_run_node_step_sequence_and_root() public view {
+    function test_a_submission_is_named_by_run_node_step_sequence_and_root() public view {
         IRuns.SubmissionRef memory ref = IRuns.SubmissionRef(nodes[0], 3, 4, SPEC);
         assertEq(runs.submissionId(7, ref), keccak256(abi.encode(uint256(7), nodes[0], uint32(3), uint32(4), SPEC)));
     }
