@@ -15,6 +15,7 @@ from node.contributor.settings import NodeSettings
 from node.relay.service import RelaySettings
 from node.validator.settings import ValidatorSettings
 from protocol.runspec import RunSpec
+from protocol.runspec_environments import FromFiles, Generated
 from protocol.shell.runfile import PolicyTable
 from trainer.config import RunSettings
 
@@ -53,7 +54,9 @@ def test_every_command_that_a_page_names_is_there(page: Path) -> None:
         assert " ".join(named[: 1 + is_group]) in known, f"{called} {words}"
 
 
-_TREES: dict[str, type[BaseModel]] = {"spec.": RunSpec, "policy.": PolicyTable}
+_TREES: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("spec.", RunSpec), ("spec.environments.", Generated), ("spec.environments.", FromFiles), ("policy.", PolicyTable),
+)  # fmt: skip
 _FILES = ("json", "jsonl", "py", "safetensors", "sqlite", "toml")
 _PROGRAMS = [path for room in ("protocol", "node", "trainer") for path in sorted((ROOT / room).rglob("*.py"))]
 _OTHERS = {"trainer.hub", "spec.sampling.distribution"}  # a package in decisions/0006, a property in vllm_sampling.py
@@ -71,7 +74,7 @@ def settings() -> set[str]:
     """Every setting and section of every role's file, by its dotted path."""
     roles = (RunSettings, NodeSettings, ValidatorSettings, RelaySettings)
     return {path for tree in roles for path in paths(tree)} | {
-        path for prefix, tree in _TREES.items() for path in (prefix.rstrip("."), *paths(tree, prefix))
+        path for prefix, tree in _TREES for path in (prefix.rstrip("."), *paths(tree, prefix))
     }
 
 
