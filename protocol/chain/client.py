@@ -192,6 +192,10 @@ class Chain:
     def court(self) -> Contract:
         return self._at("Court", self._read("finding Court", lambda: self.runs.functions.court().call()))
 
+    def ask_court(self) -> str:
+        """The address of Court that the endpoint names now."""
+        return str(self._read("finding Court", lambda: self.runs.functions.court().call()))
+
     @cached_property
     def token(self) -> Contract:
         return self._at("Token", self._read("finding the token", lambda: self.runs.functions.token().call()))

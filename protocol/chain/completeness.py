@@ -3,8 +3,9 @@
 Once a block is SETTLED_BLOCKS deep its events are read a second time and compared with the book. Where there are several
 endpoints, another one than the first reader is asked; what only one of the two tells is decided by the transaction's receipt
 and by every other endpoint (witnesses.py). What was overlooked enters late, what the chain does not hold is taken back. One
-against one decides nothing: polling fails and the marks stay. `read_twice` moves only over blocks that two endpoints have told
-of; while only one answers, its own second reading has to do, `settled` moves alone, and the other's reading is made up for later.
+against one decides nothing, nor does one alone: polling fails and the marks stay. `read_twice` moves only over blocks that two endpoints
+have told of; while only one answers, its own second reading has to do, `settled` moves alone, and the others' reading is made
+up for later: of two endpoints, wherever the book was corrected since, for then neither's reading is what it holds.
 Then the contracts' own counters in that block are compared with the book (counters.py).
 
 Covers: endpoints that forget, lag, cut answers short or lie alone. Does not cover: endpoints that all tell the same lie. In a
@@ -26,7 +27,7 @@ from protocol.chain.endpoints import SETTLED_BLOCKS, EndpointsDisagree
 from protocol.chain.log_reader import content
 from protocol.chain.types import Block
 from protocol.chain.view import View
-from protocol.chain.witnesses import Witnesses
+from protocol.chain.witnesses import Lone, Witnesses
 from protocol.errors import RpcUnavailable
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class Completeness:
         self._view = view
         self._entries = entries
         self._witnesses = witnesses
-        self._corrections = Corrections(view, entries)
+        self._corrections = Corrections(view, entries, self.forget_readers)
         self._counters = Counters(view, self._corrections, chain, witnesses, run)
         self._readings: list[tuple[int, int, Chain]] = []  # (first, last, reader) of blocks not read twice yet
         self._range = _RANGE_FIRST
@@ -54,6 +55,10 @@ class Completeness:
             self._readings[-1] = before[0], last, reader
         else:
             self._readings.append((first, last, reader))
+
+    def forget_readers(self) -> None:
+        """The book holds other events than those that were read off one endpoint."""
+        self._readings.clear()
 
     def forget_above(self, block: int) -> None:
         """Blocks above this one are others now."""
@@ -85,17 +90,18 @@ class Completeness:
             last, readers = self._other_readers(first, min(at, first + self._range - 1), able)
             if not readers:
                 break
-            first = self._read_range(first, last, readers, able)
+            first = self._read_range(first, last, readers, able, Lone.NOTHING)
             with self._view.lock, self._entries.transaction():
                 self._entries.set_fact("read_twice", first - 1)
         is_alone, self._is_alone = self._is_alone, first <= at
         if self._is_alone and not is_alone:
             log.warning(
-                "blocks from %d on are known from one endpoint alone; another is waited for to confirm them", first
-            )
+                "blocks from %d on are known from one endpoint alone (%s); %s is waited for to confirm them",
+                first, able[0].rpc, self._witnesses.others(able[0]),
+            )  # fmt: skip
         first = max(first, settled + 1)
         while first <= at:
-            first = self._read_range(first, min(at, first + self._range - 1), able[:1], able)
+            first = self._read_range(first, min(at, first + self._range - 1), able[:1], able, Lone.IF_GONE)
 
     def _able(self, at: int) -> list[Chain]:
         """Endpoints that have a block."""
@@ -125,13 +131,13 @@ class Completeness:
             break
         return last, list(able[:2]) if len(able) > 1 else []  # read by an earlier process, off whom is not known
 
-    def _read_range(self, first: int, last: int, readers: Sequence[Chain], able: list[Chain]) -> int:
+    def _read_range(self, first: int, last: int, readers: Sequence[Chain], able: list[Chain], lone: Lone) -> int:
         """Returns from where on it is to be read: behind `last`, or again from `first` in a smaller range or without a reader
         that has failed in the smallest. Raises RpcUnavailable where none is left."""
         most = 0
         for reader in readers:
             try:
-                found = self._witnesses.reader(reader).read(first, last)
+                found = self._witnesses.read(reader, first, last)
             except EndpointsDisagree:
                 raise
             except RpcUnavailable:
@@ -142,11 +148,11 @@ class Completeness:
                         raise
                 return first
             most = max(most, len(found))
-            self._compare(found, first, last, reader)
+            self._compare(found, first, last, reader, lone)
         self._range = max(1, min(_RANGE, 2 * self._range, self._range * 2 * _EVENTS // max(1, most)))
         return last + 1
 
-    def _compare(self, found: list[Log], first: int, last: int, reader: Chain) -> None:
+    def _compare(self, found: list[Log], first: int, last: int, reader: Chain, lone: Lone) -> None:
         """Puts right what two readings of the same blocks do not have in common."""
         book = self._corrections.told(first, last)
         again = {entry[:2]: entry for entry in found}
@@ -154,17 +160,17 @@ class Completeness:
         if (
             surplus and not self._witnesses.are_several
         ):  # more often an answer that lacks something than a book that has too much
-            again |= {entry[:2]: entry for entry in self._witnesses.reader(reader).read(first, last)}
+            again |= {entry[:2]: entry for entry in self._witnesses.read(reader, first, last)}
             surplus = book.keys() - again.keys()
         new = [entry for place, entry in again.items() if book.get(place) != content(entry)]
         if not (surplus or new):
             return
         holds = self._witnesses.holds
-        entering = [entry for entry in new if holds(entry[:2], content(entry))]
+        entering = [entry for entry in new if holds(entry[:2], content(entry), lone)]
         if len(entering) < len(new) and not self._witnesses.are_several:
             raise RpcUnavailable(f"an endpoint has events of other blocks than {first} to {last}")
         doubted = surplus | {entry[:2] for entry in new if entry[:2] in book}
-        false = [place for place in sorted(doubted) if not holds(place, book[place])]
+        false = [place for place in sorted(doubted) if not holds(place, book[place], lone)]
         if any(entry[:2] in book and entry[:2] not in false for entry in entering):
             raise EndpointsDisagree(f"two answers differ in what blocks {first} to {last} hold")
         if surplus - set(false):

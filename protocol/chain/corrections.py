@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from protocol.chain.book_entries import Entries, Place
@@ -11,7 +11,9 @@ from protocol.chain.view import View
 
 
 class Corrections:
-    def __init__(self, view: View, entries: Entries) -> None:
+    def __init__(self, view: View, entries: Entries, corrected: Callable[[], None]) -> None:
+        """`corrected` is called before anything is put right."""
+        self._corrected = corrected
         self._view = view
         self._entries = entries
 
@@ -31,6 +33,7 @@ class Corrections:
 
     def put_right(self, false: Collection[Place], entering: Collection[Log]) -> None:
         """Takes back what is at the places `false`; enters the others."""
+        self._corrected()
         with self._view.lock, self._entries.transaction():
             for place in false:
                 self._entries.remove(place)

@@ -83,8 +83,8 @@ class _Endpoint:
     """Block number it last called its newest."""
     moved: float = float("-inf")
     """Monotonic seconds when that number last grew."""
-    silent_since: float | None = float("-inf")
-    """Monotonic seconds of the first failure since it last answered; None: it answers."""
+    silent_since: float | None = None
+    """Monotonic seconds of the first failure since it last answered; None: it answers, or was not asked yet."""
     is_stale: bool = False
     """Whether the newest block that it last answered with was too old, or from the future."""
     warned: float = float("-inf")
@@ -103,7 +103,7 @@ class Endpoints:
         """`timeout` in seconds bounds one request to one endpoint, from connecting to the last byte."""
         self._endpoints = [_Endpoint(url, _environment(url)) for url in urls]
         self._timeout = timeout
-        self._clock = clock
+        self.clock = clock
         self._backoff = Backoff(_REST_SECONDS, _REST_SECONDS_MAX, clock=clock)
         self._doubts = Backoff(
             _REST_SECONDS, _REST_SECONDS_MAX, clock=clock
@@ -155,19 +155,19 @@ class Endpoints:
         return url in self._backoff or url in self._doubts
 
     def lags(self, place: int) -> bool:
-        endpoint, now = self._endpoints[place], self._clock.monotonic()
+        endpoint, now = self._endpoints[place], self.clock.monotonic()
         is_stuck = now - endpoint.moved >= PATIENCE_SECONDS and any(
             other.head > endpoint.head + LAG_BLOCKS and other.moved > endpoint.moved for other in self._endpoints
         )
         return endpoint.is_stale or endpoint.head < self._confirmed - LAG_BLOCKS or is_stuck
 
     def is_gone(self, place: int) -> bool:
-        """Whether it has never answered, or not for PATIENCE_SECONDS."""
+        """Whether it has failed to answer for PATIENCE_SECONDS, whatever it was asked."""
         silent_since = self._endpoints[place].silent_since
-        return silent_since is not None and self._clock.monotonic() - silent_since >= PATIENCE_SECONDS
+        return silent_since is not None and self.clock.monotonic() - silent_since >= PATIENCE_SECONDS
 
     def is_silent(self, place: int) -> bool:
-        """Whether it failed to answer when it was last asked, or never was."""
+        """Whether it failed to answer when it was last asked."""
         return self._endpoints[place].silent_since is not None
 
     def distrust(self, place: int, why: str) -> None:
@@ -204,7 +204,7 @@ class Endpoints:
     def _note_failure(self, endpoint: _Endpoint, error: str) -> None:
         endpoint.last_error = error
         if endpoint.silent_since is None:
-            endpoint.silent_since = self._clock.monotonic()
+            endpoint.silent_since = self.clock.monotonic()
         rest = self._backoff.failed(endpoint.url)
         if len(self._endpoints) > 1:
             log.warning("RPC endpoint %s failed (%s); resting it for %g s", endpoint.shown, error, rest)
@@ -228,7 +228,7 @@ class Endpoints:
                 endpoint.shown, number, self._confirmed,
             )  # fmt: skip
         if number > endpoint.head:
-            endpoint.moved = self._clock.monotonic()
+            endpoint.moved = self.clock.monotonic()
         endpoint.head = number
         _HEAD.set(number, endpoint=host_of(endpoint.url))
 
@@ -237,7 +237,7 @@ class Endpoints:
         if not isinstance(newest, dict):
             return
         try:
-            age = self._clock.wall() - int(str(newest.get("timestamp")), 16)
+            age = self.clock.wall() - int(str(newest.get("timestamp")), 16)
         except ValueError:
             return
         endpoint.is_stale = 0 < self.head_age < abs(age)
@@ -245,8 +245,8 @@ class Endpoints:
             endpoint.warned = float("-inf")
             return
         endpoint.last_error = f"its newest block is {f'{age:.0f} s old' if age > 0 else f'{-age:.0f} s in the future'}"
-        if self._clock.monotonic() - endpoint.warned > _WARN_SECONDS:
-            endpoint.warned = self._clock.monotonic()
+        if self.clock.monotonic() - endpoint.warned > _WARN_SECONDS:
+            endpoint.warned = self.clock.monotonic()
             if all(e.is_stale for e in self._endpoints):
                 log.error("the chain stands still: %s says that %s", endpoint.shown, endpoint.last_error)
             else:
@@ -255,8 +255,8 @@ class Endpoints:
     # ---- comparing -----------------------------------------------------------------------------------------------------
 
     def _compare_sometimes(self) -> None:
-        if len(self._endpoints) > 1 and self._clock.monotonic() - self._checked_at > _CHECK_SECONDS:
-            self._checked_at = self._clock.monotonic()
+        if len(self._endpoints) > 1 and self.clock.monotonic() - self._checked_at > _CHECK_SECONDS:
+            self._checked_at = self.clock.monotonic()
             try:
                 self._compare()
             except EndpointsDisagree:

@@ -25,10 +25,10 @@ from protocol.chain.book_entries import Entries
 from protocol.chain.client import Chain
 from protocol.chain.completeness import Completeness
 from protocol.chain.decoding import Log
-from protocol.chain.endpoints import SETTLED_BLOCKS, EndpointsDisagree
+from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, SETTLED_BLOCKS, EndpointsDisagree
 from protocol.chain.types import Block
 from protocol.chain.view import Submission, View
-from protocol.chain.witnesses import Footing, Witnesses
+from protocol.chain.witnesses import Footing, Lone, Witnesses
 from protocol.errors import ChainChanged, ConfigError, LockHeld, RpcUnavailable, WrongChain
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Book(View):
         self._is_ours = False  # whether this process has seen that file and endpoint are of one chain
         self._is_behind = True
         self._foreign = 0  # looks in a row that found another chain
+        self._short_since: float | None = None  # monotonic seconds since when the chain is shorter than the book
         self._head = super().head
         self._witnesses = Witnesses(chain, run)
 
@@ -92,7 +93,9 @@ class Book(View):
 
     def _poll(self) -> Block:
         known = self.head
-        footing = self._witnesses.footing(None if self._is_behind or not self._is_ours else known)
+        agreed, top = self._agreed(), self._top()
+        is_news_enough = self._is_ours and not self._is_behind and (top is None or top[0] <= agreed)
+        footing = self._witnesses.footing(known if is_news_enough else None, agreed)
         head = footing.head
         if not self._is_ours:
             self._require_ours()
@@ -100,11 +103,11 @@ class Book(View):
             return head
         self._is_behind = True
         if self._lags(footing):
-            return known or head
+            return self._head or head
         self._roll_back(footing)
         self._foreign = 0
         self._is_behind = not self._read_on(footing)
-        read = (self._known_below(1 << 62) or (0,))[0]
+        read = (self._top() or (0,))[0]
         _LAG.set(max(0, head.number - read))
         self._completeness.check(head, read)
         if not self._is_behind:
@@ -121,19 +124,31 @@ class Book(View):
         row = self.row("SELECT hash, time FROM blocks WHERE number = ?", (submission.block,))
         if row is not None and row[0] == submission.block_hash and row[1] is not None:
             return int(row[1])
-        block = self._witnesses.block(submission.block)
-        if block is None or block.hash != submission.block_hash:
+        said = self._witnesses.said(lambda one: one.find_block(submission.block), f"block {submission.block}")
+        if said is None or said.answer.hash != submission.block_hash:
             raise RpcUnavailable(f"block {submission.block} is another than the one that was read")
-        with self.lock, self._entries.transaction():
-            self._entries.add_blocks([(block.number, block.hash, block.time)], bare=False)
-        return block.time
+        if said.is_sure:
+            with self.lock, self._entries.transaction():
+                self._entries.add_blocks([(submission.block, said.answer.hash, said.answer.time)], bare=False)
+        return said.answer.time
+
+    # ---- where the book ends -------------------------------------------------------------------------------------------
+
+    def _top(self) -> tuple[int, bytes] | None:
+        """The last block that was read."""
+        return self._known_below(1 << 62)
+
+    def _agreed(self) -> int:
+        """The newest block of the book that two endpoints have told, or the only one that is configured. Those above may go."""
+        found = self.fact("agreed")
+        return int(found if found is not None else (self._top() or (self._first - 1,))[0])
 
     # ---- whose chain it is ---------------------------------------------------------------------------------------------
 
     def _require_ours(self) -> None:
         """That endpoint and file are of one chain, contract and run."""
         wanted: dict[str, object] = {
-            "chain_id": self._chain_id(),
+            "chain_id": self._chain_id(Lone.ENOUGH),  # which was compared with the configuration already
             "contract": self._chain.runs.address,
             "run": self._run,
         }
@@ -153,57 +168,91 @@ class Book(View):
     def _begin(self, facts: dict[str, object]) -> None:
         """Remembers a block that no reorg reaches, or the first of all: by it another chain is told from a reorg."""
         number, before = max(0, self._first - 1 - REORG_BLOCKS), max(0, self._first - 1)
-        anchor = self._witnesses.block(number)
-        if anchor is None:
+        said = self._witnesses.said(lambda one: one.find_block(number), f"block {number}")
+        if said is None:
             raise RpcUnavailable(f"reading a block: {self._chain.rpc} does not know block {number}")
-        marks = {"identity": os.urandom(16), "first_block": self._first, "settled": before, "read_twice": before}
+        anchor = said.answer
+        marks = {
+            "identity": os.urandom(16),
+            "first_block": self._first,
+            "settled": before,
+            "read_twice": before,
+            "agreed": number if said.is_sure else -1,
+        }
         with self.lock, self._entries.transaction():
             for name, value in {**facts, **marks}.items():
                 self._entries.set_fact(name, value)
-            self._entries.add_blocks([(anchor.number, anchor.hash, anchor.time)], bare=False)
+            self._entries.add_blocks([(number, anchor.hash, anchor.time if said.is_sure else None)], bare=False)
 
     # ---- reorgs --------------------------------------------------------------------------------------------------------
 
     def _lags(self, footing: Footing) -> bool:
-        """Whether the endpoint is merely behind: it has not got the block where the book ends, and all it has is the book's."""
-        top = self._known_below(1 << 62)
+        """Whether the endpoints are merely behind: they have not got the block where the book ends, and all they have is the book's.
+        Blocks of the book that one alone had told are not waited for longer than a lag lasts."""
+        top = self._top()
         if top is None or footing.head.number >= top[0]:
+            self._short_since = None
             return False
         below = self._known_below(footing.head.number + 1)
-        return below is not None and self._stands(below, footing)
+        if below is None or not self._stands(below, footing):
+            return False
+        now = self._chain.provider.clock.monotonic()
+        if self._short_since is None:
+            self._short_since = now
+        is_said_by_enough = footing.witness is not None or not self._witnesses.are_several
+        is_long = top[0] - footing.head.number > LAG_BLOCKS or now - self._short_since >= PATIENCE_SECONDS
+        if not (is_said_by_enough and is_long and top[0] > self._agreed()):
+            return True
+        agreed = self._known_below(self._agreed() + 1)
+        self._remove_above(max(below[0], agreed[0] if agreed else 0), "is shorter than one endpoint alone had said")
+        return self._top() == top
 
     def _roll_back(self, footing: Footing) -> None:
-        top = self._known_below(1 << 62)
-        if top is None or self._stands(top, footing):
+        top = self._top()
+        if top is None:
             return
-        chain_id = self._chain_id()
+        if self._stands(top, footing):
+            if footing.witness is not None and self._agreed() < top[0] <= footing.head.number:
+                with self.lock, self._entries.transaction():
+                    self._entries.set_fact("agreed", top[0])
+            return
+        chain_id = self._chain_id(Lone.IF_GONE)
         if chain_id != self.fact("chain_id"):
-            raise self._changed(f"has become chain {chain_id}, the book is of {self.fact('chain_id')}")
+            raise self._changed(footing, f"has become chain {chain_id}, the book is of {self.fact('chain_id')}")
         good = self._newest_standing(top[0], footing)
         if good is None:
             raise self._changed(
+                footing,
                 f"has other blocks than the book from {REORG_BLOCKS} below block {top[0]}",
                 hint="the endpoint is on another chain or fork; if that is the one you want, delete the book's file",
             )
+        self._remove_above(good, "was reorganised")
+
+    def _remove_above(self, good: int, why: str) -> None:
+        agreed = self._agreed()
         with self.lock, self._entries.transaction():
             gone = self._entries.remove_above(good)
             for mark in ("settled", "read_twice"):
                 self._entries.set_fact(mark, min(good, self.fact(mark)))
+            self._entries.set_fact("agreed", min(good, agreed))
         self._completeness.forget_above(good)
-        log.warning("the chain was reorganised above block %d; %d events are gone", good, gone)
+        log.warning("the chain %s: above block %d; %d events are gone", why, good, gone)
 
-    def _chain_id(self) -> int | None:
-        return self._witnesses.agreed(lambda one: one.ask_chain_id(), "the chain id")
+    def _chain_id(self, lone: Lone) -> int | None:
+        return self._witnesses.agreed(lambda one: one.ask_chain_id(), "the chain id", lone)
 
-    def _changed(self, what: str, hint: str | None = None) -> WrongChain:
-        self._foreign += 1
+    def _changed(self, footing: Footing, what: str, hint: str | None = None) -> WrongChain:
+        """What one of several endpoints says alone ends nobody's role."""
+        is_alone = self._witnesses.are_several and footing.witness is None
+        self._foreign += not is_alone
         kind = ChainChanged if self._foreign < _FOREIGN_TRIES else WrongChain
-        return kind(f"{self._chain.rpc} {what}", hint=hint)
+        voices = footing.source.rpc if footing.witness is None else f"{footing.source.rpc}, {footing.witness.rpc}"
+        return kind(f"{voices} {what}", hint=hint)
 
     def _newest_standing(self, bad: int, footing: Footing) -> int | None:
         """Number of the newest remembered block that still stands, below `bad`, which does not. None where none does, or one
-        more than REORG_BLOCKS deep does not."""
-        stride, top = 1, bad
+        more than REORG_BLOCKS deep does not; what one endpoint alone had told is no depth."""
+        stride, top = 1, min(bad, self._agreed() + 1)
         below = self._known_below(bad)
         while below is not None and not self._stands(below, footing):
             bad, stride = below[0], 2 * stride
@@ -219,8 +268,12 @@ class Book(View):
         return None if top - bad > REORG_BLOCKS else good
 
     def _stands(self, block: tuple[int, bytes], footing: Footing) -> bool:
-        """Whether the chain still holds a block of the book; that it does not is no single endpoint's to say."""
-        if footing.source.block_hash(block[0]) == block[1]:
+        """Whether the chain still holds a block of the book; that it does not is no single endpoint's to say. One that a single
+        endpoint had told stands where two say so, when there are two."""
+        is_open = footing.witness is not None and block[0] > self._agreed()
+        if is_open and block[0] > footing.head.number:
+            return False
+        if not is_open and footing.source.block_hash(block[0]) == block[1]:
             return True
         found = self._witnesses.block(block[0])
         if found is None and block[0] <= footing.head.number:  # a chain that is that long has such a block
@@ -246,16 +299,17 @@ class Book(View):
         """Reads up to the head. False where the chain moved meanwhile: the next poll rolls back."""
         head, source = footing.head, footing.source
         target = head.number - self._confirmations
-        top = self._known_below(1 << 62)
+        top = self._top()
         first = max(self._first, top[0] + 1 if top else 0)
         while first <= target:
             last = min(target, first + self._range - 1)
             # Looked up before the events and after: where the chain moves in between, the two differ.
-            end = head if last == head.number else self._witnesses.block(last)
+            lone = Lone.ENOUGH if footing.witness is None else Lone.NOTHING
+            end = head if last == head.number else self._witnesses.block(last, lone)
             if end is None:
                 return False
             try:
-                found = self._witnesses.reader(source).read(first, last)
+                found = self._witnesses.read(source, first, last)
                 self._witnesses.confirm(found, footing)
             except RpcUnavailable as error:
                 if last == first:
@@ -291,13 +345,15 @@ class Book(View):
         return blocks
 
     def _store(self, found: list[Log], end: Block, blocks: list[Block], *, is_sure: bool) -> None:
-        """`is_sure`: not one of several endpoints alone has said what the time of `end` is."""
+        """`is_sure`: not one of several endpoints alone has told of `end`."""
+        agreed = end.number if is_sure else self._agreed()
         with self.lock, self._entries.transaction():
             self._entries.enter(found)
             self._entries.add_blocks([(end.number, end.hash, end.time if is_sure else None)], bare=True)
             if not self._witnesses.are_several:
                 self._entries.add_blocks([(b.number, b.hash, b.time) for b in blocks], bare=False)
-            self._entries.forget_bare(end.number - REORG_BLOCKS)
+            self._entries.forget_bare(agreed - REORG_BLOCKS)
+            self._entries.set_fact("agreed", agreed)
 
     @cached_property
     def _completeness(self) -> Completeness:

@@ -1,11 +1,19 @@
-"""Which endpoint to believe: what two say alike, or the only one that is left.
+"""Which endpoint to believe. One rule says who may decide what, and everything that asks several endpoints goes by it:
 
-Each question goes to one endpoint at a time, so that it is known who answered. An answer that two give stands, and who says
-otherwise rests. One against one is EndpointsDisagree: a role waits until that has passed. An endpoint that does not know (yet),
-fails or refuses has no voice. Where one endpoint is configured its word is all there is, and nothing here costs a request more.
+- An answer stands that two of the configured endpoints give, and more than give another. Who says otherwise rests. As many
+  against as many are EndpointsDisagree: a role waits until that has passed.
+- One voice is enough for what lasts only while all others are gone: silent for PATIENCE_SECONDS whatever they are asked, or, where
+  events are asked for, without logs for as long. Silence that is shorter, a refusal and "I do not know that block" are no voice
+  and no absence: the role waits (Lone.IF_GONE).
+- One voice is never enough for what is final: what moves `read_twice`, and what changes the book up to there (Lone.NOTHING).
+- Blocks that one endpoint alone has told (above the book's fact `agreed`) are provisional. While any other answers they end
+  _ALONE_BLOCKS above the last block that two had, and they go as soon as two have a shorter or another chain (sync.py).
 
-Covers: one endpoint that lies in whatever it is asked, beside one or more honest ones. Does not cover: two that tell the same lie;
-one that lies while the others have been silent for PATIENCE_SECONDS or since this process began.
+Each question goes to one endpoint at a time, so that it is known who answered. Where one endpoint is configured its word is all
+there is, and nothing here costs a request more.
+
+Covers: one endpoint that lies in whatever it is asked, beside one or more honest ones that may fail, lag or refuse. Does not
+cover: two that tell the same lie; what is entered while the others are gone, until they are back.
 """
 
 from __future__ import annotations
@@ -14,13 +22,13 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from enum import Enum
 from itertools import combinations
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from protocol.chain.client import Chain
 from protocol.chain.decoding import Log
-from protocol.chain.endpoints import LAG_BLOCKS, EndpointsDisagree
+from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, EndpointsDisagree
 from protocol.chain.events import Skipped, Submitted
 from protocol.chain.log_reader import LogReader, content
 from protocol.chain.types import Block
@@ -30,9 +38,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _ALONE_BLOCKS = 64
-"""How far the chain is followed by one endpoint while another was heard within PATIENCE_SECONDS. Blocks."""
+"""How far the chain is followed by one endpoint while another answers, or did within PATIENCE_SECONDS. Blocks."""
 _MINOR = (Submitted, Skipped)
 """Events that give nobody rights at once: they enter on one endpoint's word until they are read a second time."""
+
+
+class Lone(Enum):
+    """What one voice decides where several endpoints are configured."""
+
+    NOTHING = "nothing"
+    IF_GONE = "as much as two, while all others are gone"
+    ENOUGH = "as much as two"
 
 
 @dataclass(frozen=True)
@@ -47,11 +63,22 @@ class Footing:
     """The newest block that both have."""
 
 
+@dataclass(frozen=True)
+class Said(Generic[T]):
+    """What endpoints answered."""
+
+    answer: T
+    is_sure: bool
+    """Whether two said it, or the only one that is configured."""
+
+
 class Witnesses:
     def __init__(self, chain: Chain, run: int) -> None:
         self._chain = chain
         self._run = run
-        self._shared: Block | None = None  # the last head that two had
+        self._court: tuple[Said[str], float] | None = None  # its address, and when it was asked for
+        self._readers: dict[str, list[LogReader]] = {}  # by Court's address, in configured order
+        self._without_logs: dict[int, float] = {}  # place → monotonic seconds since when it gives no logs
 
     @property
     def are_several(self) -> bool:
@@ -71,18 +98,56 @@ class Witnesses:
         if self.are_several:
             self._chain.provider.distrust(one.place, why)
 
-    def reader(self, one: Chain) -> LogReader:
-        return self._readers[one.place]
+    def others(self, one: Chain) -> str:
+        """The others' names, for people."""
+        return ", ".join(other.rpc for other in self._chain.singles if other is not one)
 
-    @cached_property
-    def _readers(self) -> list[LogReader]:
-        court = self.agreed(lambda one: one.court.address, "the address of Court")
-        return [LogReader(one, self._run, court) for one in self._chain.singles]
+    def _is_only(self, one: Chain, *, of_logs: bool = False) -> bool:
+        """Whether all others are gone; `of_logs`: or give no logs for as long."""
+        places = [other.place for other in self._chain.singles if other is not one]
+        return all(self._chain.provider.is_gone(place) or (of_logs and self._lacks_logs(place)) for place in places)
+
+    # ---- logs ----------------------------------------------------------------------------------------------------------
+
+    def read(self, one: Chain, first: int, last: int, *, topics: tuple[Any, ...] = ()) -> list[Log]:
+        """As LogReader.read of one endpoint; notes whether it gives logs at all."""
+        reader = self._reader(one)
+        try:
+            found = reader.read(first, last, topics=topics)
+        except EndpointsDisagree:
+            raise
+        except RpcUnavailable:
+            self._without_logs.setdefault(one.place, self._chain.provider.clock.monotonic())
+            raise
+        self._without_logs.pop(one.place, None)
+        return found
+
+    def _lacks_logs(self, place: int) -> bool:
+        """Whether every reading of its logs has failed for PATIENCE_SECONDS."""
+        since = self._without_logs.get(place)
+        return since is not None and self._chain.provider.clock.monotonic() - since >= PATIENCE_SECONDS
+
+    def _reader(self, one: Chain) -> LogReader:
+        court = self._find_court()
+        if court not in self._readers:
+            self._readers[court] = [LogReader(each, self._run, court) for each in self._chain.singles]
+        return self._readers[court][one.place]
+
+    def _find_court(self) -> str:
+        """Court's address. What one endpoint alone has said is asked again after a while; what two have, is not."""
+        now = self._chain.provider.clock.monotonic()
+        if self._court is None or not (self._court[0].is_sure or now - self._court[1] < PATIENCE_SECONDS):
+            said = self.said(lambda one: one.ask_court(), "the address of Court")
+            if said is None:
+                raise RpcUnavailable("no endpoint names the address of Court")
+            self._court = said, now
+        return self._court[0].answer
 
     # ---- where the chain ends ------------------------------------------------------------------------------------------
 
-    def footing(self, known: Block | None = None) -> Footing:
-        """Where the chain ends now. While the best endpoint's head is `known` nobody else is asked. Raises RpcUnavailable."""
+    def footing(self, known: Block | None, agreed: int) -> Footing:
+        """Where the chain ends now. While the best endpoint's head is `known` nobody else is asked. `agreed`: the newest block of the
+        book that two have told. Raises RpcUnavailable."""
         if not self.are_several:
             return Footing(self._chain, None, self._chain.block())
         heads: list[tuple[Chain, Block]] = []
@@ -107,32 +172,31 @@ class Witnesses:
                 and abs(heads[0][1].number - newest.number) <= LAG_BLOCKS
                 and (shared := _shared(*heads))
             ):
-                return self._agree(heads[0][0], one, shared)
+                return self._pair(heads[0][0], one, shared)
         if not heads:
             raise silence
         if len(heads) == 1:
-            return self._alone(*heads[0])
+            return self._alone(*heads[0], agreed)
         for pair in sorted(combinations(heads, 2), key=lambda pair: -min(head.number for _, head in pair)):
             if (shared := _shared(*pair)) is not None:
                 self._distrust_others(heads, shared)
-                return self._agree(pair[0][0], pair[1][0], shared)
+                return self._pair(pair[0][0], pair[1][0], shared)
         said = ", ".join(f"{one.rpc} says {head.number} 0x{head.hash.hex()[:10]}…" for one, head in heads)
         raise EndpointsDisagree(f"the RPC endpoints name different newest blocks: {said}")
 
-    def _agree(self, source: Chain, witness: Chain, shared: Block) -> Footing:
-        self._shared = shared
-        return Footing(source, witness, shared)
+    def _pair(self, one: Chain, other: Chain, shared: Block) -> Footing:
+        """The first is read, where it gives logs."""
+        if one.place in self._without_logs and other.place not in self._without_logs:
+            one, other = other, one
+        return Footing(one, other, shared)
 
-    def _alone(self, one: Chain, head: Block) -> Footing:
-        if self._shared is not None and head.number > self._shared.number + _ALONE_BLOCKS and not self._is_only(one):
-            raise RpcUnavailable(f"only {one.rpc} is at block {head.number}; waiting for another endpoint")
+    def _alone(self, one: Chain, head: Block, agreed: int) -> Footing:
+        if head.number > agreed + _ALONE_BLOCKS and not self._is_only(one):
+            raise RpcUnavailable(
+                f"only {one.rpc} is at block {head.number}, {self.others(one)} not, and block {agreed} is the last that two had",
+                hint="if this stays, one of them stands still or lies: remove it, or add a third one",
+            )
         return Footing(one, None, head)
-
-    def _is_only(self, one: Chain) -> bool:
-        """Whether no other has fallen silent just now, and may be heard again soon."""
-        provider = self._chain.provider
-        others = [other.place for other in self._chain.singles if other is not one]
-        return not any(provider.is_silent(place) and not provider.is_gone(place) for place in others)
 
     def _distrust_others(self, heads: Sequence[tuple[Chain, Block]], shared: Block) -> None:
         for one, head in heads:
@@ -141,44 +205,57 @@ class Witnesses:
 
     # ---- questions -----------------------------------------------------------------------------------------------------
 
-    def agreed(self, question: Callable[[Chain], T | None], about: str) -> T | None:
-        """What two endpoints answer alike, or the only one that answers. None where nobody knows.
+    def said(
+        self,
+        question: Callable[[Chain], T | None],
+        about: str,
+        lone: Lone = Lone.IF_GONE,
+        *,
+        of_logs: bool = False,
+    ) -> Said[T] | None:
+        """What the rule above makes of the answers; `of_logs`: the question is one about events. None where nobody knows.
 
-        Raises EndpointsDisagree where no answer has more voices than another, and what was raised where nobody answers.
+        Raises EndpointsDisagree; RpcUnavailable where one says so whose word is not enough; what was raised where nobody answers.
         """
         if not self.are_several:
-            return question(self._chain)
-        votes, silence = self.votes(question)
+            found = question(self._chain)
+            return None if found is None else Said(found, True)
+        votes, silence = self._votes(question, lone)
         if not votes:
             if silence is not None:
                 raise silence
             return None
-        return self._decided(votes, about)
-
-    def _decided(self, votes: dict[T, list[Chain]], about: str) -> T:
-        """The answer with most voices; of as many, the one that an endpoint in step gives. The others rest."""
-        provider = self._chain.provider
-
-        def weight(vote: tuple[T, list[Chain]]) -> tuple[int, bool]:
-            return len(vote[1]), not all(provider.lags(one.place) for one in vote[1])
-
-        ranked = sorted(votes.items(), key=weight, reverse=True)
-        if len(ranked) > 1 and weight(ranked[0]) == weight(ranked[1]):
+        ranked = sorted(votes.items(), key=lambda vote: -len(vote[1]))
+        answer, voices = ranked[0]
+        if len(ranked) > 1 and len(ranked[1][1]) == len(voices):
             sides = " against ".join(" and ".join(one.rpc for one in side) for _, side in ranked)
             raise EndpointsDisagree(f"the RPC endpoints disagree on {about}: {sides}")
+        if len(voices) == 1 and (
+            lone is Lone.NOTHING or (lone is Lone.IF_GONE and not self._is_only(voices[0], of_logs=of_logs))
+        ):
+            raise RpcUnavailable(f"only {voices[0].rpc} tells of {about}; waiting for {self.others(voices[0])}")
         for _, side in ranked[1:]:
             for one in side:
-                provider.distrust(one.place, f"others contradict it on {about}")
-        return ranked[0][0]
+                self._chain.provider.distrust(one.place, f"others contradict it on {about}")
+        return Said(answer, len(voices) > 1)
 
-    def votes(
-        self, question: Callable[[Chain], T | None]
+    def agreed(self, question: Callable[[Chain], T | None], about: str, lone: Lone = Lone.IF_GONE) -> T | None:
+        said = self.said(question, about, lone)
+        return None if said is None else said.answer
+
+    def _votes(
+        self, question: Callable[[Chain], T | None], lone: Lone
     ) -> tuple[dict[T, list[Chain]], RpcUnavailable | WrongChain | None]:
-        """(who says what, a failure where nobody said that it does not know). Two who agree are enough, where nobody differs."""
+        """(who says what, a failure where nobody said that it does not know). Two who agree are enough, where nobody differs; who rests
+        in silence is asked where that is not so."""
         votes: dict[T, list[Chain]] = {}
         silence: RpcUnavailable | WrongChain | None = None
         is_unknown = False
-        for one in self.reachable():
+        near = self.reachable()
+        far = [] if lone is Lone.ENOUGH else [one for one in self._chain.best if one not in near]
+        for one in (*near, *far):
+            if one in far and self._chain.provider.is_gone(one.place) and len(votes) < 2:
+                continue
             try:
                 answer = question(one)
             except EndpointsDisagree:
@@ -194,8 +271,8 @@ class Witnesses:
                 break
         return votes, None if is_unknown else silence
 
-    def block(self, number: int) -> Block | None:
-        return self.agreed(lambda one: one.find_block(number), f"block {number}")
+    def block(self, number: int, lone: Lone = Lone.IF_GONE) -> Block | None:
+        return self.agreed(lambda one: one.find_block(number), f"block {number}", lone)
 
     # ---- events --------------------------------------------------------------------------------------------------------
 
@@ -207,28 +284,23 @@ class Witnesses:
             return
         shown: set[tuple[Any, ...]] = set()
         if footing.witness is not None:
-            theirs = self.reader(footing.witness).read(major[0].block, major[-1].block)
-            shown = {entry[:2] + content(entry) for entry in theirs}
+            with suppress(RpcUnavailable):  # its receipts may say it
+                theirs = self.read(footing.witness, major[0].block, major[-1].block)
+                shown = {entry[:2] + content(entry) for entry in theirs}
         for entry in major:
-            if entry[:2] + content(entry) not in shown and not self.holds(
-                entry[:2], content(entry), is_lone_enough=False
-            ):
+            if entry[:2] + content(entry) not in shown and not self.holds(entry[:2], content(entry), Lone.IF_GONE):
                 raise RpcUnavailable(f"only {footing.source.rpc} has a {entry.kind.__name__} in block {entry.block}")
 
-    def holds(self, place: tuple[int, int], wanted: tuple[Any, ...], *, is_lone_enough: bool = True) -> bool:
+    def holds(self, place: tuple[int, int], wanted: tuple[Any, ...], lone: Lone) -> bool:
         """Whether the chain holds an event, `wanted` being its content. With one endpoint: whether its block stands. Raises
-        RpcUnavailable, also where one endpoint alone says so, that is not enough, and another was heard just now."""
+        RpcUnavailable, EndpointsDisagree."""
         block, block_hash = place[0], wanted[0]
         if not self.are_several:
             return self._chain.block_hash(block) == block_hash
-        about = f"an event in block {block}"
-        votes, silence = self.votes(lambda one: self._shows(one, place, wanted))
-        voices = [one for side in votes.values() for one in side]
-        if not voices:
-            raise silence or RpcUnavailable(f"no endpoint knows block {block}")
-        if len(voices) == 1 and not is_lone_enough and not self._is_only(voices[0]):
-            raise RpcUnavailable(f"only {voices[0].rpc} tells of {about}; waiting for another endpoint")
-        return self._decided(votes, about)
+        said = self.said(lambda one: self._shows(one, place, wanted), f"an event in block {block}", lone, of_logs=True)
+        if said is None:
+            raise RpcUnavailable(f"no endpoint knows block {block}")
+        return said.answer
 
     def _shows(self, one: Chain, place: tuple[int, int], wanted: tuple[Any, ...]) -> bool | None:
         """Whether one endpoint has an event in the transaction's receipt, or, where it has none, in its logs; None where it lacks
@@ -236,10 +308,10 @@ class Witnesses:
         found = one.block_hash(place[0])
         if found != wanted[0]:
             return None if found is None else False
-        reader, receipt = self.reader(one), None
+        receipt = None
         with suppress(RpcUnavailable):
-            receipt = reader.of_transaction(wanted[1], place[0])
-        return _is_among(reader.read(place[0], place[0]) if receipt is None else receipt, place, wanted)
+            receipt = self._reader(one).of_transaction(wanted[1], place[0])
+        return _is_among(self.read(one, place[0], place[0]) if receipt is None else receipt, place, wanted)
 
 
 def _is_among(entries: Sequence[Log], place: tuple[int, int], wanted: tuple[Any, ...]) -> bool:
