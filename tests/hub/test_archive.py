@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -461,6 +461,55 @@ def test_old_files_leave_bucket_and_folder_and_receipts_and_other_runs_stay(clou
     assert cloud.read(f"files/{root.hex()}") is None
     assert cloud.read("receipts/ab.json") == b"{}"
     assert archived(tmp_path / "again", location=other._bucket.location).holds(theirs)
+
+
+@pytest.mark.parametrize("moment", ["while it arrives", "on its way to the bucket", "after the old one was chosen"])
+def test_a_file_committed_again_stays_when_the_old_one_goes(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Two submissions may name one root: the hub has signed that it keeps the file for the second."""
+    store = archived(tmp_path / "store")
+    data = some_file()
+    root = receive(store, data)
+    store.turn()
+    name = f"files/{root.hex()}"
+    store._archived[name] = replace(store._archived[name], modified=LONG_AGO)
+    age(store.file(root))
+    tidy = lambda: store.remove_files_before(time.time() - 600)  # noqa: E731
+    put, delete, arrive = store._bucket.put, store._bucket.delete, Store.receive
+
+    async def arriving(self: Store, *arguments: Any, **named: Any) -> int:
+        size = await arrive(self, *arguments, **named)
+        tidy()
+        return size
+
+    def putting(name: str, source: Path) -> None:
+        put(name, source)
+        tidy()
+
+    def deleting(names: list[str]) -> None:
+        assert names == [name]
+        receive(store, data)
+        store.turn()
+        delete(names)
+
+    with monkeypatch.context() as patch:
+        match moment:
+            case "while it arrives":
+                patch.setattr(Store, "receive", arriving)
+                receive(store, data)
+            case "on its way to the bucket":
+                receive(store, data)
+                patch.setattr(store._bucket, "put", putting)
+                store.turn()
+            case _:
+                patch.setattr(store._bucket, "delete", deleting)
+                tidy()
+    store.turn()
+    assert cloud.read(name) == data
+    assert archived(tmp_path / "again").holds(root)
+    assert store.file(root).read_bytes() == data
+    assert tidy() == set()
 
 
 # ---- the whole hub -----------------------------------------------------------------------------------------------------------

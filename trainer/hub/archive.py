@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ class ArchivedStore(Store):
         self._fetching: dict[bytes, asyncio.Task[Path | None]] = {}
         self._archived: dict[str, Object] = {}  # rollout files only
         self._waiting: set[str] = set()
+        self._moving: Counter[str] = Counter()  # on their way into the folder or the bucket: not to be removed
+        self._removing: set[str] = set()  # from the bucket: not to be brought there before that has ended
         self._is_open = False
         try:
             self.require_open()
@@ -73,8 +76,10 @@ class ArchivedStore(Store):
     # ---- into the bucket -----------------------------------------------------------------------------------------------
 
     async def receive(self, root: bytes, parts: AsyncIterator[bytes], *, cap: int) -> int:
-        size = await super().receive(root, parts, cap=cap)
-        self._await(f"files/{root.hex()}")
+        name = f"files/{root.hex()}"
+        with self._kept(name):  # the root of an old file may be committed to again
+            size = await super().receive(root, parts, cap=cap)
+            self._await(name)
         return size
 
     def put(self, kind: str, name: str, data: bytes) -> None:
@@ -100,20 +105,34 @@ class ArchivedStore(Store):
         return len(waiting) > _BATCH
 
     def _archive(self, name: str) -> None:
-        with self._lock:
-            self._waiting.discard(name)  # before it is read: what is written meanwhile waits anew
-        path = self.root / name
-        try:
-            size = path.stat().st_size
-            self._bucket.put(name, path)
-        except FileNotFoundError:
-            return  # removed meanwhile, for good
-        except BaseException:
-            self._await(name)
-            raise
-        if name.startswith("files/"):
+        with self._kept(name):
             with self._lock:
-                self._archived[name] = Object(name, size, self._clock.wall())
+                if name in self._removing:
+                    return  # it goes on waiting
+                self._waiting.discard(name)  # before it is read: what is written meanwhile waits anew
+            path = self.root / name
+            try:
+                size = path.stat().st_size
+                self._bucket.put(name, path)
+            except FileNotFoundError:
+                return  # removed meanwhile, for good
+            except BaseException:
+                self._await(name)
+                raise
+            if name.startswith("files/"):
+                with self._lock:
+                    self._archived[name] = Object(name, size, self._clock.wall())
+
+    @contextmanager
+    def _kept(self, name: str) -> Iterator[None]:
+        """From now on, `remove_files_before` takes this file for a new one. It may be removing an older one already."""
+        with self._lock:
+            self._moving[name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._moving -= Counter([name])  # drops those that are at 0
 
     def _await(self, name: str) -> None:
         with self._lock:
@@ -180,14 +199,22 @@ class ArchivedStore(Store):
     def remove_files_before(self, time: float) -> set[str]:
         removed = super().remove_files_before(time)
         with self._lock:
-            old = [name for name, one in self._archived.items() if one.modified < time and name not in self._waiting]
-        with _waited_for():
-            self._bucket.delete(old)
-        for name in old:
-            (self.root / name).unlink(missing_ok=True)
-        with self._lock:
+            new = self._waiting | self._moving.keys() | self._removing
+            old = {name: one for name, one in self._archived.items() if one.modified < time and name not in new}
+            self._removing |= old.keys()
             for name in old:
-                self._archived.pop(name, None)
+                del self._archived[name]
+                (self.root / name).unlink(missing_ok=True)  # what is received from now on waits for the bucket
+        try:
+            with _waited_for():
+                self._bucket.delete(list(old))
+        except BaseException:
+            with self._lock:
+                self._archived |= old
+            raise
+        finally:
+            with self._lock:
+                self._removing -= old.keys()
         return removed | {name.removeprefix("files/") for name in old}
 
     def require_space(self, needed: int) -> None:
@@ -200,7 +227,7 @@ class ArchivedStore(Store):
     def _shrink(self, most: int) -> None:
         """Removes rollout files that are in the bucket from the folder, oldest first, until they take `most` bytes."""
         with self._lock:
-            safe = self._archived.keys() - self._waiting
+            safe = self._archived.keys() - self._waiting - self._moving.keys()
         kept = [(path.stat(), path) for path in (self.root / name for name in safe) if path.exists()]
         total = sum(stat.st_size for stat, _ in kept)
         for stat, path in sorted(kept, key=lambda one: one[0].st_mtime):
