@@ -87,7 +87,7 @@ def _in_a_process(doing: str, url: str, path: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def _submission(doing: str, url: str, path: Path) -> dict[str, float]:
+def _work(doing: str, url: str, path: Path) -> dict[str, float]:
     """One figure's work. A warm start reads on from what was read, and asks what is new."""
     started = time.process_time()
     book = Book(Chain(url, RUNS), RUN, path)
@@ -186,4 +186,4 @@ def _decoding() -> Any:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_submission(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))
+    print(json.dumps(_work(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))

@@ -28,7 +28,7 @@ def spec(made: Made) -> RunSpec:
     return runfile.complete(made.file, made.folder)
 
 
-def submission(made: Made, spec: RunSpec, samples: int = 4) -> OfflineFilter:
+def filtering(made: Made, spec: RunSpec, samples: int = 4) -> OfflineFilter:
     return OfflineFilter(spec, made.folder, samples=samples, problems=TRIED)
 
 
@@ -36,7 +36,7 @@ def submission(made: Made, spec: RunSpec, samples: int = 4) -> OfflineFilter:
 def everything(made: Made, spec: RunSpec, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Rates of all problems that were tried."""
     file = tmp_path_factory.mktemp("all") / "tasks.json"
-    submission(made, spec).run(file, Band(0, 1), lambda _: None)
+    filtering(made, spec).run(file, Band(0, 1), lambda _: None)
     return rates_in(file)
 
 
@@ -49,7 +49,7 @@ def test_what_lies_in_the_band_is_kept_with_its_rate(
     made: Made, spec: RunSpec, everything: dict[int, float], tmp_path: Path
 ) -> None:
     told: list[int] = []
-    result = submission(made, spec).run(tmp_path / "tasks.json", Band(0.25, 0.5), told.append)
+    result = filtering(made, spec).run(tmp_path / "tasks.json", Band(0.25, 0.5), told.append)
     kept = rates_in(tmp_path / "tasks.json")
     assert kept == {index: rate for index, rate in everything.items() if 0.25 <= rate <= 0.5}
     assert 0 < len(kept) < len(everything)  # or this test would say little
@@ -78,18 +78,18 @@ def test_it_goes_on_where_it_was_stopped_with_the_same_result(
 
     file, partial = tmp_path / "tasks.json", tmp_path / "tasks.json.partial"
     with pytest.raises(Interrupted):
-        submission(made, spec).run(file, Band(0, 1), stop)
+        filtering(made, spec).run(file, Band(0, 1), stop)
     assert not file.exists()
     with partial.open("ab") as torn:
         torn.write(b"[17, 0.")
     with pytest.raises(UsageError, match="another model"):
-        submission(made, spec, samples=2).run(file, Band(0, 1), lambda _: None)
+        filtering(made, spec, samples=2).run(file, Band(0, 1), lambda _: None)
     told: list[int] = []
-    submission(made, spec).run(file, Band(0, 1), told.append)
+    filtering(made, spec).run(file, Band(0, 1), told.append)
     assert told[0] == 13
     assert rates_in(file) == everything
     with pytest.raises(UsageError, match="exists already"):
-        submission(made, spec).run(file, Band(0, 1), lambda _: None)
+        filtering(made, spec).run(file, Band(0, 1), lambda _: None)
 
 
 def test_each_environment_numbers_its_own_problems(tiny_run: TinyRun, tmp_path: Path) -> None:
@@ -98,14 +98,14 @@ def test_each_environment_numbers_its_own_problems(tiny_run: TinyRun, tmp_path: 
 
     huge = [e.model_copy(update={"size": 2**31 - 1}) for e in tiny_run.spec.environments]  # no time to walk through it
     spec = tiny_run.spec.model_copy(update={"environments": huge})
-    submission = OfflineFilter(spec, tiny_run.model, samples=4, problems=3)
+    work = OfflineFilter(spec, tiny_run.model, samples=4, problems=3)
     with pytest.raises(Interrupted):
-        submission.run(tmp_path / "tasks.json", Band(0.25, 0.5), stop)
+        work.run(tmp_path / "tasks.json", Band(0.25, 0.5), stop)
     second = 2**31 - 1
     with (tmp_path / "tasks.json.partial").open("a") as partial:  # as if all had been tried
         for number, rate in ((2, 0.25), (1, 0.0), (0, 0.5), (second, None), (second + 1, 0.25), (second + 2, 1.0)):
             partial.write(json.dumps([number, rate, None]) + "\n")
-    result = submission.run(tmp_path / "tasks.json", Band(0.25, 0.5), lambda _: None)
+    result = work.run(tmp_path / "tasks.json", Band(0.25, 0.5), lambda _: None)
     assert (result.tried, result.kept) == (6, {"rotate_matrix": 2, "spiral_matrix": 1})
     rotate, spiral = selection.read(tmp_path / "tasks.json").environments
     assert (rotate.tried, rotate.indices, rotate.rates) == (3, [0, 2], ["0.5", "0.25"])
@@ -117,7 +117,7 @@ def test_a_run_that_names_it_draws_from_what_was_kept_and_nothing_else(
 ) -> None:
     monkeypatch.setenv("MURMUR_TASKS", str(tmp_path / "machine"))
     file = tmp_path / "tasks.json"
-    submission(made, spec).run(file, Band(0.25, 0.5), lambda _: None)
+    filtering(made, spec).run(file, Band(0.25, 0.5), lambda _: None)
     tables = copy.deepcopy(made.tables)
     tables["spec"]["environments"][0]["kept"] = "tasks.json"
     write_toml(tmp_path / "run.toml", tables, "x")
@@ -130,7 +130,7 @@ def test_a_run_that_names_it_draws_from_what_was_kept_and_nothing_else(
     assert after.held_out == before.held_out
     assert runspec.from_bytes(narrowed.canonical(), narrowed.digest) == narrowed
 
-    again = submission(made, narrowed)
+    again = filtering(made, narrowed)
     assert again.total == TRIED  # another filter tries all of them again, not what this one kept
     again.run(tmp_path / "again.json", Band(0, 1), lambda _: None)
     assert rates_in(tmp_path / "again.json") == everything

@@ -19,7 +19,7 @@ contract RotateTest is World {
         assertEq(runs.seats(run, second).since, block.number);
         refusedSubmission(second, IRuns.SeatTooYoung.selector, runs.seats(run, second).since, block.number);
         publish(run);
-        submission(second);
+        submitNext(second);
         refusedSubmission(nodes[0]);
     }
 
@@ -28,7 +28,7 @@ contract RotateTest is World {
         rotate(second, THIRD);
         publish(run);
         assertEq(runs.seatOf(run, third), nodes[0]);
-        submission(third);
+        submitNext(third);
         refusedSubmission(second);
         refusedSubmission(nodes[0]);
     }
@@ -38,7 +38,7 @@ contract RotateTest is World {
         submit(0, 10);
         rotate(nodes[0], SECOND);
         publish(run);
-        IRuns.SubmissionRef memory fresh = submission(second);
+        IRuns.SubmissionRef memory fresh = submitNext(second);
         IRuns.SubmissionRef[] memory list = new IRuns.SubmissionRef[](2);
         (list[0], list[1]) = (bad, fresh);
         uint256 number = challenge(0, list); // submissions of both keys are submissions of one seat
@@ -112,7 +112,7 @@ contract RotateTest is World {
         (c.node, c.peer) = (second, peerOf(second));
         join(c, signConsent(c, SECOND), "");
         publish(run);
-        submission(second);
+        submitNext(second);
     }
 
     function test_every_key_of_a_seat_names_it() public {
@@ -139,7 +139,7 @@ contract RotateTest is World {
         runs.rotate(run, nodes[0], c.node, c.peer, c.deadline, signature);
     }
 
-    function submission(address node) internal returns (IRuns.SubmissionRef memory ref) {
+    function submitNext(address node) internal returns (IRuns.SubmissionRef memory ref) {
         ref = nextRef(run, node);
         submit(ref, 100, beaconOf(run, ref.step));
     }
