@@ -34,7 +34,7 @@ class Chain:
         root = b"%016d%016d" % (self.block, fork)
         event = Submitted(RUN, NODE, root, 0, self.block, 1)  # type: ignore[arg-type]
         with self.entries.transaction():
-            self.entries.enter([Log(self.block, 0, root, root, self.block, Submitted, astuple(event))])
+            self.entries.enter([Log(self.block, 0, root, root, Submitted, astuple(event))])
         return root
 
     def take_back(self) -> None:
