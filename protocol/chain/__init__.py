@@ -1,7 +1,9 @@
 """The contracts as Python sees them: typed calls, one sender per key, one book of what happened, deployment.
 
 Reading and deciding
-client.py     what is read, and calls to be sent            types.py      what the contracts return
+client.py     Chain, as programs hold it: its parts are
+access.py     how endpoints and contracts are reached       reading.py    what is read
+calls.py      the calls to be sent                          types.py      what the contracts return
 contract.py   calls and events as the ABI encodes them      ethereum.py   the JSON-RPC methods in use
 endpoints.py  several RPC endpoints, as one or one by one   artifacts.py  ABI and bytecode shipped with the package
 reverts.py    contract errors → our error tree              cases.py      what is open against a seat

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from eth_utils import keccak
 
-from protocol.chain.client import Call, Chain
+from protocol.chain.calls import Call
+from protocol.chain.client import Chain
 from protocol.chain.sender import Sender, SendLimits, Sent
 from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import LockHeld, PreflightError

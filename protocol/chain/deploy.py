@@ -15,7 +15,9 @@ import rlp
 from eth_utils import keccak, to_canonical_address, to_checksum_address
 
 from protocol.chain import artifacts
-from protocol.chain.client import Call, Chain, Code
+from protocol.chain.access import Code
+from protocol.chain.calls import Call
+from protocol.chain.client import Chain
 from protocol.chain.contract import creation
 from protocol.chain.sender import Sender, Sent
 from protocol.chain.transaction_log import TransactionLog

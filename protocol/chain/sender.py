@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from eth_utils import keccak
 
 from protocol import metrics
-from protocol.chain.client import Call, Chain
+from protocol.chain.calls import Call
+from protocol.chain.client import Chain
 from protocol.chain.endpoints import SETTLED_BLOCKS, OneEndpoint
 from protocol.chain.ethereum import RpcRefusal, TransactionReceipt
 from protocol.chain.transaction_log import DROPPED, FAILED, MINED, PENDING, Attempt, Transaction, TransactionLog

@@ -9,7 +9,8 @@ from eth_typing import ChecksumAddress
 from eth_utils import to_checksum_address
 
 from protocol.chain import artifacts
-from protocol.chain.client import Call, Chain
+from protocol.chain.calls import Call
+from protocol.chain.client import Chain
 from protocol.chain.contract import Contract
 from protocol.errors import ConfigError, WrongChain
 from protocol.signing import Voucher

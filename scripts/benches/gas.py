@@ -16,7 +16,7 @@ from swarm.anvil import Anvil
 from swarm.world import DAY, TOKEN, World
 
 from benches import Bench, Cost
-from protocol.chain.client import Call
+from protocol.chain.calls import Call
 from protocol.chain.sender import Sent
 from protocol.chain.vouchers import Vouchers
 from protocol.chain.writing import Writer

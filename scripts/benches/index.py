@@ -26,7 +26,7 @@ from web3 import Web3
 from benches import Bench, Cost, Row, in_turns
 from benches.recorded import BATCH, COURT, RUN, RUNS, Recording, served
 from protocol.chain import Chain, artifacts
-from protocol.chain.client import Call
+from protocol.chain.calls import Call
 from protocol.chain.decoding import Decoder
 from protocol.chain.events import Event, Submitted
 from protocol.chain.sync import Book

@@ -14,7 +14,7 @@ from swarm.anvil import Anvil
 from swarm.world import TOKEN, World, policy_for
 
 from protocol.chain import Chain, Sender
-from protocol.chain.client import Call
+from protocol.chain.calls import Call
 from protocol.chain.ethereum import RpcRefusal
 from protocol.chain.reverts import HINTS
 from protocol.chain.writing import Writer

@@ -23,7 +23,7 @@ from swarm.processes import free_port, wait_until
 from swarm.world import DAY, TOKEN, World
 
 from protocol.chain import Chain, Sender, events
-from protocol.chain.client import Call
+from protocol.chain.calls import Call
 from protocol.chain.events import Challenged, Claimed, Event, Published, Submitted
 from protocol.chain.sender import SendLimits, Sent
 from protocol.chain.sync import Book
@@ -430,7 +430,7 @@ CHILD = """
 import ast, sys
 from pathlib import Path
 from protocol.chain import Chain, Sender
-from protocol.chain.client import Call
+from protocol.chain.calls import Call
 from protocol.chain.transaction_log import TransactionLog
 from protocol.identity import Key
 rpc, runs, secret, journal, contract, function, arguments = sys.argv[1:]

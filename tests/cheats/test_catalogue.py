@@ -19,7 +19,7 @@ from swarm.world import World
 
 from node.judging.judge import judge
 from node.judging.rules import RULES
-from protocol.chain.client import Call
+from protocol.chain.calls import Call
 from protocol.errors import TransactionReverted
 from protocol.identity import Key
 from protocol.submission import SubmissionRef

@@ -227,7 +227,7 @@ def test_staking_twice_costs_once(contributor: Contributor) -> None:
 
 
 def test_a_banned_node_does_not_stake_for_nothing(contributor: Contributor) -> None:
-    from protocol.chain.client import Call
+    from protocol.chain.calls import Call
 
     contributor.give()
     contributor.seat()

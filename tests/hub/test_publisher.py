@@ -11,7 +11,7 @@ import pytest
 from swarm.world import World
 
 from protocol.chain import Sender
-from protocol.chain.client import Call
+from protocol.chain.calls import Call
 from protocol.chain.sender import Sent
 from protocol.chain.transaction_log import TransactionLog
 from protocol.errors import DeadlineExceeded, IntegrityError, TransactionReverted, Unavailable

@@ -8,7 +8,7 @@ from node.contributor.settings import WorkSettings
 from node.contributor.worker import Worker
 from node.engine.torch_engine import TorchEngine
 from protocol.chain import Sender
-from protocol.chain.client import Call
+from protocol.chain.calls import Call
 from protocol.chain.sync import Book
 from protocol.chain.view import Submission
 from protocol.identity import Key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.chain.client import Call
+from protocol.chain.calls import Call
 from protocol.identity import Key
 from protocol.verdict import Outcome
 from tests.trainer.field import (

@@ -97,7 +97,7 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Show the contracts, whether their code is what this version ships, and the runs. Exit code 4 when it is not."""
-    from protocol.chain.client import Code
+    from protocol.chain.access import Code
     from protocol.chain.deploy import Deployment
 
     known = Deployment.load(deployment) if deployment else None
@@ -125,7 +125,7 @@ def info(
 
 def _contracts(chain: Chain, known: Deployment | None) -> dict[str, dict[str, str]]:
     """Address and code of each contract; those that only Runs could name are left out where it is not ours."""
-    from protocol.chain.client import Code
+    from protocol.chain.access import Code
 
     found = {"Runs": {"address": chain.runs.address, "code": chain.code_at(chain.runs.address, "Runs")}}
     if found["Runs"]["code"] == Code.SHIPPED:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
     from protocol.chain import Chain, Sender
-    from protocol.chain.client import Call
+    from protocol.chain.calls import Call
     from protocol.chain.vouchers import Vouchers
 
 

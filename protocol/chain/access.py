@@ -1,0 +1,204 @@
+"""How the contracts are reached: endpoints, which chain and whose code is there, and what goes wrong in asking.
+
+Every request has a deadline. A refused or silent endpoint is `RpcUnavailable`, another chain or foreign code `WrongChain`,
+a contract's no is explained by reverts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+from eth_abi.exceptions import DecodingError
+from eth_utils import to_checksum_address
+
+from protocol.chain import artifacts, reverts
+from protocol.chain.contract import Contract, EventType, Function, NoContract
+from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint, shown
+from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
+from protocol.chain.events import from_log
+from protocol.clock import SYSTEM, Clock
+from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, WrongChain
+from protocol.signing import Domain
+
+T = TypeVar("T")
+
+
+class Code(StrEnum):
+    """What lies at an address."""
+
+    SHIPPED = "the code this version ships"
+    OTHER = "other code than this version ships"
+    NONE = "no such contract"
+
+
+class Access:
+    """The part of Chain that reaches endpoints and contracts."""
+
+    def __init__(
+        self: Self, rpc: str | Sequence[str], contract: str | None, *, timeout: float = 10.0, clock: Clock = SYSTEM
+    ) -> None:
+        """`rpc`: one endpoint or several, the preferred one first; `timeout` in seconds bounds one request to one of them."""
+        endpoints = [rpc] if isinstance(rpc, str) else list(rpc)
+        self.endpoints = tuple(endpoints)
+        self.rpc = ", ".join(map(shown, endpoints))
+        """The endpoints as people may see them."""
+        self.provider: Endpoints = Endpoints(endpoints, timeout=timeout, clock=clock)
+        self._asked: Endpoints | OneEndpoint = self.provider
+        self.ethereum = Ethereum(self._asked)
+        self._contract = contract
+        self._has_contracts = False  # whether our code was seen there
+        self.place = 0
+        """Of the only endpoint, in the configuration."""
+        several = len(endpoints) > 1
+        self.singles: tuple[Self, ...] = tuple(map(self._single, range(len(endpoints)))) if several else (self,)
+        """The same chain as each endpoint by itself tells of it, in configured order. They share what is known of the endpoints."""
+
+    def _single(self, place: int) -> Self:
+        one = copy(self)
+        one.endpoints, one.rpc, one.place = self.endpoints[place : place + 1], shown(self.endpoints[place]), place
+        one._asked = OneEndpoint(self.provider, place)
+        one.ethereum = Ethereum(one._asked)
+        one.singles = (one,)
+        return one
+
+    @property
+    def best(self) -> list[Self]:
+        """`singles`, those first that are awake and in step."""
+        return [self.singles[place] for place in self.provider.order()] if len(self.singles) > 1 else [self]
+
+    def expect_blocks(self, seconds: float) -> None:
+        """Takes an endpoint for lagging while its newest block is older than this; 0: never. Not for development chains.
+
+        Where all lag, asking for the newest block, and with it sending anything, raises StaleHead.
+        """
+        self.provider.head_age = seconds
+
+    def check(self, chain_id: int | None = None) -> None:
+        """Raises WrongChain unless this is `chain_id` and the contracts hold the code this package ships."""
+        if chain_id is not None and self.chain_id != chain_id:
+            raise WrongChain(f"{self.rpc} is chain {self.chain_id}, not {chain_id}")
+        for name in ("runs", "bonds", "court"):  # in this order: Runs is asked where the others are
+            self.check_code(name.capitalize(), getattr(self, name).address)
+        everyone: tuple[Access, ...] = (self, *self.singles)
+        for one in everyone:
+            one._has_contracts = True
+
+    def check_code(self, contract: str, address: str) -> None:
+        """Raises WrongChain unless the code that this package ships as `contract` is at `address`."""
+        code = self.code_at(address, contract)
+        if code is not Code.SHIPPED:
+            raise WrongChain(f"at {address} ({contract}) on chain {self.chain_id} lies {code}")
+
+    def code_at(self, address: str, contract: str) -> Code:
+        """What is at `address`, where the code shipped as `contract` (artifacts.CONTRACTS) should be."""
+        with self.errors("reading contract code"):
+            code = self.ethereum.code(to_checksum_address(address))
+        if not code:
+            return Code.NONE
+        shipped = artifacts.load(contract)
+        return Code.SHIPPED if shipped.code_hash(code) == shipped.expected_code_hash else Code.OTHER
+
+    @contextmanager
+    def errors(self, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Maps what asking an endpoint raises into our tree, but for what is `passing`."""
+        try:
+            yield
+        except passing:
+            raise
+        except RpcUnavailable as error:
+            raise type(error)(f"{doing}: {error}") from error
+        except MurmurationError:
+            raise
+        except RpcRefusal as error:
+            if (said := error.revert) is None:
+                raise RpcUnavailable(f"{doing}: {self.rpc} refused: {error.message[:200]}") from error
+            raise reverts.explain(said, doing if said else f"{doing} ({error.message[:200]})") from error
+        except NoContract as error:
+            if self._has_contracts:  # what was there once does not go: the node behind the endpoint is still syncing
+                raise RpcUnavailable(f"{doing}: {self.rpc} answers as if there were no such contract") from error
+            raise WrongChain(f"{doing}: there is no such contract on chain {self.chain_id}") from error
+        except (DecodingError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RpcUnavailable(f"{doing}: {self.rpc} answered nonsense: {str(error)[:200]}") from error
+
+    @cached_property
+    def chain_id(self) -> int:
+        return self.ask_chain_id()
+
+    def ask_chain_id(self) -> int:
+        """What the endpoint says now: the one behind a URL can change."""
+        return self._read("reading the chain id", self.ethereum.chain_id)
+
+    def ask(self, method: str, params: list[Any], *, cap: int = ANSWER_BYTES_MAX) -> Any:
+        """The `result` of a JSON-RPC request as it came; arguments as of Endpoints.ask. Raises RpcUnavailable, also where it is
+        refused."""
+        answer = self._asked.ask(method, params, cap=cap)
+        if "error" in answer:
+            raise RpcUnavailable(f"{method}: {self.rpc} refuses: {str(answer['error'])[:200]}")
+        return answer["result"]
+
+    @cached_property
+    def domain(self) -> Domain:
+        return Domain(self.chain_id, self.runs.address)
+
+    @cached_property
+    def runs(self) -> Contract:
+        if self._contract is None:
+            raise ConfigError("no contract address", hint="give --contract, or put chain.contract into the config file")
+        return self._at("Runs", self._contract)
+
+    @cached_property
+    def bonds(self) -> Contract:
+        return self._at("Bonds", self._read("finding Bonds", lambda: self.runs.functions.bonds().call()))
+
+    @cached_property
+    def court(self) -> Contract:
+        return self._at("Court", self._read("finding Court", lambda: self.runs.functions.court().call()))
+
+    def ask_court(self) -> str:
+        """The address of Court that the endpoint names now."""
+        return str(self._read("finding Court", lambda: self.runs.functions.court().call()))
+
+    @cached_property
+    def token(self) -> Contract:
+        return self._at("Token", self._read("finding the token", lambda: self.runs.functions.token().call()))
+
+    @cached_property
+    def _topics(self) -> dict[tuple[str, bytes], EventType]:
+        contracts = (self.runs, self.bonds, self.court) if self._contract else ()
+        return {(c.address.lower(), topic): event for c in contracts for topic, event in c.events.items()}
+
+    def decode(self, entry: Log) -> Any:
+        """The event dataclass (events.py) of a raw log of Runs, Bonds or Court; None for anything else."""
+        topics = entry["topics"]
+        event = self._topics.get((entry["address"].lower(), data(topics[0]) if topics else b""))
+        return event and from_log(event.name, event.arguments(entry))
+
+    def _at(self, name: str, address: str) -> Contract:
+        try:
+            return Contract(self.ethereum, address, artifacts.load(name).abi)
+        except ValueError as error:
+            raise ConfigError(f"{address!r} is no contract address") from error
+
+    def _read(self, doing: str, call: Callable[[], T]) -> T:
+        with self.errors(doing):
+            return call()
+
+    def _call(self, doing: str, function: Function, at: int | None = None) -> Any:
+        which = "latest" if at is None else at
+
+        def call() -> Any:
+            try:
+                return function.call(which)
+            except NoContract:
+                for one in self.best if len(self.singles) > 1 else ():
+                    with suppress(NoContract, RpcUnavailable):
+                        return replace(function, ethereum=one.ethereum).call(which)
+                raise
+
+        return self._read(doing, call)

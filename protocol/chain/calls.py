@@ -1,0 +1,129 @@
+"""The calls that `Sender` sends. Building one asks an endpoint nothing but where the contracts are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eth_typing import ChecksumAddress
+
+from protocol.chain.access import Access
+from protocol.chain.contract import Function
+from protocol.chain.types import (
+    Policy,
+)
+from protocol.submission import SubmissionRef
+
+
+@dataclass(frozen=True)
+class Call:
+    """A contract call that may be sent. `doing` says in words what it does ("submitting work")."""
+
+    doing: str
+    function: Function
+
+
+class Calls(Access):
+    """Each method builds one call; docs/contracts.md says what the contract makes of it."""
+
+    def approve_tokens(self, spender: ChecksumAddress, amount: int) -> Call:
+        return Call("approving tokens", self.token.functions.approve(spender, amount))
+
+    def transfer_tokens(self, to: str, amount: int) -> Call:
+        return Call("sending tokens", self.token.functions.transfer(to, amount))
+
+    def deposit(self, account: str, amount: int) -> Call:
+        return Call("depositing stake", self.bonds.functions.deposit(account, amount))
+
+    def unbond(self, amount: int) -> Call:
+        return Call("unbonding stake", self.bonds.functions.unbond(amount))
+
+    def rebond(self, amount: int) -> Call:
+        return Call("rebonding stake", self.bonds.functions.rebond(amount))
+
+    def withdraw(self) -> Call:
+        return Call("withdrawing stake", self.bonds.functions.withdraw())
+
+    def create(self, policy: Policy, spec_digest: bytes) -> Call:
+        return Call("creating the run", self.runs.functions.create(policy.as_tuple(), spec_digest))
+
+    def fund(self, run: int, amount: int) -> Call:
+        return Call("funding the run", self.runs.functions.fund(run, amount))
+
+    def pause(self, run: int, on: bool) -> Call:
+        return Call("pausing the run" if on else "resuming the run", self.runs.functions.pause(run, on))
+
+    def approve_validator(self, run: int, validator: str, on: bool) -> Call:
+        return Call("approving the validator", self.court.functions.approve(run, validator, on))
+
+    def enlist(self, run: int, on: bool) -> Call:
+        return Call("taking the validator seat" if on else "leaving the seat", self.court.functions.enlist(run, on))
+
+    def reinforce(self, run: int, amount: int) -> Call:
+        return Call("locking more stake", self.court.functions.reinforce(run, amount))
+
+    def release_validator(self, run: int, validator: str) -> Call:
+        return Call("freeing the seat's stake", self.court.functions.release(run, validator))
+
+    def join(
+        self, run: int, node: str, peer: bytes, hardware: int, deadline: int, consent: bytes, invite: bytes = b""
+    ) -> Call:
+        """`consent` is the node's signature, `invite` that of the run's gate, where it has one: both until `deadline`."""
+        function = self.runs.functions.join(run, node, peer, hardware, deadline, consent, invite)
+        return Call("taking a seat", function)
+
+    def leave(self, run: int, node: str) -> Call:
+        return Call("leaving the seat", self.runs.functions.leave(run, node))
+
+    def release(self, run: int, node: str) -> Call:
+        return Call("freeing the seat's stake", self.runs.functions.release(run, node))
+
+    def rotate(self, run: int, node: str, new: str, peer: bytes, deadline: int, consent: bytes) -> Call:
+        return Call("changing the node's key", self.runs.functions.rotate(run, node, new, peer, deadline, consent))
+
+    def offer(self, run: int, node: str, to: str) -> Call:
+        return Call("offering the seat", self.runs.functions.offer(run, node, to))
+
+    def accept(self, run: int, node: str) -> Call:
+        return Call("taking over the seat", self.runs.functions.accept(run, node))
+
+    def ban(self, run: int, node: str) -> Call:
+        return Call("banning the node", self.runs.functions.ban(run, node))
+
+    def defund(self, run: int, amount: int) -> Call:
+        return Call("announcing the withdrawal", self.runs.functions.defund(run, amount))
+
+    def collect(self, run: int) -> Call:
+        return Call("collecting from the budget", self.runs.functions.collect(run))
+
+    def publish(self, run: int, step: int, manifest: bytes) -> Call:
+        return Call("publishing weights", self.runs.functions.publish(run, step, manifest))
+
+    def submit(self, run: int, ref: SubmissionRef, units: int, beacon: bytes) -> Call:
+        function = self.runs.functions.submit(run, ref.root, ref.step, ref.sequence, units, beacon)
+        return Call("submitting work", function)
+
+    def challenge(self, run: int, refs: Sequence[SubmissionRef], evidence: bytes) -> Call:
+        """A soft case on submissions of one seat; those past their window or in a case already are left out."""
+        function = self.court.functions.challenge(run, [ref.as_tuple() for ref in refs], evidence)
+        return Call("challenging submissions", function)
+
+    def accuse(self, run: int, ref: SubmissionRef, samples: int, evidence: bytes, second: tuple[object, ...]) -> Call:
+        """A hard case; bit i of `samples`: sample i is false. `second`: another validator's receipt, as Receipt.on_chain."""
+        return Call("accusing a node", self.court.functions.accuse(run, ref.as_tuple(), samples, evidence, second))
+
+    def appeal(self, run: int, seat: str, number: int) -> Call:
+        return Call("appealing", self.court.functions.appeal(run, seat, number))
+
+    def vote(self, run: int, seat: str, number: int, uphold: bool) -> Call:
+        return Call("voting on an appeal", self.court.functions.vote(run, seat, number, uphold))
+
+    def settle(self, run: int, seat: str, number: int) -> Call:
+        return Call("settling a case", self.court.functions.settle(run, seat, number))
+
+    def impeach(self, run: int, ref: SubmissionRef, number: int, accepted: tuple[object, ...]) -> Call:
+        """Slashes a validator whose accept receipt covers a sample that case `number` convicted."""
+        return Call("impeaching a validator", self.court.functions.impeach(run, ref.as_tuple(), number, accepted))
+
+    def claim(self, run: int, node: str) -> Call:
+        return Call("claiming rewards", self.runs.functions.claim(run, node))
