@@ -45,6 +45,7 @@ _FILES = 64  # open at once
 _ANSWER_BYTES = 1 << 20  # of arrays, granted to any answer
 _STARTING_S = 60.0  # for what takes milliseconds
 _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD of waitpid(2)
+_LOOK_HERE = "its child is a process of this machine: look there for what ends or holds it (memory, a seccomp profile)"
 _OF_FILES = {UnknownVersion.__name__: UnknownVersion}
 _OWN = {kind.__name__: kind for kind in (ConfigError, VersionMismatch, HashMismatch, PreflightError)}
 
@@ -90,7 +91,7 @@ class ChildProcess:
                     self.restarts += 1
                     log.warning("sandbox child restarted: %s", error)
                     if attempt == attempts:
-                        raise DeadlineExceeded(f"the sandbox failed: {error}") from error
+                        raise DeadlineExceeded(f"the sandbox failed: {error}", hint=_LOOK_HERE) from error
             if head.get("ok"):
                 return head, arrays
             _raise(head, of_a_stranger=of_a_stranger)

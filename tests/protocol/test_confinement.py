@@ -295,8 +295,9 @@ def grandchild(sandbox: EnvironmentSandbox) -> int:
 def misses_its_deadline(sandbox: EnvironmentSandbox) -> None:
     os.kill(child(sandbox), signal.SIGSTOP)
     sandbox._deadline = 0.5
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable) as caught:
         sandbox._ask({"op": "nothing"}, attempts=1)
+    assert "other side" not in caught.value.hint, "nobody else has to mend it"
 
 
 def ends_by_itself(sandbox: EnvironmentSandbox) -> None:
