@@ -31,6 +31,8 @@ class JudgementTask:
     failures: int = 0
     asked: bool = False
     """Somebody waits for an opinion."""
+    is_doubtful: bool = False
+    """Found false, going by what one endpoint alone told of its commitment."""
     ticket: int = 0
     """Of its present place on the heaps."""
 

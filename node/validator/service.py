@@ -337,7 +337,16 @@ class ValidatorService:
         return task.asked or self._book.earlier(task.submission, newcomer) < newcomer
 
     def _judge_task(self, task: JudgementTask, *, in_full: bool = False) -> Details | None:
-        """The judgement; None while file or weights may still arrive. Raises what keeps a rule from running."""
+        """The judgement; None while file or weights may still arrive, or the commitment of a false one is one endpoint's word.
+        Raises what keeps a rule from running."""
+        is_sure = self._book.is_sure(task.submission)
+        if task.is_doubtful and not is_sure:
+            return None
+        found = self._found(task, in_full=in_full)
+        task.is_doubtful = found is not None and found.outcome != Outcome.ACCEPT and not is_sure
+        return None if task.is_doubtful else found
+
+    def _found(self, task: JudgementTask, *, in_full: bool) -> Details | None:
         path = self._bench.fetch(task.submission.root)
         if path is not None:
             commitment = self._bench.commitment(task.submission, self._book)

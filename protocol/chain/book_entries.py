@@ -28,6 +28,10 @@ from protocol.submission import submission_id
 _INTEGER_MAX = (1 << 63) - 1  # of SQLite
 _CASE_KINDS = tuple(kind.__name__ for kind in (Challenged, Appealed, Settled))
 _NODES_KEPT = 1 << 14  # addresses whose numbers are remembered
+_ENTER_SUBMISSION = (
+    "INSERT INTO submissions SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10"
+    " WHERE NOT EXISTS (SELECT 1 FROM submissions WHERE id = ?10)"
+)
 
 Place = tuple[int, int]
 
@@ -86,7 +90,8 @@ class Entries:
     # ---- entering ------------------------------------------------------------------------------------------------------
 
     def enter(self, logs: Iterable[Log]) -> None:
-        """Events that are not in the book yet, in order; their blocks with them."""
+        """Events that are not in the book yet, in order; their blocks with them. A submission that is there already stays where it
+        is: the contract takes none twice, and of two with one id taking back the false one would take both from who follows."""
         submissions, others, blocks = [], [], {}
         for log in logs:
             blocks[log.block] = (log.block, log.block_hash, None)
@@ -100,7 +105,7 @@ class Entries:
             else:
                 others.append((self._position, log))
         self.add_blocks(blocks.values(), bare=False)
-        self._db.executemany("INSERT INTO submissions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", submissions)
+        self._db.executemany(_ENTER_SUBMISSION, submissions)
         for position, log in others:
             self._enter(position, log)
 

@@ -143,6 +143,13 @@ class Book(View):
         found = self.fact("agreed")
         return int(found if found is not None else (self._top() or (self._first - 1,))[0])
 
+    def is_sure(self, submission: Submission) -> bool:
+        """Whether it, and what its node committed to before, was read off two endpoints; off the only one, where no other is
+        configured or has answered for a minute. Nobody is to be accused of what one endpoint alone tells."""
+        if not self._witnesses.are_several or submission.block <= self.fact("read_twice"):
+            return True
+        return submission.block <= self.settled and self._witnesses.has_one_left
+
     # ---- whose chain it is ---------------------------------------------------------------------------------------------
 
     def _require_ours(self) -> None:

@@ -19,6 +19,7 @@
     book.newest_submissions()                 # lazily, newest first
     book.earlier(s, most)                     # how many the node committed to before, counted to `most`
     book.repeats(s)                           # whether the node committed to the same root before
+    book.is_sure(s)                           # of the writer: whether that, and s, is more than one endpoint's word
     book.hardware(s)                          # class of the node's seat when it committed
     book.seat(node), book.keys(seat)          # a seat's name is the first key it had
     book.case(seat, number), book.open_cases(seat=None), book.appeals(), book.convictions(after)
@@ -279,12 +280,12 @@ class View:
         return int(self.row(query, (submission.node, submission.step, submission.sequence, most))[0])
 
     def repeats(self, submission: Submission) -> bool:
-        """Whether its node had committed to the same root before."""
+        """Whether its node had committed to the same root before, under another place: one id is committed to once."""
         query = (
             "SELECT 1 FROM submissions s JOIN nodes n ON n.id = s.node"
-            " WHERE s.root = ? AND n.address = ? AND (s.block, s.log_index) < (?, ?) LIMIT 1"
+            " WHERE s.root = ? AND n.address = ? AND (s.block, s.log_index) < (?, ?) AND s.id != ? LIMIT 1"
         )
-        return self.row(query, (submission.root, submission.node, *submission.place)) is not None
+        return self.row(query, (submission.root, submission.node, *submission.place, submission.id)) is not None
 
     # ---- seats ---------------------------------------------------------------------------------------------------------
 

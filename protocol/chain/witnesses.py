@@ -84,6 +84,11 @@ class Witnesses:
     def are_several(self) -> bool:
         return len(self._chain.singles) > 1
 
+    @property
+    def has_one_left(self) -> bool:
+        """Whether all but one endpoint are gone, or give no logs for as long."""
+        return any(self._is_only(one, of_logs=True) for one in self._chain.singles)
+
     def reachable(self) -> list[Chain]:
         """The best first; none that rests for its silence, where one does not."""
         best = self._chain.best

@@ -13,6 +13,7 @@ from protocol.chain.types import State
 from protocol.errors import Unavailable
 from protocol.verdict import Outcome
 from tests.clock import VirtualClock
+from tests.node.judging import inflated
 from tests.node.stage import Panel, Stage, rounds, until
 
 
@@ -215,3 +216,27 @@ def test_a_lagging_endpoint_makes_no_honest_beacon_false(
     rounds(service)
     assert service._bench.commitment(service._book.submission(submission), service._book).beacon != bytes(32)
     assert [r.outcome for r in panel.all_receipts()] == [Outcome.ACCEPT]
+
+
+def test_nothing_is_rejected_on_one_endpoints_word(stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one endpoint says of a commitment enters at once. Honest work is accepted on that; a rejection waits for a second."""
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    is_sure, judge, judged = False, service._bench.judge, []
+
+    def counted(commitment: Any, *arguments: Any, **options: Any) -> Any:
+        judged.append(commitment.ref)
+        return judge(commitment, *arguments, **options)
+
+    monkeypatch.setattr(service._book, "is_sure", lambda submission: is_sure)
+    monkeypatch.setattr(service._bench, "judge", counted)
+    made, doubtful = inflated(stage, node)
+    honest = stage.submit(node, stage.make(node, 1))
+    until(lambda: panel.receipts(honest), service, what="the honest one is accepted")
+    rounds(service, count=3)
+    assert not panel.receipts(doubtful)
+    assert panel.state(made.ref) == State.SUBMITTED
+    assert judged.count(made.ref) == 1, "that it is found false again and again helps nobody"
+    is_sure = True
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
