@@ -16,7 +16,6 @@ from node.contributor.generation import Made, path_of
 from node.contributor.submission_log import LoggedSubmission, SubmissionLog
 from protocol.chain import Sender
 from protocol.chain.types import Publication, SubmissionState
-from protocol.clock import SYSTEM, Clock
 from protocol.errors import InsufficientFunds, MurmurationError, TransactionReverted
 from protocol.hub.wire import Refused
 from protocol.logs import about
@@ -35,7 +34,6 @@ class Delivery:
         sender: Sender,
         rollouts: Path,
         say: Callable[..., None],
-        clock: Clock = SYSTEM,
     ) -> None:
         """`rollouts` holds the files by root; `say` tells the node's status."""
         self._c = connection
@@ -43,7 +41,6 @@ class Delivery:
         self._sender = sender
         self._rollouts = rollouts
         self._say = say
-        self._clock = clock
 
     def commit(self, made: Made, beacon: bytes) -> MurmurationError | None:
         """Commits to a file on chain. Returns the refusal where it was not taken; then it is given up.
@@ -51,7 +48,7 @@ class Delivery:
         Raises what leaves open whether it will be: it stays noted, and `deliver_all` finds out.
         """
         submission_id = made.ref.submission_id(self._c.run)
-        self._submissions.add(made.ref, submission_id, made.units, int(self._clock.wall()))
+        self._submissions.add(made.ref, submission_id, made.units, self._c.block_time())
         try:
             call = self._c.chain.submit(self._c.run, made.ref, made.units, beacon)
             self._sender.send(call, name=f"submit/{submission_id.hex()}")
@@ -97,6 +94,8 @@ class Delivery:
         ref = submission.ref
         found = self._c.chain.submission(self._c.run, ref)
         path = path_of(self._rollouts, ref.root)
+        if found.time:
+            self._submissions.date(submission.id, found.time)
         if not found.time:
             if not self._may_be_taken(ref, head):
                 self._give_up(submission.id, path)
@@ -137,9 +136,10 @@ class Delivery:
         return True
 
     def remove_files(self, before: float) -> None:
-        """Removes files of before that time, in seconds since the epoch."""
+        """Removes files of which the log knows nothing (any more) and that are from before that time, in seconds since the epoch."""
+        logged = {root.hex() for root in self._submissions.roots()}
         for path in self._rollouts.glob("*.parquet"):
-            if path.stat().st_mtime < before:
+            if path.stem not in logged and path.stat().st_mtime < before:
                 path.unlink(missing_ok=True)
 
 

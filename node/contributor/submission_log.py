@@ -64,6 +64,7 @@ class LoggedSubmission:
     units: int
     state: str
     made_at: int
+    """Block time: of its commitment, or while that is not known of the block before it was sent."""
     receipt: str | None
     """JSON of the verdict receipt that decided."""
     storage: str | None
@@ -104,6 +105,17 @@ class SubmissionLog:
             moved = self._db.execute(query, (state, receipt, submission, *earlier)).rowcount
         _SUBMISSIONS.add(moved, state=state)
 
+    def date(self, submission: bytes, committed_at: int) -> None:
+        """Notes the block time of its commitment."""
+        with self._lock:
+            query = "UPDATE submissions SET made_at = ? WHERE submission = ?"
+            self._db.execute(query, (committed_at, submission))
+
+    def roots(self) -> set[bytes]:
+        """Of all that is not forgotten."""
+        with self._lock:
+            return {root for (root,) in self._db.execute("SELECT root FROM submissions").fetchall()}
+
     def keep_storage_receipt(self, submission: bytes, receipt: str) -> None:
         with self._lock:
             self._db.execute("UPDATE submissions SET storage = ? WHERE submission = ?", (receipt, submission))
@@ -131,7 +143,7 @@ class SubmissionLog:
             return self._db.execute(query, (step, sequence)).fetchone() is not None
 
     def prune(self, before: int, last: tuple[int, int] | None) -> None:
-        """Forgets what was made before that time and is decided or lost, a bounded part at once; `counts` keep it.
+        """Forgets what was made before that block time and is decided or lost, a bounded part at once; `counts` keep it.
 
         `last`: (step, sequence) of the seat's last submission, by which a node that idled for long still knows itself (alone.py).
         """

@@ -92,7 +92,7 @@ class Worker:
             self._alone.adopt(connection.chain.seat(connection.run, self._address))
         engine = engine or partial(make_engine, EngineSettings())
         self._workbench = Workbench(connection, home.data, engine, settings.self_check_share, self._say, clock)
-        self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say, clock)
+        self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)
         self._verdicts = Verdicts(connection, self.submissions, retry, clock)
         self._failures = Failures(retry, clock)
@@ -147,12 +147,14 @@ class Worker:
         self._submit(head, Place(self._address, head.step, sequence, head.beacon, seat.hardware))
 
     def _tidy(self, seat: Seat) -> None:
-        """Forgets what can neither be disputed nor claimed for any more."""
-        policy = self._c.policy
-        # Ages are this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them.
-        before = int(min(self._clock.wall(), self._c.block_time())) - (policy.window + policy.span)
+        """Forgets what can neither be disputed nor claimed for any more; while a case is open, nothing."""
+        if seat.open_cases:
+            return
+        policy, now = self._c.policy, self._c.block_time()
+        self.submissions.prune(now - (policy.window + policy.span), last_place(seat))
+        # Their ages are this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them.
+        before = int(min(self._clock.wall(), now)) - (policy.window + policy.span)
         self._delivery.remove_files(before)
-        self.submissions.prune(before, last_place(seat))
         self._transactions.prune(before)
 
     def _seat(self) -> Seat:

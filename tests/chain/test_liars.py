@@ -314,7 +314,8 @@ def test_what_was_read_off_the_only_endpoint_that_answered_is_read_off_the_other
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The preferred one forged a submission while the other was away for long: the book went on, and did not forget."""
-    chain, told = beginning(), {HONEST: dead, LIAR: forging(submitted(1_000))}
+    forged = ("Runs", "Submitted", (NODE, b"\x0c" * 32, 0, 0, 7))
+    chain, told = beginning(), {HONEST: dead, LIAR: forging(forged)}
     serve(monkeypatch, chain, told)
     follower = Follower(chain, [LIAR, HONEST])
     for _ in range(110):

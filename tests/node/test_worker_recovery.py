@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse, Response
 
 from node.contributor import submission_log as states
-from node.contributor.generation import Made
+from node.contributor.generation import Made, path_of
+from node.contributor.worker import Worker
+from node.engine.torch_engine import TorchEngine
 from protocol.chain.types import State
+from protocol.clock import SYSTEM
 from protocol.errors import DeadlineExceeded, LockHeld
 from protocol.submission import SubmissionRef
 from tests.node.stage import LiveHub, Stage, eventually, running
-from tests.node.working import a_worker, hooked, stored, submitted, told
+from tests.node.working import QUICK, a_worker, hooked, stored, submitted, told
 
 
 def uploads(hub: LiveHub) -> int:
@@ -174,8 +180,6 @@ def test_two_workers_cannot_share_a_home(stage: Stage) -> None:
 
 
 def test_files_are_removed_once_nothing_can_be_claimed_for_them(stage: Stage) -> None:
-    import os
-
     node, policy = stage.seated(), stage.world.chain.policy(stage.world.run)
     folder = stage.home("node").data / "rollouts"
     folder.mkdir(parents=True)
@@ -193,3 +197,58 @@ def test_files_are_removed_once_nothing_can_be_claimed_for_them(stage: Stage) ->
     assert worker.submissions.get(b"old") is None
     assert not (folder / "old.parquet").exists()
     assert (folder / "young.parquet").exists()
+
+
+class Behind:
+    """The system's clock, but for the time of day."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def wall(self) -> float:
+        return SYSTEM.wall() - self._seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(SYSTEM, name)
+
+
+def test_a_clock_that_is_set_right_forgets_nothing_that_can_be_disputed(stage: Stage) -> None:
+    node, policy = stage.seated(), stage.world.chain.policy(stage.world.run)
+    stage.publish()
+    seconds = policy.window + policy.span + 3600
+    worker = Worker(
+        stage.connection(node), stage.home("node"), QUICK, lambda dtype: TorchEngine(dtype), clock=Behind(seconds)
+    )
+    with running(worker):
+        eventually(lambda: stored(stage, node), what="it works")
+    made = submitted(stage)
+    for file in worker._workbench.rollouts.glob("*.parquet"):
+        os.utime(file, (time.time() - seconds,) * 2)
+    stage.publish()
+    worker = a_worker(stage, node)
+    with running(worker):
+        eventually(lambda: stored(stage, node) > len(made), what="it goes on")
+    for submission in made:
+        known = worker.submissions.get(submission.id)
+        assert known is not None
+        assert known.made_at == stage.world.chain.submission(stage.world.run, submission.ref).time
+        assert path_of(worker._workbench.rollouts, submission.root).exists()
+
+
+def test_nothing_is_forgotten_while_a_case_is_open(stage: Stage) -> None:
+    node, policy = stage.seated(), stage.world.chain.policy(stage.world.run)
+    stage.publish()
+    worker = a_worker(stage, node)
+    with running(worker):
+        eventually(lambda: stored(stage, node), what="it works")
+    first = submitted(stage)[0]
+    worker.submissions.advance(first.id, states.ACCEPTED)
+    stage.world.anvil.advance(policy.window + policy.span + 60)
+    stage.publish()
+    worker = a_worker(stage, node)
+    seat = replace(stage.world.chain.seat(stage.world.run, node.address), next=0)  # whose last work is kept anyway
+    worker._tidy(replace(seat, open_cases=1))
+    assert worker.submissions.get(first.id) is not None
+    worker._tidy(seat)
+    assert worker.submissions.get(first.id) is None
+    worker.close()
