@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from protocol.chain.events import Published
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import LockHeld, PreflightError, Unavailable
@@ -20,6 +21,9 @@ from protocol.shell.connection import Connection
 _SOURCES_SECONDS = 60.0  # for how long the peers that were found are asked again without a new look-up
 _FIRST_SECONDS = 60.0  # of a fetch, before it is looked whether the version still counts; doubles each time
 
+Version = Publication | Published
+"""What the chain says of a version: its step and the digest of its manifest, as the contract or the event has them."""
+
 
 class Versions:
     """Safe to share between threads, each of which fetches another step."""
@@ -30,16 +34,18 @@ class Versions:
         folder: Path,
         *,
         sources: Callable[[], list[Source]] | None = None,
+        head: Callable[[], Version | None] | None = None,
         fetch_seconds: float = 480.0,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`sources` finds where to fetch from, all relays and the origin by default; `fetch_seconds` is the longest time
-        one attempt may take, and the next one resumes it."""
+        """`sources` finds where to fetch from, all relays and the origin by default; `head` names the newest version, asked of the
+        chain by default; `fetch_seconds` is the longest time one attempt may take, and the next one resumes it."""
         self._connection = connection
         self.store = VersionStore(folder, connection.spec.versions_kept)
         policy, domain = connection.policy, connection.chain.domain
         self._client = Client(self.store, domain, connection.run, policy.trainer)
         self._look_up = sources or connection.sources
+        self._head = head or (lambda: connection.chain.head(connection.run))
         self._fetch_seconds = fetch_seconds
         self._clock = clock
         self._sources: list[Source] = []
@@ -55,7 +61,7 @@ class Versions:
     def close(self) -> None:
         self.store.close()
 
-    def folder(self, publication: Publication) -> Path:
+    def folder(self, publication: Version) -> Path:
         """The folder of exactly this version of the run's model, fetched if it is not here.
 
         Raises Unavailable, HashMismatch when it is of another model, or VersionMismatch when it is not the weights by itself.
@@ -64,7 +70,7 @@ class Versions:
             self.fetch(publication)
         return self.held(publication)
 
-    def held(self, publication: Publication) -> Path:
+    def held(self, publication: Version) -> Path:
         """The folder of a version that is here. Raises as `folder`, and PreflightError where it has gone meanwhile."""
         folder = self.store.folder(publication.step)
         if publication.manifest not in self._full:
@@ -75,19 +81,19 @@ class Versions:
 
     def newest(self) -> Path:
         """The folder of the head, for whoever needs what all versions share: the tokenizer. Raises as `folder`."""
-        head = self._connection.chain.head(self._connection.run)
+        head = self._head()
         if head is None:
             raise Unavailable("no weights are published yet")
         return self.folder(head)
 
-    def holds(self, publication: Publication) -> bool:
+    def holds(self, publication: Version) -> bool:
         """Whether exactly this version is here. One of its number may be of another run, or from before a reorg."""
         step = publication.step
         with suppress(PreflightError):  # another thread has just put something else in its place
             return self.store.holds(step) and digest_of(self.store.manifest(step)) == publication.manifest
         return False
 
-    def fetch(self, publication: Publication) -> None:
+    def fetch(self, publication: Version) -> None:
         """Fetches a version, in place of another one of its number.
 
         Raises Unavailable at once where nobody keeps the version any more, and soon when that happens meanwhile.
@@ -110,8 +116,9 @@ class Versions:
                 raise
             seconds = min(2 * seconds, self._fetch_seconds)
 
-    def _require_kept(self, publication: Publication) -> None:
-        head = self._connection.chain.published(self._connection.run) - 1
+    def _require_kept(self, publication: Version) -> None:
+        newest = self._head()
+        head = -1 if newest is None else newest.step
         if publication.step <= head - self._connection.spec.versions_kept:
             raise Unavailable(f"version {publication.step} of the weights is older than what anybody keeps")
         for step in self.store.steps():

@@ -17,9 +17,12 @@ from node.judging.judge import details, judge
 from node.judging.rules import CHEAP
 from node.validator.fetches import Fetches
 from node.validator.judgement_log import JudgementLog
-from node.versions import Versions
+from node.versions import Version, Versions
 from protocol import prefill_sampling
-from protocol.chain.view import Submission, View
+from protocol.chain.events import Published
+from protocol.chain.sync import Book
+from protocol.chain.types import Role
+from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import IntegrityError, ProtocolViolation, Unavailable
 from protocol.retry import Backoff
@@ -38,6 +41,7 @@ class Bench:
     def __init__(
         self,
         connection: Connection,
+        book: Book,
         folder: Path,
         journal: JudgementLog,
         engine: EngineSettings,
@@ -45,9 +49,10 @@ class Bench:
         patience: float = _MOMENT,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`patience`: seconds for which a fetch of weights is waited for, after which it goes on beside everything else."""
+        """`book`: where everything that changes on chain is looked up; `patience`: seconds for which a fetch of weights is waited for, after which it goes on beside everything else."""
         spec = connection.spec
-        self._versions = Versions(connection, folder / "weights")
+        self._book = book
+        self._versions = Versions(connection, folder / "weights", head=self._head)
         self._fetches = Fetches(self._versions, patience, clock)
         self._equipment = Equipment(
             spec, connection.chain.domain, connection.run, partial(make_engine, engine), self._versions.newest,
@@ -67,20 +72,43 @@ class Bench:
         self._equipment.close()
         self._versions.close()
 
-    def commitment(self, submission: Submission, view: View) -> Commitment:
+    def commitment(self, submission: Submission) -> Commitment:
         """What the chain says of a submission, as things stood when it was committed."""
-        chain, run = self._connection.chain, self._connection.run
-        published, hardware = view.publication(submission.step), view.hardware(submission)
-        if published is None:
-            raise Unavailable(f"the publication of step {submission.step} is not in the book yet")
         return Commitment(
             submission.ref,
             submission.units,
-            published.data.beacon,
-            chain.seat(run, submission.node).hardware if hardware is None else hardware,
+            self._published(submission.step).beacon,
+            self._hardware(submission),
             submission.block_hash,
-            view.repeats(submission),
+            self._book.repeats(submission),
         )
+
+    def _hardware(self, submission: Submission) -> int:
+        """The class of the seat when it committed. A seat that is older than the book is asked about: as of the block before the
+        commitment where it was taken again since, and as of the book's head otherwise, which every endpoint has.
+
+        Raises Unavailable or RpcUnavailable where that state is not to be had: another class could convict an honest node.
+        """
+        known = self._book.hardware(submission)
+        if known is not None:
+            return known
+        run, name = self._connection.run, self._book.seat(submission.node)
+        at = submission.block - 1 if self._book.rejoined(submission) else None
+        seat = self._book.ask(lambda one, block: one.seat(run, name, at=block), f"the seat {name}", at)
+        if seat.role == Role.NONE:
+            raise Unavailable(f"the seat of {submission.node} is not known where it was asked about")
+        return seat.hardware
+
+    def _published(self, step: int) -> Published:
+        found = self._book.publication(step)
+        if found is None:
+            raise Unavailable(f"the publication of step {step} is not in the book yet")
+        published: Published = found.data
+        return published
+
+    def _head(self) -> Version | None:
+        newest = self._book.newest_publication()
+        return None if newest is None else newest.data
 
     def fetch(self, root: bytes) -> Path | None:
         """The rollout file of a root, from disk or the hub; None when nobody has it yet."""
@@ -102,18 +130,17 @@ class Bench:
                 return
             if step not in self._unheld and not self._versions.store.holds(step):
                 try:
-                    self._fetches.require(self._connection.chain.publication(self._connection.run, step))
+                    self._fetches.require(self._published(step))
                 except (Unavailable, ProtocolViolation) as error:
                     log.debug("version %d cannot be held: %s", step, error)
                     self._unheld.failed(step)
 
-    def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Details | None:
-        """Judges a submission; `in_full` gives all its samples the prefill. None while its weights are on their way. Raises
-        whatever keeps a rule from running.
+    def judge(self, commitment: Commitment, path: Path, plan: PrefillPlan, time: int) -> Details | None:
+        """Judges a submission at this block time. None while its weights are on their way. Raises whatever keeps a rule from
+        running.
 
         Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed.
         """
-        plan = self.plan(in_full=in_full, time=time)
         trouble = None
         try:
             is_loaded = self._load(commitment.ref.step)
@@ -144,14 +171,14 @@ class Bench:
     def _has_tokenizer(self) -> bool:
         """Whether the tokenizer is here, which all versions share; that of the head where none was loaded yet."""
         if not self._equipment.has_tokenizer:
-            head = self._connection.chain.head(self._connection.run)
+            head = self._head()
             if head is None or not self._fetches.require(head):
                 return False
             self._equipment.read_tokenizer(self._versions.held(head))
         return True
 
     def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
-        """Which samples a judgement at this block time gives the prefill."""
+        """Which samples a judgement at this block time gives the prefill; `in_full`: all of them."""
         share = 1.0 if in_full else float(self.context.spec.verification.prefill_share)
         return PrefillPlan(share, self.secret(time))
 
@@ -183,7 +210,7 @@ class Bench:
 
     def _load(self, step: int) -> bool:
         """Whether the engine has the weights of a step now; not while they are on their way."""
-        publication = self._connection.chain.publication(self._connection.run, step)
+        publication = self._published(step)
         if self._equipment.loaded == publication.manifest:
             return True
         if not self._fetches.require(publication):

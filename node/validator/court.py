@@ -27,6 +27,8 @@ from protocol import metrics
 from protocol.chain import Sender
 from protocol.chain.events import Challenged
 from protocol.chain.sender import Sent
+from protocol.chain.sync import Book
+from protocol.chain.types import Case
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import InsufficientFunds, TransactionReverted
 from protocol.hub.wire import Refused
@@ -62,6 +64,7 @@ class Court:
     def __init__(
         self,
         connection: Connection,
+        book: Book,
         judgements: JudgementLog,
         settings: JudgeSettings,
         sender: Sender,
@@ -69,6 +72,7 @@ class Court:
         clock: Clock = SYSTEM,
     ) -> None:
         self._c = connection
+        self._book = book
         self._log = judgements
         self._settings = settings
         self._address = connection.key.address
@@ -203,6 +207,7 @@ class Court:
             judgements = [judgement for judgement in judgements if not self._took_up(judgement)]
             if not judgements:
                 return
+            self._book.poll()  # a case that somebody else has just opened may spare this one
             state, case = (states.DECIDED, None) if self._poor.left() else to_court(judgements, now)
         except InsufficientFunds as error:
             log.error("cannot challenge %s now: %s (%s)", name, error, error.hint)
@@ -247,8 +252,7 @@ class Court:
     def _after_refusal(self, error: TransactionReverted, first: Judgement) -> str:
         """What becomes of judgements whose case was refused. Raises the refusal when this seat is gone."""
         if error.reason in _NO_RIGHT:
-            now = self._c.block_time()
-            if not self._c.chain.validator(self._c.run, self._address).serves(now):
+            if self._address not in self._book.validators(self._book.now()):
                 raise error
             # one of the two was seated after the submission; as soft it needs no second, and older validators may still see it
             return states.DECIDED if first.outcome == Outcome.HARD else states.CLOSED
@@ -257,15 +261,16 @@ class Court:
     def _accuse(self, judgements: list[Judgement], now: int) -> Brought:
         """Accuses the author of one submission."""
         (judgement,) = judgements
-        receipt, run, chain = self._receipt(judgement), self._c.run, self._c.chain
-        ref = receipt.details.ref
-        seat, submission, known = chain.seat(run, ref.node), chain.submission(run, ref), chain.case_of(run, ref)
-        left = (submission.time or judgement.judged_at) + self._c.policy.window - now
-        if seat.swept or left <= 0 or (known is not None and known[2].hard):
+        receipt, run, chain, book = self._receipt(judgement), self._c.run, self._c.chain, self._book
+        ref, submission = receipt.details.ref, book.submission(judgement.submission)
+        cases = book.cases_of(judgement.submission)
+        left = (judgement.judged_at if submission is None else book.time(submission)) + self._c.policy.window - now
+        if book.is_convicted(ref.node) or left <= 0 or (cases and cases[-1].hard):
             return states.CLOSED, None
-        if not submission.time:
-            return states.DECIDED, None  # a reorg took the commitment, or this endpoint lags: it may come back
-        if seat.open_hard and left > self._c.policy.window / _LAST_PART:
+        if submission is None:
+            return states.DECIDED, None  # a reorg took the commitment: it may come back
+        is_accused = any(case.hard for case in book.open_cases(book.seat(ref.node)))
+        if is_accused and left > self._c.policy.window / _LAST_PART:
             return states.DECIDED, None  # that case takes this submission as well, unless it is cleared
         second = _NOBODY if judgement.second is None else self._parse(judgement.second).on_chain()
         call = chain.accuse(run, ref, receipt.samples, receipt.evidence(chain.domain), second)
@@ -277,14 +282,11 @@ class Court:
     def _challenge(self, judgements: list[Judgement], now: int) -> Brought:
         """Disputes submissions of one seat in one case. Those past their window or in a case already are left out by the chain."""
         receipts = [self._receipt(judgement) for judgement in judgements]
-        submissions = [self._c.chain.submission(self._c.run, receipt.details.ref) for receipt in receipts]
-        if all(submission.number for submission in submissions):
+        if all(self._book.cases_of(judgement.submission) for judgement in judgements):
             return states.CLOSED, None
-        if (
-            not all(submission.time for submission in submissions)
-            and now < judgements[0].judged_at + self._c.policy.window
-        ):
-            return states.DECIDED, None  # a reorg took a commitment, or this endpoint lags: it may come back
+        is_whole = all(self._book.submission(judgement.submission) is not None for judgement in judgements)
+        if not is_whole and now < judgements[0].judged_at + self._c.policy.window:
+            return states.DECIDED, None  # a reorg took a commitment: it may come back
         call = self._c.chain.challenge(
             self._c.run, [r.details.ref for r in receipts], _evidence(receipts, self._c.chain.domain)
         )
@@ -307,7 +309,7 @@ class Court:
 
     def _settle(self, name: CaseName, now: int) -> None:
         seat, number = name
-        case = self._c.chain.case(self._c.run, seat, number)
+        case = self._case(name)
         if case.challenger != self._address:  # a reorg took ours, or this endpoint lags: it is brought once more
             self._close(name, states.DECIDED)
             return
@@ -324,6 +326,13 @@ class Court:
         self._close(name, states.CLOSED)
         _CASES.add(event="closed")
         log.info("case %d against %s is closed", number, seat)
+
+    def _case(self, name: CaseName) -> Case:
+        """A case as two endpoints have it; one that was opened after the book's head, as the next endpoint asked has it."""
+        run = self._c.run
+        if self._book.case(*name) is None:
+            return self._c.chain.case(run, *name)
+        return self._book.ask(lambda one, at: one.case(run, *name, at=at), f"case {name[1]} against {name[0]}")
 
     def _close(self, name: CaseName, state: str) -> None:
         """Gives all judgements of a case their next state."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from node.versions import Versions
-from protocol.chain.types import Publication
+from node.versions import Version, Versions
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import Unavailable
 
@@ -38,7 +37,7 @@ class Fetches:
     def is_idle(self) -> bool:
         return not self._under_way()
 
-    def require(self, publication: Publication) -> bool:
+    def require(self, publication: Version) -> bool:
         """Whether a version is here. If not, it is on its way now, or will be once fewer others are, and is to be asked for again.
 
         Raises what Versions.fetch raised since the version was last asked for, Unavailable where this machine has no thread for
@@ -58,7 +57,7 @@ class Fetches:
                 raise fetch.error
         return self._versions.holds(publication)
 
-    def _begin(self, publication: Publication) -> _InBackground:
+    def _begin(self, publication: Version) -> _InBackground:
         if len(self._fetches) >= _REMEMBERED:
             self._fetches = {step: fetch for step, fetch in self._fetches.items() if not fetch.ended.is_set()}
         fetch = _InBackground(self._versions, publication)
@@ -74,7 +73,7 @@ class Fetches:
 
 
 class _InBackground:
-    def __init__(self, versions: Versions, publication: Publication) -> None:
+    def __init__(self, versions: Versions, publication: Version) -> None:
         self.publication = publication
         self.ended = threading.Event()
         self.error: BaseException | None = None

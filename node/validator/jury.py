@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 from node.validator.judgement_log import CaseName
 from protocol.chain import Sender
+from protocol.chain.events import Voted
+from protocol.chain.sync import Book
 from protocol.chain.types import Case, Stage
 from protocol.chain.view import CaseEntry
 from protocol.clock import SYSTEM, Clock
@@ -28,6 +30,7 @@ class Jury:
     def __init__(
         self,
         connection: Connection,
+        book: Book,
         sender: Sender,
         judge: Callable[[SubmissionRef], Details | None],
         retry_seconds: float,
@@ -35,6 +38,7 @@ class Jury:
     ) -> None:
         """`judge` judges a submission in full: None while that cannot be done, and it is asked again after `retry_seconds`."""
         self._c = connection
+        self._book = book
         self._sender = sender
         self._judge = judge
         self._address = connection.key.address
@@ -50,7 +54,7 @@ class Jury:
 
     def _serve(self, entry: CaseEntry, now: int) -> bool:
         name, refs = entry.name, entry.refs
-        case = self._open_to_me(name, now)
+        case = self._open_to_me(entry, now)
         if case is None:
             self._backoff.hold(name, _LOOK_SECONDS)
             return False
@@ -68,15 +72,17 @@ class Jury:
             del self._found[name]
         return True
 
-    def _open_to_me(self, name: CaseName, now: int) -> Case | None:
+    def _open_to_me(self, entry: CaseEntry, now: int) -> Case | None:
         """The case, while it is voted on and this validator is a juror of it that has not voted."""
-        chain, run = self._c.chain, self._c.run
-        case = chain.case(run, *name)
+        run, name = self._c.run, entry.name
+        case = self._book.ask(lambda one, at: one.case(run, *name, at=at), f"case {name[1]} against {name[0]}")
         parties = (case.challenger, case.co_signer, case.appellant)
         if case.stage != Stage.APPEALED or now >= case.deadline or self._address in parties:
             return None
-        own = chain.validator(run, self._address)
-        if own.since >= case.earliest or chain.voted(run, *name, self._address):
+        if any(event.data.validator == self._address for event in self._book.events(Voted, *name)):
+            return None
+        own = self._book.ask(lambda one, at: one.validator(run, self._address, at=at), "this validator's seat")
+        if own.since >= case.earliest:
             return None
         return case
 

@@ -23,7 +23,6 @@ class JudgementTask:
     """A submission that is not judged yet. Times are of the monotonic clock unless said otherwise."""
 
     submission: Submission
-    id: bytes
     committed_at: int
     """Block time."""
     seen_at: float
@@ -35,6 +34,10 @@ class JudgementTask:
     """Found false, going by what one endpoint alone told of its commitment."""
     ticket: int = 0
     """Of its present place on the heaps."""
+
+    @property
+    def id(self) -> bytes:
+        return self.submission.id
 
     @property
     def step(self) -> int:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from node.engine import EngineSettings
+from node.judging.candidate import Commitment, PrefillPlan
 from node.judging.evidence import EvidenceStore
 from node.judging.judge import details
 from node.judging.rules import available
@@ -59,6 +61,15 @@ _TURN_SECONDS = 10.0  # of attempts that fail, before court and jury have their 
 _REST_MOST = 60.0  # seconds between attempts at a judgement that cannot be made
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """A judgement, and what it was made of."""
+
+    commitment: Commitment
+    plan: PrefillPlan
+    details: Details
+
+
 class ValidatorService:
     def __init__(
         self,
@@ -83,11 +94,13 @@ class ValidatorService:
         self._progress = progress
         spec, policy = connection.spec, connection.policy
         self._judgements = JudgementLog(home.data / "judgements.sqlite")
-        self._bench = Bench(connection, home.data, self._judgements, engine or EngineSettings(), clock=clock)
+        self._book = connection.book(home.data / "chain.sqlite")
+        self._bench = Bench(
+            connection, self._book, home.data, self._judgements, engine or EngineSettings(), clock=clock
+        )
         self._evidence = EvidenceStore(home.data / "evidence", settings.evidence_most, settings.evidence_days)
         self._transactions = TransactionLog(home.data / "transactions.sqlite")
         sender = connection.sender(self._transactions)
-        self._book = connection.book(home.data / "chain.sqlite")
         self._receipts = ReceiptLog(
             home.data / "receipts.sqlite",
             lambda data: Receipt.parse(data, connection.chain.domain, connection.run),
@@ -98,10 +111,10 @@ class ValidatorService:
             self._book, self._judgements, self._receipts, self._address, needed=spec.verification.validators_needed,
             window=policy.window, fallback_seconds=settings.fallback_seconds, clock=clock,
         )  # fmt: skip
-        self._court = Court(connection, self._judgements, settings, sender, clock=clock)
+        self._court = Court(connection, self._book, self._judgements, settings, sender, clock=clock)
         self._only_copy = OnlyCopy(self._address, self._judgements, self._transactions, self._take_up, policy.span)
         self._adopt, self._is_sure = adopt, False  # whether what was heard in an earlier life was looked at
-        self._jury = Jury(connection, sender, self._judge_for_jury, settings.retry_seconds, clock)
+        self._jury = Jury(connection, self._book, sender, self._judge_for_jury, settings.retry_seconds, clock)
         self._impeachment = Impeachment(
             connection, sender, self._book, self._receipts.of, settings.retry_seconds, clock
         )
@@ -287,9 +300,9 @@ class ValidatorService:
     def _try(self, task: JudgementTask) -> bool:
         try:
             with _JUDGING.time():
-                found = self._judge_task(task)
-            if found is not None:
-                self._court.take(found, self._book.validators(self._now()), self._receipts)
+                judged = self._judge_task(task)
+            if judged is not None:
+                self._court.take(judged.details, self._book.validators(self._now()), self._receipts)
         except Exception as error:  # the supervisor of one judgement: all others go on
             if machine.trouble(error):
                 raise
@@ -299,30 +312,30 @@ class ValidatorService:
             self._workload.put_off(task, min(self._settings.retry_seconds * 2 ** min(task.failures, 16), _REST_MOST))
             task.failures += 1
             return False
-        if found is None:
+        if judged is None:
             missed = (self._clock.monotonic() - task.seen_at) / _PATIENCE
             self._workload.put_off(task, min(max(self._c.settings.poll_seconds, missed), _REST_MOST))
             return False
         self._workload.drop(task.id)
-        if found.outcome != Outcome.ACCEPT:
-            self._keep_evidence(task, found)
+        if judged.details.outcome != Outcome.ACCEPT:
+            self._keep_evidence(judged)
         self._bench.discard(task.submission.root)
-        _log(found)
+        _log(judged.details)
         return True
 
-    def _keep_evidence(self, task: JudgementTask, found: Details) -> None:
+    def _keep_evidence(self, judged: _Judged) -> None:
         """Keeps what a rejection stands on. That it cannot be kept is logged: the verdict stands without it."""
         try:
-            commitment = self._bench.commitment(task.submission, self._book)
-            rollout = self._bench.judged(commitment.ref.root)
+            ref = judged.commitment.ref
+            rollout = self._bench.judged(ref.root)
             self._evidence.keep(
-                Receipt.issue(found, self._c.key, self._c.chain.domain),
-                commitment,
+                Receipt.issue(judged.details, self._c.key, self._c.chain.domain),
+                judged.commitment,
                 self._c.spec,
-                self._bench.plan(in_full=self._in_full(task), time=found.time),
+                judged.plan,
                 self._c.chain.domain,
                 rollout=rollout,
-                manifest=None if rollout is None else self._bench.manifest(task.step),
+                manifest=None if rollout is None else self._bench.manifest(ref.step),
             )
             self._evidence.prune(self._is_closed, self._clock.wall())
         except (MurmurationError, OSError) as error:
@@ -336,33 +349,31 @@ class ValidatorService:
         newcomer = self._c.spec.verification.newcomer_submissions
         return task.asked or self._book.earlier(task.submission, newcomer) < newcomer
 
-    def _judge_task(self, task: JudgementTask, *, in_full: bool = False) -> Details | None:
+    def _judge_task(self, task: JudgementTask, *, in_full: bool = False) -> _Judged | None:
         """The judgement; None while file or weights may still arrive, or the commitment of a false one is one endpoint's word.
         Raises what keeps a rule from running."""
         is_sure = self._book.is_sure(task.submission)
         if task.is_doubtful and not is_sure:
             return None
         found = self._found(task, in_full=in_full)
-        task.is_doubtful = found is not None and found.outcome != Outcome.ACCEPT and not is_sure
+        task.is_doubtful = found is not None and found.details.outcome != Outcome.ACCEPT and not is_sure
         return None if task.is_doubtful else found
 
-    def _found(self, task: JudgementTask, *, in_full: bool) -> Details | None:
-        path = self._bench.fetch(task.submission.root)
+    def _found(self, task: JudgementTask, *, in_full: bool) -> _Judged | None:
+        now, path = self._now(), self._bench.fetch(task.submission.root)
         if path is not None:
-            commitment = self._bench.commitment(task.submission, self._book)
-            in_full = in_full or self._in_full(task)
-            return self._bench.judge(commitment, path, in_full=in_full, time=self._now())
+            commitment = self._bench.commitment(task.submission)
+            plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now)
+            found = self._bench.judge(commitment, path, plan, now)
+            return None if found is None else _Judged(commitment, plan, found)
         grace = self._c.spec.upload_grace_seconds
-        is_due = self._now() > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
+        is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:
             return None
-        return details(
-            self._bench.context,
-            self._bench.commitment(task.submission, self._book),
-            available.missing(grace),
-            self._now(),
-            secret=self._bench.secret(self._now()),
-        )
+        commitment = self._bench.commitment(task.submission)
+        plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now)
+        missing = available.missing(grace)
+        return _Judged(commitment, plan, details(self._bench.context, commitment, missing, now, secret=plan.secret))
 
     def _judge_for_jury(self, ref: SubmissionRef) -> Details | None:
         """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""
@@ -370,7 +381,7 @@ class ValidatorService:
         if submission is None:
             return None
         try:
-            task = JudgementTask(submission, submission.id, self._book.time(submission), self._clock.monotonic())
+            task = JudgementTask(submission, self._book.time(submission), self._clock.monotonic())
             with about(submission.id):
                 judged = self._judge_task(task, in_full=True)
         except Exception as error:  # the supervisor of one judgement: all others go on
@@ -379,9 +390,10 @@ class ValidatorService:
             known = isinstance(error, MurmurationError)
             log.warning("no verdict on %s for the jury yet: %s", ref.root.hex()[:12], error, exc_info=not known)
             return None
-        if judged is not None:
-            self._bench.discard(ref.root)
-        return judged
+        if judged is None:
+            return None
+        self._bench.discard(ref.root)
+        return judged.details
 
     def _now(self) -> int:
         """Block time."""

@@ -150,9 +150,7 @@ class Workload:
             return True
         if self._log.get(submission_id) is not None:
             return False
-        return self._place(
-            JudgementTask(submission, submission_id, self._book.time(submission), self._clock.monotonic())
-        )
+        return self._place(JudgementTask(submission, self._book.time(submission), self._clock.monotonic()))
 
     # ---- the line ------------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,8 @@ CREATE TABLE IF NOT EXISTS cases (
     hard INTEGER NOT NULL, appealed INTEGER NOT NULL, verdict INTEGER NOT NULL, PRIMARY KEY (seat, number)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS open_cases ON cases (block) WHERE verdict = 0;
-CREATE INDEX IF NOT EXISTS convictions ON cases (position) WHERE hard AND verdict = 3;
+DROP INDEX IF EXISTS convictions;
+CREATE INDEX IF NOT EXISTS convictions_by_block ON cases (block, seat, number) WHERE hard AND verdict = 3;
 CREATE TABLE IF NOT EXISTS accused (
     id BLOB NOT NULL, seat TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (id, seat, number)
 ) WITHOUT ROWID;

@@ -130,8 +130,9 @@ class ChainReads(Access):
         """Name of the seat that `node` holds or held: the first key it had."""
         return self._call("reading a seat", self.runs.functions.seatOf(run, node))
 
-    def validator(self, run: int, address: str) -> Validator:
-        return Validator(*self._call("reading a validator", self.court.functions.validators(run, address)))
+    def validator(self, run: int, address: str, *, at: int | None = None) -> Validator:
+        """A validator's seat, now or in block `at`."""
+        return Validator(*self._call("reading a validator", self.court.functions.validators(run, address), at))
 
     def seated_validators(self, run: int) -> int:
         """How many validators have a seat and no end of service in sight."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from protocol import metrics
 from protocol.chain import book_schema
@@ -26,12 +27,14 @@ from protocol.chain.client import Chain
 from protocol.chain.completeness import Completeness
 from protocol.chain.decoding import Log
 from protocol.chain.endpoints import LAG_BLOCKS, PATIENCE_SECONDS, SETTLED_BLOCKS, EndpointsDisagree
+from protocol.chain.events import Event
 from protocol.chain.types import Block
 from protocol.chain.view import Submission, View
 from protocol.chain.witnesses import Footing, Lone, Witnesses
 from protocol.errors import ChainChanged, ConfigError, LockHeld, RpcUnavailable, WrongChain
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 REORG_BLOCKS = 1_024
 """Blocks that a chain may take back; twice the depth at which Base's are final on Ethereum. Blocks."""
@@ -117,19 +120,36 @@ class Book(View):
             self._head = head
         return head
 
-    def time(self, submission: Submission) -> int:
-        """Block time of a commitment in seconds, as block headers have it. Raises RpcUnavailable where the chain has to be asked."""
-        if submission.time is not None:
-            return submission.time
-        row = self.row("SELECT hash, time FROM blocks WHERE number = ?", (submission.block,))
-        if row is not None and row[0] == submission.block_hash and row[1] is not None:
+    def now(self) -> int:
+        """Block time by the newest block that two endpoints have at this moment, without reading on. Raises RpcUnavailable."""
+        return self._witnesses.footing(self.head, self._agreed()).head.time
+
+    def ask(self, question: Callable[[Chain, int], T], about: str, at: int | None = None) -> T:
+        """What the contracts' state says that no event does, as of block `at`, the head as the book has it where none is named:
+        what two endpoints answer alike. `question` gets one endpoint and the block. Raises RpcUnavailable."""
+        if at is None:
+            if self.head is None:
+                raise RpcUnavailable(f"{about}: nothing of the chain was read yet")
+            at = self.head.number
+        block = at
+        found = self._witnesses.agreed(lambda one: question(one, block), about)
+        assert found is not None  # no question here answers None
+        return found
+
+    def time(self, of: Submission | Event) -> int:
+        """Block time of a commitment or an event in seconds, as block headers have it. Raises RpcUnavailable where the chain has to
+        be asked."""
+        if isinstance(of, Submission) and of.time is not None:
+            return of.time
+        row = self.row("SELECT hash, time FROM blocks WHERE number = ?", (of.block,))
+        if row is not None and row[0] == of.block_hash and row[1] is not None:
             return int(row[1])
-        said = self._witnesses.said(lambda one: one.find_block(submission.block), f"block {submission.block}")
-        if said is None or said.answer.hash != submission.block_hash:
-            raise RpcUnavailable(f"block {submission.block} is another than the one that was read")
+        said = self._witnesses.said(lambda one: one.find_block(of.block), f"block {of.block}")
+        if said is None or said.answer.hash != of.block_hash:
+            raise RpcUnavailable(f"block {of.block} is another than the one that was read")
         if said.is_sure:
             with self.lock, self._entries.transaction():
-                self._entries.add_blocks([(submission.block, said.answer.hash, said.answer.time)], bare=False)
+                self._entries.add_blocks([(of.block, said.answer.hash, said.answer.time)], bare=False)
         return said.answer.time
 
     # ---- where the book ends -------------------------------------------------------------------------------------------

@@ -21,11 +21,12 @@
     book.repeats(s)                           # whether the node committed to the same root before
     book.is_sure(s)                           # of the writer: whether that, and s, is more than one endpoint's word
     book.hardware(s)                          # class of the node's seat when it committed
+    book.rejoined(s)                          # whether that seat was taken again since
     book.seat(node), book.keys(seat)          # a seat's name is the first key it had
-    book.case(seat, number), book.open_cases(seat=None), book.appeals(), book.convictions(after)
+    book.case(seat, number), book.open_cases(seat=None), book.appeals(), book.convictions()
     book.cases_of(id)                         # every case that ever named a submission, oldest first
     book.validators(now), book.ever_validated()
-    book.publication(step), book.events(Kind, subject, number)
+    book.publication(step), book.newest_publication(), book.events(Kind, subject, number)
 
 Everything is read from events, never from the contract's present state: a submission is judged as things stood in the block of
 its commitment, so that nobody can change a verdict afterwards by leaving and joining again. A removal of a validator takes
@@ -312,6 +313,12 @@ class View:
                 found.append(((row[0], row[1]), row[2]))
         return max(found)[1] if found else None
 
+    def rejoined(self, submission: Submission) -> bool:
+        """Whether its node's seat was taken again after it committed: only that changes the seat's hardware class."""
+        query = "SELECT 1 FROM events WHERE kind = ? AND subject = ? AND (block, log_index) > (?, ?) LIMIT 1"
+        keys = self.keys(self.seat(submission.node))
+        return any(self.row(query, (Joined.__name__, key, *submission.place)) is not None for key in keys)
+
     # ---- cases ---------------------------------------------------------------------------------------------------------
 
     def case(self, seat: str, number: int) -> CaseEntry | None:
@@ -327,9 +334,21 @@ class View:
         """Open cases that wait for votes."""
         return [case for case in self.open_cases() if case.is_appealed]
 
-    def convictions(self, after: int = 0) -> list[CaseEntry]:
-        """Hard cases that were upheld, in the order of learning; those whose `position` is above `after`."""
-        return self._cases("WHERE hard AND verdict = 3 AND position > ? ORDER BY position", after)
+    def convictions(self) -> Iterator[CaseEntry]:
+        """Hard cases that were upheld, those opened last first, read one by one as they are asked for."""
+        place: tuple[int, str, int] = (1 << 62, "", 0)
+        where = (
+            "WHERE hard AND verdict = 3 AND (block, seat, number) < (?, ?, ?)"
+            " ORDER BY block DESC, seat DESC, number DESC LIMIT 1"
+        )
+        while found := self._cases(where, *place):
+            yield found[0]
+            place = (found[0].block, *found[0].name)
+
+    def is_convicted(self, node: str) -> bool:
+        """Whether a hard case against the node's seat was upheld: the seat is banned for good then, and what it had is gone."""
+        query = "SELECT 1 FROM cases WHERE seat = ? AND hard AND verdict = 3 LIMIT 1"
+        return self.row(query, (self.seat(node),)) is not None
 
     def cases_of(self, id: bytes) -> list[CaseEntry]:
         """Cases that named a submission, oldest first."""
@@ -370,6 +389,13 @@ class View:
     def publication(self, step: int) -> Event | None:
         """The event that published a step's weights (data: Published)."""
         return next(iter(self.events(Published, "", step)), None)
+
+    def newest_publication(self) -> Event | None:
+        """That of the head (data: Published); None before the first."""
+        row = self.row(
+            f"{_EVENT} WHERE e.kind = ? AND e.subject = '' ORDER BY e.number DESC LIMIT 1", (Published.__name__,)
+        )
+        return None if row is None else _event(row)
 
     def events(self, kind: type, subject: str | None = None, number: int | None = None) -> list[Event]:
         """Events of a kind, in order. `subject` and `number` as book_entries.py has them: seat and number of a case's

@@ -62,6 +62,7 @@ class Connection:
         self._directory = Directory(host)
         self._clock = clock
         self._hub: HubClient | None = None
+        self._book: Book | None = None
 
     @cached_property
     def policy(self) -> Policy:
@@ -102,7 +103,8 @@ class Connection:
     def book(self, path: Path | None = None) -> Book:
         """A book of the run that this role keeps, in memory or in a file; it is its only writer."""
         s = self.settings
-        return Book(self.chain, self.run, path, first_block=s.first_block, confirmations=s.confirmations)
+        self._book = Book(self.chain, self.run, path, first_block=s.first_block, confirmations=s.confirmations)
+        return self._book
 
     def service(self, role: str) -> Service:
         return Service(self.settings.chain_id, self.chain.runs.address, self.run, role)
@@ -141,7 +143,8 @@ class Connection:
         return self._directory.find(self.service(role), self.peers.find_seconds, among=[trainer])[0]
 
     def block_time(self) -> int:
-        return self.chain.block().time
+        """Now; where this role keeps a book, as that has it: by no single endpoint of several."""
+        return self.chain.block().time if self._book is None else self._book.now()
 
     def retry(self, action: Callable[[], T], doing: str) -> T:
         """Repeats `action` while peers are unavailable, or refuse what may pass, within the look-up deadline; then raises the last error."""

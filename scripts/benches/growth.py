@@ -29,7 +29,7 @@ from benches.life import DOMAIN, Life, Served
 from benches.recorded import BATCH, RUN, RUNS
 from node.contributor import submission_log
 from node.contributor.submission_log import SubmissionLog
-from node.judging.candidate import Checked, Commitment
+from node.judging.candidate import Checked, Commitment, PrefillPlan
 from node.judging.judge import details
 from node.validator import judgement_log, service
 from node.validator.judgement_log import Judgement, JudgementLog
@@ -143,8 +143,8 @@ class _World:
 class _Accepting:
     """In place of the bench at which files are judged: accepts everything."""
 
-    def __init__(self, world: _World, *_: object, **how: object) -> None:
-        self._world = world
+    def __init__(self, world: _World, book: Book, *_: object, **how: object) -> None:
+        self._book = book
         self.context: Any = SimpleNamespace(domain=DOMAIN, run=RUN, spec=world.spec, spec_digest=world.spec.digest)
 
     def hold(self, steps: object, *, fetch: bool) -> None:
@@ -153,11 +153,14 @@ class _Accepting:
     def fetch(self, root: bytes) -> Path:
         return Path()
 
-    def commitment(self, s: Submission, book: Book) -> Commitment:
-        book.hardware(s)
-        return Commitment(s.ref, s.units, bytes(32), 0, s.block_hash, book.repeats(s))
+    def commitment(self, s: Submission) -> Commitment:
+        self._book.hardware(s)
+        return Commitment(s.ref, s.units, bytes(32), 0, s.block_hash, self._book.repeats(s))
 
-    def judge(self, commitment: Commitment, path: Path, *, in_full: bool, time: int) -> Any:
+    def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
+        return PrefillPlan(1.0 if in_full else 0.1, bytes(32))
+
+    def judge(self, commitment: Commitment, path: Path, plan: PrefillPlan, time: int) -> Any:
         return details(self.context, commitment, None, time, Checked(255, 8, 8), bytes(32))
 
     def discard(self, root: bytes) -> None:

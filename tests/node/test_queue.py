@@ -10,8 +10,8 @@ from tests.clock import VirtualClock
 
 
 def task(number: int, *, committed_at: int = 0, step: int = 0, asked: bool = False) -> JudgementTask:
-    submission: Any = SimpleNamespace(step=step)
-    return JudgementTask(submission, number.to_bytes(32, "big"), committed_at, seen_at=0.0, asked=asked)
+    submission: Any = SimpleNamespace(id=number.to_bytes(32, "big"), step=step)
+    return JudgementTask(submission, committed_at, seen_at=0.0, asked=asked)
 
 
 def drained(queue: Queue) -> list[int]:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from starlette.responses import PlainTextResponse, Response
 
+from protocol.chain.sync import Book
 from protocol.chain.types import State
-from protocol.errors import Unavailable
+from protocol.errors import RpcUnavailable, Unavailable
 from protocol.verdict import Outcome
 from tests.clock import VirtualClock
 from tests.node.judging import inflated
@@ -214,7 +215,7 @@ def test_a_lagging_endpoint_makes_no_honest_beacon_false(
         service._c.chain, "publication", lambda run, step: replace(real(run, step), beacon=bytes(32), block=0)
     )
     rounds(service)
-    assert service._bench.commitment(service._book.submission(submission), service._book).beacon != bytes(32)
+    assert service._bench.commitment(service._book.submission(submission)).beacon != bytes(32)
     assert [r.outcome for r in panel.all_receipts()] == [Outcome.ACCEPT]
 
 
@@ -240,3 +241,36 @@ def test_nothing_is_rejected_on_one_endpoints_word(stage: Stage, panel: Panel, m
     assert judged.count(made.ref) == 1, "that it is found false again and again helps nobody"
     is_sure = True
     until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
+
+
+def test_a_seat_older_than_the_book_is_judged_by_the_class_it_had(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where the endpoint has pruned that state, not at all: by another class an honest proof may look false."""
+    node, world = stage.seated(hardware=0), stage.world
+    operator = stage.operators[node.address]
+    stage.publish()
+    service = panel.seat()
+    since = world.chain.block_number() + 1
+    first = stage.submit(node, stage.make(node))
+    bench, book = service._bench, Book(world.chain, world.run, first_block=since)
+    monkeypatch.setattr(bench, "_book", book)
+    book.poll()
+    early = book.submission(first)
+    assert early is not None
+    assert (book.hardware(early), book.rejoined(early), bench._hardware(early)) == (None, False, 0)
+    world.sender(operator).send(world.chain.leave(world.run, node.address))
+    world.seat_node(operator, node, hardware=1)
+    book.poll()
+    assert world.chain.seat(world.run, node.address).hardware == 1
+    assert (book.rejoined(early), bench._hardware(early)) == (True, 0)
+    seat = world.chain.seat
+
+    def pruned(run: int, who: str, *, at: int | None = None) -> Any:
+        if at is not None and at < world.chain.block_number():
+            raise RpcUnavailable("missing trie node")
+        return seat(run, who, at=at)
+
+    monkeypatch.setattr(world.chain, "seat", pruned)
+    with pytest.raises(RpcUnavailable):
+        bench._hardware(early)

@@ -84,10 +84,10 @@ def _verify_on_chain(file: Path, root: bytes, home: Path, password_file: Path | 
                 f"nobody committed to {file} in run {connection.run}", hint="is it the whole, unchanged file?"
             )
         journal = JudgementLog(place.data / "verify.sqlite")
-        bench = Bench(connection, place.data / "verify", journal, settings.engine, patience=_WEIGHTS_SECONDS)
+        bench = Bench(connection, book, place.data / "verify", journal, settings.engine, patience=_WEIGHTS_SECONDS)
         try:
-            commitment = bench.commitment(found, book)
-            details = bench.judge(commitment, file, in_full=True, time=connection.block_time())
+            commitment, now = bench.commitment(found), connection.block_time()
+            details = bench.judge(commitment, file, bench.plan(in_full=True, time=now), now)
             if details is None:
                 raise DeadlineExceeded(f"version {found.step} of the weights has not arrived")
             return details
