@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 
 from node.validator.judgement_log import CaseName
 from protocol.chain import Sender
-from protocol.chain.events import Impeached
+from protocol.chain.events import Challenged, Impeached
+from protocol.chain.sync import Book
 from protocol.chain.types import Stage
-from protocol.chain.view import CaseEntry, View
+from protocol.chain.view import CaseEntry
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, TransactionReverted, Unavailable
 from protocol.retry import Backoff
@@ -30,7 +31,7 @@ class Impeachment:
         self,
         connection: Connection,
         sender: Sender,
-        view: View,
+        book: Book,
         receipts: Callable[[bytes], Mapping[str, Receipt]],
         retry_seconds: float,
         clock: Clock = SYSTEM,
@@ -38,30 +39,32 @@ class Impeachment:
         """`receipts`: what validators have said of a submission, by validator, also those who have left since."""
         self._c = connection
         self._sender = sender
-        self._view = view
+        self._book = book
         self._receipts = receipts
         self._due: dict[CaseName, list[Receipt]] = {}
         """Convictions, and accepting receipts that were not held against them yet."""
         self._backoff = Backoff(retry_seconds, clock=clock)
-        for case in view.convictions():
-            self._convicted(case)
+        self._has_looked_back = False
 
     def heard_of(self, name: CaseName) -> None:
         """Something happened in a case: it may be a conviction by now, or, after a reorg, none any more."""
         self._due.pop(name, None)
-        case = self._view.case(*name)
+        case = self._book.case(*name)
         if case is not None and case.convicts:
             self._convicted(case)
 
     def heard(self, receipt: Receipt) -> None:
         """A validator has spoken, perhaps on what was convicted long ago."""
         if self._is_to_blame(receipt):
-            for case in self._view.cases_of(receipt.submission):
+            for case in self._book.cases_of(receipt.submission):
                 if case.convicts:
                     self._due.setdefault(case.name, []).append(receipt)
 
     def turn(self) -> None:
         """Impeaches whoever vouched for what was convicted, as far as their receipts are known by now."""
+        if not self._has_looked_back:
+            self._look_back()
+            self._has_looked_back = True
         for name in [name for name in self._due if name not in self._backoff]:
             try:
                 self._look(name)
@@ -75,6 +78,15 @@ class Impeachment:
             else:
                 del self._due[name]
 
+    def _look_back(self) -> None:
+        """Takes up what an earlier life left undone. No stake answers for receipts on cases that were opened so long ago, and
+        nobody keeps them."""
+        since = self._book.now() - 2 * self._c.policy.span
+        for case in self._book.convictions():
+            if self._book.time(self._book.events(Challenged, *case.name)[0]) < since:
+                return
+            self._convicted(case)
+
     def _convicted(self, case: CaseEntry) -> None:
         accepted = [r for r in self._receipts(case.refs[0].submission_id(self._c.run)).values() if self._is_to_blame(r)]
         if accepted:
@@ -84,11 +96,12 @@ class Impeachment:
         """Whether somebody else has vouched for a submission, and was not impeached for it."""
         if receipt.outcome is not Outcome.ACCEPT or receipt.validator == self._c.key.address:
             return False
-        return all(e.data.submission != receipt.submission for e in self._view.events(Impeached, receipt.validator))
+        return all(e.data.submission != receipt.submission for e in self._book.events(Impeached, receipt.validator))
 
     def _look(self, name: CaseName) -> None:
         """Raises Unavailable from an endpoint that does not know of the case's end yet."""
-        case = self._c.chain.case(self._c.run, *name)
+        run = self._c.run
+        case = self._book.ask(lambda one, at: one.case(run, *name, at=at), f"case {name[1]} against {name[0]}")
         if case.stage != Stage.UPHELD:
             raise Unavailable(f"case {name[1]} against {name[0]} is not upheld where it was asked about")
         accepted = self._due[name]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from node.validator.impeachment import Impeachment
 from node.validator.service import ValidatorService
-from protocol.chain.events import Impeached
+from protocol.chain import book_schema
+from protocol.chain.book_entries import Entries
+from protocol.chain.decoding import Log
+from protocol.chain.events import Challenged, Impeached, Settled
 from protocol.chain.sync import Book
 from protocol.chain.types import Stage as CaseStage
+from protocol.chain.view import View
+from protocol.identity import Key
 from protocol.verdict import Outcome, Receipt
 from tests.node.judging import disagrees, in_line, inflated
 from tests.node.stage import Panel, Stage, rounds, until
@@ -96,8 +104,55 @@ def test_an_endpoint_that_does_not_know_the_verdict_yet_is_asked_again(
     case = first._c.chain.case
     with monkeypatch.context() as behind:
         behind.setattr(second._impeachment, "turn", lambda: None)
-        behind.setattr(first._c.chain, "case", lambda *name: replace(case(*name), stage=CaseStage.OPEN))
+        behind.setattr(first._c.chain, "case", lambda *name, **at: replace(case(*name, **at), stage=CaseStage.OPEN))
         rounds(second)
         rounds(first, count=2)
         assert not impeached(stage)
     until(lambda: impeached(stage), first, what="the validator looks again")
+
+
+SPAN = 100
+"""Seconds; a block has one, and every tenth opens a case that ends with a conviction."""
+
+
+class History(View):
+    """A book in memory with so many convictions in a row; counts how often it is read."""
+
+    def __init__(self, convictions: int) -> None:
+        super().__init__(book_schema.connect(None))
+        entries, self.reads, self.last = Entries(self._db, 1), 0, 10 * convictions
+        validator, found = Key.generate().address, []
+        for number in range(convictions):
+            node, block = f"0x{number:040x}", 10 * (number + 1)
+            opened: Any = Challenged(1, node, bytes(32), 0, 0, validator, True, bytes(32), node, 1)  # type: ignore[arg-type]
+            closed: Any = Settled(1, node, 1, int(CaseStage.UPHELD), True, 0, 0)  # type: ignore[arg-type]
+            for index, data in enumerate((opened, closed)):
+                place = bytes([index]) + block.to_bytes(31, "big")
+                found.append(Log(block, index, place, place, type(data), astuple(data)))
+        with entries.transaction():
+            entries.enter(found)
+
+    def now(self) -> int:
+        return self.last
+
+    def time(self, of: Any) -> int:
+        return int(of.block)
+
+    def rows(self, *query: Any) -> list[Any]:
+        self.reads += 1
+        return super().rows(*query)
+
+
+@pytest.mark.parametrize("convictions", [100, 1_000])
+def test_a_start_looks_back_no_further_than_stakes_answer_however_old_the_run(convictions: int) -> None:
+    connection: Any = SimpleNamespace(run=1, key=Key.generate(), policy=SimpleNamespace(span=SPAN))
+    book: Any = History(convictions)
+    looked: list[bytes] = []
+
+    def receipts(submission: bytes) -> dict[str, Receipt]:
+        looked.append(submission)
+        return {}
+
+    Impeachment(connection, None, book, receipts, 1.0).turn()  # type: ignore[arg-type]
+    assert len(looked) == 2 * SPAN // 10 + 1
+    assert book.reads <= 5 * len(looked)
