@@ -13,7 +13,9 @@ from swarm.world import World
 from protocol.chain import Sender
 from protocol.chain.calls import Call
 from protocol.chain.sender import Sent
+from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
+from protocol.chain.types import Publication
 from protocol.errors import DeadlineExceeded, IntegrityError, TransactionReverted, Unavailable
 from protocol.model_files import FILES
 from protocol.shardcast.manifest import digest_of
@@ -45,7 +47,9 @@ class Bench:
         with VersionStore(self.folder / "weights", KEPT, reserve=0) as store:
             self.store = store
             origin = Origin(store, key, self.world.chain.domain, self.world.run)
-            yield Publisher(sender or self.world.trainer, self.world.run, origin, self.outbox, KEPT)
+            book = Book(self.world.chain, self.world.run)
+            book.poll()
+            yield Publisher(sender or self.world.trainer, book, origin, self.outbox, KEPT)
 
     @property
     def on_chain(self) -> list[bytes]:
@@ -186,6 +190,23 @@ def test_a_gap_in_the_outbox_is_an_error_and_never_a_jump(bench: Bench) -> None:
     with bench.life() as publisher, pytest.raises(IntegrityError, match="the chain is at 0"):
         publisher.turn()
     assert bench.on_chain == []
+
+
+def test_one_endpoint_that_lies_about_versions_does_not_end_the_hub(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = bench.world.chain
+    for step in range(2):
+        bench.put(step)
+    with bench.life() as publisher:
+        publisher.turn()
+    with bench.life() as publisher:
+        with monkeypatch.context() as lies:
+            lies.setattr(chain, "published", lambda run: 0)
+            lies.setattr(chain, "publication", lambda run, step: Publication(step, bytes(32), bytes(32), 0, 0, 0))
+            turn_until_idle(publisher)
+        assert publisher.published == 1
+        assert len(bench.on_chain) == 2
 
 
 def test_a_transaction_that_is_mined_after_its_deadline_is_found_published(bench: Bench) -> None:

@@ -17,6 +17,8 @@ import pytest
 from swarm.processes import wait_until
 from swarm.world import World
 
+from protocol.chain.sync import Book
+from protocol.chain.transaction_log import MINED, Attempt, TransactionLog
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
 from protocol.exporter import Exporter, Health
 from protocol.hub.client import HubClient
@@ -207,8 +209,18 @@ class Shelf:
         os.utime(path, (time, time))
         return path
 
+    def book(self) -> Book:
+        """What the running hub's would hold."""
+        book = Book(self.world.chain, self.world.run)
+        book.poll()
+        return book
+
+    def forget(self, database: Database, transactions: TransactionLog | None = None) -> None:
+        policy = self.world.chain.policy(self.world.run)
+        self.service._forget(self.book(), policy, database, transactions or TransactionLog())
+
     def tidy(self) -> None:
-        self.service._tidy(self.world.chain, self.store)
+        self.service._tidy(self.book(), self.world.chain.policy(self.world.run), self.store)
 
 
 @pytest.fixture
@@ -259,14 +271,29 @@ def test_an_entry_stays_as_long_as_a_stake_answers_for_it(shelf: Shelf, clock: V
     trainable = shelf.world.chain.publication(shelf.world.run, 3).time
     for came in (trainable - 1, trainable, now - 2 * HORIZON - 20):
         database.add_receipt(came.to_bytes(32, "big"), "0x", b"%d" % came, came)
-    shelf.service._forget(shelf.world.chain, database)
+    shelf.forget(database)
     assert [int(data) for _, data in database.receipts(0, 9)] == [trainable, now - 2 * HORIZON - 20]
     for step in range(6, 9):
         shelf.world.publish(step)
     now = shelf.world.chain.block().time
     database.add_receipt(bytes(32), "0x", b"%d" % (now - 2 * HORIZON + 5), now - 2 * HORIZON + 5)
-    shelf.service._forget(shelf.world.chain, database)
+    shelf.forget(database)
     assert [int(data) for _, data in database.receipts(0, 9)] == [now - 2 * HORIZON + 5]
+    database.close()
+
+
+def test_transactions_are_forgotten_with_what_no_stake_answers_for(
+    shelf: Shelf, clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, log = Database(tmp_path / "hub.sqlite"), TransactionLog()
+    now = shelf.world.chain.block().time
+    for name, age in (("old", 2 * HORIZON + 20), ("young", 2 * HORIZON - 20)):
+        monkeypatch.setattr(time, "time", lambda age=age: now - age)
+        begun = log.begin(name, "publishing", 0, None, b"", 1, Attempt(name.encode(), b"", 1, 1, 0.0))
+        log.finish(begun, MINED, name.encode())
+    monkeypatch.undo()
+    shelf.forget(database, log)
+    assert (log.named("old"), log.named("young") is not None) == (None, True)
     database.close()
 
 

@@ -133,9 +133,8 @@ def _open(trainer: Any, layout: Layout, model: Path, resume: bool) -> None:
     """What Trainer._open does, without the world outside."""
     trainer._checkpoints = Checkpoints(layout.checkpoints, 2)
     trainer._outbox = Outbox(layout.outgoing, model)
-    trainer._chain = SimpleNamespace(published=lambda run: 0)
     trainer._lead, trainer._source = Lead(Learner(model, trainer._t)), _Source()
-    trainer._sandbox = trainer._book = SimpleNamespace(close=lambda: None)
+    trainer._sandbox = trainer._book = SimpleNamespace(close=lambda: None, ask=lambda *_: 0)
     trainer._evaluator = SimpleNamespace(evaluate=lambda folder, left: Evaluation(0.5, {}, 1, 1))
     found = trainer._checkpoints.newest()
     if found:

@@ -14,6 +14,8 @@ from swarm.processes import wait_until
 from swarm.world import World
 
 from node.engine.weights import stored_tensors
+from protocol.chain import Chain
+from protocol.chain.settings import ChainSettings
 from protocol.chain.sync import Book
 from protocol.errors import DeadlineExceeded, IntegrityError, LockHeld, MurmurationError, Unavailable, UsageError
 from protocol.hub.client import HubClient
@@ -139,12 +141,31 @@ def test_resumed_weights_come_after_every_version_that_is_out_or_on_its_way(
     for version in range(published):
         bench.world.publish(version)
     trainer = bench.trainer()
-    trainer._chain, trainer._outbox = bench.world.chain, bench.outbox(*waiting)
+    trainer._open_chain()
+    trainer._outbox = bench.outbox(*waiting)
     trainer._lead, trainer._source = Lead(bench.learner), bench.source()
     found = Checkpoints(bench.layout.checkpoints, keep=2).newest()
     assert found is not None
     trainer._restore(*found)
     assert trainer._step == step
+
+
+def test_one_endpoint_that_tells_of_versions_that_are_not_there_moves_no_training_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the last step it would be over."""
+    rpc, contract = bench.world.anvil.rpc, bench.world.chain.runs.address
+    chain: Any = Chain([rpc, rpc, rpc], contract)  # asked one by one they tell the truth
+    chain.published = lambda run: 1_000
+    monkeypatch.setattr(ChainSettings, "open", lambda self: chain)
+    bench.checkpoint(4)
+    trainer = bench.trainer()
+    trainer._open_chain()
+    trainer._outbox, trainer._lead, trainer._source = bench.outbox(4), Lead(bench.learner), bench.source()
+    found = Checkpoints(bench.layout.checkpoints, keep=2).newest()
+    assert found is not None
+    trainer._restore(*found)
+    assert trainer._step == 4
 
 
 def test_a_checkpoint_of_another_spec_is_refused(bench: Bench) -> None:

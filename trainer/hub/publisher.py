@@ -10,6 +10,7 @@ import logging
 
 from protocol import metrics
 from protocol.chain import Sender
+from protocol.chain.sync import Book
 from protocol.errors import IntegrityError, TransactionReverted, Unavailable
 from protocol.shardcast.manifest import Manifest
 from protocol.shardcast.origin import Origin
@@ -21,10 +22,11 @@ _PUBLISHED = metrics.gauge("murmur_hub_published_step", "Newest step that was se
 
 
 class Publisher:
-    def __init__(self, sender: Sender, run: int, origin: Origin, outbox: Outbox, kept: int) -> None:
-        """`kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
+    def __init__(self, sender: Sender, book: Book, origin: Origin, outbox: Outbox, kept: int) -> None:
+        """`book`: the hub's, which somebody else polls and has polled once; `kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
         self._sender = sender
-        self._run = run
+        self._book = book
+        self._run = book.run
         self._origin = origin
         self._outbox = outbox
         self._kept = kept
@@ -33,11 +35,10 @@ class Publisher:
 
     def turn(self) -> bool:
         """Publishes the next waiting version; False when there is none."""
-        chain = self._sender.chain
         for step in self._outbox.waiting():
             if self.published is not None and step <= self.published:
                 continue
-            count = chain.published(self._run)
+            count = self._count()
             if step > count:
                 raise IntegrityError(f"version {step} waits to be published, but the chain is at {count}")
             if step < count and step <= max(self._origin.store.steps(), default=0) - self._kept:
@@ -45,13 +46,19 @@ class Publisher:
             manifest = self._origin.publish(self._outbox.folder / str(step), step, link=True)
             if step == count:
                 self._send(step, manifest)
-            elif chain.publication(self._run, step).manifest != manifest.digest:
+            elif (known := self._book.publication(step)) is None or known.data.manifest != manifest.digest:
                 raise IntegrityError(f"step {step} is on chain with other weights than these")
             self.published = step
             _PUBLISHED.set(step)
             self._outbox.remove_before(step + 1 - self._kept)
             return True
         return False
+
+    def _count(self) -> int:
+        """Versions on chain: those in the book, and those that this process has put there since. By no single endpoint's word."""
+        newest = self._book.newest_publication()
+        in_book = 0 if newest is None else int(newest.data.step) + 1
+        return max(in_book, 0 if self.published is None else self.published + 1)
 
     def _send(self, step: int, manifest: Manifest) -> None:
         chain = self._sender.chain

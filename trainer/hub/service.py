@@ -16,6 +16,7 @@ from pathlib import Path
 from protocol.chain import Chain
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
+from protocol.chain.types import Policy
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
 from protocol.exporter import Exporter
@@ -69,7 +70,7 @@ class HubService:
         """Serves until stopped. Raises what it cannot go on with."""
         c, h = self._settings.chain, self._settings.hub
         chain = c.open()
-        self._require_own_run(chain)
+        policy = self._require_own_run(chain)
         # No confirmations here: a node uploads right after it committed, and a commitment that a reorg takes back costs
         # some disk at most. The trainer's own book decides what is learnt from.
         book = Book(chain, c.run, _book(self._layout), first_block=c.first_block)
@@ -92,7 +93,7 @@ class HubService:
         ):
             connection = Connection(chain, c, peers, self._key, host)
             publisher = Publisher(
-                connection.sender(transactions), c.run, Origin(store, self._key, chain.domain, c.run),
+                connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run),
                 Outbox(self._layout.outgoing, self._layout.model), kept,
             )  # fmt: skip
             http = HubServer(create_app(hub, database, self._layout.status), h.host, h.port)
@@ -105,8 +106,8 @@ class HubService:
                 turns: list[tuple[str, Callable[[], object], float]] = [
                     ("chain", lambda: self._learn(hub), c.poll_seconds),
                     ("publish", publisher.turn, min(0.1, c.poll_seconds)),
-                    ("tidy", lambda: self._tidy(chain, files), _TIDY_SECONDS),
-                    ("forget", lambda: self._forget(chain, database), _TIDY_SECONDS),
+                    ("tidy", lambda: self._tidy(book, policy, files), _TIDY_SECONDS),
+                    ("forget", lambda: self._forget(book, policy, database, transactions), _TIDY_SECONDS),
                 ]
                 if self._settings.vouchers.wei_per_submission:
                     ledger = Ledger(chain, c.run, book, files, database, self._key, self._settings.vouchers)
@@ -129,48 +130,53 @@ class HubService:
         if self._failed is not None:
             raise self._failed
 
-    def _require_own_run(self, chain: Chain) -> None:
+    def _require_own_run(self, chain: Chain) -> Policy:
         run = self._settings.chain.run
-        trainer = chain.policy(run).trainer
-        if trainer != self._key.address:
+        policy = chain.policy(run)
+        if policy.trainer != self._key.address:
             raise PreflightError(
-                f"run {run} is trained by {trainer}, and the key here is {self._key.address}",
+                f"run {run} is trained by {policy.trainer}, and the key here is {self._key.address}",
                 hint="check hub.keystore in run.toml",
             )
         if chain.spec_digest(run) != self._spec.digest:
             raise IntegrityError(f"spec.json is not the spec of run {run} on chain", hint="check chain.run in run.toml")
+        return policy
 
     def _learn(self, hub: Hub) -> None:
         hub.learn()
         if self._exporter is not None:
             self._exporter.progress()
 
-    def _tidy(self, chain: Chain, files: Store) -> None:
+    def _tidy(self, book: Book, policy: Policy, files: Store) -> None:
         """Removes rollout files whose submission can neither be disputed nor trained on any more."""
-        before = self._out_of_reach(chain, spans=1)
+        before = self._out_of_reach(book, policy, spans=1)
         removed = set() if before is None else files.remove_files_before(before)
         if removed:
             log.info("%d rollout files are out of reach of challenge and training, and were removed", len(removed))
 
-    def _forget(self, chain: Chain, database: Database) -> bool:
-        """Forgets what is listed of submissions for which, besides, no validator answers any more; whether there is more."""
-        before = self._out_of_reach(chain, spans=2)
+    def _forget(self, book: Book, policy: Policy, database: Database, transactions: TransactionLog) -> bool:
+        """Forgets what is listed of submissions for which, besides, no validator answers any more, and transactions of that age,
+        whose versions are long in the book; whether there is more."""
+        transactions.prune(self._now(book) - 2 * policy.span)
+        before = self._out_of_reach(book, policy, spans=2)
         return before is not None and database.forget_before(
             int(before), pays=self._settings.vouchers.wei_per_submission > 0
         )
 
-    def _out_of_reach(self, chain: Chain, *, spans: int) -> float | None:
+    def _out_of_reach(self, book: Book, policy: Policy, *, spans: int) -> float | None:
         """Block time before which submissions are too old to be trained on, and by so many spans of the policy; None: none is.
 
         A submission may be in a case for one span; a validator's stake answers for its verdict for another.
         """
-        run = self._settings.chain.run
-        policy, oldest = chain.policy(run), chain.published(run) - 1 - self._spec.max_lag
-        if oldest < 0:
+        newest = book.newest_publication()
+        oldest = None if newest is None else book.publication(newest.data.step - self._spec.max_lag)
+        if oldest is None:
             return None
-        # A file's age is this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them.
-        now = min(self._clock.wall(), chain.block().time)
-        return min(now - spans * policy.span, chain.publication(run, oldest).time)
+        return min(self._now(book) - spans * policy.span, book.time(oldest))
+
+    def _now(self, book: Book) -> float:
+        """A file's age is this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them."""
+        return min(self._clock.wall(), book.head.time if book.head else 0)
 
     def _repeat(self, turn: Callable[[], object], pause: float) -> None:
         """Calls `turn` until stopped; what passes is tried again, what does not stops the service."""

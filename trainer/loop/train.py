@@ -120,7 +120,7 @@ class Trainer:
         self._say("starting")
         self._outbox = Outbox(self._layout.outgoing, self._layout.model)
         self._open_chain()
-        if not found and (self._outbox.waiting() or self._chain.published(self._run)):
+        if not found and (self._outbox.waiting() or self._published()):
             raise IntegrityError(
                 f"run {self._run} has published weights already, and no checkpoint of them is here",
                 hint="bring the checkpoints back, or create a new run",
@@ -152,11 +152,16 @@ class Trainer:
             raise IntegrityError(
                 f"spec.json is not the spec of run {self._run} on chain", hint="check chain.run in run.toml"
             )
-
-    def _open_source(self) -> RolloutSource:
-        c, config = self._settings.chain, self._lead.model.config
         path = self._layout.output / "chain.sqlite"
         self._book = Book(self._chain, self._run, path, first_block=c.first_block, confirmations=c.confirmations)
+        self._book.poll()
+
+    def _published(self) -> int:
+        """Versions on chain at the head, without confirmations; no single endpoint decides where the training goes on."""
+        return self._book.ask(lambda one, at: one.published(self._run, at=at), "the number of versions")
+
+    def _open_source(self) -> RolloutSource:
+        config = self._lead.model.config
         bounds = Bounds(int(config.vocab_size), int(config.max_position_embeddings))
         incoming = self._layout.output / "incoming"
         hub = self._hub_client(self._hub.wait_for_url())
@@ -184,7 +189,7 @@ class Trainer:
         self._source.restore(state["consumed"])
         step = self._saved = int(state["step"])
         # Versions after the checkpoint are on chain or on their way there, for good: these weights come after them.
-        self._step = max([step, self._chain.published(self._run) - 1, *self._outbox.waiting()])
+        self._step = max([step, self._published() - 1, *self._outbox.waiting()])
         if self._step > step:
             log.warning("%d versions later than the checkpoint are given up", self._step - step)
             self._step += 1
