@@ -78,5 +78,5 @@ def test_one_endpoint_that_calls_a_seat_convicted_keeps_no_finding_from_court(
     lied_to(stage, monkeypatch, lies)
     service = panel.seat()
     made, _ = inflated(stage, node)
-    stage.world.anvil.request("anvil_mine", [hex(2 * SETTLED_BLOCKS)])  # two have told of the commitment then
+    stage.world.anvil.request("anvil_mine", hex(2 * SETTLED_BLOCKS))  # two have told of the commitment then
     until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the accusation")
