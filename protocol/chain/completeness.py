@@ -16,9 +16,9 @@ log), the second reading is all there is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from protocol.chain.book_entries import Entries
+from protocol.chain.book_entries import Entries, Place
 from protocol.chain.client import Chain
 from protocol.chain.corrections import Corrections
 from protocol.chain.counters import Counters
@@ -55,6 +55,16 @@ class Completeness:
             self._readings[-1] = before[0], last, reader
         else:
             self._readings.append((first, last, reader))
+
+    def told(self, first: int, last: int) -> Collection[Place]:
+        """Places of what the book has."""
+        return self._corrections.told(first, last).keys()
+
+    def note_late(self, blocks: Sequence[int], reader: Chain) -> bool:
+        """This endpoint has events in these blocks that their first reading lacked. Returns whether that was off this endpoint."""
+        was = any(one is reader and first <= block <= last for first, last, one in self._readings for block in blocks)
+        self.forget_readers()
+        return was
 
     def forget_readers(self) -> None:
         """The book holds other events than those that were read off one endpoint."""

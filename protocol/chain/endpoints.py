@@ -38,9 +38,15 @@ LAG_BLOCKS = 5
 """An endpoint this far behind a head that two know is passed over. Blocks."""
 _WARN_SECONDS = 300.0  # between warnings that a head is still too old
 _STALE = "stale head"
+_SENDING = "eth_sendRawTransaction"  # may have been taken though no answer came: not sent again from here
+_SLOW = ("timeout", "oversized")  # not asked for again at once
 _CHECK_SECONDS = 30.0  # between comparisons of the endpoints' blocks
 PATIENCE_SECONDS = 60.0
 """How long an endpoint may stand still, or be silent after it has answered, before the others go on without it."""
+_TRIES, _PAUSE_SECONDS = 3, 0.25
+"""How often one endpoint is asked one question when it refuses at once, and the pause between. For questions that go to it by name."""
+_SILENT_SECONDS = 2.0
+"""How long an endpoint may take that did not answer the last time, while another does."""
 _BUSY = (-32005, -32002, 429)  # JSON-RPC error codes that mean: not now, ask another
 HEAD_SECONDS = 60.0
 """A public chain whose newest block is older than this stands still, or the endpoint lags. Blocks of Base come every 2 s."""
@@ -134,11 +140,13 @@ class Endpoints:
         raise silence("; ".join(f"{e.shown}: {e.last_error}" for e in self._endpoints))
 
     def ask_one(self, place: int, method: str, params: Any, *, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
-        """As `ask`, of exactly the endpoint at `place`, even where it rests."""
+        """As `ask`, of exactly the endpoint at `place`, even where it rests; asked again at once unless it is gone."""
         self._compare_sometimes()
         endpoint = self._endpoints[place]
         try:
-            return self._try(endpoint, method, params, cap)
+            return self._try(
+                endpoint, method, params, cap, tries=1 if method == _SENDING or self.is_gone(place) else _TRIES
+            )
         except _Failed as error:
             silence = StaleHead if error.reason == _STALE else RpcUnavailable
             raise silence(f"{endpoint.shown}: {endpoint.last_error}") from error
@@ -166,9 +174,9 @@ class Endpoints:
         silent_since = self._endpoints[place].silent_since
         return silent_since is not None and self.clock.monotonic() - silent_since >= PATIENCE_SECONDS
 
-    def is_silent(self, place: int) -> bool:
-        """Whether it failed to answer when it was last asked."""
-        return self._endpoints[place].silent_since is not None
+    def is_away(self, place: int) -> bool:
+        """Whether it rests because it did not answer. Who rests for what it said may still be asked."""
+        return self._endpoints[place].url in self._backoff
 
     def distrust(self, place: int, why: str) -> None:
         """Lets an endpoint rest whose answer nothing can be done with, or that the others contradict."""
@@ -178,18 +186,22 @@ class Endpoints:
         rest = self._doubts.failed(endpoint.url)
         log.warning("RPC endpoint %s is not believed (%s); resting it for %g s", endpoint.shown, why, rest)
 
-    def _try(self, endpoint: _Endpoint, method: str, params: Any, cap: int) -> dict[str, Any]:
+    def _try(self, endpoint: _Endpoint, method: str, params: Any, cap: int, *, tries: int = 1) -> dict[str, Any]:
         """The answer of one, and what can be learned from it. Raises _Failed, which is noted already."""
         host = host_of(endpoint.url)
-        try:
-            with _SECONDS.time(endpoint=host):
-                answer = self._ask(endpoint, _request(method, params), cap)
-        except _Failed as error:
-            _ERRORS.add(endpoint=host, reason=error.reason)
-            self._note_failure(endpoint, str(error))
-            raise
-        finally:
-            _CALLS.add(endpoint=host, method=method)
+        for left in reversed(range(tries)):
+            try:
+                with _SECONDS.time(endpoint=host):
+                    answer = self._ask(endpoint, _request(method, params), cap)
+                break
+            except _Failed as error:
+                _ERRORS.add(endpoint=host, reason=error.reason)
+                if not left or error.reason in _SLOW:
+                    self._note_failure(endpoint, str(error))
+                    raise
+            finally:
+                _CALLS.add(endpoint=host, method=method)
+            self.clock.sleep(_PAUSE_SECONDS)
         self._note_answer(endpoint)
         self._note_head(endpoint, method, params, answer)
         if endpoint.is_stale and _asks_for_newest(method, params):
@@ -264,10 +276,12 @@ class Endpoints:
                 raise
 
     def _compare(self) -> None:
-        """Asks all endpoints for their heads and for one settled block. Raises EndpointsDisagree when they hold different ones and
+        """Asks all endpoints that do not rest for a failure for their heads and for one settled block. Raises EndpointsDisagree when they hold different ones and
         no majority says which."""
         heads: dict[int, int] = {}
         for place, endpoint in enumerate(self._endpoints):
+            if endpoint.url in self._backoff:
+                continue
             try:
                 number = heads[place] = int(self._call(endpoint, "eth_blockNumber", []), 16)
                 self._note_answer(endpoint)
@@ -322,13 +336,14 @@ class Endpoints:
         return self._ask(endpoint, _request(method, params)).get("result")
 
     def _ask(self, endpoint: _Endpoint, body: bytes, cap: int = ANSWER_BYTES_MAX) -> dict[str, Any]:
-        until = time.monotonic() + self._timeout
+        seconds = self._patience(endpoint)
+        until = time.monotonic() + seconds
         try:
             with self._session().post(
                 endpoint.url,
                 data=body,
                 headers={"Content-Type": "application/json"},
-                timeout=self._timeout,
+                timeout=seconds,
                 **endpoint.settings,
             ) as response:
                 parts, size = [], 0
@@ -338,11 +353,11 @@ class Endpoints:
                     if size > cap:
                         raise _Failed(f"answers with more than {cap} bytes", "oversized")
                     if time.monotonic() > until:
-                        raise _Failed(f"no whole answer within {self._timeout:g} s", "timeout")
+                        raise _Failed(f"no whole answer within {seconds:g} s", "timeout")
                 if response.status_code >= 500 or response.status_code in (401, 403, 404, 429):
                     raise _Failed(f"HTTP {response.status_code}", "refused")
         except requests.exceptions.Timeout as error:
-            raise _Failed(f"no answer within {self._timeout:g} s", "timeout") from error
+            raise _Failed(f"no answer within {seconds:g} s", "timeout") from error
         except (requests.exceptions.RequestException, OSError) as error:
             raise _Failed(f"no answer ({type(error).__name__})", "unreachable") from error
         try:
@@ -355,6 +370,11 @@ class Endpoints:
         if isinstance(refusal, dict) and refusal.get("code") in _BUSY:
             raise _Failed(f"busy: {str(refusal.get('message'))[:100]}", "busy")
         return answer
+
+    def _patience(self, endpoint: _Endpoint) -> float:
+        """Seconds that it may take for an answer."""
+        is_needed = endpoint.silent_since is None or all(each.silent_since is not None for each in self._endpoints)
+        return self._timeout if is_needed else min(self._timeout, _SILENT_SECONDS)
 
     def _session(self) -> requests.Session:
         """One per thread: requests' sessions are not safe to share."""

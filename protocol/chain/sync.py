@@ -4,7 +4,8 @@ The cursor is the last block that was read, with its hash. When that hash no lon
 blocks that does, and forgets what stood above. A chain that lost more than REORG_BLOCKS of them, or says another chain id, is
 not the chain that the book follows: WrongChain, and nothing of it enters.
 
-Every page is read between two looks at its last block, and blocks near the head are looked up one by one, so that events of
+Each reading begins a few blocks before the new ones, for providers' logs come later than their headers; what was not there before enters
+late. Every page is read between two looks at its last block, and blocks near the head are looked up one by one, so that events of
 another fork do not enter with the hashes of this one. Of several endpoints one is read, up to the newest block that another one
 has as well; what one says alone moves neither the clock nor anybody's rights (witnesses.py). How the book knows that nothing is
 missing and nothing invented: completeness.py.
@@ -40,6 +41,8 @@ REORG_BLOCKS = 1_024
 """Blocks that a chain may take back; twice the depth at which Base's are final on Ethereum. Blocks."""
 _FOREIGN_TRIES = 30
 """Looks in a row that must find another chain before a role ends for it: a backend of another chain may answer for once."""
+_AGAIN = 6
+"""Blocks before the new ones whose events are asked for once more: many providers' logs come some blocks later than their headers."""
 _RANGE, _RANGE_FIRST = 2_000, 64  # blocks per request; fewer while the provider refuses or blocks are full
 _LAG = metrics.gauge(
     "murmur_book_lag_blocks",
@@ -328,6 +331,7 @@ class Book(View):
         target = head.number - self._confirmations
         top = self._top()
         first = max(self._first, top[0] + 1 if top else 0)
+        again = max(self._first, int(self.fact("read_twice")) + 1, first - _AGAIN)
         while first <= target:
             last = min(target, first + self._range - 1)
             # Looked up before the events and after: where the chain moves in between, the two differ.
@@ -336,16 +340,23 @@ class Book(View):
             if end is None:
                 return False
             try:
-                found = self._witnesses.read(source, first, last)
-                self._witnesses.confirm(found, footing)
+                found = self._new(self._witnesses.read(source, min(again, first), last), first)
             except RpcUnavailable as error:
                 if last == first:
                     if not isinstance(error, EndpointsDisagree):
                         self._witnesses.pass_over(source, f"block {first} could not be read")
                     raise
+                again = first
                 self._range = max(1, (last - first + 1) // 4)  # providers cap ranges or answers; a dead one fails again
                 continue
-            times = self._times(found, end, footing)
+            try:
+                self._witnesses.confirm(found, footing)
+            except RpcUnavailable:
+                if last == first:
+                    raise
+                self._range = max(1, (last - first + 1) // 4)  # up to where it can be confirmed
+                continue
+            times = self._times(found, first, end, footing)
             if times is None:
                 if not self._witnesses.are_several:
                     return False
@@ -353,18 +364,35 @@ class Book(View):
                 self._witnesses.pass_over(source, problem)
                 raise RpcUnavailable(f"{source.rpc}: {problem}")
             self._store(found, end, times, is_sure=footing.witness is not None or not self._witnesses.are_several)
+            late = [entry.block for entry in found if entry.block < first]
+            if late and self._completeness.note_late(late, source):
+                self._witnesses.pass_over(source, "its events come later than its blocks")
             self._completeness.note_reading(first, last, source)
             self._range = max(1, min(_RANGE, 2 * self._range, self._range * 2 * _EVENTS // max(1, len(found))))
-            first = last + 1
+            again = first = last + 1
         return True
 
-    def _times(self, found: list[Log], end: Block, footing: Footing) -> list[Block] | None:
+    def _new(self, found: list[Log], first: int) -> list[Log]:
+        """Without those below block `first` that the book has, or whose block it knows by another hash."""
+        before = [entry.block for entry in found if entry.block < first]
+        if not before:
+            return found
+        told = self._completeness.told(min(before), first - 1)
+        hashes = dict(self.rows("SELECT number, hash FROM blocks WHERE number BETWEEN ? AND ?", (min(before), first)))
+        return [
+            entry
+            for entry in found
+            if entry.block >= first
+            or (entry[:2] not in told and hashes.get(entry.block, entry.block_hash) == entry.block_hash)
+        ]
+
+    def _times(self, found: list[Log], first: int, end: Block, footing: Footing) -> list[Block] | None:
         """Headers of blocks that hold these events, as far as they are looked up; None where one is another block."""
         source = footing.source
         hashes = {event.block: event.block_hash for event in found}
         if hashes.get(end.number, end.hash) != end.hash or source.block_hash(end.number) != end.hash:
             return None
-        near = [number for number in hashes if number > footing.head.number - SETTLED_BLOCKS]
+        near = [number for number in hashes if number < first or number > footing.head.number - SETTLED_BLOCKS]
         wanted = {*near, *list(hashes)[-1:]} - {end.number}
         blocks = [source.block(number) for number in sorted(wanted)]
         if any(block.hash != hashes[block.number] for block in blocks):

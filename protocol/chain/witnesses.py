@@ -92,11 +92,7 @@ class Witnesses:
     def reachable(self) -> list[Chain]:
         """The best first; none that rests for its silence, where one does not."""
         best = self._chain.best
-        return [one for one in best if not self._is_away(one)] or best
-
-    def _is_away(self, one: Chain) -> bool:
-        """Whether it rests for its silence. Who rests for what it said is still asked, after the others."""
-        return self._chain.provider.rests(one.place) and self._chain.provider.is_silent(one.place)
+        return [one for one in best if not self._chain.provider.is_away(one.place)] or best
 
     def pass_over(self, one: Chain, why: str) -> None:
         """Another is asked first for a while, where there is one."""
@@ -158,7 +154,7 @@ class Witnesses:
         heads: list[tuple[Chain, Block]] = []
         silence = RpcUnavailable(f"reading a block: {self._chain.rpc} did not answer")
         for one in self._chain.best:
-            if heads and self._is_away(one):
+            if heads and self._chain.provider.is_away(one.place):
                 continue
             try:
                 newest = one.block()
@@ -225,7 +221,7 @@ class Witnesses:
         if not self.are_several:
             found = question(self._chain)
             return None if found is None else Said(found, True)
-        votes, silence = self._votes(question, lone)
+        votes, silence = self._votes(question)
         if not votes:
             if silence is not None:
                 raise silence
@@ -249,18 +245,17 @@ class Witnesses:
         return None if said is None else said.answer
 
     def _votes(
-        self, question: Callable[[Chain], T | None], lone: Lone
+        self, question: Callable[[Chain], T | None]
     ) -> tuple[dict[T, list[Chain]], RpcUnavailable | WrongChain | None]:
         """(who says what, a failure where nobody said that it does not know). Two who agree are enough, where nobody differs; who rests
-        in silence is asked where that is not so."""
+        in silence is asked where the others differ."""
         votes: dict[T, list[Chain]] = {}
         silence: RpcUnavailable | WrongChain | None = None
         is_unknown = False
         near = self.reachable()
-        far = [] if lone is Lone.ENOUGH else [one for one in self._chain.best if one not in near]
-        for one in (*near, *far):
-            if one in far and self._chain.provider.is_gone(one.place) and len(votes) < 2:
-                continue
+        for one in (*near, *(far for far in self._chain.best if far not in near)):
+            if one not in near and len(votes) < 2:
+                break
             try:
                 answer = question(one)
             except EndpointsDisagree:
@@ -294,7 +289,9 @@ class Witnesses:
                 shown = {entry[:2] + content(entry) for entry in theirs}
         for entry in major:
             if entry[:2] + content(entry) not in shown and not self.holds(entry[:2], content(entry), Lone.IF_GONE):
-                raise RpcUnavailable(f"only {footing.source.rpc} has a {entry.kind.__name__} in block {entry.block}")
+                problem = f"has a {entry.kind.__name__} in block {entry.block}"
+                self.pass_over(footing.source, f"it alone {problem}")
+                raise RpcUnavailable(f"only {footing.source.rpc} {problem}")
 
     def holds(self, place: tuple[int, int], wanted: tuple[Any, ...], lone: Lone) -> bool:
         """Whether the chain holds an event, `wanted` being its content. With one endpoint: whether its block stands. Raises

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from protocol.chain import Chain, completeness
+from protocol.chain import Chain, completeness, endpoints
+from protocol.chain.endpoints import Endpoints
 from protocol.chain.witnesses import Witnesses
 from protocol.errors import RpcUnavailable
 from tests.chain.fake_chain import (
+    NODE,
     RUN,
     RUNS,
     STRANGER,
@@ -36,6 +40,7 @@ from tests.chain.test_liars import (
     beginning,
     dead,
     forging,
+    mistimed,
     omitting,
 )
 
@@ -293,3 +298,141 @@ def test_what_a_liar_told_alone_goes_when_the_others_are_back(
     follower.live(60)
     follower.require_all()
     assert "shorter than one endpoint alone had said" in caplog.text or "reorganised" in caplog.text
+
+
+# ---- endpoints that are slow, late or choosy -------------------------------------------------------------------------------
+
+
+def late_logs(lag: int) -> Lie:
+    """Knows the newest block; its logs come some blocks later."""
+
+    def lie(truth: Answer, method: str, params: Any) -> Any:
+        told = truth(method, params)
+        top = int(truth("eth_blockNumber", []), 16) - lag
+        return [entry for entry in told if int(entry["blockNumber"], 16) <= top] if method == "eth_getLogs" else told
+
+    return lie
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+@pytest.mark.parametrize(
+    "urls", [[THIRD], [THIRD, HONEST], [HONEST, THIRD], [THIRD, LIAR], [THIRD, HONEST, LIAR]],
+    ids=lambda urls: " ".join(url[7:] for url in urls),
+)  # fmt: skip
+def test_logs_that_come_some_blocks_later_delay_nothing_by_more(
+    monkeypatch: pytest.MonkeyPatch, urls: list[str], lag: int
+) -> None:
+    monkeypatch.setattr(completeness, "BATCH", 32)
+    chain = beginning()
+    serve(monkeypatch, chain, {THIRD: late_logs(lag), LIAR: late_logs(lag)})
+    follower = Follower(chain, urls)
+    for _ in range(100):
+        if len(chain.blocks) % 40 == 20:
+            chain.publish(1 + len(chain.blocks) // 40)
+        follower.live(1)
+        top = len(chain.blocks) - 1
+        assert follower.told(top - lag) == follower.true(top - lag)
+    assert follower.waited == 0
+
+
+def refuses(wanted: str, chance: float, seed: int = 0) -> Lie:
+    dice = random.Random(seed)
+
+    def lie(truth: Answer, method: str, params: Any) -> Any:
+        if method.startswith(wanted) and dice.random() < chance:
+            raise Silence
+        return truth(method, params)
+
+    return lie
+
+
+@pytest.mark.parametrize("methods", [("eth_getLogs",), ("eth_getLogs", "eth_getTransactionReceipt")], ids=len)
+@pytest.mark.parametrize("urls", [[HONEST, THIRD], [THIRD, HONEST]], ids=lambda urls: urls[0][7:])
+def test_a_second_endpoint_without_logs_is_waited_for_a_minute_and_for_the_second_reading(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, urls: list[str], methods: tuple[str, ...]
+) -> None:
+    def lie(truth: Answer, method: str, params: Any) -> Any:
+        if method in methods:
+            raise Silence
+        return truth(method, params)
+
+    chain, told = beginning(), {THIRD: lie}
+    serve(monkeypatch, chain, told)
+    follower = Follower(chain, urls)
+    follower.live(60)
+    assert follower.waits == 0
+    waited = follower.waited
+    for _ in range(10):
+        chain.mine(1, seated(VALIDATOR))
+        number = len(chain.blocks) - 1
+        follower.live(5)
+        assert (number, 0) in follower.told(number)
+    assert follower.waited == waited
+    assert follower.book.fact("read_twice") < FORGED
+    assert "http://third is waited for" in caplog.text
+    require_follower_whole(follower, told)
+
+
+@pytest.mark.parametrize("urls", [[HONEST, THIRD], [THIRD, HONEST]], ids=lambda urls: urls[0][7:])
+def test_an_endpoint_that_refuses_every_second_request_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, urls: list[str]
+) -> None:
+    chain = beginning()
+    serve(monkeypatch, chain, {THIRD: refuses("eth", 0.5)})
+    follower = Follower(chain, urls)
+    longest = 0
+    for _ in range(40):
+        chain.mine(1, seated(VALIDATOR))
+        for _ in range(5):
+            follower.live(1)
+            longest = max(longest, follower.waits)
+    assert longest <= 10
+    assert follower.waited < 40
+
+
+def test_an_endpoint_that_hangs_costs_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request to it takes as long as it may."""
+    for urls in ([HONEST, THIRD], [THIRD, HONEST]):
+        chain = beginning()
+        monkeypatch.undo()
+        honest = chain.answer
+
+        def ask(
+            self: Endpoints, endpoint: Any, body: bytes, cap: int = 0, answer: Any = honest, at: Any = chain
+        ) -> Any:
+            request = json.loads(body)
+            if endpoint.url == THIRD:
+                at.clock.advance(self._patience(endpoint))
+                raise endpoints._Failed("no answer", "timeout")
+            return {"result": answer(request["method"], request["params"])}
+
+        monkeypatch.setattr(Endpoints, "_ask", ask)
+        follower = Follower(chain, urls)
+        begun, blocked = chain.clock.monotonic(), 0.0
+        while chain.clock.monotonic() - begun < 600:
+            chain.mine()
+            before = chain.clock.monotonic()
+            with suppress(RpcUnavailable):
+                follower.book.poll()
+            blocked += chain.clock.monotonic() - before
+        assert blocked < 60
+
+
+def test_a_blocks_time_on_one_word_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, told = beginning(), dict[str, Lie]()
+    serve(monkeypatch, chain, told)
+    follower = Follower(chain, [HONEST, LIAR])
+    follower.book.poll()
+    submission = follower.book.submissions_of(NODE, 0)[0]
+    true = int(chain.blocks[submission.block]["timestamp"], 16)
+    told |= {HONEST: dead, LIAR: mistimed(-86_400)}
+    with pytest.raises(RpcUnavailable):
+        follower.book.time(submission)
+    chain.clock.advance(60)
+    with suppress(RpcUnavailable):
+        follower.book.time(submission)
+    told.clear()
+    chain.clock.advance(60)
+    assert follower.book.time(submission) == true
+    follower.live(20)
+    follower.require_all()
