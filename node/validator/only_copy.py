@@ -30,20 +30,23 @@ class OnlyCopy:
         transactions: TransactionLog,
         take_up: Callable[[Receipt], None],
         span: int,
+        time_of: Callable[[Event], int],
     ) -> None:
-        """`take_up` makes a receipt of a lost log a judgement again; one older than `span` seconds binds to nothing new."""
+        """`take_up` makes a receipt of a lost log a judgement again. What is older than `span` seconds binds to nothing new, and the
+        logs may have forgotten it. `time_of`: block time of an event."""
         self._address = address
         self._judgements = judgements
         self._transactions = transactions
         self._take_up = take_up
         self._span = span
+        self._time_of = time_of
 
     def adopt(self, head: Block) -> None:
         """Takes everything under this key up to this block for this validator's own, for good."""
         self._judgements.adopt(head.number, head.time)
 
-    def see(self, event: Event) -> None:
-        """Raises LockHeld where somebody else has brought a case or voted with this key."""
+    def see(self, event: Event, now: int) -> None:
+        """`now` in block time. Raises LockHeld where somebody else has brought a case or voted with this key."""
         data = event.data
         if isinstance(data, Challenged) and data.challenger == self._address:
             deed = f"brought case {data.number} against {data.seat}"
@@ -51,7 +54,9 @@ class OnlyCopy:
             deed = f"voted on case {data.number} against {data.seat}"
         else:
             return
-        if event.block > self._judgements.adopted[0] and not self._transactions.knows(event.transaction):
+        if event.block <= self._judgements.adopted[0] or self._transactions.knows(event.transaction):
+            return
+        if self._time_of(event) >= now - self._span:
             raise self._elsewhere(f"a validator with the key {self._address} {deed}")
 
     def hear(self, receipt: Receipt, now: int) -> None:

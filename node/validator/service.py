@@ -112,7 +112,9 @@ class ValidatorService:
             window=policy.window, fallback_seconds=settings.fallback_seconds, clock=clock,
         )  # fmt: skip
         self._court = Court(connection, self._book, self._judgements, settings, sender, clock=clock)
-        self._only_copy = OnlyCopy(self._address, self._judgements, self._transactions, self._take_up, policy.span)
+        self._only_copy = OnlyCopy(
+            self._address, self._judgements, self._transactions, self._take_up, policy.span, self._book.time
+        )
         self._adopt, self._is_sure = adopt, False  # whether what was heard in an earlier life was looked at
         self._jury = Jury(connection, self._book, sender, self._judge_for_jury, settings.retry_seconds, clock)
         self._impeachment = Impeachment(
@@ -191,7 +193,7 @@ class ValidatorService:
             self._adopt = False
         now, changed = head.time, False
         for event in self._workload.follow(now):
-            self._only_copy.see(event)
+            self._only_copy.see(event, now)
             if isinstance(event.data, Challenged | Appealed | Settled):
                 changed = True
                 name = event.data.seat, event.data.number
@@ -235,7 +237,8 @@ class ValidatorService:
     def _prune(self, now: int) -> None:
         """Forgets what nobody can come back to: no stake answers any more for what was signed so long ago."""
         self._judgements.prune(now - 2 * self._c.policy.span)
-        self._transactions.prune(now - 2 * self._c.policy.span)
+        # Dated by this machine, whose clock may be behind the chain's.
+        self._transactions.prune(min(self._clock.wall(), now) - 2 * self._c.policy.span)
         self._receipts.prune(now, now - self._c.policy.span)
 
     def _at_hub(self, action: Callable[[], None]) -> bool:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from node.validator import receipt_log
 from node.validator.service import ValidatorService
+from protocol.chain import transaction_log
 from protocol.chain.types import State
+from protocol.clock import SYSTEM
 from protocol.errors import LockHeld
 from protocol.shell.connection import is_fatal
 from protocol.verdict import Outcome
+from tests.clock import VirtualClock
 from tests.node.judging import inflated
 from tests.node.stage import Panel, Stage, rounds, until
 
@@ -143,3 +148,36 @@ def test_a_log_of_judgements_that_was_restored_is_told_from_the_present(stage: S
     stops(panel.start(key), "signed a receipt")
     rounds(panel.start(key, adopt=True))
     assert len(panel.all_receipts()) == 1
+
+
+def test_an_old_case_in_a_book_read_anew_is_no_other_copys(stage: Stage, panel: Panel) -> None:
+    """By then the log of transactions has forgotten it."""
+    cheat, world = stage.seated(), stage.world
+    stage.publish()
+    service = panel.seat()
+    made, _ = inflated(stage, cheat)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
+    policy = world.chain.policy(world.run)
+    world.anvil.advance(policy.appeal + 1)
+    until(lambda: panel.state(made.ref) == State.REVOKED, service, what="it is settled")
+    world.anvil.advance(2 * policy.span + 3600)
+    rounds(service, count=3)
+    data = stage.home(panel.end(service._c.key), "validator").data
+    for file in data.glob("chain.sqlite*"):
+        file.unlink()
+    rounds(panel.start(service._c.key), count=3)
+
+
+def test_a_clock_that_is_behind_makes_no_case_another_copys(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheat = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    seconds = 2 * stage.world.chain.policy(stage.world.run).span + 600
+    clock = VirtualClock(wall=time.time() - seconds)
+    monkeypatch.setattr(transaction_log, "time", SimpleNamespace(time=clock.wall))
+    monkeypatch.setattr(service, "_clock", SimpleNamespace(wall=clock.wall, monotonic=SYSTEM.monotonic))
+    made, _ = inflated(stage, cheat)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
+    rounds(service, count=3)
