@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from protocol.chain import Chain
+from protocol.chain.completeness import BATCH
 from protocol.chain.endpoints import SETTLED_BLOCKS
 from protocol.chain.types import State
 from protocol.verdict import Outcome
@@ -78,5 +79,5 @@ def test_one_endpoint_that_calls_a_seat_convicted_keeps_no_finding_from_court(
     lied_to(stage, monkeypatch, lies)
     service = panel.seat()
     made, _ = inflated(stage, node)
-    stage.world.anvil.request("anvil_mine", hex(2 * SETTLED_BLOCKS))  # two have told of the commitment then
+    stage.world.anvil.request("anvil_mine", hex(BATCH + SETTLED_BLOCKS))  # two have told of the commitment then
     until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the accusation")
