@@ -253,6 +253,19 @@ class View:
         row = self.row(f"{_SUBMISSION} WHERE {where} ORDER BY s.position DESC LIMIT 1", values)
         return None if row is None else _submission(row)
 
+    def newest_of(self, root: bytes) -> Submission | None:
+        """The last commitment to a file, by whichever node."""
+        row = self.row(f"{_SUBMISSION} WHERE s.root = ? ORDER BY s.block DESC, s.log_index DESC LIMIT 1", (root,))
+        return None if row is None else _submission(row)
+
+    def is_disputed(self, root: bytes) -> bool:
+        """Whether an open case names a commitment to this file."""
+        query = (
+            "SELECT 1 FROM submissions s JOIN accused a ON a.id = s.id JOIN cases c ON c.seat = a.seat AND c.number = a.number"
+            " WHERE s.root = ? AND c.verdict = 0 LIMIT 1"
+        )
+        return self.row(query, (root,)) is not None
+
     def submissions_of(self, node: str, step: int) -> list[Submission]:
         """A node's submissions for a step, by sequence."""
         query = f"{_SUBMISSION} WHERE n.address = ? AND s.step = ? ORDER BY s.sequence"

@@ -265,6 +265,26 @@ def test_a_file_stays_as_long_as_its_submission_can_be_disputed(shelf: Shelf, cl
     assert not settled.exists()
 
 
+def test_a_file_is_as_old_as_its_submission_whatever_this_machines_clock_said(
+    shelf: Shelf, clock: VirtualClock
+) -> None:
+    """It came while the clock was behind: set right, it would go while its work can be disputed."""
+    node = Key.generate()
+    shelf.world.seat_node(Key.generate(), node)
+    shelf.world.publish(6)
+    root = hashlib.sha256(b"rollouts").digest()
+    shelf.world.submit(node, 6, 0, root)
+    file = shelf.keep(f"files/{root.hex()}", 1.0)
+    shelf.tidy()
+    assert file.exists()
+    for step in range(7, 12):
+        shelf.world.anvil.advance(1000)
+        shelf.world.publish(step)
+    clock.advance(10_000)
+    shelf.tidy()
+    assert not file.exists()
+
+
 def test_an_entry_stays_as_long_as_a_stake_answers_for_it(shelf: Shelf, clock: VirtualClock, tmp_path: Path) -> None:
     """A span longer than the file, and for as long as its submission can be trained on."""
     database, now = Database(tmp_path / "hub.sqlite"), shelf.world.chain.block().time

@@ -15,7 +15,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +23,7 @@ from pathlib import Path
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ConfigError, PreflightError, Unavailable
 from trainer.hub.bucket import Bucket, Object
-from trainer.hub.store import KINDS, Store
+from trainer.hub.store import KINDS, Store, needs
 
 log = logging.getLogger("hub")
 
@@ -196,11 +196,20 @@ class ArchivedStore(Store):
 
     # ---- room ----------------------------------------------------------------------------------------------------------
 
-    def remove_files_before(self, time: float) -> set[str]:
-        removed = super().remove_files_before(time)
+    def remove_files_before(self, time: float, is_needed: Callable[[bytes], bool] = lambda root: False) -> set[str]:
+        removed = super().remove_files_before(time, is_needed)
+        with self._lock:
+            aged = [name for name, one in self._archived.items() if one.modified < time]
+        kept = {
+            name for name in aged if needs(name.removeprefix("files/"), is_needed)
+        }  # asks the book, perhaps the chain
         with self._lock:
             new = self._waiting | self._moving.keys() | self._removing
-            old = {name: one for name, one in self._archived.items() if one.modified < time and name not in new}
+            old = {
+                name: one
+                for name in aged
+                if (one := self._archived.get(name)) and one.modified < time and name not in new | kept
+            }
             self._removing |= old.keys()
             for name in old:
                 del self._archived[name]

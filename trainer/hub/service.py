@@ -150,7 +150,13 @@ class HubService:
     def _tidy(self, book: Book, policy: Policy, files: Store) -> None:
         """Removes rollout files whose submission can neither be disputed nor trained on any more."""
         before = self._out_of_reach(book, policy, spans=1)
-        removed = set() if before is None else files.remove_files_before(before)
+
+        def is_needed(root: bytes) -> bool:
+            """By the chain's time: this machine's clock may have been behind when the file came."""
+            newest = book.newest_of(root)
+            return newest is not None and (book.time(newest) >= (before or 0) or book.is_disputed(root))
+
+        removed = set() if before is None else files.remove_files_before(before, is_needed)
         if removed:
             log.info("%d rollout files are out of reach of challenge and training, and were removed", len(removed))
 

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -64,14 +64,14 @@ class Store:
             Path(temporary.name).unlink(missing_ok=True)
         return size
 
-    def remove_files_before(self, time: float) -> set[str]:
-        """Forgets rollout files that were stored before `time` (seconds since the epoch); returns their names.
+    def remove_files_before(self, time: float, is_needed: Callable[[bytes], bool] = lambda root: False) -> set[str]:
+        """Forgets rollout files that were stored before `time` (seconds since the epoch), but for what is needed; returns their names.
 
         Receipts stay: they are small, and say what became of the submission.
         """
         removed = set()
         for path in (self.root / "files").iterdir():
-            if path.stat().st_mtime < time:
+            if path.stat().st_mtime < time and not needs(path.name, is_needed):
                 path.unlink()
                 removed.add(path.name)
         return removed
@@ -117,6 +117,14 @@ class Store:
             raise PreflightError(
                 f"the hub's disk is full: {free >> 20} MiB left", hint="free some space for the hub's store"
             )
+
+
+def needs(name: str, is_needed: Callable[[bytes], bool]) -> bool:
+    """Of a file by its name; one that is named otherwise is none of a submission."""
+    try:
+        return is_needed(bytes.fromhex(name))
+    except ValueError:
+        return False
 
 
 def _named(data: bytes) -> str:
