@@ -77,7 +77,7 @@ class Court:
         self._settings = settings
         self._address = connection.key.address
         self._sender = sender
-        self._refused_at_hub = Backoff(settings.retry_seconds, clock=clock)
+        self._refused_at_hub = Backoff(settings.retry_seconds, _REFUSALS * settings.retry_seconds, clock=clock)
         self._refused_on_chain = Backoff(settings.retry_seconds, _REFUSALS * settings.retry_seconds, clock=clock)
         self._poor = Backoff(settings.retry_seconds, clock=clock)
         self._deadlines: dict[CaseName, int] = {}  # of open cases that were read, in block time

@@ -145,12 +145,18 @@ class JudgementLog:
             return dict(self._db.execute("SELECT outcome, judgements FROM totals").fetchall())
 
     def prune(self, before: int, most: int = 1000) -> None:
-        """Drops judgements from before that time with which nothing is left to do: at most so many at once."""
+        """Drops judgements from before that time with which nothing is left to do: at most so many at once. Receipts that no hub has
+        taken by then are sent no more."""
+        given_up = (
+            f"UPDATE judgements SET posting = '{POSTED}' WHERE submission IN (SELECT submission FROM judgements "  # noqa: S608
+            f"WHERE posting = '{DUE}' AND judged_at < ? ORDER BY judged_at LIMIT ?)"
+        )
         query = (
             "DELETE FROM judgements WHERE submission IN (SELECT submission FROM judgements "  # noqa: S608
             f"WHERE state = '{CLOSED}' AND posting = '{POSTED}' AND judged_at < ? ORDER BY judged_at LIMIT ?)"
         )
         with self._lock:
+            self._db.execute(given_up, (before, most))
             self._db.execute(query, (before, most))
 
     # ---- what is still to be judged --------------------------------------------------------------------------------------

@@ -7,18 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from node.contributor import submission_log
 from node.contributor.submission_log import SubmissionLog
 from node.validator import judgement_log as states
+from node.validator.court import Court
 from node.validator.judgement_log import Judgement, JudgementLog
 from node.validator.receipt_log import ReceiptLog
+from node.validator.settings import JudgeSettings
 from protocol.chain.transaction_log import MINED, Attempt, TransactionLog
+from protocol.hub.wire import Refused
 from protocol.identity import Key
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
+from tests.clock import VirtualClock
 
 NODE = Key.generate().address
 
@@ -176,3 +182,28 @@ def test_nothing_that_is_asked_in_a_turn_reads_a_whole_table(tmp_path: Path) -> 
         sent.reopen_from(0)
         sent.prune(5.0)
     sent.close()
+
+
+def test_a_receipt_that_no_hub_takes_is_sent_ever_more_rarely_and_then_forgotten(tmp_path: Path) -> None:
+    clock, sent = VirtualClock(), []
+
+    def refuse(receipt: bytes) -> None:
+        sent.append(receipt)
+        raise Refused("so old a submission is not judged any more", 403)
+
+    hub = SimpleNamespace(post_receipt=refuse)
+    connection: Any = SimpleNamespace(
+        key=SimpleNamespace(address="0x"), hub=hub, chain=SimpleNamespace(domain=None), run=1
+    )
+    log = JudgementLog(tmp_path / "judgements.sqlite")
+    court = Court(connection, None, log, JudgeSettings(), None, clock=clock)  # type: ignore[arg-type]
+    log.put(Judgement(bytes(32), "0x", 1, b"receipt", states.CLOSED, states.DUE, 1, 7))
+    for _ in range(1800):  # an hour
+        court.post()
+        clock.advance(2)
+    assert 1 < len(sent) < 100
+    log.prune(7)
+    assert log.get(bytes(32)) is not None
+    log.prune(8)
+    assert log.get(bytes(32)) is None
+    log.close()
