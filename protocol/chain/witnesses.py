@@ -234,7 +234,10 @@ class Witnesses:
         if len(voices) == 1 and (
             lone is Lone.NOTHING or (lone is Lone.IF_GONE and not self._is_only(voices[0], of_logs=of_logs))
         ):
-            raise RpcUnavailable(f"only {voices[0].rpc} tells of {about}; waiting for {self.others(voices[0])}")
+            raise RpcUnavailable(
+                f"only {voices[0].rpc} tells of {about}; waiting for {self.others(voices[0])}",
+                hint="a running role waits; a command that is in a hurry is given only endpoints that answer (--rpc)",
+            )
         for _, side in ranked[1:]:
             for one in side:
                 self._chain.provider.distrust(one.place, f"others contradict it on {about}")

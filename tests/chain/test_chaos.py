@@ -317,7 +317,9 @@ def test_a_deed_gets_through_an_endpoint_with_every_fault(
 
 
 @deeds
-def test_a_deed_needs_one_endpoint_that_works(world: World, tmp_path: Path, deed: Callable[[World], Deed]) -> None:
+def test_a_deed_needs_one_endpoint_that_works(
+    world: World, tmp_path: Path, deed: Callable[[World], Deed], monkeypatch: pytest.MonkeyPatch
+) -> None:
     todo = deed(world)
     world.sender(todo.key)
     refusing = f"http://127.0.0.1:{free_port()}"
@@ -329,6 +331,7 @@ def test_a_deed_needs_one_endpoint_that_works(world: World, tmp_path: Path, deed
         one, follower = Sender(chain, todo.key, TransactionLog(tmp_path / "j.sqlite"), LIMITS), Follower(world, chain)
         one.send(todo.call(chain), name="deed")
         assert times_done(world, todo) == 1
+        monkeypatch.setattr("protocol.chain.endpoints.PATIENCE_SECONDS", 0)  # they have been silent for a minute
         follower.poll()
         follower.require_truth()
     finally:
