@@ -48,7 +48,8 @@ class Verdicts:
         self._c = connection
         self._submissions = submissions
         self._clock = clock
-        self._listing = Listing(submissions.mark(_LISTING))
+        self._noted = submissions.mark(_LISTING)
+        self._listing = Listing(self._noted)
         self._backoff = Backoff(retry_seconds, _REST_MOST * retry_seconds, clock=clock)
         self._hub: HubClient | None = None
         self._strangers: deque[tuple[Receipt, int]] = deque(maxlen=_STRANGERS_MAX)
@@ -80,17 +81,24 @@ class Verdicts:
         if self._hub is not (hub := self._c.hub):
             self._hub = hub
             self._listing.doubt()
-        before = self._listing.mark
         try:
             for data in self._listing.news(lambda after: hub.receipts(after, wait=_WAIT_SECONDS)):
                 self._hear(data)
+            for _ in range(len(self._strangers)):
+                self._look_again()
         finally:
-            if self._listing.mark != before:
-                self._submissions.set_mark(_LISTING, self._listing.mark)
-        waiting = list(self._strangers)
-        self._strangers.clear()
-        for receipt, looks in waiting:
+            # Strangers are in memory only: a later life has to read them again.
+            if not self._strangers and self._listing.mark != self._noted:
+                self._noted = self._listing.mark
+                self._submissions.set_mark(_LISTING, self._noted)
+
+    def _look_again(self) -> None:
+        receipt, looks = self._strangers.popleft()
+        try:
             self._learn(receipt, looks)
+        except BaseException:
+            self._strangers.appendleft((receipt, looks))
+            raise
 
     def _hear(self, data: bytes) -> None:
         named = _SUBMISSION.search(data)

@@ -22,6 +22,8 @@ from protocol.signing import Domain
 from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome, Receipt
 from tests.clock import VirtualClock
+from tests.node.stage import Stage
+from tests.node.working import a_worker, judged
 
 RUN = 1
 DOMAIN = Domain(31337, "0x" + "11" * 20)
@@ -253,3 +255,24 @@ def test_pauses_after_failures_grow_and_the_hub_is_looked_for_anew(scene: Scene)
     scene.follow(6)
     assert scene.clock.waits == [1, 2, 4, 8, 12, 12]
     assert scene.forgotten == 6
+
+
+def test_a_verdict_outlives_a_restart_before_its_signers_seat_is_seen(stage: Stage) -> None:
+    node, validator = stage.seated(), stage.validator()
+    stage.publish()
+    made = stage.make(node)
+    submission = stage.submit(node, made)
+    judged(stage, validator, submission, Outcome.HARD)
+    worker = a_worker(stage, node)
+    worker.submissions.add(made.ref, submission, made.units, 0)
+    worker.submissions.advance(submission, states.STORED)
+    worker._verdicts._may_judge = lambda validator: False  # type: ignore[method-assign]  # the endpoint lags
+    worker._verdicts.turn()
+    worker.close()
+    worker = a_worker(stage, node)
+    worker._verdicts.turn()
+    known = worker.submissions.get(submission)
+    assert known is not None
+    assert known.state == states.HARD
+    assert worker.submissions.mark("receipts").number
+    worker.close()
