@@ -564,9 +564,12 @@ def test_a_convicted_seat_is_left_alone(stage: Stage, panel: Panel) -> None:
     submissions = [inflated(stage, node, sequence) for sequence in range(3)]
     rounds(service, count=8)
     world.anvil.advance(world.chain.policy(world.run).appeal)
-    rounds(service, count=8)
+
+    def is_closed() -> bool:
+        return {service._judgements.get(submission).state for _, submission in submissions} == {states.CLOSED}
+
+    until(is_closed, service, what="nothing is left to do")
     assert sorted(panel.state(made.ref) for made, _ in submissions) == [State.SUBMITTED, State.SUBMITTED, State.REVOKED]
-    assert {service._judgements.get(submission).state for _, submission in submissions} == {states.CLOSED}
 
 
 def test_a_validator_without_a_seat_ends(stage: Stage, panel: Panel) -> None:
