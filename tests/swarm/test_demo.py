@@ -97,6 +97,7 @@ def test_a_killed_demo_takes_its_swarm_with_it_and_the_next_one_starts_clean(tmp
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert eventually(lambda: not processes_of(folder), within=5), processes_of(folder)
+    (folder / "logs/trainer.log").unlink(missing_ok=True)  # how far the first had come is chance
     with demo(folder, "--steps", "2", "--no-gain") as process:
         # Set up in 40 s; 90 were too few beside three other long tests on two cores.
         assert eventually((folder / "logs/trainer.log").exists, within=240), "everything was set up anew"
@@ -105,6 +106,7 @@ def test_a_killed_demo_takes_its_swarm_with_it_and_the_next_one_starts_clean(tmp
 
 
 @pytest.mark.long
+@pytest.mark.chain
 @pytest.mark.timeout(500)
 def test_without_the_bootnode_the_demo_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told where hub and relay are: they are found through the bootnode or not at all."""
