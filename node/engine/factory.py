@@ -13,7 +13,10 @@ from node.engine.settings import EngineSettings
 from protocol.errors import ConfigError
 
 GROUP = "murmuration.engines"
-ENGINES = {"torch": EntryPoint("torch", "node.engine.torch_engine:TorchEngine", GROUP)}
+ENGINES = {
+    "torch": EntryPoint("torch", "node.engine.torch_engine:TorchEngine", GROUP),
+    "vllm": EntryPoint("vllm", "node.engine.vllm_engine:VllmEngine", GROUP),
+}
 """Those that are built in; a package cannot take their names."""
 
 

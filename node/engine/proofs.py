@@ -59,12 +59,12 @@ class ProofFolder:
     Any method raises ValueError once it is known that a chunk held NaN or infinity, `finish` at the latest.
     """
 
-    def __init__(self, proofs: Sequence[list[bytes]], hidden: int, device: torch.device) -> None:
+    def __init__(self, proofs: list[list[bytes]], hidden: int, device: torch.device) -> None:
         self._proofs = proofs
         self._open = torch.empty(len(proofs), TOPLOC_CHUNK, hidden, dtype=torch.bfloat16, device=device)
         self._filled = [0] * len(proofs)
         self._encoder = ThreadPoolExecutor(1, "proofs")
-        self._waiting: deque[tuple[list[int], Future[list[bytes]]]] = deque()
+        self._waiting: deque[tuple[list[list[bytes]], Future[list[bytes]]]] = deque()
 
     def add(self, rows: Tensor, hidden_BH: Tensor) -> None:
         """The next row of each of these sequences, all different."""
@@ -80,11 +80,21 @@ class ProofFolder:
         """These sequences have ended; closing one again does nothing."""
         self._fold([i for i in rows if self._filled[i]])
 
+    def begin(self, row: int) -> list[bytes]:
+        """Gives the row of a sequence that has ended to a new one, and that one's list of proofs."""
+        self._filled[row] = 0
+        self._proofs[row] = proofs = []
+        return proofs
+
+    def wait(self) -> None:
+        """Until the proofs of everything folded so far are in their lists."""
+        while self._waiting:
+            self._collect()
+
     def finish(self) -> None:
         """Ends all sequences and waits for their proofs."""
         self.close(range(len(self._filled)))
-        while self._waiting:
-            self._collect()
+        self.wait()
         self._encoder.shutdown()
 
     def _fold(self, sequences: list[int]) -> None:
@@ -96,15 +106,16 @@ class ProofFolder:
             for first in range(0, len(members), _BATCH):
                 batch = members[first : first + _BATCH]
                 indices, values = largest(self._open[batch, :length].flatten(1))
-                self._waiting.append((batch, self._encoder.submit(toploc.encode, indices, values)))
+                wanted = [self._proofs[i] for i in batch]
+                self._waiting.append((wanted, self._encoder.submit(toploc.encode, indices, values)))
         while self._waiting and (self._waiting[0][1].done() or len(self._waiting) > _BATCHES_WAITING):
             self._collect()
 
     def _collect(self) -> None:
-        sequences, encoding = self._waiting.popleft()
+        wanted, encoding = self._waiting.popleft()
         try:
             made = encoding.result(_ENCODING_S)
         except TimeoutError as error:
             raise DeadlineExceeded(f"a batch of proofs was not made within {_ENCODING_S:.0f} s") from error
-        for i, proof in zip(sequences, made, strict=True):
-            self._proofs[i].append(proof)
+        for proofs, proof in zip(wanted, made, strict=True):
+            proofs.append(proof)

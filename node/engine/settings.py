@@ -19,6 +19,8 @@ class EngineSettings(Settings):
     """What is computed in: the run spec's type. Named here, it must be the same, or the role does not start."""
     memory: str = "80%"
     """What model and batches may take of the device's memory: a share of it ("80%") or an amount ("24GiB", "500MiB")."""
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    """GPUs that one model is split over ("vllm" only)."""
     threads: int = Field(default=1, ge=1)
     """Torch threads on the CPU."""
 

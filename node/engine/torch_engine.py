@@ -20,14 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import device, memory, noise, sampler
+from node.engine import device, footprint, memory, noise, sampler
 from node.engine.interface import Completion, Prompt
-from node.engine.memory import Footprint, MemoryBudget
+from node.engine.memory import MemoryBudget
 from node.engine.proofs import ProofFolder
 from node.engine.settings import EngineSettings
-from node.engine.weights import build_model, load_weights, stored_tensors
+from node.engine.weights import build_model, load_weights
 from protocol import architectures
-from protocol.constants import TOPLOC_CHUNK
 from protocol.errors import ConfigError, IntegrityError
 from protocol.sampling import TokenScores
 
@@ -232,7 +231,7 @@ class TorchEngine:
     def _fits(self) -> MemoryBudget:
         """What may be computed at once; measured of the model when it is first asked for."""
         if self._budget is None:
-            self._budget = MemoryBudget(self._most, _footprint(self._model, self._device))
+            self._budget = MemoryBudget(self._most, footprint.of(self._model, self._device))
         return self._budget
 
     def _require_positions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> None:
@@ -259,27 +258,3 @@ class _Decoding:
         """Keeps these rows only."""
         self.cache.batch_select_indices(rows)
         self.mask, self.position, self.hidden = self.mask[rows], self.position[rows], self.hidden[rows]
-
-
-@torch.inference_mode()
-def _footprint(model: Any, on: torch.device) -> Footprint:
-    """The cache of a token is looked up in a cache of one; activations are estimated from the widths of a layer."""
-    from transformers import DynamicCache
-
-    cache = DynamicCache(config=model.config)
-    ids = torch.zeros(1, 1, dtype=torch.long, device=on)
-    model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
-    held = [layer for layer in cache.layers if layer.keys is not None]  # none of a layer that the model does not run
-    layers = [layer.keys.nbytes + layer.values.nbytes for layer in held]
-    config = model.config
-    hidden, vocabulary, size = int(config.hidden_size), int(config.vocab_size), model.dtype.itemsize
-    groups = int(config.num_attention_heads) // held[0].keys.shape[1]
-    copies = 1 + (groups if groups > 1 else 0)  # of a layer that grows, and of its keys and values for every query head
-    wide = max(int(getattr(config, "intermediate_size", None) or 0), 4 * hidden)
-    return Footprint(
-        weights=sum(tensor.nbytes for tensor in stored_tensors(model).values()),
-        cache_token=sum(layers) + copies * max(layers),
-        row=vocabulary * (2 * size + 8) + TOPLOC_CHUNK * hidden * 2,
-        prefill_token=size * (8 * hidden + 3 * wide) + 8 * hidden,
-        pair=1 + size,
-    )

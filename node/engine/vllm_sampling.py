@@ -66,14 +66,9 @@ class SeededRows:
             at = torch.tensor(rows, device=logits.device)
             keys = torch.tensor([noise.as_signed(self._requests[row].key) for row in rows], device=logits.device)
             positions = torch.tensor([len(self._requests[row].output) for row in rows], device=logits.device)
-            temperature = distribution["temperature"]
-            if temperature == 0:
-                continue
-            chosen = logits[at].float()
-            noised = chosen + temperature * noise.gumbel(keys, positions, logits.shape[1])
-            if distribution["top_k"] or distribution["top_p"] < 1:
-                noised.masked_fill_(~sampler.kept(chosen, **distribution), -torch.inf)
-            logits[at] = noised.to(logits.dtype)
+            drawn = sampler.draw(logits[at], keys, positions, **distribution).tokens
+            logits[at] = -torch.inf
+            logits[at, drawn] = 0
         return logits
 
     def _alike(self) -> list[tuple[dict[str, Any], list[int]]]:

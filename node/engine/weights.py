@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -56,6 +56,58 @@ def read_model(folder: Path, dtype: torch.dtype) -> tuple[Any, list[str]]:
     odd = [f"tensor {name} is missing" for name in sorted(loading["missing_keys"])]
     odd += [f"tensor {name} is unknown" for name in sorted(loading["unexpected_keys"])]
     return model.eval(), odd
+
+
+def meta_model(folder: Path, dtype: torch.dtype) -> Any:
+    """The same model without weights: names, shapes and how it computes, for whoever has no memory to spare.
+
+    Raises as `build_model`.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    architectures.require_file(folder / CONFIG)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise IntegrityError(f"no model can be made of {folder}: {str(error)[:300]}") from error
+    model.tie_weights()
+    return model.eval()
+
+
+def require_weights(folder: Path, expected: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
+    """Raises IntegrityError unless the folder holds exactly these tensors, by name and shape, all of numbers in `dtype`. Reads one
+    after the other: a version may be larger than the memory."""
+    seen: set[str] = set()
+    for name, held in weight_files(folder).items():
+        try:
+            with safe_open(folder / name, "pt") as file:
+                keys = set(file.keys())
+                if held is not None and keys != held:
+                    odd = sorted(keys ^ held)[0]
+                    raise IntegrityError(
+                        f"tensor {odd} is {'not to be' if odd in keys else 'missing'} in {folder / name}"
+                    )
+                if odd := sorted(keys - expected.keys()):
+                    raise IntegrityError(f"tensor {odd[0]} is unknown in {folder}")
+                for key in sorted(keys):
+                    _require_tensor(key, file.get_tensor(key), expected[key], dtype, folder)
+        except (SafetensorError, OSError) as error:
+            raise IntegrityError(f"cannot read {folder / name}: {error}") from error
+        seen |= keys
+    if missing := sorted(expected.keys() - seen):
+        raise IntegrityError(f"tensor {missing[0]} is missing in {folder}")
+
+
+def _require_tensor(
+    name: str, tensor: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, folder: Path
+) -> None:  # fmt: skip
+    if tensor.shape != expected.shape or not tensor.is_floating_point():
+        raise IntegrityError(f"tensor {name} is {tuple(tensor.shape)}, not {tuple(expected.shape)}")
+    # As the model will hold it: a number may be too large for a narrower type.
+    if not torch.isfinite(tensor.to(dtype)).all():
+        raise IntegrityError(f"tensor {name} in {folder} holds NaN or infinity")
 
 
 def load_weights(model: Any, folder: Path) -> None:

@@ -1,0 +1,163 @@
+"""The process that vLLM runs in: takes jobs of its parent (vllm_engine.py) over a pipe and answers as results appear.
+
+    python -m node.engine.vllm_server FD        started by VllmEngine, never by hand
+
+A crash, a device out of memory or a kernel that hangs takes this process with it and not the role. Jobs come one at a time:
+
+    start     the arguments of the engine          → which runner is live
+    load      a folder that the parent has checked  → nothing, or why the weights are those of no version now
+    generate  prompts, keys and settings            → each completion as it is ready, then the end
+    prefill   sequences                             → hidden states of each, then the end
+    score     hidden states and tokens              → margins and logprobs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+BEAT_STEPS = 16
+"""Steps of the engine between two signs of life."""
+
+
+class Server:
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._engine: Any = None
+        self._rows = 0
+        self._count = 0
+
+    def serve(self) -> None:
+        """Until the parent is gone."""
+        while True:
+            try:
+                job = json.loads(self._pipe.recv_bytes())
+            except (EOFError, OSError):
+                return
+            try:
+                getattr(self, f"_{job.pop('job')}")(**job)
+            except Exception as error:  # whatever a library raises: the parent decides what it means
+                self._say(error=type(error).__name__, message=str(error)[:2000])
+
+    def _say(self, **message: Any) -> None:
+        self._pipe.send_bytes(json.dumps(message).encode())
+
+    # ---- jobs ----------------------------------------------------------------------------------------------------------
+
+    def _start(self, arguments: dict[str, Any], rows: int) -> None:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        self._rows = rows
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        runners = self._engine.collective_rpc("murmur_install", args=(rows,))
+        self._say(done=True, runner=runners[0])
+
+    def _load(self, folder: str) -> None:
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        self._say(done=True, clean=bool(self._engine.reset_prefix_cache()))
+
+    def _generate(
+        self, prompts: list[list[Any]], sampling: dict[str, Any], max_new_tokens: int, end_tokens: list[int], prove: bool
+    ) -> None:  # fmt: skip
+        """`prompts`: [index, key, token ids] of each completion."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        waiting, free = deque(prompts), list(range(self._rows))
+        running: dict[str, tuple[int, int]] = {}
+        while waiting or running:
+            while waiting and free:
+                index, key, tokens = waiting.popleft()
+                row = free.pop()
+                extra = {"sampling_key": key, "sampling": sampling} | ({"proof_row": row} if prove else {})
+                params = SamplingParams(
+                    temperature=0, max_tokens=max_new_tokens, stop_token_ids=end_tokens, ignore_eos=True, logprobs=0,
+                    detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, extra_args=extra,
+                )  # fmt: skip
+                running[self._name()] = index, row
+                self._engine.add_request(self._name(0), {"prompt_token_ids": tokens}, params)
+            for outputs in self._steps():
+                done = [(*running.pop(output.request_id), output.outputs[0]) for output in outputs if output.finished]
+                if not done:
+                    continue
+                lengths = {row: len(found.token_ids) for _, row, found in done}
+                proofs = self._engine.collective_rpc("murmur_proofs", args=(lengths,))[0] if prove else {}
+                for index, row, found in done:
+                    free.append(row)
+                    self._say(
+                        index=index, tokens=list(found.token_ids),
+                        logprobs=[at[token].logprob for token, at in zip(found.token_ids, found.logprobs, strict=True)],
+                        proofs=[proof.hex() for proof in proofs.get(row, [])],
+                    )  # fmt: skip
+                break
+        self._say(done=True)
+
+    def _prefill(self, sequences: list[list[Any]]) -> None:
+        """`sequences`: [index, token ids, first position whose state is wanted]."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        running = {}
+        for index, tokens, first in sequences:
+            params = SamplingParams(
+                temperature=0, max_tokens=1, ignore_eos=True, detokenize=False, skip_reading_prefix_cache=True,
+                output_kind=RequestOutputKind.FINAL_ONLY, extra_args={"states_from": first},
+            )  # fmt: skip
+            name = self._name()
+            internal = self._engine.add_request(name, {"prompt_token_ids": tokens}, params)
+            running[name] = index, internal
+        while running:
+            for outputs in self._steps():
+                for output in outputs:
+                    if output.finished:
+                        index, internal = running.pop(output.request_id)
+                        states = self._engine.collective_rpc("murmur_states", args=(internal,))[0]
+                        self._say(index=index, shape=list(states.shape), dtype=str(states.dtype).removeprefix("torch."))
+                        self._pipe.send_bytes(_bytes(states))
+                break
+        self._say(done=True)
+
+    def _score(self, shape: list[int], dtype: str, tokens: list[int], key: int, sampling: dict[str, Any]) -> None:
+        import torch
+
+        hidden = torch.frombuffer(bytearray(self._pipe.recv_bytes()), dtype=getattr(torch, dtype)).view(shape)
+        found = self._engine.collective_rpc("murmur_score", args=(hidden, tokens, key, sampling))
+        self._say(done=True)
+        self._pipe.send_bytes(next(part for part in found if part))
+
+    # ---- stepping ------------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> Iterator[list[Any]]:
+        """Outputs of each step that had any, with a sign of life now and then."""
+        count = 0
+        while self._engine.has_unfinished_requests():
+            outputs = self._engine.step()
+            count += 1
+            if count % BEAT_STEPS == 0:
+                self._say(alive=True)
+            if outputs:
+                yield outputs
+
+    def _name(self, step: int = 1) -> str:
+        self._count += step
+        return str(self._count)
+
+
+def _bytes(states: Any) -> bytes:
+    import torch
+
+    raw: bytes = states.contiguous().view(torch.uint8).numpy().astype(np.uint8, copy=False).tobytes()
+    return raw
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+    Server(Connection(int(sys.argv[1]))).serve()
