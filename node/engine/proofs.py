@@ -83,7 +83,8 @@ class ProofFolder:
     def begin(self, row: int) -> list[bytes]:
         """Gives the row of a sequence that has ended to a new one, and that one's list of proofs."""
         self._filled[row] = 0
-        self._proofs[row] = proofs = []
+        proofs: list[bytes] = []
+        self._proofs[row] = proofs
         return proofs
 
     def wait(self) -> None:

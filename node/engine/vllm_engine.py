@@ -17,10 +17,12 @@ import importlib.util
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -302,12 +304,16 @@ class _Process:
     def __init__(self, environment: dict[str, str]) -> None:
         ours, theirs = Pipe()
         self._pipe: Connection = ours
-        self._said: IO[bytes] = tempfile.TemporaryFile()
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115: as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", "node.engine.vllm_server", str(theirs.fileno())], env=environment,
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True,
         )  # fmt: skip
         theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def ask(self, job: str, *, seconds: float = _SILENT_SECONDS, **arguments: Any) -> dict[str, Any]:
         """A job with one answer."""
@@ -332,10 +338,8 @@ class _Process:
 
     def end(self) -> None:
         """Ends the process and whatever it started."""
-        try:
-            os.killpg(self._process.pid, 9)
-        except ProcessLookupError:
-            pass
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._pipe.close()
         self._said.close()

@@ -1,0 +1,65 @@
+"""The engine on vLLM, where it is installed (scripts/test-vllm): the contract of all engines, and what a process of its own adds."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from node.engine.settings import EngineSettings
+from tests.engine import models
+from tests.engine.contract import EngineContract, Setting, generate, tokens
+from trainer.models.pretrained import make_policy
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: see scripts/test-vllm"),
+]
+WEIGHTS = "model.safetensors"
+MODEL = models.RIGHT["qwen3"] | {"head_dim": 32}  # vLLM's attention on the CPU knows no smaller heads
+
+
+def versions(folder: Path) -> tuple[Path, Path, Path]:
+    version, another, broken = folder / "version", folder / "another", folder / "broken"
+    make_policy(models.make(MODEL, folder / "theirs"), version)
+    for copy in (another, broken):
+        shutil.copytree(version, copy)
+    tensors = load_file(version / WEIGHTS)
+    torch.manual_seed(1)
+    save_file({name: t + 0.1 * torch.randn(t.shape).bfloat16() for name, t in tensors.items()}, another / WEIGHTS)
+    save_file({name: t for name, t in tensors.items() if "layers.0" not in name}, broken / WEIGHTS)
+    return version, another, broken
+
+
+class TestVllmEngine(EngineContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def setting(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+        from node.engine.vllm_engine import VllmEngine
+
+        version, another, broken = versions(tmp_path_factory.mktemp("vllm"))
+        made: list[VllmEngine] = []
+
+        def make(memory: str) -> VllmEngine:
+            made.append(VllmEngine("float32", EngineSettings(name="vllm", device="cpu", memory=memory)))
+            return made[-1]
+
+        plain = make("1GiB")
+        plain.load(version)
+        row = 1.5 * 123 * plain._footprint.cache_token  # one of at most 59 tokens, in blocks, and the working memory
+        little, too_little = (f"{(plain._fixed() + part * row) / (1 << 20):.6f}MiB" for part in (1, 0.3))
+        yield Setting(make, version, another, broken, models.VOCABULARY, little, too_little)
+        for engine in made:
+            engine.close()
+
+    def test_a_process_that_is_killed_is_replaced(self, setting: Setting, engine, made) -> None:  # type: ignore[no-untyped-def]
+        os.kill(engine._process.pid, signal.SIGKILL)
+        assert tokens(generate(engine, setting.prompts)) == tokens(made)
