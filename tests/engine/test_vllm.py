@@ -63,3 +63,36 @@ class TestVllmEngine(EngineContract):
     def test_a_process_that_is_killed_is_replaced(self, setting: Setting, engine, made) -> None:  # type: ignore[no-untyped-def]
         os.kill(engine._process.pid, signal.SIGKILL)
         assert tokens(generate(engine, setting.prompts)) == tokens(made)
+
+
+@pytest.fixture(scope="module")
+def vllm(run: TinyRun, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Engine]]:
+    """Engines on vLLM that hold the run's version, by dtype."""
+    from node.engine.vllm_engine import VllmEngine
+
+    made: dict[str, VllmEngine] = {}
+
+    def get(dtype: str) -> Engine:
+        if dtype not in made:
+            made[dtype] = VllmEngine(dtype, EngineSettings(name="vllm", device="cpu", memory="1GiB"))
+            made[dtype].load(run.model)
+        return made[dtype]
+
+    yield get
+    for engine in made.values():
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    return TinyRun.create(tmp_path_factory.mktemp("run"), make_tiny)
+
+
+def test_a_torch_validator_accepts_what_vllm_made(run: TinyRun, vllm: Callable[[str], Engine]) -> None:
+    made = replace(run, engine=vllm("float32")).honest()  # type: ignore[arg-type]
+    assert judge(run.candidate(made)) is None
+
+
+def test_a_vllm_validator_accepts_what_torch_made(run: TinyRun, vllm: Callable[[str], Engine]) -> None:
+    made = run.honest(sequence=1)
+    assert judge(replace(run, engine=vllm("float32")).candidate(made)) is None  # type: ignore[arg-type]
