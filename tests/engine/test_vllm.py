@@ -6,17 +6,23 @@ import importlib.util
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from swarm.tiny_run import TinyRun
 
+from node.engine import Completion, Engine
 from node.engine.settings import EngineSettings
+from node.engine.vllm_engine import VllmEngine
+from node.judging.judge import judge
 from tests.engine import models
 from tests.engine.contract import EngineContract, Setting, generate, tokens
 from trainer.models.pretrained import make_policy
+from trainer.models.tiny import make_policy as make_tiny
 
 pytestmark = [
     pytest.mark.vllm,
@@ -43,8 +49,6 @@ class TestVllmEngine(EngineContract):
     @pytest.fixture(scope="class")
     @classmethod
     def setting(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-        from node.engine.vllm_engine import VllmEngine
-
         version, another, broken = versions(tmp_path_factory.mktemp("vllm"))
         made: list[VllmEngine] = []
 
@@ -56,11 +60,14 @@ class TestVllmEngine(EngineContract):
         plain.load(version)
         row = 1.5 * 123 * plain._footprint.cache_token  # one of at most 59 tokens, in blocks, and the working memory
         little, too_little = (f"{(plain._fixed() + part * row) / (1 << 20):.6f}MiB" for part in (1, 0.3))
-        yield Setting(make, version, another, broken, models.VOCABULARY, little, too_little)
+        yield Setting(make, models.reference, version, another, broken, models.VOCABULARY, little, too_little)
         for engine in made:
             engine.close()
 
-    def test_a_process_that_is_killed_is_replaced(self, setting: Setting, engine, made) -> None:  # type: ignore[no-untyped-def]
+    def test_a_process_that_is_killed_is_replaced(
+        self, setting: Setting, engine: Engine, made: list[Completion]
+    ) -> None:
+        assert isinstance(engine, VllmEngine) and engine._process is not None
         os.kill(engine._process.pid, signal.SIGKILL)
         assert tokens(generate(engine, setting.prompts)) == tokens(made)
 
@@ -68,8 +75,6 @@ class TestVllmEngine(EngineContract):
 @pytest.fixture(scope="module")
 def vllm(run: TinyRun, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Engine]]:
     """Engines on vLLM that hold the run's version, by dtype."""
-    from node.engine.vllm_engine import VllmEngine
-
     made: dict[str, VllmEngine] = {}
 
     def get(dtype: str) -> Engine:
