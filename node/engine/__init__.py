@@ -3,7 +3,9 @@
     interface.py      what an engine is              factory.py   engines by name          settings.py  [engine] of every role
     torch_engine.py   the one on transformers        memory.py    how many rows at once    proofs.py    TOPLOC proofs as rows appear
     sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch    device.py   what computes
-    vllm_sampling.py  the same draw inside vLLM      weights.py   loading a published version safely
+    weights.py        loading a published version safely         footprint.py  what a model takes of its device
+    vllm_engine.py    the one on vLLM                vllm_server.py   the process that it runs in
+    vllm_capture.py   hidden states out of it        vllm_sampling.py the same draw inside it
     degrade.py        cheaper weights, to measure what rules catch
 
 The trainer evaluates with the same engine as the nodes generate with. What is named here imports no torch; the factory imports

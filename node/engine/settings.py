@@ -12,7 +12,7 @@ from protocol.settings import Settings
 
 class EngineSettings(Settings):
     name: str = "torch"
-    """Engine that computes: "torch", or one that an installed package adds."""
+    """Engine that computes: "torch", "vllm" where vllm 0.32.0 is installed, or one that an installed package adds."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")
     """"auto" (the first NVIDIA GPU, or else the CPU), "cpu", "cuda" or "cuda:N"."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -304,7 +304,7 @@ class _Process:
     def __init__(self, environment: dict[str, str]) -> None:
         ours, theirs = Pipe()
         self._pipe: Connection = ours
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115: as long as the process
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", "node.engine.vllm_server", str(theirs.fileno())], env=environment,
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True,

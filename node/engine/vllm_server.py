@@ -43,7 +43,7 @@ class Server:
                 return
             try:
                 getattr(self, f"_{job.pop('job')}")(**job)
-            except Exception as error:  # noqa: BLE001: whatever a library raises: the parent decides what it means
+            except Exception as error:  # noqa: BLE001  whatever a library raises: the parent decides what it means
                 self._say(error=type(error).__name__, message=str(error)[:2000])
 
     def _say(self, **message: Any) -> None:
