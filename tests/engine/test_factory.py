@@ -44,7 +44,7 @@ def test_an_unknown_name_is_told_with_those_there_are(monkeypatch: pytest.Monkey
     adding(monkeypatch, "numpy", "tests.engine.numpy_engine:NumpyEngine")
     with pytest.raises(ConfigError, match="no engine 'vlm'") as told:
         make_engine(EngineSettings(name="vlm"), "float32")
-    assert told.value.hint == "engine.name is one of: numpy, torch"
+    assert told.value.hint == "engine.name is one of: numpy, torch, vllm"
 
 
 @pytest.mark.parametrize("value", ["tests.engine.nowhere:Engine", "tests.engine.numpy_engine:Missing"])
