@@ -61,10 +61,6 @@ class Capture:
         """The states [T, H] that were kept of a request, which is then forgotten."""
         return self.murmur_capture.states(request)
 
-    def murmur_forget(self) -> None:
-        """Everything of requests that were aborted."""
-        self.murmur_capture.forget()
-
     @torch.inference_mode()
     def murmur_score(self, hidden_TH: Tensor, tokens: Sequence[int], key: int, sampling: dict[str, Any]) -> bytes:
         """float64 margins and logprobs [2, T] of tokens against the logits of hidden states. Raises IntegrityError where those
@@ -142,12 +138,6 @@ class _Rows:
     def states(self, request: str) -> Tensor:
         self._kept.pop(request, None)
         return torch.cat(self._states.pop(request)).cpu()
-
-    def forget(self) -> None:
-        self._states.clear()
-        self._kept.clear()
-        for row in self._seen.nonzero()[0].tolist():
-            self._release(row)
 
     def _release(self, row: int) -> None:
         self._folder.begin(row)

