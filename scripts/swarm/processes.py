@@ -13,9 +13,11 @@ import platform
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from protocol.errors import DeadlineExceeded, PreflightError
 from swarm.pace import Patience
@@ -69,14 +71,14 @@ class Process:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as sink:
-            self._popen = subprocess.Popen(
-                [str(part) for part in command],
+            self._popen = spawn(
+                command,
+                detach=detach,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
-                preexec_fn=None if detach else die_with_parent,  # noqa: PLW1509  it makes one system call
             )
 
     @property
@@ -135,7 +137,45 @@ def command_line(pid: int) -> str:
     return done.stdout.strip()
 
 
-def die_with_parent() -> None:
-    """For `preexec_fn`: the kernel ends the child when the thread that started it ends."""
+def spawn(command: Sequence[str | Path], *, detach: bool = False, **options: Any) -> subprocess.Popen[Any]:
+    """Popen of a child that the kernel ends together with the thread that starts it, unless it is `detach`ed.
+
+    A signal that comes meanwhile is taken when the child runs: Python drops the exceptions of the hooks that it calls around
+    a fork (logging and random have some), and with them a Ctrl-C that is raised there.
+    """
+    with _signals_held() as came:
+        child = subprocess.Popen(
+            [str(part) for part in command],
+            preexec_fn=None if detach else _die_with_parent,  # noqa: PLW1509  it makes one system call
+            **options,
+        )
+    try:
+        for number in came:
+            signal.raise_signal(number)
+    except BaseException:  # nobody else knows of the child
+        child.kill()
+        raise
+    return child
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[list[int]]:
+    """The signals that have come meanwhile; they have had no effect."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
+        yield came
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in held:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield came
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+
+
+def _die_with_parent() -> None:
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -27,7 +27,7 @@ from protocol.settings import write_toml
 from protocol.shell.home import read_json, write_json
 from swarm.anvil import Anvil
 from swarm.pace import Patience, slowness
-from swarm.processes import ROOT, Process, command_line, die_with_parent, stop_all, wait_until
+from swarm.processes import ROOT, Process, command_line, spawn, stop_all, wait_until
 from swarm.settings import SwarmSettings, run_file
 
 PASSWORD = "play money only"  # protects accounts of a chain that lives for minutes
@@ -160,15 +160,14 @@ class Swarm:
     def murmur(self, *arguments: str | Path) -> str:
         """Runs one command to its end and returns what it printed. Raises CommandFailed."""
         shown = " ".join(["murmur", *map(str, arguments)])
-        command = subprocess.Popen(
-            [sys.executable, "-m", "protocol", *map(str, arguments)],
+        command = spawn(
+            [sys.executable, "-m", "protocol", *arguments],
             env={**os.environ, **self._environment},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  one system call
         )
         self._commands.add(command)
         if self._interrupted:
