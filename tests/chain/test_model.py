@@ -352,7 +352,7 @@ class Machine(RuleBasedStateMachine):
     def appeal(self, which: int, by: Any, right: bool, late: bool) -> None:
         run, seat, number, deadline = self._a_case(which, Stage.OPEN)
         if right:
-            by = next(operator for operator in OPERATORS if operator.address == self._run(run).seat(seat).operator)
+            by = self._operator(self._run(run).seat(seat))
         if late:
             self._wait_for(deadline - which % 2)
         self.twins.appeal(by, run, seat, number)
@@ -453,7 +453,7 @@ def test_contracts_and_model_agree(twins: Twins) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_contracts_and_model_agree_for_long(twins: Twins) -> None:
-    assert drive(twins, examples=100, steps=60) >= 5_000
+    assert drive(twins, examples=200, steps=60) >= 5_000
     succeeded = {function for function, how in twins.done if how == "done"}
     assert succeeded == {function for function, _ in twins.done}, "something never succeeded"
     assert set(twins.verdicts) == {(end, hard) for end in CLOSED for hard in (False, True)}
