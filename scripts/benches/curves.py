@@ -5,8 +5,9 @@ Needs matplotlib, as the report of a calibration does (the extra `report`; reaso
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,11 @@ def draw(path: Path, panels: Sequence[Panel]) -> None:
             axes.legend(frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
+
+
+def rows(lists: Iterable[Sequence[float]]) -> NDArray[np.float64]:
+    """One row each, as long as the longest: NaN where one has ended, and a mean over rows ends with the first that does."""
+    return np.array(list(zip_longest(*lists, fillvalue=np.nan)), np.float64).T
 
 
 def smooth(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:

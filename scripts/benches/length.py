@@ -11,6 +11,7 @@ Measured before and after on held-out problems, every one with every budget; a l
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benches import Bench, Cost, Row, solo
+from benches import Bench, Cost, Row, curves, solo
 from benches.curves import Line, Panel, draw, smooth
 from node.engine import Prompt
 from node.engine.weights import build_model, load_weights, save_weights
@@ -54,7 +55,7 @@ _SECONDS_MAX = 3600
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=70, help="training steps of each run (default 70)")
+    parser.add_argument("--steps", type=int, default=110, help="training steps of each run at most (default 110)")
     parser.add_argument("--seeds", type=int, default=2, help="runs (default 2)")
     parser.add_argument("--plot", type=Path, default=Path(".bench/length.png"), help="where the curves are drawn")
 
@@ -117,11 +118,11 @@ def blind() -> float:
 
 
 def panels(learned: Sequence[Learned]) -> list[Panel]:
-    steps = range(len(learned[0].errors))
-    errors = smooth(np.array([of.errors for of in learned]), _SMOOTHED)
-    rewards = smooth(np.array([of.task_rewards for of in learned]), _SMOOTHED)
+    steps = range(max(len(of.errors) for of in learned))
+    errors = smooth(curves.rows(of.errors for of in learned), _SMOOTHED)
+    rewards = smooth(curves.rows(of.task_rewards for of in learned), _SMOOTHED)
     lengths = [
-        Line(f"budget {budget}", steps, np.array([of.lengths[budget] for of in learned]), level=float(budget))
+        Line(f"budget {budget}", steps, curves.rows(of.lengths[budget] for of in learned), level=float(budget))
         for budget in BUDGETS
     ]
     return [
@@ -154,15 +155,22 @@ def learn(folder: Path, seed: int, steps: int) -> Learned:
     vary_lengths(file, seed, _VARIED_STEPS)
     with solo.Solo(file, folder / "solo", seed=seed) as run:
         before = measure(run)
-        made = [run.step() for _ in range(steps)]
+        made = list(_steps(run, steps))
         after = measure(run)
-    print(f"seed {seed}: {before} → {after}", file=sys.stderr, flush=True)
+    print(f"seed {seed}: {before} → {after} in {len(made)} steps", file=sys.stderr, flush=True)
     return Learned(
         seed, before, after,
         errors=[statistics.fmean(abs(s.budget - len(s.completion)) for s in step.rollouts) for step in made],
         task_rewards=[statistics.fmean(s.task_reward for s in step.rollouts) for step in made],
         lengths={budget: [_length(step, budget) for step in made] for budget in BUDGETS},
     )  # fmt: skip
+
+
+def _steps(run: solo.Solo, count: int) -> Iterator[solo.Step]:
+    """At most so many: a policy that is as long as it was told each time has learned what there is."""
+    with contextlib.suppress(solo.NothingToLearn):
+        for _ in range(count):
+            yield run.step()
 
 
 def vary_lengths(file: Path, seed: int, steps: int) -> None:

@@ -61,6 +61,10 @@ class Step:
     training: float
 
 
+class NothingToLearn(RuntimeError):
+    """The policy does every problem equally well each time: always right, or never."""
+
+
 class Solo:
     """Use as a context manager: the sandbox is a child process."""
 
@@ -90,7 +94,7 @@ class Solo:
         self.sandbox.close()
 
     def step(self) -> Step:
-        """Generates with the weights of `staleness` steps ago, learns, hands the new weights over."""
+        """Generates with the weights of `staleness` steps ago, learns, hands the new weights over. Raises NothingToLearn."""
         version, started = max(0, self._step - self._staleness), time.process_time()
         self.engine.load(self._outbox.folder / str(version))
         groups, rollouts = self._batch()
@@ -113,7 +117,7 @@ class Solo:
             found = (group(made[i : i + size], self._settings.online_filter) for i in range(0, len(made), size))
             groups += [samples for samples in found if samples is not None]
             if len(rollouts) > _TRIES * max(needed * size, self.spec.samples):
-                raise RuntimeError(f"step {self._step}: only {len(groups)} of {needed} groups have unequal rewards")
+                raise NothingToLearn(f"step {self._step}: only {len(groups)} of {needed} groups have unequal rewards")
         return groups[:needed], rollouts
 
     def _submission(self, sequence: int) -> tuple[Sample, ...]:

@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from benches import length
+from benches.curves import draw
 from benches.length import Learned, Measured
-from benches.solo import Solo
+from benches.solo import NothingToLearn, Solo
 from swarm.processes import ROOT
 
 from protocol.settings import write_toml
@@ -32,13 +35,16 @@ def test_spaces_after_an_answer_are_neither_right_nor_wrong(tmp_path: Path) -> N
             assert score(tasks.specs, index, "5" + answer + " " * spaces) == 0
 
 
+GOOD = Measured(1.4, 0.7)
+
+
 def learned(before: Measured, after: Measured) -> Learned:
     return Learned(0, before, after, [before.error], [before.task_reward], {})
 
 
 @pytest.mark.parametrize(
     ("after", "met"),
-    [(Measured(1.4, 0.7), [True, True]), (Measured(1.6, 0.7), [False, True]), (Measured(1.4, 0.5), [True, False])],
+    [(GOOD, [True, True]), (Measured(1.6, 0.7), [False, True]), (Measured(1.4, 0.5), [True, False])],
 )
 def test_a_third_of_the_error_without_loss_of_reward_is_what_counts(after: Measured, met: list[bool]) -> None:
     rows = length.rows([learned(Measured(4.5, 0.6), after)])
@@ -58,6 +64,27 @@ def test_lengths_are_measured_on_every_held_out_problem_with_every_budget(run_fi
         assert 0 < found.error < max(length.BUDGETS)
         run.spec = run.spec.model_copy(update={"sampling": run.spec.sampling.model_copy(update={"max_new_tokens": 1})})
         assert length.measure(run) == Measured(13.0, 0.0)  # one token each: 9, 13 and 17 from the budgets
+
+
+def test_a_run_ends_where_nothing_is_left_to_learn_and_its_curve_with_it(tmp_path: Path) -> None:
+    class Learns:
+        left = iter([{}, {}])
+
+        def step(self) -> Any:
+            try:
+                return next(self.left)
+            except StopIteration:
+                raise NothingToLearn("every group has equal rewards") from None
+
+    assert list(length._steps(Learns(), 5)) == [{}, {}]  # type: ignore[arg-type]
+
+    def run_of(steps: int) -> Learned:
+        lengths = {budget: [5.0] * steps for budget in length.BUDGETS}
+        return Learned(0, GOOD, GOOD, [4.0] * steps, [0.5] * steps, lengths)
+
+    panels = length.panels([run_of(2), run_of(1)])
+    np.testing.assert_array_equal(panels[0].lines[0].values, [[4, 4], [4, np.nan]])
+    draw(tmp_path / "length.png", panels)
 
 
 @pytest.mark.long
