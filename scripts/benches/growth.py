@@ -150,6 +150,9 @@ class _Accepting:
     def hold(self, steps: object, *, fetch: bool) -> None:
         pass
 
+    def sweep(self, awaited: object) -> None:
+        pass
+
     def fetch(self, root: bytes) -> Path:
         return Path()
 
@@ -241,7 +244,7 @@ def _trainer(world: _World) -> Turn:
         number = np.int32(next(read))
         return tuple(replace(sample, completion=tokens + number * 8 + i // size) for i, sample in enumerate(samples))
 
-    source._samples = fresh  # type: ignore[method-assign]
+    source._files.read = fresh  # type: ignore[method-assign]
 
     def turn() -> None:
         before = source.ready(0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from benches import growth
 from benches.growth import _FLAT, SIZES, _spec, exponent
 from benches.life import Life, Served
 from benches.recorded import BATCH, RUN, RUNS
 
+from node.validator import service
 from protocol.chain import Chain
 from protocol.chain.sync import Book
 from protocol.identity import Key
@@ -16,6 +18,13 @@ def test_work_that_looks_at_everything_is_seen_and_work_that_does_not_is_not() -
     assert exponent({size: 3e-6 * size for size in SIZES}) == pytest.approx(1)
     assert exponent({size: 0.02 + 1e-6 * size for size in SIZES}) > _FLAT
     assert exponent({size: 0.02 + 0.001 * at for at, size in enumerate(SIZES)}) < _FLAT
+
+
+def test_every_role_takes_its_turns_in_a_run_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each asserts in its turns that they do what is measured; what stands in for the judging is another at every change of it."""
+    monkeypatch.setattr(service, "Bench", service.Bench)  # the bench puts something in its place
+    monkeypatch.setattr(growth, "_TURNS", 1)
+    assert [name for name, _ in growth._measure(20 * BATCH)] == list(growth._PARTS)
 
 
 def test_a_life_goes_on_from_block_to_block() -> None:
