@@ -15,7 +15,8 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +58,7 @@ from trainer.rollouts.pool import TrainingGroup
 
 SIZES = (1_000, 10_000, 100_000)
 _TURNS = 15
+_WARM = 3  # turns before them, which fill caches
 _FLAT = 0.1
 _DAY = 86_400
 Turn = Callable[[], None]
@@ -65,11 +67,8 @@ Turn = Callable[[], None]
 
 def run() -> Bench:
     bench = Bench("growth")
-    found: dict[str, dict[int, float]] = {}
-    for size in SIZES:
-        for name, seconds in _measure(size):
-            found.setdefault(name, {})[size] = seconds
-    for name, by_size in found.items():
+    for name, open_past in _PARTS.items():
+        by_size = measure(open_past, SIZES)
         for size, seconds in by_size.items():
             bench.rows.append(Row(f"{name} at {size:,}", "ms CPU", seconds * 1e3, None, None, None))
         bench.rows.append(Cost(f"{name}: growth", "exponent", exponent(by_size), None, None, _FLAT))
@@ -83,22 +82,24 @@ def exponent(by_size: dict[int, float]) -> float:
     return sum((a - middle) * b for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
 
 
-def _measure(size: int) -> Iterator[tuple[str, float]]:
-    """(what, median CPU seconds of its turn) at a history of this many submissions."""
-    spec, validators = _spec(), [Key.generate() for _ in range(4)]
-    for name, open_past in _PARTS.items():
-        life = Life(-(-size // BATCH) * BATCH, validators, spec)
-        with tempfile.TemporaryDirectory() as folder, Served(life) as served:
-            world = _World(life, served.url, Path(folder), spec, validators[0])
-            turn = open_past(world)
-            seconds = []
-            for number in range(_TURNS + 3):
+def measure(open_past: Callable[[_World], Turn], sizes: Sequence[int]) -> dict[int, float]:
+    """Median CPU seconds of a turn at histories of so many submissions: one turn of each after the other, so that what else
+    the machine does meanwhile meets them all."""
+    with ExitStack() as stack:
+        spec, validators = _spec(), [Key.generate() for _ in range(4)]
+        turns = {}
+        for size in sizes:
+            life = Life(-(-size // BATCH) * BATCH, validators, spec)
+            folder, served = stack.enter_context(tempfile.TemporaryDirectory()), stack.enter_context(Served(life))
+            turns[size] = life, open_past(_World(life, served.url, Path(folder), spec, validators[0]))
+        seconds: dict[int, list[float]] = {size: [] for size in sizes}
+        for _ in range(_TURNS + _WARM):
+            for size, (life, turn) in turns.items():
                 life.go_on()
                 started = time.thread_time()
                 turn()
-                if number >= 3:  # the first ones fill caches
-                    seconds.append(time.thread_time() - started)
-        yield name, statistics.median(seconds)
+                seconds[size].append(time.thread_time() - started)
+    return {size: statistics.median(found[_WARM:]) for size, found in seconds.items()}
 
 
 class _World:
@@ -273,7 +274,7 @@ def _ledger(world: _World) -> Turn:
     life, key = world.life, world.trusted
     waiting, until = [], life.time + _DAY
     for number, s in enumerate(world.past(book)):
-        is_due = number < (_TURNS + 4) * BATCH
+        is_due = number < (_TURNS + _WARM + 1) * BATCH
         database.add_receipt(s.id, key.address, life.receipt(key, s.ref) if is_due else bytes(1000), life.time)
         due = life.time + 2 * (number // BATCH) + 1 if is_due else until
         waiting.append((s.id, life.time, due))

@@ -20,11 +20,13 @@ def test_work_that_looks_at_everything_is_seen_and_work_that_does_not_is_not() -
     assert exponent({size: 0.02 + 0.001 * at for at, size in enumerate(SIZES)}) < _FLAT
 
 
-def test_every_role_takes_its_turns_in_a_run_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each asserts in its turns that they do what is measured; what stands in for the judging is another at every change of it."""
+@pytest.mark.parametrize("name", growth._PARTS)
+def test_every_role_takes_its_turns_in_a_run_that_goes_on(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each asserts in its turns that they do what is measured; what stands in for the judging changes whenever that does."""
     monkeypatch.setattr(service, "Bench", service.Bench)  # the bench puts something in its place
     monkeypatch.setattr(growth, "_TURNS", 1)
-    assert [name for name, _ in growth._measure(20 * BATCH)] == list(growth._PARTS)
+    monkeypatch.setattr(growth, "_WARM", 0)
+    assert all(growth.measure(growth._PARTS[name], [4 * BATCH, 8 * BATCH]).values())
 
 
 def test_a_life_goes_on_from_block_to_block() -> None:
