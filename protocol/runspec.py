@@ -69,6 +69,9 @@ class ModelSpec(Part):
     """SHA-256 of tokenizer.json."""
     compute_dtype: Literal["float32", "bfloat16"]
     """What all parties compute in; published weights are bfloat16 in any case."""
+    batch_invariant: bool = False
+    """Whether all parties compute with kernels whose results do not depend on the batch: vLLM on NVIDIA GPUs of capability 8.0 or
+    above, and nothing else."""
 
 
 class SamplingSpec(Part):

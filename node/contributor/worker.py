@@ -90,7 +90,7 @@ class Worker:
         self._alone = Alone(connection.chain, connection.run, self._address, self.submissions)
         if adopt:
             self._alone.adopt(connection.chain.seat(connection.run, self._address))
-        engine = engine or partial(make_engine, EngineSettings())
+        engine = engine or partial(make_engine, EngineSettings().of_run(connection.spec.model))
         self._workbench = Workbench(connection, home.data, engine, settings.self_check_share, self._say, clock)
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)

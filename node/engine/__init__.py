@@ -4,8 +4,10 @@
     torch_engine.py   the one on transformers        memory.py    how many rows at once    proofs.py    TOPLOC proofs as rows appear
     sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch    device.py   what computes
     weights.py        loading a published version safely         footprint.py  what a model takes of its device
-    vllm_engine.py    the one on vLLM                vllm_server.py   the process that it runs in
+    vllm_engine.py    the one on vLLM                vllm_build.py    which vLLM, and for which device
+    vllm_process.py   the process that it runs in    vllm_server.py   the same from the inside
     vllm_capture.py   hidden states out of it        vllm_sampling.py the same draw inside it
+    vllm_plan.py      what it does with its memory   vllm_check.py    what it has to show before it works
     degrade.py        cheaper weights, to measure what rules catch
 
 The trainer evaluates with the same engine as the nodes generate with. What is named here imports no torch; the factory imports

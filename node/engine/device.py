@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import torch
 
 from node.engine import memory
 from protocol.errors import PreflightError
+
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def named(setting: str) -> torch.device:
@@ -18,8 +21,23 @@ def named(setting: str) -> torch.device:
     found = torch.device(setting)
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         seen = torch.cuda.device_count()
-        raise PreflightError(f"engine.device is {setting}, and torch sees {seen} NVIDIA GPUs", hint='set it to "auto"')
+        raise PreflightError(
+            f"engine.device is {setting}, and torch sees {seen} NVIDIA GPUs: {driver_state()}", hint='set it to "auto"'
+        )
     return found
+
+
+def driver_state() -> str:
+    """What there is of NVIDIA's driver, in words: why no GPU is seen, or which driver serves those that are."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    try:
+        driver = _DRIVER.read_text().splitlines()[0].partition(":")[2].strip()
+    except (OSError, IndexError):
+        return f"no NVIDIA driver is loaded ({_DRIVER} is not there)"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = "" if visible is None else f", CUDA_VISIBLE_DEVICES is {visible!r}"
+    return f"the driver is {driver}{hidden}"
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -18,12 +18,15 @@ ENGINES = {
     "vllm": EntryPoint("vllm", "node.engine.vllm_engine:VllmEngine", GROUP),
 }
 """Those that are built in; a package cannot take their names."""
+BATCH_INVARIANT = ("vllm",)
+"""Those that can compute so that results do not depend on the batch, where the device can."""
 
 
 def make_engine(settings: EngineSettings, compute_dtype: str) -> Engine:
     """The engine of these settings for a run that computes in `compute_dtype`; it holds no weights yet.
 
-    Raises ConfigError for a name that nobody registered, a package that cannot be imported, and another dtype than the run's:
+    Raises ConfigError for a name that nobody registered, a package that cannot be imported, batch invariance of an engine that has none,
+    and another dtype than the run's:
     limits were calibrated for the rounding of one type, so that honest work in another looks like cheating, and a validator in
     another accuses the honest.
     """
@@ -33,6 +36,12 @@ def make_engine(settings: EngineSettings, compute_dtype: str) -> Engine:
             hint='leave it "auto", or join a run that computes in it',
         )
     found = {point.name: point for point in entry_points(group=GROUP)} | ENGINES
+    if settings.batch_invariant and settings.name not in BATCH_INVARIANT:
+        raise ConfigError(
+            f"batch-invariant computation is asked for, by the run or by engine.batch_invariant, and the engine {settings.name!r}"
+            " has none",
+            hint=f"engine.name must be one of: {', '.join(BATCH_INVARIANT)}",
+        )
     if settings.name not in found:
         known = ", ".join(sorted(found))
         raise ConfigError(f"there is no engine {settings.name!r}", hint=f"engine.name is one of: {known}")

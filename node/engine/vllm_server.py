@@ -4,7 +4,7 @@
 
 A crash, a device out of memory or a kernel that hangs takes this process with it and not the role. Jobs come one at a time:
 
-    start     the arguments of the engine          → which runner is live
+    start     the arguments of the engine          → which runner is live, and what is in it
     load      a folder that the parent has checked  → nothing, or why the weights are those of no version now
     generate  prompts, keys and settings            → each completion as it is ready, then the end
     prefill   sequences                             → hidden states of each, then the end
@@ -16,15 +16,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
-BEAT_STEPS = 16
-"""Steps of the engine between two signs of life."""
+from node.engine.vllm_process import NOT_NUMBERS
+
+BEAT_SECONDS = 1.0
+"""Between two signs of life, where a step of the engine takes no longer."""
 
 
 class Server:
@@ -53,12 +57,16 @@ class Server:
 
     def _start(self, arguments: dict[str, Any], rows: int) -> None:
         from vllm.engine.arg_utils import EngineArgs
+        from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self._rows = rows
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        runners = self._engine.collective_rpc("murmur_install", args=(rows,))
-        self._say(done=True, runner=runners[0])
+        self._say(
+            done=True, runners=self._engine.collective_rpc("murmur_install", args=(rows,)),
+            async_scheduling=bool(self._engine.vllm_config.scheduler_config.async_scheduling),
+            platform=current_platform.device_type,
+        )  # fmt: skip
 
     def _load(self, folder: str) -> None:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
@@ -90,6 +98,8 @@ class Server:
                     continue
                 lengths = {row: len(found.token_ids) for _, row, found in done}
                 proofs = self._engine.collective_rpc("murmur_proofs", args=(lengths,))[0] if prove else {}
+                if isinstance(proofs, str):
+                    return self._say(error=NOT_NUMBERS, message=proofs)
                 for index, row, found in done:
                     free.append(row)
                     self._say(
@@ -137,11 +147,11 @@ class Server:
 
     def _steps(self) -> Iterator[list[Any]]:
         """Outputs of each step that had any, with a sign of life now and then."""
-        count = 0
+        said = time.monotonic()
         while self._engine.has_unfinished_requests():
             outputs = self._engine.step()
-            count += 1
-            if count % BEAT_STEPS == 0:
+            if time.monotonic() - said > BEAT_SECONDS:
+                said = time.monotonic()
                 self._say(alive=True)
             if outputs:
                 yield outputs
@@ -158,6 +168,14 @@ def _bytes(states: Any) -> bytes:
     return raw
 
 
+def _end_with(parent: int) -> None:
+    """Ends this process once its parent is gone, whatever it does just then: it may be far from its pipe for minutes."""
+    while os.getppid() == parent:
+        time.sleep(BEAT_SECONDS)
+    os._exit(1)
+
+
 if __name__ == "__main__":
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     Server(Connection(int(sys.argv[1]))).serve()

@@ -34,7 +34,7 @@ def replay(
     spec, time = evidence.spec, evidence.receipt.details.time
     plan = evidence.plan
     drawn_with = None if evidence.receipt.details.prefill == prefill_sampling.NO_COMMITMENT else plan.secret
-    engine = partial(make_engine, settings or EngineSettings())
+    engine = partial(make_engine, (settings or EngineSettings()).of_run(spec.model))
     with Equipment(spec, evidence.domain, evidence.run, engine, lambda: _given(weights)) as equipment:
         context, path = equipment.context, evidence.rollout
         if path is None:

@@ -55,7 +55,7 @@ class Bench:
         self._versions = Versions(connection, folder / "weights", head=self._head)
         self._fetches = Fetches(self._versions, patience, clock)
         self._equipment = Equipment(
-            spec, connection.chain.domain, connection.run, partial(make_engine, engine), self._versions.newest,
+            spec, connection.chain.domain, connection.run, partial(make_engine, engine.of_run(spec.model)), self._versions.newest,
             connection.fetch_tasks,
         )  # fmt: skip
         self.context = self._equipment.context

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pydantic import ValidationError
+from swarm.tiny_run import TinyRun
 
-from node.engine import Adjustable, EngineSettings, factory, make_engine
+from node.engine import Adjustable, EngineSettings, device, factory, make_engine, vllm_build
 from node.engine.torch_engine import TorchEngine
 from protocol.errors import ConfigError, PreflightError
 from tests.engine.numpy_engine import NumpyEngine
@@ -110,8 +111,59 @@ def test_vllm_is_asked_for_by_its_version(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ConfigError, match="vLLM is not installed"):
         make_engine(settings, "float32")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr("node.engine.vllm_engine.distributions", lambda name: [SimpleNamespace(version="0.31.0+cpu")])
+    monkeypatch.setattr("node.engine.vllm_build.distributions", lambda name: [SimpleNamespace(version="0.31.0+cpu")])
     with pytest.raises(ConfigError, match=r"written for vLLM 0\.32\.0, and 0\.31\.0 is installed"):
         make_engine(settings, "float32")
-    monkeypatch.setattr("node.engine.vllm_engine.distributions", lambda name: [SimpleNamespace(version="0.32.0+cpu")])
-    make_engine(settings, "float32")
+    monkeypatch.setattr("node.engine.vllm_build.distributions", lambda name: [SimpleNamespace(version="0.32.0+cpu")])
+    make_engine(settings.model_copy(update={"device": "cpu"}), "float32")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is an NVIDIA GPU")
+def test_no_build_of_vllm_falls_back_to_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(
+        "node.engine.vllm_build.distributions",
+        lambda name: [SimpleNamespace(version="0.32.0")] if name == "vllm" else [],
+    )
+    with pytest.raises(
+        ConfigError, match=r"the CPU here, and the vLLM that is installed computes on NVIDIA GPUs alone \(torch"
+    ):
+        make_engine(EngineSettings(name="vllm"), "float32")
+    with pytest.raises(PreflightError, match=r"torch sees 0 NVIDIA GPUs: torch 2\S* is built without CUDA"):
+        make_engine(EngineSettings(name="vllm", device="cuda"), "float32")
+
+
+def test_the_drivers_state_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr(device, "_DRIVER", file)
+    assert device.driver_state() == f"no NVIDIA driver is loaded ({file} is not there)"
+    file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65  Sun Jul 20\nGCC version:  12\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device.driver_state().endswith("580.65  Sun Jul 20, CUDA_VISIBLE_DEVICES is ''")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is an NVIDIA GPU")
+def test_batch_invariance_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = EngineSettings(batch_invariant=True)
+    with pytest.raises(ConfigError, match="the engine 'torch' has none"):
+        make_engine(asked, "float32")
+    on = torch.device("cuda", 0)
+    with pytest.raises(PreflightError, match=r"capability 8\.0 or above, and the engine computes on the CPU"):
+        vllm_build.require_batch_invariance(torch.device("cpu"))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "Tesla T4")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (7, 5))
+    with pytest.raises(PreflightError, match=r"8\.0 or above, and Tesla T4 has 7\.5"):
+        vllm_build.require_batch_invariance(on)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
+    vllm_build.require_batch_invariance(on)
+
+
+def test_a_run_asks_for_batch_invariance_and_older_specs_keep_their_digests(tiny_run: TinyRun) -> None:
+    spec = tiny_run.spec
+    asking = spec.model_copy(update={"model": spec.model.model_copy(update={"batch_invariant": True})})
+    assert b"batch_invariant" not in spec.canonical()
+    assert b'"batch_invariant":true' in asking.canonical()
+    assert EngineSettings().of_run(spec.model) == EngineSettings()
+    with pytest.raises(ConfigError, match=r"by the run or by engine\.batch_invariant"):
+        make_engine(EngineSettings().of_run(asking.model), "float32")

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from swarm.tiny_run import TinyRun
 
-from node.engine import Completion, Engine
+from node.engine import Completion, Engine, Prompt, footprint, vllm_plan
 from node.engine.settings import EngineSettings
 from node.engine.vllm_engine import VllmEngine
+from node.engine.vllm_process import Process
+from node.engine.weights import meta_model
 from node.judging.judge import judge
+from protocol.errors import ConfigError, PreflightError, Unavailable
 from tests.engine import models
-from tests.engine.contract import EngineContract, Setting, generate, tokens
+from tests.engine.contract import EngineContract, Setting, generate, require_drawn, tokens
 from trainer.models.pretrained import make_policy
 from trainer.models.tiny import make_policy as make_tiny
 
@@ -56,20 +62,167 @@ class TestVllmEngine(EngineContract):
             made.append(VllmEngine("float32", EngineSettings(name="vllm", device="cpu", memory=memory)))
             return made[-1]
 
-        plain = make("1GiB")
-        plain.load(version)
-        row = 1.5 * 123 * plain._footprint.cache_token  # one of at most 59 tokens, in blocks, and the working memory
-        little, too_little = (f"{(plain._fixed() + part * row) / (1 << 20):.6f}MiB" for part in (1, 0.3))
+        of = footprint.of(meta_model(version, torch.float32), torch.device("meta"))
+        row = 1.5 * 123 * of.cache_token  # one of at most 59 tokens, in blocks, and the working memory
+        little, too_little = (f"{(vllm_plan.fixed(of) + part * row) / (1 << 20):.6f}MiB" for part in (1, 0.3))
         yield Setting(make, models.reference, version, another, broken, models.VOCABULARY, little, too_little)
         for engine in made:
             engine.close()
 
-    def test_a_process_that_is_killed_is_replaced(
-        self, setting: Setting, engine: Engine, made: list[Completion]
-    ) -> None:
-        assert isinstance(engine, VllmEngine) and engine._process is not None
-        os.kill(engine._process.pid, signal.SIGKILL)
-        assert tokens(generate(engine, setting.prompts)) == tokens(made)
+
+# ---- a process of its own ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    return versions(tmp_path_factory.mktemp("lives"))
+
+
+@pytest.fixture(scope="module")
+def setting(folders: tuple[Path, Path, Path]) -> Setting:
+    def make(memory: str) -> VllmEngine:
+        return VllmEngine("float32", EngineSettings(name="vllm", device="cpu", memory=memory))
+
+    return Setting(make, models.reference, *folders, models.VOCABULARY, "", "")
+
+
+@pytest.fixture(scope="module")
+def alive(setting: Setting) -> Iterator[VllmEngine]:
+    """An engine whose process the tests below end in many ways."""
+    engine = setting.loaded()
+    assert isinstance(engine, VllmEngine)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def made(setting: Setting, alive: VllmEngine) -> list[Completion]:
+    return generate(alive, setting.prompts)
+
+
+def process_of(engine: VllmEngine) -> int:
+    assert engine._process is not None
+    return engine._process.pid
+
+
+def test_a_process_that_is_killed_is_replaced_by_one_like_it(
+    setting: Setting, alive: VllmEngine, made: list[Completion], caplog: pytest.LogCaptureFixture
+) -> None:
+    os.kill(process_of(alive), signal.SIGKILL)
+    assert tokens(generate(alive, setting.prompts)) == tokens(made)
+    assert "was killed by SIGKILL" in caplog.text
+    assert alive._share == 1, "somebody's kill was taken for a lack of memory"
+
+
+def test_a_process_that_hangs_is_replaced(
+    setting: Setting, alive: VllmEngine, made: list[Completion], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert alive._process is not None
+    alive._process._silent_seconds = 2
+    os.kill(process_of(alive), signal.SIGSTOP)
+    assert tokens(generate(alive, setting.prompts)) == tokens(made)
+    assert "it hangs: no sign of life for 2 s" in caplog.text
+
+
+def test_out_of_memory_is_answered_by_half_of_it_once_and_said(
+    setting: Setting, alive: VllmEngine, made: list[Completion], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A real lack of memory: the process may not grow any more."""
+    long = [Prompt([1] * 60, tuple(range(512)))]  # more rows than it has computed at once before
+    no_room(process_of(alive))
+    generate(alive, long, most=2)
+    assert "was out of memory and starts anew with 512 MiB" in caplog.text
+    assert tokens(generate(alive, setting.prompts)) == tokens(made)
+    no_room(process_of(alive))
+    with pytest.raises(Unavailable, match="out of memory again, with 512 MiB"):
+        generate(alive, long, most=2)
+    assert tokens(generate(alive, setting.prompts)) == tokens(made), "the next job found no process"
+
+
+def no_room(pid: int) -> None:
+    resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+
+
+def test_weights_that_compute_no_numbers_are_said_and_the_next_version_works(
+    setting: Setting, alive: VllmEngine, made: list[Completion], tmp_path: Path
+) -> None:
+    odd = tmp_path / "odd"
+    shutil.copytree(setting.version, odd)
+    tensors = load_file(odd / WEIGHTS)
+    tensors["model.norm.weight"].fill_(torch.finfo(torch.bfloat16).max)
+    save_file(tensors, odd / WEIGHTS)
+    alive.load(odd)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        generate(alive, setting.prompts)
+    alive.load(setting.version)
+    assert tokens(generate(alive, setting.prompts)) == tokens(made)
+
+
+def test_a_load_under_load_mixes_no_versions(setting: Setting, alive: VllmEngine) -> None:
+    """Sixteen completions are in the making when another version is loaded: all are of the one before, all later ones of the new."""
+    asked = [replace(setting.prompts[0], keys=tuple(range(16)))]
+    alive.load(setting.version)
+    generate(alive, asked, most=1)
+    running, start = Event(), alive._live
+
+    def live() -> Process:
+        running.set()
+        return start()
+
+    alive._live = live  # type: ignore[method-assign]
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            before = pool.submit(generate, alive, asked)
+            assert running.wait(60)
+            alive.load(setting.another)
+            after = generate(alive, asked)
+            require_drawn(setting, asked, before.result(), version=setting.version)
+    finally:
+        del alive._live  # type: ignore[attr-defined]
+    require_drawn(setting, asked, after, version=setting.another)
+    assert tokens(after) != tokens(before.result())
+
+
+BROKEN = {
+    "a token is not the seeded draw": "from node.engine.vllm_sampling import SeededRows as C\nC.apply = lambda self, logits: logits",
+    "a proof is not of the model's final hidden states": (
+        "from node.engine.proofs import ProofFolder as C\nright = C.add\n"
+        "C.add = lambda self, rows, hidden: right(self, rows, hidden.flip(-1))"
+    ),
+    "vLLM runs vllm.v1": "import node.engine.vllm_capture as c\nc.RUNNERS = ()",
+}
+"""What the self-check says, and what is done to the process before it starts."""
+
+
+@pytest.mark.parametrize("said", BROKEN)
+def test_a_process_that_does_not_do_what_it_should_is_not_worked_with(
+    setting: Setting, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BROKEN[said])
+    engine = setting.loaded()
+    assert isinstance(engine, VllmEngine)
+    environment = engine._environment()
+    path = f"{tmp_path}:{environment['PYTHONPATH']}"
+    engine._environment = lambda: environment | {"PYTHONPATH": path}  # type: ignore[method-assign]
+    with pytest.raises(PreflightError, match=f"fails its self-check: {said}"):
+        generate(engine, setting.prompts)
+    assert engine._process is None
+
+
+def test_a_build_for_the_cpu_computes_on_no_gpu_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PreflightError, match=r"torch sees 0 NVIDIA GPUs: torch 2.* is built without CUDA"):
+        VllmEngine("float32", EngineSettings(name="vllm", device="cuda"))
+    with pytest.raises(
+        PreflightError, match=r"batch_invariant needs an NVIDIA GPU .* and the engine computes on the CPU"
+    ):
+        VllmEngine("float32", EngineSettings(name="vllm", batch_invariant=True))
+    monkeypatch.setattr("node.engine.device.named", lambda _: torch.device("cuda", 0))
+    monkeypatch.setattr("node.engine.device.describe", lambda _: "NVIDIA X")
+    with pytest.raises(ConfigError, match="NVIDIA X here, and the vLLM that is installed computes on the CPU alone"):
+        VllmEngine("float32", EngineSettings(name="vllm"))
+
+
+# ---- among engines -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

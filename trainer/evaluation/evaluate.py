@@ -51,7 +51,7 @@ class Evaluator:
         self._spec = spec
         self._tasks = tasks
         self._sandbox = sandbox
-        self._engine = make_engine(engine or EngineSettings(), spec.model.compute_dtype)
+        self._engine = make_engine((engine or EngineSettings()).of_run(spec.model), spec.model.compute_dtype)
         names = names_of(environment.dataset for environment in tasks.specs)
         self.names = [names[problem.environment] for problem in tasks.held_out]
         """The environment of each held-out problem."""

@@ -145,7 +145,7 @@ class OfflineFilter:
         """(problem, solve rate, tokens off the budget) for each number; no rate for one that evaluation asks as well."""
         if not numbers:
             return
-        engine = make_engine(self._settings, self._spec.model.compute_dtype)
+        engine = make_engine(self._settings.of_run(self._spec.model), self._spec.model.compute_dtype)
         engine.load(self._model)
         sampler = Sampler(self._spec, engine, Tokenizer(self._model), sandbox)
         size = max(1, _BATCH // self._samples)

@@ -47,7 +47,7 @@ def run_worker(
     place = open_home(home)
     node = settings(place).value
     with role(place, node, password_file, what="a turn of the node") as up:
-        made = engine or partial(make_engine, node.engine)
+        made = engine or partial(make_engine, node.engine.of_run(up.connection.spec.model))
         worker = Worker(up.connection, place, node.work, made, up.ending, adopt=adopt, progress=up.progress)
         with closing(worker):
             worker.run()

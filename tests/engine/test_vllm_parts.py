@@ -1,0 +1,166 @@
+"""What of the vLLM engine needs no vLLM: its process as the parent sees it, how memory is divided, what the self-check accepts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from swarm.processes import wait_until
+
+from node.engine import vllm_check, vllm_plan, vllm_process
+from node.engine.interface import Completion
+from node.engine.memory import Footprint
+from node.engine.proofs import bits
+from node.engine.vllm_process import Lost, Process
+from protocol import toploc
+from protocol.errors import IntegrityError, PreflightError
+from protocol.sampling import TokenScores
+
+FOOTPRINT = Footprint(weights=1000 << 20, cache_token=1 << 15, row=1 << 20, prefill_token=1 << 18, pair=0)
+
+
+# ---- the process ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    """One whose kernel counts in `tmp_path / "kills"`."""
+    monkeypatch.setattr(vllm_process, "_KILLS", (tmp_path / "none", tmp_path / "kills"))
+    (tmp_path / "kills").write_text("oom 3\noom_kill 7\n")
+    made = Process(dict(os.environ), 60)
+    yield made
+    made.end()
+
+
+def lost(process: Process) -> Lost:
+    with pytest.raises(Lost) as told:
+        process.ask("nothing")
+    return told.value
+
+
+def test_who_is_killed_was_not_out_of_memory_unless_the_kernel_says_so(process: Process, tmp_path: Path) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    told = lost(process)
+    assert (str(told), told.is_memory) == ("its process was killed by SIGKILL: it said nothing", False)
+    (tmp_path / "kills").write_text("oom 4\noom_kill 8\n")
+    assert lost(process).is_memory
+
+
+def test_a_process_without_a_sign_of_life_hangs(process: Process) -> None:
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(Lost, match="it hangs: no sign of life for 0 s"):
+        process.ask("nothing", seconds=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "kind", "is_memory"),
+    [
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", Lost, True),
+        ("RuntimeError", "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried", Lost, True),
+        ("MemoryError", "", Lost, True),
+        ("RuntimeError", "CUDA error: an illegal memory access was encountered", Lost, False),
+        ("IntegrityError", "3 rows of hidden states were seen for 4 tokens", IntegrityError, None),
+        ("NotNumbers", "NaN", ValueError, None),
+    ],
+)
+def test_what_it_says_of_itself_is_taken_for_what_it_is(
+    name: str, message: str, kind: type[Exception], is_memory: bool | None
+) -> None:
+    error = vllm_process._as_error(name, message)
+    assert (type(error), getattr(error, "is_memory", None)) == (kind, is_memory)
+
+
+def test_a_process_ends_with_the_role_that_was_killed(tmp_path: Path) -> None:
+    """Also where it computes and does not look at its pipe."""
+    code = (
+        "import os, signal, sys, time; from node.engine.vllm_process import Process; p = Process(dict(os.environ), 60);"
+        "print(p.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as role:
+        assert role.stdout is not None
+        pid = int(role.stdout.readline())
+        wait_until(lambda: _is_serving(pid), deadline=60, what="it serves")
+        role.kill()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), deadline=30, what="it ended")
+
+
+def _is_serving(pid: int) -> bool:
+    return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1200 << 20, 2 << 30, 80 << 30])
+def test_what_is_planned_stays_within_what_may_be_taken(most: int) -> None:
+    plan = vllm_plan.plan(FOOTPRINT, most)
+    working = plan.sequences * FOOTPRINT.row + plan.step * FOOTPRINT.prefill_token
+    assert FOOTPRINT.weights + plan.cache + working <= most
+    assert plan.tokens * FOOTPRINT.cache_token <= plan.cache
+    assert plan.sequences <= plan.step
+    vllm_plan.require_room(FOOTPRINT, most, plan.tokens)
+    with pytest.raises(PreflightError, match=f"one sequence of {plan.tokens + 1} tokens takes about"):
+        vllm_plan.require_room(FOOTPRINT, most, plan.tokens + 1)
+
+
+# ---- the self-check ------------------------------------------------------------------------------------------------------
+
+FACTS: dict[str, Any] = {
+    "runners": [{"name": "vllm.v1.Right", "is_known": True, "draws": True}], "async_scheduling": False, "platform": "cpu",
+}  # fmt: skip
+CPU = torch.device("cpu")
+
+
+def test_the_right_vllm_is_accepted() -> None:
+    vllm_check.require_installed(FACTS, CPU)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"runners": [*FACTS["runners"], {"name": "vllm.v2.Other", "is_known": False, "draws": False}]}, "vLLM runs vllm.v2.Other"),
+        ({"runners": [{"name": "vllm.v1.Right", "is_known": True, "draws": False}]}, "not among vLLM's logits processors"),
+        ({"async_scheduling": True}, "schedules asynchronously"),
+        ({"platform": "cuda"}, "computes on cuda, and the engine's device is cpu"),
+    ],
+)  # fmt: skip
+def test_another_vllm_is_not(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(PreflightError, match=said):
+        vllm_check.require_installed(FACTS | wrong, CPU)
+
+
+def shown(
+    *, margin: float = 0, logprob: float = -3, turned: bool = False, proofs: int = 1
+) -> tuple[list[Completion], list[torch.Tensor], list[TokenScores]]:
+    hidden = torch.randn(vllm_check.TOKENS, 64, generator=torch.Generator().manual_seed(0))
+    proof = toploc.prove([bits(hidden.flip(0) if turned else hidden)])[0]
+    made = Completion([5] * vllm_check.TOKENS, [logprob] * vllm_check.TOKENS, proof * proofs)
+    scores = TokenScores(np.array([0, margin, 0]), np.full(vllm_check.TOKENS, -3.0))
+    return [made], [hidden], [scores]
+
+
+def test_what_is_drawn_and_proved_rightly_is_accepted() -> None:
+    vllm_check.require_right(*shown(margin=0.5, logprob=-3.1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"margin": 30}, "a token is not the seeded draw: it lies 30 nats below"),
+        ({"margin": float("nan")}, "a token is not the seeded draw"),
+        ({"logprob": -0.1}, "a logprob is 2.9 nats from that of the model"),
+        ({"turned": True}, "a proof is not of the model's final hidden states"),
+        ({"proofs": 0}, "no proof of its tokens was made"),
+    ],
+)
+def test_what_is_wrong_is_named(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(PreflightError, match=said):
+        vllm_check.require_right(*shown(**wrong))
