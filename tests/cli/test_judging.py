@@ -7,14 +7,14 @@ import json
 import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 from swarm.tiny_run import TinyRun
 
+from node.engine import EngineSettings
 from node.judging import calibration
-from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, VARIANTS, Matrix, Variant
+from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, Variant, every_variant
 from node.judging.evidence import COMMITMENT, RECEIPT, ROLLOUT, Evidence
 from protocol.calibration import load
 from protocol.errors import ConfigError
@@ -180,14 +180,14 @@ def test_rejections_lists_what_was_found_and_what_became_of_it(kept: Kept) -> No
 
 @pytest.mark.parametrize(
     "variants",
-    [(Variant("sdpa", 1, 1),), pytest.param(VARIANTS, marks=pytest.mark.long)],
+    [(Variant("sdpa", 1, 1),), pytest.param(every_variant([EngineSettings()]), marks=pytest.mark.long)],
     ids=["one variant", "all variants"],
 )
 def test_calibrate_writes_a_calibration_that_can_be_loaded_and_a_report(
     console: Console, tiny_run: TinyRun, tmp_path: Path, variants: tuple[Variant, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other variants take their time: with `--long`."""
-    monkeypatch.setattr(calibration, "Matrix", partial(Matrix, variants=variants))
+    monkeypatch.setattr(calibration, "every_variant", lambda engines: variants)
     out = tmp_path / "mine.json"
     small = ["--prompts", 1, "--samples", 2, "--max-new-tokens", 4]
     done = console.murmur(

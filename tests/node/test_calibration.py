@@ -51,7 +51,7 @@ def test_all_is_computed_by_the_engine_of_the_settings(
     monkeypatch.setitem(measure.__globals__, "make_engine", make)
     engine = EngineSettings(device="cpu", dtype="float32", memory="1GiB")
     spec = matrix.sampling.model_copy(update={"max_new_tokens": 2})
-    found = measure(replace(matrix, sampling=spec, problems=1, samples=1, engine=engine), tiny_run.context.tasks)
+    found = measure(replace(matrix, sampling=spec, problems=1, samples=1, engines=[engine]), tiny_run.context.tasks)
     assert {(settings.device, settings.memory) for settings, _ in asked} == {("cpu", "1GiB")}
     assert {(settings.dtype, dtype) for settings, dtype in asked} == {("float32", "float32"), ("auto", "bfloat16")}
     assert [name.rpartition(",")[0] for name in found.devices] == [f"{platform.machine()} CPU"]
@@ -134,6 +134,7 @@ def test_a_calibration_can_be_loaded_and_its_limits_are_a_specs(
     found = load("mine.json", tmp_path)
     assert found.hardware == [1, 3]
     assert found.compute_dtype == matrix.dtype
+    assert content["engines"] == ["torch"]
     (model,) = found.models
     assert (model.name, model.config) == (tiny_run.model.name, tiny_run.spec.model.config)
     weights = hashlib.sha256((tiny_run.model / "model.safetensors").read_bytes()).hexdigest()

@@ -5,6 +5,6 @@ fit.py      the calibration's content (protocol/calibration.py)     report.py  w
 """
 
 from node.judging.calibration.fit import calibration
-from node.judging.calibration.measure import Matrix, measure
+from node.judging.calibration.measure import Matrix, every_variant, measure
 
-__all__ = ["Matrix", "calibration", "measure"]
+__all__ = ["Matrix", "calibration", "every_variant", "measure"]

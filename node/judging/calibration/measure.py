@@ -1,6 +1,6 @@
 """What is measured: honest work in every variant this machine offers, and cheats beside it.
 
-Honest: completions decoded with a cache, by several batch sizes, numbers of threads and attention implementations, against
+Honest: completions decoded with a cache, by several engines, batch sizes, numbers of threads and attention implementations, against
 prefills by several others. Cheats: what a worker may save or gain by computing something else than the run's model, seed and
 temperature; they show what the limits find and enter no limit. Covers the engines and devices of this machine, nothing else.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -43,19 +43,27 @@ class Variant:
     """One honest way to compute the same."""
 
     attention: str
+    """Empty where the engine has its own."""
     threads: int
     batch: int
-
-    def apply(self, engine: Adjustable) -> None:
-        engine.adjust(attention=self.attention, threads=self.threads)
+    engine: str = "torch"
 
     def __str__(self) -> str:
-        return f"{self.attention}, {self.threads} thread{'s' * (self.threads > 1)}, batch {self.batch}"
+        attention = f" {self.attention}" * bool(self.attention)
+        return f"{self.engine}{attention}, {self.threads} thread{'s' * (self.threads > 1)}, batch {self.batch}"
 
 
-VARIANTS = tuple(itertools.starmap(Variant, itertools.product(("sdpa", "eager"), (1, 2), (1, 4, 16))))
-"""Each of them generates, and each of them checks what every one has generated."""
-_PLAIN = Variant("sdpa", 1, _CHEAT_BATCH)
+_BATCHES = (1, 4, 16)
+
+
+def every_variant(engines: Sequence[EngineSettings]) -> tuple[Variant, ...]:
+    """Each of them generates, and each of them checks what every one has generated. Of engines but "torch", those that differ in the
+    batch alone: they have their own attention, and another number of threads is another process."""
+    found: list[Variant] = []
+    for of in engines:
+        ways = itertools.product(("sdpa", "eager"), (1, 2)) if of.name == "torch" else [("", of.threads)]
+        found += [Variant(*way, batch, of.name) for way, batch in itertools.product(ways, _BATCHES)]
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -69,14 +77,26 @@ class Matrix:
     problems: int
     samples: int
     others: Sequence[Path] = ()
-    variants: Sequence[Variant] = VARIANTS
-    engine: EngineSettings = field(default_factory=EngineSettings)
-    """What computes it all, and where: limits hold for this engine on this device."""
+    engines: Sequence[EngineSettings] = (EngineSettings(),)
+    """What computes, and where: limits hold between any two of them on this device. The first one makes the cheats' work."""
+    variants: Sequence[Variant] = every_variant((EngineSettings(),))
+    """Of these engines."""
 
-    def load(self, model: Path, dtype: str | None = None) -> _Measured:
+    @property
+    def plain(self) -> Variant:
+        """What cheats compute with, and what finds them."""
+        return next(variant for variant in every_variant(self.engines[:1]) if variant.batch == _CHEAT_BATCH)
+
+    def load_all(self, model: Path) -> dict[str, _Measured]:
+        """The engines by name. Raises as `load`."""
+        used = {variant.engine for variant in self.variants} | {self.engines[0].name}
+        return {settings.name: self.load(model, settings) for settings in self.engines if settings.name in used}
+
+    def load(self, model: Path, settings: EngineSettings, dtype: str | None = None) -> _Measured:
         """The engine with a model loaded, in the run's type or another. Raises ConfigError for settings that mean another type than
         the run's, and for an engine that computes in one way only."""
-        settings = self.engine if dtype is None else self.engine.model_copy(update={"dtype": "auto"})
+        if dtype is not None:
+            settings = settings.model_copy(update={"dtype": "auto"})
         engine = make_engine(settings, dtype or self.dtype)
         if not isinstance(engine, Adjustable):
             raise ConfigError(f"the engine {settings.name!r} computes in one way only, and cannot be calibrated")
@@ -90,6 +110,8 @@ class CheckedCompletion:
 
     values: dict[str, list[float]]
     tokens: int
+    engines: tuple[str, str] = ("", "")
+    """That made it, and that checked it, of honest work."""
 
 
 @dataclass
@@ -116,25 +138,33 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
     found = Measurements()
     for model in matrix.models:
         tokenizer = Tokenizer(model)
-        engine = matrix.load(model)
-        found.devices.add(engine.device)
+        engines = matrix.load_all(model)
+        found.devices |= {engine.device for engine in engines.values()}
         for variant in matrix.variants:
             progress(f"honest work of {model.name}: {variant}")
-            variant.apply(engine)
-            completions = list(_generate(engine, matrix, tasks, tokenizer, variant.batch))
+            completions = list(_generate(_as(variant, engines), matrix, tasks, tokenizer, variant.batch))
             for checker in matrix.variants:
-                checker.apply(engine)
-                checked = [
-                    c for part in _parts(completions, checker.batch) for c in check(engine, matrix.sampling, part)
-                ]
-                found.honest += checked
-        _PLAIN.apply(engine)
+                pair = variant.engine, checker.engine
+                found.honest += [replace(c, engines=pair) for c in _checked(matrix, engines, checker, completions)]
         for name, completions in _cheats(matrix, model, tasks, tokenizer):
             progress(f"cheat on {model.name}: {name}")
-            checked = [c for part in _parts(completions, _CHEAT_BATCH) for c in check(engine, matrix.sampling, part)]
-            found.cheats.setdefault(name, []).extend(checked)
-    torch.set_num_threads(matrix.engine.threads)
+            found.cheats.setdefault(name, []).extend(_checked(matrix, engines, matrix.plain, completions))
+    torch.set_num_threads(matrix.engines[0].threads)
     return found
+
+
+def _as(variant: Variant, engines: dict[str, _Measured]) -> _Measured:
+    """The engine of a variant, set up as it says."""
+    engine = engines[variant.engine]
+    engine.adjust(attention=variant.attention, threads=variant.threads)
+    return engine
+
+
+def _checked(
+    matrix: Matrix, engines: dict[str, _Measured], checker: Variant, completions: Sequence[_Generated]
+) -> list[CheckedCompletion]:
+    engine = _as(checker, engines)
+    return [c for part in _parts(completions, checker.batch) for c in check(engine, matrix.sampling, part)]
 
 
 def check(engine: Engine, spec: SamplingSpec, completions: Sequence[_Generated]) -> list[CheckedCompletion]:
@@ -165,10 +195,11 @@ def _cheats(
     """Each cheat's name and work, made by an engine of its own."""
 
     def cheated(engine: _Measured, **options: Any) -> list[_Generated]:
-        _PLAIN.apply(engine)
+        engine.adjust(attention=matrix.plain.attention, threads=matrix.plain.threads)
         return list(_generate(engine, matrix, tasks, tokenizer, _CHEAT_BATCH, **options))
 
-    engine = matrix.load(model)
+    settings = matrix.engines[0]
+    engine = matrix.load(model, settings)
     yield "another seed", cheated(engine, key_offset=1)
     for factor in (0.9, 1.1):
         yield f"temperature × {factor:g}", cheated(engine, temperature_factor=factor)
@@ -177,10 +208,10 @@ def _cheats(
         engine.degrade(degrade)
         yield name, cheated(engine)
     dtype = "bfloat16" if matrix.dtype == "float32" else "float32"
-    engine = matrix.load(model, dtype)
+    engine = matrix.load(model, settings, dtype)
     yield f"computed in {dtype}", cheated(engine)
     for other in matrix.others:
-        engine = matrix.load(other)
+        engine = matrix.load(other, settings)
         yield f"model {other.name}", cheated(engine)
 
 

@@ -40,7 +40,7 @@ def _lines(
     yield "# Calibration"
     yield ""
     yield f"Digest `{Calibration(content).digest}`. Models: {', '.join(model.name for model in matrix.models)}, computed in"
-    yield f"{matrix.dtype} by the engine {matrix.engine.name!r}. Devices: {', '.join(content['devices'])}, hardware class {_words(content['hardware'])}."
+    yield f"{matrix.dtype} by {_words(content['engines'])}. Devices: {', '.join(content['devices'])}, hardware class {_words(content['hardware'])}."
     yield f"Honest work: {work['sequences']} checks of completions, {work['tokens']} tokens, {work['proofs']} proofs, each of"
     yield f"{len(matrix.variants)} variants against each. A submission is {submission['samples']} completions of at most"
     yield f"{submission['max_new_tokens']} tokens at temperature {submission['temperature']}."
@@ -48,6 +48,7 @@ def _lines(
     yield f"Budget for an honest submission, over all quantities together: {SOFT_BUDGET:g} to be found soft, {HARD_BUDGET:g} hard."
     yield ""
     yield from _limit_lines(found, measured)
+    yield from _engine_lines(found, measured)
     yield from _cheat_lines(found, measured)
     yield "## Plots"
     for name in (*PER_CHUNK, *PER_SEQUENCE):
@@ -80,6 +81,24 @@ def _limit_lines(found: dict[str, FittedLimits], measured: Measurements) -> Iter
         yield ""
     yield f"Checks of the same completion are not independent, and other devices were not measured: hence the factor {MARGIN} above"
     yield "the largest value, and the floors."
+    yield ""
+
+
+def _engine_lines(found: dict[str, FittedLimits], measured: Measurements) -> Iterator[str]:
+    """Nothing, where there is one engine."""
+    pairs = sorted({checked.engines for checked in measured.honest})
+    if len(pairs) < 2:
+        return
+    yield "## Between engines"
+    yield ""
+    yield "The largest value of each quantity in honest work, by the engine that made it and the one that checked it."
+    yield ""
+    yield f"| made by | checked by | checks | {' | '.join(found)} |"
+    yield "|---" * (len(found) + 3) + "|"
+    for pair in pairs:
+        checked = [c for c in measured.honest if c.engines == pair]
+        cells = [f"{max(_largest(checked, name)):.3g}" for name in found]
+        yield f"| {' | '.join([*pair, str(len(checked)), *cells])} |"
     yield ""
 
 

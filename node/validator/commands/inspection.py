@@ -312,6 +312,10 @@ def calibrate(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest completion; the run's, when not given.")
     ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Another engine whose honest work is measured with that of the first, as vllm."),
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
     """Measure honest work and cheats on this machine; write the limits that follow, and a report with plots.
@@ -320,7 +324,7 @@ def calibrate(
     """
     import json
 
-    from node.judging.calibration import Matrix, calibration, measure
+    from node.judging.calibration import Matrix, calibration, every_variant, measure
     from node.judging.calibration import report as reporting
     from protocol.calibration import Calibration
     from protocol.environments import TaskSet
@@ -334,7 +338,9 @@ def calibrate(
     spec = runfile.sampling(run)
     if max_new_tokens is not None:
         spec = spec.model_copy(update={"max_new_tokens": max_new_tokens})
-    matrix = Matrix(model, dtype, spec, prompts, samples, other or [], engine=_engine(home))
+    engine = _engine(home)
+    engines = [engine, *(engine.model_copy(update={"name": name}) for name in also or [])]
+    matrix = Matrix(model, dtype, spec, prompts, samples, other or [], engines, every_variant(engines))
     environments = runfile.environments(run)
     with EnvironmentSandbox(environments) as sandbox:
         measured = measure(matrix, TaskSet(environments, sandbox), lambda text: typer.echo(text, err=True))
