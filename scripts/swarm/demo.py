@@ -7,6 +7,7 @@ at its work, catches the cheats, moves the clock, pays, and says whether all pro
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -65,7 +66,8 @@ class Demo:
         self._display.print(*self._result)
 
     def _train(self) -> None:
-        patience = Patience(_START_SECONDS_MAX + _TRAINING_SECONDS_MAX * self.swarm.settings.steps)
+        settings = self.swarm.settings
+        patience = Patience(_START_SECONDS_MAX + _TRAINING_SECONDS_MAX * settings.steps)
         while self._watch.trainer.get("state") != "finished":
             self._tick()
             self._require_running()
@@ -108,6 +110,7 @@ def main() -> int:
     parser.add_argument(
         "--base", action="store_true", help="the same on an Anvil in Base mode: OP chain 84532, full-strength keystores"
     )
+    parser.add_argument("--vllm", action="store_true", help="one of the three honest nodes computes with vLLM")
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error("--steps must be at least 1")
@@ -129,7 +132,9 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace, folder: Path) -> int:
     display = Display("Murmuration: reinforcement learning by a swarm of machines nobody controls")
-    settings = SwarmSettings(steps=arguments.steps, seed=arguments.seed, base=arguments.base)
+    settings = SwarmSettings(
+        steps=arguments.steps, seed=arguments.seed, base=arguments.base, vllm=_vllm() if arguments.vllm else None
+    )
     demo = Demo(settings, display, folder, keep=arguments.keep)
     kept = False
     try:
@@ -151,6 +156,11 @@ def _run(arguments: argparse.Namespace, folder: Path) -> int:
             print(how_to_look_around(demo.swarm, "scripts/demo --stop", _KEPT))
         else:
             demo.swarm.down()
+
+
+def _vllm() -> Path:
+    """The Python of the environment that scripts/setup-vllm has made."""
+    return Path(os.environ.get("MURMUR_VLLM_PYTHON", sys.executable))
 
 
 def _report(error: Exception, hint: str) -> None:

@@ -20,6 +20,8 @@ from swarm.watch import Watch, submission_of
 GAIN_REQUIRED = 0.3
 MEMORY_MOST = 8 << 30
 """Bytes that the swarm may take, all its processes together."""
+VLLM_MEMORY = 3 << 30
+"""More, where a node computes with vLLM: its process takes some 1.7 GiB whatever the model, and a second one while it starts."""
 SECONDS_MOST = 360
 """Of two free cores. Running longer breaks no promise: a machine that is slower or busy with something else says nothing about
 the swarm. It is shown as a warning."""
@@ -57,8 +59,9 @@ def broken(
     if not any(payout.claimed for payout in payouts):
         yield "nobody earned anything"
     yield from verdicts(watch, interrupted)
-    if peak is not None and peak > MEMORY_MOST:
-        yield f"the swarm took {gibibytes(peak)} of memory, more than {gibibytes(MEMORY_MOST)}"
+    most = MEMORY_MOST + (VLLM_MEMORY if swarm.settings.vllm else 0)
+    if peak is not None and peak > most:
+        yield f"the swarm took {gibibytes(peak)} of memory, more than {gibibytes(most)}"
 
 
 def verdicts(watch: Watch, interrupted: Interrupted | None) -> Iterator[str]:

@@ -6,11 +6,14 @@ Sizes and tasks are those that learn within minutes on two cores; the policy on 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trainer.presets import demo
 
 DAY = 86_400
+VLLM_SECONDS = 300
+"""Until a node that computes with vLLM has made its first work, on a free machine: by far."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class SwarmSettings:
     evaluate_every: int = 5
     base: bool = False
     """The chain is an Anvil that speaks Base's dialect and has the id of Base Sepolia; keystores are as strong as there."""
+    vllm: Path | None = None
+    """The Python of an environment with vLLM: the last of the honest nodes runs in it and computes with it."""
     environment: dict[str, str] = field(
         default_factory=lambda: {
             # One torch thread per process: two processes with two each on two cores would be slower, not faster.
@@ -60,7 +65,7 @@ def run_file(settings: SwarmSettings, *, rpc: str, contract: str, chain_id: int,
         "trainer": tables["trainer"]
         | {
             "steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every,
-            "rollout_wait_seconds": 120,
+            "rollout_wait_seconds": 120 if settings.vllm is None else 120 + VLLM_SECONDS,
         },
         "hub": {"keystore": "trainer.json", "host": "127.0.0.1", "port": 0, "origin_port": 0},
     }  # fmt: skip

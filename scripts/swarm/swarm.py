@@ -28,7 +28,7 @@ from protocol.shell.home import read_json, write_json
 from swarm.anvil import Anvil
 from swarm.pace import Patience, slowness
 from swarm.processes import ROOT, Process, command_line, spawn, stop_all, wait_until
-from swarm.settings import SwarmSettings, run_file
+from swarm.settings import VLLM_SECONDS, SwarmSettings, run_file
 
 PASSWORD = "play money only"  # protects accounts of a chain that lives for minutes
 COMMAND_SECONDS = 120  # of a free machine
@@ -36,6 +36,9 @@ PROCESSES = "processes.json"
 CHEATS = "cheats"  # the process that plays all cheats
 MARK = "swarm.json"  # what tells a swarm's folder from any other
 ETH = 10**18
+_NOTHING: Mapping[str, str] = {}
+_VLLM = {"MURMUR_ENGINE__NAME": "vllm", "MURMUR_ENGINE__DEVICE": "cpu", "MURMUR_ENGINE__MEMORY": "512MiB"}
+"""Of a node that computes with vLLM. What vLLM takes for itself is beside its memory."""
 TOKENS = 10**18
 
 
@@ -131,10 +134,13 @@ class Swarm:
         for process in self.processes:
             process.require_running()
 
-    def start(self, name: str, *arguments: str | Path, module: str = "protocol") -> Process:
-        """Starts `murmur …` (or another module's command line) and keeps track of it."""
-        command = [sys.executable, "-m", module, *arguments]
-        environment = environment_of_modules(self._environment)
+    def start(
+        self, name: str, *arguments: str | Path, module: str = "protocol", python: Path | None = None,
+        environment: Mapping[str, str] = _NOTHING,
+    ) -> Process:  # fmt: skip
+        """Starts `murmur …` (or another module's command line), in another Python's environment if need be, and keeps track of it."""
+        command = [python or sys.executable, "-m", module, *arguments]
+        environment = environment_of_modules({**self._environment, **environment})
         process = Process(name, command, self.folder / "logs" / f"{name}.log", env=environment, detach=self._detach)
         self._keep(process)
         return process
@@ -308,11 +314,32 @@ class Swarm:
         self.start("relay", "relay", "start", "--home", relay)
         for validator in self.validators:
             self.start_validator(validator)
-        for node in self.nodes:
-            if not node.is_cheat:
-                self.start(node.name, "node", "start", "--home", node.home)
+        self._start_honest()
         if cheats := [f"{node.cheat}={node.home}" for node in self.nodes if node.is_cheat]:
             self.start(CHEATS, *cheats, module="cheats.play")
+
+    def _start_honest(self) -> None:
+        """The one on vLLM first, which takes its time: a few steps could be over before it has made anything."""
+        *others, last = self.honest
+        if self.settings.vllm is None:
+            others.append(last)
+        else:
+            python, files = self.settings.vllm, last.home / "data/rollouts"
+            started = self.start(last.name, "node", "start", "--home", last.home, python=python, environment=_VLLM)
+
+            def has_worked() -> bool:
+                started.require_running()
+                return any(files.glob("*.parquet"))
+
+            wait_until(
+                has_worked, deadline=VLLM_SECONDS, what=f"the first work of {last.name}, which computes with vLLM"
+            )
+        for node in others:
+            self.start(node.name, "node", "start", "--home", node.home)
+
+    @property
+    def honest(self) -> list[Member]:
+        return [node for node in self.nodes if not node.is_cheat]
 
     def start_validator(self, validator: Member) -> None:
         self.start(validator.name, "validator", "start", "--home", validator.home)
