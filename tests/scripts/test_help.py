@@ -17,7 +17,7 @@ MAINS = {"demo": demo.main, "devnet": devnet.main}
 def bare(tmp_path: Path) -> Path:
     """A clone on a machine that nothing was set up on; a set-up would fail."""
     (tmp_path / "scripts").mkdir()
-    for name in (*MAINS, "test"):
+    for name in (*MAINS, "test", "test-vllm", "setup-vllm"):
         (tmp_path / "scripts" / name).write_bytes((ROOT / "scripts" / name).read_bytes())
     return tmp_path
 
@@ -39,6 +39,11 @@ def test_help_needs_no_set_up_and_is_the_programs_own(
     with pytest.raises(SystemExit):
         MAINS[arguments[0]]()
     assert shown(bare, *arguments).split() == capsys.readouterr().out.split()
+
+
+def test_what_needs_vllm_says_how_it_is_run(bare: Path) -> None:
+    assert "scripts/test-vllm PATH" in shown(bare, "test-vllm", "-h")
+    assert "MURMUR_VLLM=/path/to/env" in shown(bare, "setup-vllm", "--help")
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
