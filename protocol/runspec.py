@@ -9,7 +9,7 @@ when later versions know more fields than it has; a default is therefore as fixe
 or a version (`Literal`) are always written. A program that meets a field it does not know is too old for the run: it
 raises VersionMismatch. Vectors: tests/vectors/spec_digests.json.
 
-runspec_part.py is what all parts have in common; runspec_environments.py and runspec_verification.py are the two large ones.
+runspec_part.py is what all parts have in common; runspec_environments.py, runspec_verification.py and runspec_hardware.py are parts.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from protocol.runspec_environments import (
     environment_kind,
     starts,
 )
+from protocol.runspec_hardware import HardwareNeeds
 from protocol.runspec_part import DecimalText, HexDigest, Part
 from protocol.runspec_verification import ComputationLimits, Limit, SamplingLimits, VerificationSpec, classes
 
 __all__ = [
-    "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "Limit", "ModelSpec", "Part", "RewardSpec",
-    "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
+    "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "Limit", "ModelSpec", "Part",
+    "RewardSpec", "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
     "environment_kind", "from_bytes", "from_canonical", "from_table", "starts",
 ]  # fmt: skip
 
@@ -164,6 +165,7 @@ class RunSpec(Part):
     sampling: SamplingSpec
     reward: RewardSpec = RewardSpec()
     verification: VerificationSpec
+    hardware: list[HardwareNeeds] = Field(default=[], max_length=256)
     max_lag: int = Field(ge=0, le=64)
     """Oldest weights a rollout may come from, in steps behind the trainer's."""
     upload_grace_seconds: int = Field(ge=1, le=86_400)
@@ -174,6 +176,18 @@ class RunSpec(Part):
     @model_validator(mode="after")
     def _budgets_for_every_class(self) -> RunSpec:
         self.reward.require_classes(self.verification.hardware)
+        return self
+
+    @model_validator(mode="after")
+    def _hardware_of_every_class(self) -> RunSpec:
+        """A class without needs would be a way around those of the others."""
+        described, listed = [needs.number for needs in self.hardware], self.verification.hardware
+        if twice := sorted({number for number in described if described.count(number) > 1}):
+            raise ValueError(f"hardware describes class {twice[0]} twice")
+        if left_out := sorted(set(listed) - set(described)) if described else []:
+            raise ValueError(f"hardware leaves out {classes(left_out)}: describe every class or none")
+        if unknown := sorted(set(described) - set(listed)):
+            raise ValueError(f"hardware describes {classes(unknown)}, which verification does not list")
         return self
 
     @model_validator(mode="after")

@@ -6,5 +6,7 @@ delivery.py    commitment and upload                    defence.py         appea
 verdicts.py    what validators said                     failures.py        what ends the node, what is tried again
 submission_log.py  what was submitted and what became of it
 alone.py       whether another copy of this node is at work
+survey.py      what `node hardware` shows               seat_class.py      of which hardware class the machine is
+disk_rate.py   what its disk writes and reads           spec_file.py       the run's spec on this machine
 settings.py    node.toml                                commands/          `node …`
 """

@@ -18,11 +18,13 @@ from node.contributor.defence import Defence
 from node.contributor.delivery import Delivery
 from node.contributor.failures import Failures
 from node.contributor.generation import Place
+from node.contributor.seat_class import SeatClass
 from node.contributor.settings import WorkSettings
 from node.contributor.submission_log import SubmissionLog
 from node.contributor.verdicts import Verdicts
 from node.contributor.workbench import Workbench
 from node.engine import Engine, EngineSettings, make_engine
+from node.engine.hardware import Measurement, measure_of
 from protocol import metrics
 from protocol.chain.reverts import banned
 from protocol.chain.transaction_log import TransactionLog
@@ -69,10 +71,11 @@ class Worker:
         *,
         adopt: bool = False,
         progress: Callable[[], None] = lambda: None,
+        measure: Callable[[], Measurement] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`engine` makes the engine for a compute dtype, by default that of unset settings; `stop` ends the loop when it is set;
-        `progress` is called at every turn of it.
+        """`engine` makes the engine for a compute dtype, `measure` the measurement of its device, by default those of unset settings;
+        `stop` ends the loop when it is set; `progress` is called at every turn of it.
 
         `adopt`: the seat's last submission counts as made here, though this home knows nothing of it (alone.py).
         """
@@ -91,6 +94,8 @@ class Worker:
         if adopt:
             self._alone.adopt(connection.chain.seat(connection.run, self._address))
         engine = engine or partial(make_engine, EngineSettings().of_run(connection.spec.model))
+        measure = measure or partial(measure_of, EngineSettings())
+        self._seat_class = SeatClass(connection.spec, measure, self._stop, clock)
         self._workbench = Workbench(connection, home.data, engine, settings.self_check_share, self._say, clock)
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)
@@ -136,6 +141,7 @@ class Worker:
         if seat.open_cases:
             self._defence.turn(seat)
         self._c.spec.require_hardware(seat.hardware)
+        self._seat_class.require(seat.hardware)
         head = self._c.chain.head(self._c.run)
         sequence = self._next_sequence(seat, head) if self._delivery.deliver_all(head) else None
         if head is None or sequence is None:

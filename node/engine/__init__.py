@@ -8,6 +8,7 @@
     vllm_process.py   the process that it runs in    vllm_server.py   the same from the inside
     vllm_capture.py   hidden states out of it        vllm_sampling.py the same draw inside it
     vllm_plan.py      what it does with its memory   vllm_check.py    what it has to show before it works
+    hardware.py       what the device can do         fit.py       whether a model fits it
     degrade.py        cheaper weights, to measure what rules catch
 
 The trainer evaluates with the same engine as the nodes generate with. What is named here imports no torch; the factory imports

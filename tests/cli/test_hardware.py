@@ -1,21 +1,57 @@
-"""A seat works in a hardware class that the run lists: another one is refused before any stake is deposited."""
+"""A seat works in a hardware class that the run lists: another one is refused before any stake is deposited. Where the run says
+what a class needs, this machine is measured and the class follows."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from swarm.world import TOKEN
+from swarm.anvil import Anvil
+from swarm.world import TOKEN, World
 
+from node.engine.hardware import Measurement
 from protocol.chain.types import Role, Seat
 from protocol.runspec import RunSpec
-from tests.cli.conftest import SPEC, Contributor
+from tests.cli.conftest import PASSWORD, SPEC, Console, Contributor, init_options
 
 
 def listing(calibrated: list[int], uncalibrated: list[int]) -> RunSpec:
     table = SPEC.model_dump(mode="json")
     table["verification"] |= {"calibrated": calibrated, "uncalibrated": uncalibrated}
     return RunSpec.model_validate(table)
+
+
+GIB = 2**30
+TABLE = [
+    {"number": 2, "name": "80 GB", "memory_gib": "79", "matrix_tflops": "300"},
+    {"number": 0, "name": "24 GB", "memory_gib": "23"},
+]
+DESCRIBED = RunSpec.model_validate(
+    listing([0, 2], []).model_dump(mode="json")
+    | {"hardware": TABLE, "reward": {"budgets": {"0": [1000], "2": [1000, 4000]}}}
+)
+"""A run that says what its classes need; it computes in bfloat16."""
+
+
+def machine(gib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine is measured as a GPU with so much memory."""
+    found = Measurement("a GPU", gib * GIB, gib * GIB, {"float32": 50e12, "bfloat16": 400e12}, 2000e9)
+    monkeypatch.setattr("node.engine.hardware.measure_of", lambda settings: found)
+    monkeypatch.setattr("node.contributor.survey.measure_of", lambda settings: found)
+
+
+@pytest.fixture
+def described(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch) -> Contributor:
+    """A contributor to that run."""
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    world = World.fresh(anvil, spec_digest=DESCRIBED.digest)
+    path = console.folder / "home"
+    made = console.node("init", *init_options(world), "--home", path, "--json").json
+    (path / "spec.json").write_bytes(DESCRIBED.canonical())
+    found = Contributor(world, console, path, made["node"], made["operator"])
+    found.give()
+    return found
 
 
 def seat(contributor: Contributor) -> Seat:
@@ -82,3 +118,60 @@ def test_a_run_lists_some_class() -> None:
 def test_what_is_not_said_of_uncalibrated_classes_moves_no_digest() -> None:
     assert b"uncalibrated" not in SPEC.canonical()
     assert listing([0], []).digest == SPEC.digest != listing([0], [1]).digest
+
+
+@pytest.mark.parametrize(("gib", "number"), [(80, 2), (24, 0)])
+def test_a_seat_is_taken_in_the_class_that_the_machine_is_of(
+    described: Contributor, monkeypatch: pytest.MonkeyPatch, gib: int, number: int
+) -> None:
+    machine(gib, monkeypatch)
+    done = described.run("stake", "--yes")
+    assert done.code == 0, done.err
+    assert f"hardware class {number} ({gib} GB)" in done.err
+    assert seat(described).hardware == number
+
+
+def test_a_machine_of_no_class_deposits_nothing(described: Contributor, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(16, monkeypatch)
+    done = described.run("stake", "--yes")
+    assert (done.code, "of no hardware class of the run" in done.err) == (5, True), done.err
+    assert "memory 16 of 23 GiB" in done.err
+    assert described.world.chain.account(described.operator).active == 0
+
+
+def test_who_stakes_for_another_machine_names_its_class(
+    described: Contributor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(16, monkeypatch)
+    assert described.run("stake", "--hardware", 2, "--yes").code == 0
+    assert seat(described).hardware == 2
+
+
+def test_hardware_shows_the_machine_and_its_class(described: Contributor, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(24, monkeypatch)
+    shown = described.run("hardware", "--offline")
+    assert shown.code == 0, shown.err
+    for words in ("Device: a GPU", "bfloat16   400 TFLOPS", "24 GB", "lacks: memory 24 of 79 GiB", "class 0"):
+        assert words in shown.out, words
+    told = described.run("hardware", "--offline", "--json").json
+    assert (told["class"], told["device"]["memory"]) == (0, 24 * GIB)
+    assert [(one["number"], bool(one["lacks"]), one["budgets"]) for one in told["classes"]] == [
+        (2, True, [1000, 4000]), (0, False, [1000]),
+    ]  # fmt: skip
+    assert told["disk"]["write"] > 0
+    assert not list((described.path / "data").glob(".disk*")), "what was measured with is gone"
+
+
+def test_hardware_measures_the_machine_before_there_are_settings(console: Console, tmp_path: Path) -> None:
+    told = console.node("hardware", "--home", tmp_path / "none", "--json").json
+    assert told["device"]["matrix"]["float32"] > 0
+    assert any("node init" in note for note in told["notes"])
+    json.dumps(told)
+
+
+def test_hardware_goes_on_without_a_hub(described: Contributor, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(80, monkeypatch)
+    monkeypatch.setenv("MURMUR_PEERS__FIND_SECONDS", "0.2")
+    told = described.run("hardware", "--json").json
+    assert told["class"] == 2
+    assert any("no weights are published yet" in note for note in told["notes"])

@@ -107,6 +107,15 @@ def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
         (("reward",), {"budgets": {"0": [10], "1": [5, 0]}}, "spec.reward.budgets.1.1"),
         (("verification", "uncalibrated"), [0], "hardware class 0 is both"),
         (("verification", "calibrated"), [0, 3], "'tiny-qwen3-float32-cpu' measured hardware class 0, not 3"),
+        (("hardware",), [{"number": 0}], "spec: hardware leaves out hardware class 1"),
+        (("hardware",), [{"number": 0}, {"number": 1}, {"number": 0}], "hardware describes class 0 twice"),
+        (("hardware",), [{"number": 0}, {"number": 1}, {"number": 4}], "hardware class 4, which verification does not"),
+        (("hardware",), [{"number": 0, "memory_gib": 24}, {"number": 1}], "spec.hardware.0.memory_gib"),
+        (
+            ("hardware",),
+            [{"number": 0, "memory": "24"}, {"number": 1}],
+            "hardware.0.memory', did you mean 'memory_gib'",
+        ),
         (("name",), "No Spaces", "name"),
     ],
 )

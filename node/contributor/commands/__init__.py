@@ -3,18 +3,19 @@
 init.py     init, config show                             operate.py   start
 stake.py    stake, leave, unstake, rebond, withdraw, claim   inspect.py   status, submissions
 seat.py     rotate, offer, accept                         appeal.py    appeal
-context.py  what they share
+hardware.py hardware                                      context.py   what they share
 """
 
 from __future__ import annotations
 
-from node.contributor.commands import appeal, init, inspect, operate, seat, stake
+from node.contributor.commands import appeal, hardware, init, inspect, operate, seat, stake
 from protocol.shell.cli import group
 
 app = group("Stake, lend a GPU, and see what was earned or why not.")
 init.register(app)
 stake.register(app)
 seat.register(app)
+hardware.register(app)
 operate.register(app)
 inspect.register(app)
 appeal.register(app)

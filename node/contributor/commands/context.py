@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of keys, settings and data.", envvar="MURMUR_HOME")]
 OperatorKeystore = Annotated[
     Path | None, typer.Option(help="Keystore of the operator's cold key, if it lies elsewhere.")
+]
+SpecFile = Annotated[
+    Path | None, typer.Option("--spec", help="The run's spec.json, while its hub cannot be asked for it.")
 ]
 DEFAULT_HOME = default_home("node")
 CONSENT_SECONDS = 3600
@@ -45,21 +47,10 @@ def read_spec(home: Home, node: NodeSettings, chain: Chain, key: Key, given: Pat
 
     Raises HashMismatch or Malformed for another one that was given, PreflightError where no hub can be found.
     """
-    from protocol import runspec
-    from protocol.constants import SPEC_BYTES_MAX
+    from node.contributor import spec_file
 
-    digest, kept = chain.spec_digest(node.chain.run), home.path / "spec.json"
-    for source in (given, kept):
-        if source is None or not source.exists():
-            continue
-        with source.open("rb") as file:
-            data = file.read(SPEC_BYTES_MAX + 1)
-        if source is given or sha256(data).digest() == digest:
-            spec = runspec.from_bytes(data, digest)
-            break
-    else:
-        spec = _spec_of_hub(node, key)
-    kept.write_bytes(spec.canonical())
+    spec = spec_file.find(home, chain.spec_digest(node.chain.run), given) or _spec_of_hub(node, key)
+    spec_file.path_in(home).write_bytes(spec.canonical())
     return spec
 
 

@@ -15,6 +15,7 @@ from node.contributor.commands.context import (
     DEFAULT_HOME,
     HomeOption,
     OperatorKeystore,
+    SpecFile,
     open_chain,
     open_home,
     open_operation,
@@ -31,15 +32,18 @@ from protocol.shell.money import deposit, duration, parse_tokens, tokens
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
+    from node.engine import EngineSettings
     from protocol.chain import Chain
     from protocol.invite import SignedInvite
+    from protocol.runspec import RunSpec
 
 Hardware = Annotated[
     int | None,
-    typer.Option(min=0, max=255, help="Hardware class of this machine, as the run numbers them; 0, when not given."),
-]
-SpecFile = Annotated[
-    Path | None, typer.Option("--spec", help="The run's spec.json, while its hub cannot be asked for it.")
+    typer.Option(
+        min=0,
+        max=255,
+        help="Hardware class of this machine; not given, the run's table and a measurement decide, else 0.",
+    ),
 ]
 
 InviteOption = Annotated[
@@ -78,10 +82,12 @@ def stake(
     if seat.role == Role.BANNED:
         raise banned(node_key.address)
     seated = seat.role == Role.ACTIVE and hardware in (None, seat.hardware)
-    number = hardware or 0
     invited = None if seated else _require_invite(chain, run, policy.gate, node_key.address, invite)
+    number, called = seat.hardware, ""
     if not seated:
-        read_spec(place, node, chain, node_key, spec).require_hardware(number)
+        agreed = read_spec(place, node, chain, node_key, spec)
+        number, called = _hardware_class(agreed, node.engine, hardware)
+        agreed.require_hardware(number)
     account = chain.account(sender.key.address)
     own = seat.locked if seat.operator == sender.key.address else 0
     missing = 0 if seated else max(0, policy.node_stake - own - account.free)
@@ -97,7 +103,7 @@ def stake(
         "Stake and take the seat?",
         [
             f"deposits  {tokens(wei)} from {sender.key.address} (the operator)",
-            f"seats     {node_key.address} in run {run}, hardware class {number}"
+            f"seats     {node_key.address} in run {run}, hardware class {number}{called}"
             if not seated
             else "seat      already taken",
             f"at risk   {tokens(policy.penalty)} on a hard verdict; a wrong proof or wrong sampling is one",
@@ -114,6 +120,23 @@ def stake(
         sender.send(chain.join(run, node_key.address, node_key.peer, number, deadline, consent, word))
     typer.echo(f"{node_key.address} is seated in run {run} on {tokens(policy.node_stake)}")
     typer.echo("next: node start", err=True)
+
+
+def _hardware_class(spec: RunSpec, engine: EngineSettings, given: int | None) -> tuple[int, str]:
+    """The class of the seat, and words on how it was found: by hand, by the spec's table and a measurement of this machine, or 0 where
+    the run has no table. Raises PreflightError for a machine that is of none of the table's."""
+    if given is not None or not spec.hardware:
+        return given or 0, ""
+    from node.contributor import seat_class
+    from node.engine import make_engine
+    from node.engine.hardware import measure_of
+
+    typer.echo("measuring this machine; give --hardware where another one will do the work", err=True)
+    make_engine(engine.of_run(spec.model), spec.model.compute_dtype)  # it sets its threads, and finds its device
+    found = measure_of(engine)
+    needs = seat_class.require_class(spec, found)
+    name = f" ({needs.name})" if needs.name else ""
+    return needs.number, f"{name}: the first of the run's that {found.device} reaches"
 
 
 def _require_invite(chain: Chain, run: int, gate: ChecksumAddress, node: str, given: str | None) -> SignedInvite | None:

@@ -1,0 +1,159 @@
+"""What the device that computes can do: memory, matrix products in bf16 and fp32, and what its memory moves.
+
+It asks what the machine can do, not what is left of it: on a CPU the time of a round is the CPU time that it took, so that
+other programs hardly count, and the best of several short rounds stands. On a GPU the time is the device's own.
+Does not cover: what an engine makes of it (tokens per second are `scripts/bench engine`'s), several GPUs (the first of them
+is measured), sparsity and tensor formats below 16 bits.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from node.engine import device as devices
+from node.engine.settings import EngineSettings
+
+DTYPES = ("bfloat16", "float32")
+"""Those that a run may compute in."""
+
+_ROUNDS = 5
+_ROUND_SECONDS = 0.02  # a round is as long at least: what starts a kernel is then a small part of it
+_SIDES = (256, 512, 1024, 2048, 4096, 8192)  # of the square matrices
+_COPIED_BYTES = {"cpu": 256 << 20, "cuda": 1 << 30}  # beyond all caches
+_SHARE_OF_FREE = 8  # no more than this part of the free memory is used
+_CGROUP = Path("/sys/fs/cgroup")
+_UNBOUNDED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Bytes, and rates per second."""
+
+    device: str
+    memory: int
+    """Of the device, used or not; of a container as much as it may use."""
+    free: int
+    matrix: dict[str, float]
+    """Floating-point operations per second of matrix products, by dtype."""
+    bandwidth: float
+    """Bytes that the memory reads and writes together."""
+
+    def best(self, other: Measurement) -> Measurement:
+        """The better of each rate, of two measurements of one device; `other` is the newer one."""
+        matrix = {name: max(rate, other.matrix.get(name, 0.0)) for name, rate in self.matrix.items()}
+        return Measurement(other.device, other.memory, other.free, matrix, max(self.bandwidth, other.bandwidth))
+
+
+def measure_of(settings: EngineSettings) -> Measurement:
+    """The device of these settings, in an engine's process. Raises PreflightError where it is not there."""
+    return measure(devices.named(settings.device))
+
+
+@torch.inference_mode()
+def measure(on: torch.device, dtypes: tuple[str, ...] = DTYPES) -> Measurement:
+    """Takes about a second, with as many threads on the CPU as torch has at the moment."""
+    free = free_bytes(on)
+    return Measurement(
+        device=devices.describe(on),
+        memory=devices.memory_bytes(on),
+        free=free,
+        matrix={name: _matrix_rate(on, getattr(torch, name), free) for name in dtypes},
+        bandwidth=_bandwidth(on, free),
+    )
+
+
+def free_bytes(on: torch.device) -> int:
+    """Memory of the device that nobody uses just now."""
+    if on.type == "cuda":
+        return int(torch.cuda.mem_get_info(on)[0])
+    return min(_available(Path("/proc/meminfo")), _left_in_container(_CGROUP), devices.memory_bytes(on))
+
+
+def _available(meminfo: Path) -> int:
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return _UNBOUNDED
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), _UNBOUNDED)
+
+
+def _left_in_container(cgroup: Path) -> int:
+    """What the container that this process runs in may still take; what it caches of files counts as free."""
+    try:
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        cached = next(
+            int(line.split()[1])
+            for line in (cgroup / "memory.stat").read_text().splitlines()
+            if line.startswith("inactive_file ")
+        )
+    except (OSError, StopIteration):
+        return _UNBOUNDED
+    return max(0, int(limit) - int(used) + cached) if limit.isdigit() else _UNBOUNDED
+
+
+def _matrix_rate(on: torch.device, dtype: torch.dtype, free: int) -> float:
+    """Of the smallest product that takes as long as a round, or the largest that there is memory for."""
+    best = 0.0
+    for side in _SIDES:
+        if 3 * side**2 * dtype.itemsize > free // _SHARE_OF_FREE and best:
+            break
+        left, right = (torch.randn(side, side, device=on).to(dtype) for _ in range(2))
+        out = torch.empty(side, side, device=on, dtype=dtype)
+        seconds = _best_of(lambda a=left, b=right, c=out: torch.mm(a, b, out=c), on)  # type: ignore[misc]
+        best = max(best, 2 * side**3 / seconds)
+        if seconds >= _ROUND_SECONDS:
+            break
+    return best
+
+
+def _bandwidth(on: torch.device, free: int) -> float:
+    size = max(1 << 20, min(_COPIED_BYTES.get(on.type, 256 << 20), free // _SHARE_OF_FREE))
+    source, target = (torch.ones(size, dtype=torch.uint8, device=on) for _ in range(2))
+    return 2 * size / _best_of(lambda: target.copy_(source), on)
+
+
+def _best_of(work: Callable[[], object], on: torch.device) -> float:
+    """Seconds of the quickest of some rounds, after one that warms up."""
+    _seconds(work, on)
+    return min(_seconds(work, on) for _ in range(_ROUNDS))
+
+
+def _seconds(work: Callable[[], object], on: torch.device) -> float:
+    if on.type == "cuda":
+        with torch.cuda.device(on):
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            began.record()
+            work()
+            ended.record()
+            ended.synchronize()
+            return max(began.elapsed_time(ended) / 1000, 1e-9)
+    if on.type != "cpu":
+        torch.accelerator.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.accelerator.synchronize()
+        return max(time.perf_counter() - start, 1e-9)
+    start = time.process_time()
+    work()
+    return max((time.process_time() - start) / _cores(), 1e-9)
+
+
+def _cores() -> int:
+    """On how many cores the threads of torch can be at once: more threads than cores take turns, and each its CPU time."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(torch.get_num_threads(), allowed, _quota(_CGROUP)))
+
+
+def _quota(cgroup: Path) -> int:
+    """Cores that the container may use."""
+    try:
+        most, period = (cgroup / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return _UNBOUNDED
+    return int(most) // int(period) if most.isdigit() else _UNBOUNDED

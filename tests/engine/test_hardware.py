@@ -1,0 +1,85 @@
+"""What a device can do is measured by its own time, and whether a model fits follows from its config.json alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from swarm.tiny_run import TinyRun
+
+from node.engine import EngineSettings, device, footprint, hardware
+from node.engine.fit import Fit, fit
+from node.engine.hardware import Measurement
+
+CPU = torch.device("cpu")
+
+
+def test_this_machine_is_measured() -> None:
+    found = hardware.measure_of(EngineSettings(device="cpu"))
+    assert 0 < found.free <= found.memory == device.memory_bytes(CPU)
+    assert set(found.matrix) == {"bfloat16", "float32"}
+    assert all(rate > 1e8 for rate in found.matrix.values())
+    assert found.bandwidth > 1e7
+    assert "CPU" in found.device
+
+
+def test_a_round_takes_the_cpu_time_of_its_threads_and_not_the_time_that_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another program on the same cores takes time and no CPU time of ours."""
+    spent = iter([10.0, 12.0])
+    monkeypatch.setattr(hardware.time, "process_time", lambda: next(spent))
+    monkeypatch.setattr(hardware, "_cores", lambda: 4)
+    assert hardware._seconds(lambda: None, CPU) == 0.5
+
+
+def test_the_best_of_its_rounds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([9.0, 3.0, 2.0, 5.0, 2.5, 4.0])
+    monkeypatch.setattr(hardware, "_seconds", lambda *_: next(took))
+    assert hardware._best_of(lambda: None, CPU) == 2.0
+
+
+def test_the_better_rate_of_two_measurements_stands() -> None:
+    older = Measurement("a", 8, 4, {"float32": 3.0, "bfloat16": 1.0}, 5.0)
+    newer = Measurement("a", 8, 6, {"float32": 2.0, "bfloat16": 2.0}, 7.0)
+    assert older.best(newer) == Measurement("a", 8, 6, {"float32": 3.0, "bfloat16": 2.0}, 7.0)
+
+
+def test_a_container_has_the_cores_and_the_memory_that_it_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "_CGROUP", tmp_path)
+    everything = hardware.free_bytes(CPU)
+    (tmp_path / "memory.max").write_text("3000000\n")
+    (tmp_path / "memory.current").write_text("2500000\n")
+    (tmp_path / "memory.stat").write_text("anon 900000\ninactive_file 400000\n")
+    assert hardware.free_bytes(CPU) == 900_000 < everything
+    (tmp_path / "memory.max").write_text("max\n")
+    assert hardware.free_bytes(CPU) > 900_000
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    monkeypatch.setattr(hardware.torch, "get_num_threads", lambda: 64)
+    assert hardware._cores() == 1
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert hardware._cores() == 1
+
+
+def test_what_fits_is_what_the_engine_computes(tiny_run: TinyRun) -> None:
+    """config.json tells the same as the model that is loaded."""
+    held = footprint.of(tiny_run.engine._model, CPU)
+    told = fit(tiny_run.model, "float32", 96, EngineSettings(device="cpu"))
+    assert (told.weights, told.row) == (held.weights, held.decoding(96))
+    assert told.rows == (told.allowed - held.weights) // held.decoding(96) > 1
+
+
+@pytest.mark.parametrize(
+    ("allowed", "rows"),
+    [(1000, 9), (199, 0), (200, 1), (100, 0), (50, 0)],
+    ids=["many", "row", "one", "none", "weights"],
+)
+def test_a_model_fits_where_one_answer_does(allowed: int, rows: int) -> None:
+    assert Fit(allowed, weights=100, row=100, prefill=80, tokens=96).rows == rows
+
+
+def test_a_model_whose_answers_cannot_be_checked_here_does_not_fit() -> None:
+    assert Fit(1000, weights=100, row=100, prefill=901, tokens=96).rows == 0
