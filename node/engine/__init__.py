@@ -3,6 +3,7 @@
     interface.py      what an engine is              factory.py   engines by name          settings.py  [engine] of every role
     torch_engine.py   the one on transformers        memory.py    how many rows at once    proofs.py    TOPLOC proofs as rows appear
     sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch    device.py   what computes
+    fused_draw.py     drawing on a GPU, in one kernel
     weights.py        loading a published version safely         footprint.py  what a model takes of its device
     vllm_engine.py    the one on vLLM                vllm_build.py    which vLLM, and for which device
     vllm_process.py   the process that it runs in    vllm_server.py   the same from the inside

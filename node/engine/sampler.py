@@ -12,9 +12,11 @@ Shapes: B rows, V vocabulary, N blocks of four tokens.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -24,6 +26,8 @@ from torch.nn import functional
 from node.engine import noise
 from protocol import sampling
 from protocol.sampling import NOISE_MAX, TokenScores
+
+log = logging.getLogger(__name__)
 
 _BLOCKS = 1 << 14
 """Blocks whose words are made at once: their arrays stay in a CPU's cache."""
@@ -53,7 +57,36 @@ class Draws:
 def draw(
     logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, *, temperature: float, top_k: int = 0, top_p: float = 1.0
 ) -> Draws:
-    """argmax(logits + T·G) per row, as protocol/sampling.py defines it. Rows that hold NaN draw the index of one."""
+    """argmax(logits + T·G) per row, as protocol/sampling.py defines it. Rows that hold NaN draw the index of one.
+
+    On an NVIDIA GPU in one kernel (fused_draw.py), where it was seen there to draw the same.
+    """
+    of = (logits_BV, keys_B, positions_B)
+    fused = _kernel(logits_BV.device, logits_BV.dtype) if logits_BV.device.type == "cuda" else None
+    if fused is None:
+        return draw_anywhere(*of, temperature=temperature, top_k=top_k, top_p=top_p)
+    return Draws(*fused(*of, temperature=temperature, top_k=top_k, top_p=top_p))
+
+
+@cache
+def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor, Tensor]] | None:
+    """The fused draw; None where there is no Triton, or its kernel does not draw the same on this device."""
+    try:
+        from node.engine import fused_draw
+
+        if fused_draw.agrees(device, dtype):
+            return fused_draw.draw
+        reason = "it draws other tokens"
+    except (ImportError, RuntimeError) as error:  # Triton's errors are RuntimeErrors
+        reason = str(error).partition("\n")[0][:200]
+    log.warning("the fused draw is not used on %s: %s", device, reason)
+    return None
+
+
+def draw_anywhere(
+    logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, *, temperature: float, top_k: int = 0, top_p: float = 1.0
+) -> Draws:
+    """The same in torch, on any device."""
     highest, tokens, normalisers = _survey(logits_BV)
     if temperature == 0:
         return Draws(tokens, highest.double(), normalisers)

@@ -8,7 +8,7 @@ Decoding is greedy over logits to which T·G was added, G at the number of token
 vLLM reports are those of the raw logits at temperature 1, as rollouts claim them. Requests without a key are left alone.
 
 Written for vllm 0.32.0, which is imported when `SeededDraw` is asked for: without vLLM this module loads, and `SeededRows`, which
-is all of it but the base class, can be tested. Does not cover: proofs, weights, serving (there is no vLLM engine here yet).
+is all of it but the base class, can be tested. Does not cover: proofs (vllm_capture.py), weights, serving (vllm_server.py).
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ class SeededRows:
         """Logits [B, V] with the noise of the seeded rows, in place."""
         for distribution, rows in self._alike():
             at = torch.tensor(rows, device=logits.device)
+            part = logits if rows == list(range(len(logits))) else logits[at]
             keys = torch.tensor([noise.as_signed(self._requests[row].key) for row in rows], device=logits.device)
             positions = torch.tensor([len(self._requests[row].output) for row in rows], device=logits.device)
-            drawn = sampler.draw(logits[at], keys, positions, **distribution).tokens
-            logits[at] = -torch.inf
+            drawn = sampler.draw(part, keys, positions, **distribution).tokens
+            logits.index_fill_(0, at, -torch.inf)
             logits[at, drawn] = 0
         return logits
 
