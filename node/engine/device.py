@@ -1,4 +1,4 @@
-"""The device that computes: which one a setting means, how much memory it has, and what it is called."""
+"""The device that computes: which one a setting means, how much of it is free, and what it is called."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def named(setting: str) -> torch.device:
         raise PreflightError(
             f"engine.device is {setting}, and torch sees {seen} NVIDIA GPUs: {driver_state()}", hint='set it to "auto"'
         )
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise PreflightError("engine.device is mps, and torch sees no GPU of Apple's here", hint='set it to "auto"')
     return found
 
 
@@ -40,16 +42,43 @@ def driver_state() -> str:
     return f"the driver is {driver}{hidden}"
 
 
+def exact(device: torch.device) -> torch.device:
+    """Where numbers of 64 bits are computed, which a draw needs: on the device itself, but for Apple's, which have none."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def release(device: torch.device) -> None:
+    """Gives back what torch keeps of the device's memory for later."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    if device.type == "mps":
+        torch.mps.empty_cache()
+
+
 def memory_bytes(device: torch.device) -> int:
+    """Bytes of its memory, in use or not."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory())
     return memory.machine_bytes()
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes of its memory that nobody uses now."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return memory_bytes(device) - int(torch.mps.driver_allocated_memory())
+    return memory.free_bytes()
 
 
 def describe(device: torch.device) -> str:
     """The device as its maker names it."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
+    if device.type == "mps":
+        return f"GPU of {_cpu()}"
     return f"{platform.machine()} CPU, {_cpu()}"
 
 

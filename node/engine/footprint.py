@@ -22,17 +22,32 @@ def of(model: Any, on: torch.device) -> Footprint:
     cache = DynamicCache(config=model.config)
     ids = torch.zeros(1, 1, dtype=torch.long, device=on)
     model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
-    held = [layer for layer in cache.layers if layer.keys is not None]  # none of a layer that the model does not run
-    layers = [layer.keys.nbytes + layer.values.nbytes for layer in held]
+    layers = [  # none of a layer that the model does not run
+        layer.keys.nbytes + layer.values.nbytes for layer in cache.layers if layer.keys is not None
+    ]
     config = model.config
     hidden, vocabulary, size = int(config.hidden_size), int(config.vocab_size), model.dtype.itemsize
-    groups = int(config.num_attention_heads) // held[0].keys.shape[1]
-    copies = 1 + (groups if groups > 1 else 0)  # of a layer that grows, and of its keys and values for every query head
     wide = max(int(getattr(config, "intermediate_size", None) or 0), 4 * hidden)
+    expanded = _expanded(config)
     return Footprint(
         weights=sum(tensor.nbytes for tensor in stored_tensors(model).values()),
-        cache_token=sum(layers) + copies * max(layers),
+        cache_token=sum(layers) + 2 * size * expanded,
         row=vocabulary * (2 * size + 8) + TOPLOC_CHUNK * hidden * 2,
-        prefill_token=size * (8 * hidden + 3 * wide) + 8 * hidden,
-        pair=1 + size,
+        prefill_token=size * (8 * hidden + 3 * wide + expanded) + 8 * hidden,
+        pair=_pair(config, size, latent=expanded > 0),
     )
+
+
+def _expanded(config: Any) -> int:
+    """Numbers that a layer makes of the latents of one cached token: keys and values of every head. 0 where it caches those."""
+    if not getattr(config, "kv_lora_rank", None):
+        return 0
+    return int(config.num_attention_heads) * int(config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim)
+
+
+def _pair(config: Any, size: int, *, latent: bool) -> int:
+    """Fused kernels take causal attention as it is; heads whose keys and values differ in size, and capped scores, are computed with
+    all scores there at once, and a window with its mask."""
+    if latent or getattr(config, "attn_logit_softcapping", None):
+        return 3 * size * int(config.num_attention_heads)
+    return 1 + size if getattr(config, "sliding_window", None) else 0

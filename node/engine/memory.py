@@ -1,8 +1,9 @@
 """What an engine may take of a device's memory, and how many rows go through a model at once within it.
 
-The plan is an estimate from the model's sizes, made before anything is allocated: weights, the key-value cache at its longest, one
-layer's copies of it, logits, and the widest activations of a prefill. It bounds what grows with the work; what the libraries
-take for themselves, some hundred MiB, is beside it. Does not cover: memory that other programs take meanwhile.
+The plan is an estimate from the model's sizes, made before anything is allocated: weights, the key-value cache with every row at its
+longest, what a layer makes of it while a step runs, logits, and the widest activations of a prefill. It bounds what grows with the
+work; what the libraries take for themselves, some hundred MiB, is beside it. Does not cover: memory that other programs take
+meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from node.engine.interface import Prompt
@@ -23,6 +25,7 @@ _EXHAUSTED = (
     "can't allocate memory",
 )  # as CUDA and the CPU's allocator say it, in plain RuntimeErrors
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
+_MEMINFO = Path("/proc/meminfo")
 
 
 def parse(text: str, total: int) -> int:
@@ -44,6 +47,20 @@ def machine_bytes() -> int:
     return min(pages, int(limit)) if limit.isdigit() else pages
 
 
+def free_bytes() -> int:
+    """What of that nobody uses now; what the system keeps of files is given up for whoever needs it."""
+    free = machine_bytes()
+    with suppress(OSError, KeyError):
+        free = min(free, _field(_MEMINFO.read_text(), "MemAvailable:") << 10)
+    with suppress(OSError, KeyError):
+        free = min(free, machine_bytes() - _field(_CGROUP.with_name("memory.stat").read_text(), "anon"))
+    return max(0, free)
+
+
+def _field(text: str, name: str) -> int:
+    return {words[0]: int(words[1]) for words in map(str.split, text.splitlines())}[name]
+
+
 def exhausted(error: BaseException) -> Unavailable | None:
     """`error` as a sentence where it says that the device's memory was used up, by whatever library; None for anything else."""
     is_said = isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _EXHAUSTED)
@@ -62,22 +79,30 @@ class Footprint:
 
     weights: int
     cache_token: int
-    """The cache of one token of one row, with what is copied of it while a step runs."""
+    """The cache of one token of one row, with what a layer makes of it while a step runs."""
     row: int
     """What a row takes beside its cache, however long it is: logits, and the states of an open proof."""
     prefill_token: int
     """The widest activations of one token."""
     pair: int
-    """The attention mask, for each pair of tokens of a row."""
+    """Mask or scores of attention, for each pair of tokens of a row; 0 where a fused kernel needs neither."""
 
     def decoding(self, tokens: int) -> int:
         """A row that has grown to so many tokens."""
         return self.row + tokens * self.cache_token
 
-    def prefilling(self, rows: int, width: int, *, cached: bool) -> int:
-        """Rows of so many tokens, padding included, that go through the model at once."""
+    def prefilling(self, tokens: int, width: int, *, cached: bool) -> int:
+        """So many tokens at once, padding included, in rows of `width`."""
         kept = self.cache_token if cached else 0
-        return rows * width * (self.prefill_token + kept + width * self.pair)
+        return tokens * (self.prefill_token + kept + width * self.pair)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a submission is decoded: `rows` at once, and prompts of so many tokens, padding included, in one prefill."""
+
+    rows: int
+    prefill_tokens: int
 
 
 @dataclass(frozen=True)
@@ -91,27 +116,20 @@ class MemoryBudget:
     def free(self) -> int:
         return self.most - self.of.weights
 
-    def decode_batches(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[list[Prompt]]:
-        """The prompts in order, in batches that fit; one whose samples do not fit together is in several, with some keys in each.
+    def plan(self, prompts: Sequence[Prompt], max_new_tokens: int, *, rows: int, prefill_tokens: int) -> Plan:
+        """At most so many rows and tokens, and what fits: rows at their longest, beside a prefill of the longest prompt.
 
         Raises PreflightError where a single row does not fit.
         """
-        batches: list[list[Prompt]] = []
-        batch: list[Prompt] = []
-        for prompt in prompts:
-            left = prompt.keys
-            while left:
-                room = self._room(batch, prompt, max_new_tokens)
-                if room > 0:
-                    batch.append(replace(prompt, keys=left[:room]))
-                    left = left[room:]
-                elif batch:
-                    batches.append(batch)
-                    batch = []
-                else:
-                    longest = len(prompt.tokens) + max_new_tokens
-                    raise self._too_little(longest, max(self._prefilled([prompt]), self.of.decoding(longest)))
-        return [*batches, batch] if batch else batches
+        longest = max(len(prompt.tokens) for prompt in prompts)
+        one = self.of.prefilling(longest, longest, cached=True)
+        row = self.of.decoding(longest + max_new_tokens)
+        fit = (self.free - one) // row
+        if fit < 1:
+            raise self._too_little(longest + max_new_tokens, one + row)
+        taken = max(1, min(rows, fit, sum(len(prompt.keys) for prompt in prompts)))
+        spare = (self.free - taken * row) // max(1, one // longest)
+        return Plan(taken, max(longest, min(prefill_tokens, spare)))
 
     def prefill_batches(self, lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
         """Indices by ascending length, in batches that fit and hold at most `most_tokens`, padding included; a longer one is alone.
@@ -125,23 +143,12 @@ class MemoryBudget:
                 batches[-1].append(i)
                 continue
             if not self._fits(1, lengths[i]):
-                raise self._too_little(lengths[i], self.of.prefilling(1, lengths[i], cached=False))
+                raise self._too_little(lengths[i], self.of.prefilling(lengths[i], lengths[i], cached=False))
             batches.append([i])
         return batches
 
     def _fits(self, rows: int, width: int) -> bool:
-        return self.of.prefilling(rows, width, cached=False) <= self.free
-
-    def _room(self, batch: Sequence[Prompt], prompt: Prompt, max_new_tokens: int) -> int:
-        """How many samples of this prompt the batch can take."""
-        together = [*batch, prompt]
-        if self._prefilled(together) > self.free:
-            return 0
-        width = max(len(p.tokens) for p in together)
-        return self.free // self.of.decoding(width + max_new_tokens) - sum(len(p.keys) for p in batch)
-
-    def _prefilled(self, prompts: Sequence[Prompt]) -> int:
-        return self.of.prefilling(len(prompts), max(len(p.tokens) for p in prompts), cached=True)
+        return self.of.prefilling(rows * width, width, cached=False) <= self.free
 
     def _too_little(self, tokens: int, needed: int) -> PreflightError:
         return PreflightError(

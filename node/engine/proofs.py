@@ -95,6 +95,10 @@ class ProofFolder:
     def finish(self) -> None:
         """Ends all sequences and waits for their proofs."""
         self.close(range(len(self._filled)))
+        self.stop()
+
+    def stop(self) -> None:
+        """Waits for the proofs of the sequences that have ended; what the others have so far is nothing."""
         self.wait()
         self._encoder.shutdown()
 

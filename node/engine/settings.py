@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -14,18 +15,18 @@ from protocol.settings import Settings
 class EngineSettings(Settings):
     name: str = "torch"
     """Engine that computes: "torch", "vllm" where vllm 0.32.0 is installed, or one that an installed package adds."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")
-    """"auto" (the first NVIDIA GPU, or else the CPU), "cpu", "cuda" or "cuda:N"."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")
+    """"auto" (the first NVIDIA GPU, or else the CPU), "cpu", "cuda", "cuda:N" or, as far as it goes, "mps"."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """What is computed in: the run spec's type. Named here, it must be the same, or the role does not start."""
     memory: str = "80%"
-    """What model and batches may take of the device's memory: a share of it ("80%") or an amount ("24GiB", "500MiB")."""
+    """What model and batches may take of the device's memory: a share of what is free at the start ("80%"), or an amount ("24GiB", "500MiB")."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """GPUs that one model is split over ("vllm" only)."""
     batch_invariant: bool = False
     """Kernels whose results do not depend on what else is in the batch ("vllm" on an NVIDIA GPU of capability 8.0 or above only)."""
-    threads: int = Field(default=1, ge=1)
-    """Torch threads on the CPU."""
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    """Torch threads on the CPU: a number, or "auto", the cores that nobody uses at the start (or OMP_NUM_THREADS, where it is set)."""
 
     def of_run(self, model: ModelSpec) -> EngineSettings:
         """These, with what the run asks of all parties beside its dtype."""
@@ -36,3 +37,15 @@ class EngineSettings(Settings):
     def _is_an_amount(cls, text: str) -> str:
         parse(text, 1)
         return text
+
+    @property
+    def thread_count(self) -> int:
+        """`threads` as a number. Cores in use are left to who uses them: threads that share a core wait for each other at every
+        product, which costs ten times what a second one would gain."""
+        if self.threads != "auto":
+            return self.threads
+        said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+        if said.isdecimal() and int(said):
+            return int(said)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores - round(os.getloadavg()[0]))

@@ -63,7 +63,7 @@ class VllmEngine:
         self._settings = settings or EngineSettings(name="vllm")
         self._device = vllm_build.require(self._settings)
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
-        self._threads = self._settings.threads
+        self._threads = self._settings.thread_count
         self._share = 1.0  # of the memory setting; half after the device was out of memory
         self._folder: Path | None = None
         self._worse: TemporaryDirectory[str] | None = None  # holds `_folder` after `degrade`

@@ -12,6 +12,7 @@ NAMES = {
     "attestation": "what proofs and seeded noise cost a worker of Qwen3-0.6B's shape, and how fast they are verified",
     "cheats": "how often each cheat we can name is found, by which rule, and whether honest work ever is",
     "length": "whether announced length budgets are learned, and what they cost the task",
+    "engine": "our engine at the shape of rollouts against transformers and vLLM: equal and log-normal lengths, grouped heads",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
     "index": "what following the chain costs, cold and warm, as submissions pile up",
     "trainer": "our training step against TRL, generation and memory included, on the same work",

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benches import Bench, Cost, Row, in_turns
-from node.engine import Completion, Prompt, noise, sampler
+from benches.engine_work import entropy, root
+from node.engine import Completion, Prompt, noise, row_attention, sampler
 from node.engine.proofs import bits
 from node.engine.torch_engine import TorchEngine
 from protocol import toploc
@@ -38,6 +38,7 @@ class _Clocked(TorchEngine):
     """Notes the CPU time at each step of decoding."""
 
     def start(self, model: Any) -> None:
+        row_attention.install(model, "sdpa")
         self._model = model
         self.marks: list[float] = []
 
@@ -57,7 +58,7 @@ class _Clocked(TorchEngine):
 class _Plain(_Clocked):
     """The peer: draws as everybody does."""
 
-    def _sample(self, hidden: Tensor, keys: Tensor, position: int, *distribution: Any) -> tuple[Tensor, Tensor]:
+    def _sample(self, hidden: Tensor, keys: Tensor, positions: Tensor, *distribution: Any) -> tuple[Tensor, Tensor]:
         probabilities = self._model.lm_head(hidden).float().softmax(-1)
         tokens = torch.multinomial(probabilities, 1)
         return tokens.squeeze(1), probabilities.gather(1, tokens).squeeze(1).log()
@@ -70,8 +71,8 @@ def run() -> Bench:
     plain.start(model)
     prompt = torch.randint(0, _VOCABULARY, (_PROMPT,)).tolist()
     bench = Bench("attestation")
-    entropy = _scale(ours, prompt)
-    bench.rows.append(Row("entropy of the logits, mean", "nats", entropy, None, None, None))
+    nats = _scale(ours, prompt)
+    bench.rows.append(Row("entropy of the logits, mean", "nats", nats, None, None, None))
     for batch, goal in ((1, None), (32, 1.5)):
         _measure(bench, ours, plain, prompt, batch, goal)
     _draws(bench, _NATS, _logits(model, ours, prompt))
@@ -165,18 +166,5 @@ def _scale(engine: _Clocked, prompt: list[int]) -> float:
     weight.data.mul_(12)  # not far off
     for _ in range(2):
         logits = _logits(engine._model, engine, prompt).float()
-        weight.data.mul_(_root(lambda factor, logits=logits: _entropy(logits * factor) - _NATS))  # type: ignore[misc]
-    return _entropy(_logits(engine._model, engine, prompt).float())
-
-
-def _root(falling: Callable[[float], float]) -> float:
-    low, high = 0.1, 10.0
-    for _ in range(20):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
-    return low
-
-
-def _entropy(logits: Tensor) -> float:
-    logprobs = logits.log_softmax(-1)
-    return float(-(logprobs.exp() * logprobs).sum(-1).mean())
+        weight.data.mul_(root(lambda factor, logits=logits: entropy(logits * factor) - _NATS))  # type: ignore[misc]
+    return entropy(_logits(engine._model, engine, prompt).float())

@@ -233,13 +233,13 @@ def _judged_falsely(scenes: Sequence[Scene], most: int) -> Falsely:
 def _prefilling(engine: TorchEngine, attention: str, tokens: int) -> Iterator[None]:
     """Prefills by one of the variants, and afterwards by the usual one again."""
     usual = torch_engine._PREFILL_TOKENS
-    engine._model.set_attn_implementation(attention)
+    engine.adjust(attention=attention, threads=1)
     torch_engine._PREFILL_TOKENS = tokens
     try:
         yield
     finally:
         torch_engine._PREFILL_TOKENS = usual
-        engine._model.set_attn_implementation("sdpa")
+        engine.adjust(attention="sdpa", threads=1)
 
 
 def _limit(verification: VerificationSpec, name: str) -> Limit:

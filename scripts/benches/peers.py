@@ -108,11 +108,11 @@ def python(name: str) -> Path:
 class Conversation:
     """A script that runs under a peer's Python and answers each line of JSON with one."""
 
-    def __init__(self, interpreter: Path, script: Path) -> None:
+    def __init__(self, interpreter: Path, script: Path, *arguments: Path) -> None:
         # -P: the script's folder is not searched, where our modules have the names of what they measure.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self._process = subprocess.Popen(
-            [str(interpreter), "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [str(interpreter), "-P", str(script), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=environment | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 

@@ -7,13 +7,13 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from benches.watermark import Watermark
 from node.engine import Prompt
+from node.engine.decoding import Sample
 from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from protocol.model_files import WEIGHTS
@@ -22,28 +22,16 @@ from trainer.learning import advantage
 from trainer.learning.learner import Learner
 from trainer.learning.packing import TrainingSample
 
-_END, _FORCED = 1, 1e4
 
+class ForcedEnds(TorchEngine):
+    """Ends every sample at the length that the work gives it."""
 
-class ForcedEnds(torch.nn.Module):
-    """A head under which row i ends with its lengths[i]-th token. Rows that have ended leave the batch, the others keep order."""
+    def begin(self, prompts: list[Prompt], lengths: list[list[int]]) -> None:
+        of = zip(prompts, lengths, strict=True)
+        self._length = {key: length for prompt, row in of for key, length in zip(prompt.keys, row, strict=True)}
 
-    def __init__(self, head: Any) -> None:
-        super().__init__()
-        self.inner = head
-        self.lengths = torch.empty(0)
-        self.position = 0
-
-    def begin(self, lengths: list[int]) -> None:
-        self.lengths, self.position = torch.tensor(lengths), 0
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = self.inner(hidden)
-        self.position += 1
-        ends = self.lengths == self.position
-        logits[:, _END] = torch.where(ends, _FORCED, -_FORCED)
-        self.lengths = self.lengths[~ends]
-        return logits
+    def _is_over(self, sample: Sample, token: int, most: int, end_tokens: frozenset[int]) -> bool:
+        return len(sample.completion.tokens) == self._length[sample.key]
 
 
 def reward(tokens: list[int]) -> float:
@@ -57,19 +45,17 @@ def main(folder: Path) -> None:
         steps=100, optimizer_steps=2, pack_tokens=128 if work["longest"] <= 16 else 288, rows_per_forward=64,
         optimizer=OptimizerSettings(lr=1e-6, warmup_steps=0), loss=LossSettings(entropy=0.0), kl=KlSettings(weight=0.0),
     )  # fmt: skip
-    learner, engine = Learner(folder, settings), TorchEngine("float32")
+    learner, engine = Learner(folder, settings), ForcedEnds("float32")
     engine.load(folder)
-    head = ForcedEnds(engine._model.lm_head)
-    engine._model.lm_head = head
     published = folder / "published"
     published.mkdir()
     memory = Watermark()
     for step, (asked, _) in enumerate(zip(work["rounds"], sys.stdin, strict=False)):
         started = time.process_time()
         prompts = [Prompt(p, tuple(secrets.randbits(64) for _ in range(work["group_size"]))) for p in asked["prompts"]]
-        head.begin([length for group in asked["lengths"] for length in group])
+        engine.begin(prompts, asked["lengths"])
         made = engine.generate(
-            prompts, temperature=1.0, max_new_tokens=work["longest"], end_tokens=frozenset({_END}), prove=False
+            prompts, temperature=1.0, max_new_tokens=work["longest"], end_tokens=frozenset(), prove=False
         )
         generated = time.process_time()
         groups = []

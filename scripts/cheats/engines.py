@@ -34,13 +34,13 @@ class ForcedTokenEngine(TorchEngine):
     position, token = 1, 5
 
     def _sample(
-        self, hidden: Tensor, keys: Tensor, position: int, temperature: float, top_k: int, top_p: float
+        self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
     ) -> tuple[Tensor, Tensor]:
-        if position != self.position:
-            return super()._sample(hidden, keys, position, temperature, top_k, top_p)
+        drawn, logprobs = super()._sample(hidden, keys, positions, temperature, top_k, top_p)
         logits = self._forced(self._model.lm_head(hidden).float())
-        tokens = torch.full_like(keys, self.token)
-        return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
+        here = positions == self.position
+        forced = logits[:, self.token] - logits.logsumexp(-1)
+        return torch.where(here, self.token, drawn), torch.where(here, forced, logprobs)
 
     @torch.inference_mode()
     def score(self, hidden_TH: Tensor, tokens_T: Sequence[int] | NDArray[np.integer[Any]], **how: Any) -> TokenScores:
@@ -64,12 +64,11 @@ class NearTieEngine(TorchEngine):
     within = 0.04
 
     def _sample(
-        self, hidden: Tensor, keys: Tensor, position: int, temperature: float, top_k: int, top_p: float
+        self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
     ) -> tuple[Tensor, Tensor]:
-        if position == 0:
-            self._taken: set[int] = set()
+        self._taken: set[int] = getattr(self, "_taken", set()) - set(keys[positions == 0].tolist())
         logits = self._model.lm_head(hidden).float()
-        noised = logits + temperature * noise.gumbel(keys, torch.full_like(keys, position), logits.shape[1])
+        noised = logits + temperature * noise.gumbel(keys, positions, logits.shape[1])
         best, order = noised.topk(2)
         tokens = order[:, 0].clone()
         for row, key in enumerate(keys.tolist()):
@@ -85,13 +84,13 @@ class NucleusEngine(TorchEngine):
     share = 0.95
 
     def _sample(
-        self, hidden: Tensor, keys: Tensor, position: int, temperature: float, top_k: int, top_p: float
+        self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
     ) -> tuple[Tensor, Tensor]:
         logits = self._model.lm_head(hidden).float()
         ordered, order = logits.softmax(-1).sort(descending=True)
         outside = (ordered.cumsum(-1) - ordered) > self.share
         kept = logits.masked_fill(torch.zeros_like(outside).scatter(1, order, outside), -torch.inf)
-        noised = kept + temperature * noise.gumbel(keys, torch.full_like(keys, position), logits.shape[1])
+        noised = kept + temperature * noise.gumbel(keys, positions, logits.shape[1])
         tokens = noised.argmax(-1)
         return tokens, logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(-1)
 

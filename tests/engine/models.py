@@ -111,7 +111,6 @@ WRONG: dict[str, dict[str, Any]] = {
             "longrope", factor=8.0, original_max_position_embeddings=16, short_factor=[1.0] * 4, long_factor=[1.0, 2.0, 3.0, 4.0]
         ),
     ),
-    "llama with a stray window": _of("llama", sliding_window=WINDOW),
     "llama with dropout": _of("llama", attention_dropout=0.3),
     "gpt2 with dropout": _GPT2 | {"resid_pdrop": 0.3},
 }  # fmt: skip

@@ -57,7 +57,9 @@ class NumpyEngine:
         self, prompts: Sequence[Prompt], *, temperature: float, max_new_tokens: int, end_tokens: frozenset[int],
         top_k: int = 0, top_p: float = 1.0, prove: bool = True,
     ) -> list[list[Completion]]:  # fmt: skip
-        self._budget.decode_batches(prompts, max_new_tokens)  # it decodes row by row: one must fit, and one does
+        self._budget.plan(
+            prompts, max_new_tokens, rows=1, prefill_tokens=1
+        )  # it decodes row by row: one must fit, and one does
         cut = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         return [
             [self._complete(p.tokens, key, max_new_tokens, end_tokens, prove, cut) for key in p.keys] for p in prompts

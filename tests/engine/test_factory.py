@@ -69,10 +69,27 @@ def test_a_device_that_is_not_there_is_told() -> None:
         make_engine(EngineSettings(device="cuda:1"), "float32")
 
 
+def test_apples_gpu_is_told_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    with pytest.raises(PreflightError, match=r"engine\.device is mps, and torch sees no GPU of Apple's"):
+        make_engine(EngineSettings(device="mps"), "float32")
+
+
+def test_threads_are_the_cores_that_nobody_uses_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for load, expected in ((0.2, 8), (3.4, 5), (7.9, 1), (40.0, 1)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert EngineSettings().thread_count == expected
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert EngineSettings().thread_count == 3
+    assert EngineSettings(threads=2).thread_count == 2
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"device": "gpu"}, {"device": "cuda:x"}, {"memory": "12"}, {"memory": "0%"}, {"memory": "120%"}, {"memory": "4GB"}]
+    "wrong", [{"threads": 0}, {"threads": "many"}, {"device": "mps:0"}, {"device": "gpu"}, {"device": "cuda:x"}, {"memory": "12"}, {"memory": "0%"}, {"memory": "120%"}, {"memory": "4GB"}]
 )  # fmt: skip
-def test_settings_that_mean_nothing_are_refused(wrong: dict[str, str]) -> None:
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         EngineSettings.model_validate(wrong)
 

@@ -39,28 +39,38 @@ def test_a_container_has_what_it_may_take(tmp_path: Path, monkeypatch: pytest.Mo
         assert (memory.machine_bytes() == 1 << 20) == (expected is not None)
 
 
+def test_a_share_is_one_of_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a machine's memory what programs hold is not free, and what the system keeps of files is; in a container both are its own."""
+    limit = 1 << 30
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "memory.stat").write_text("anon 1000\nfile 900000000\n")
+    (tmp_path / "meminfo").write_text(f"MemTotal: 999999999 kB\nMemAvailable: {limit >> 9} kB\n")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "memory.max")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    assert memory.free_bytes() == limit - 1000
+    (tmp_path / "meminfo").write_text("MemAvailable: 5 kB\n")
+    assert memory.free_bytes() == 5 << 10
+
+
 @settings(deadline=None)
-@given(asked=PROMPTS, new=st.integers(1, 20), free=st.integers(400, 5000))
-def test_decoding_stays_within_the_budget_and_loses_nothing(asked: list[tuple[int, int]], new: int, free: int) -> None:
+@given(asked=PROMPTS, new=st.integers(1, 20), free=st.integers(100, 5000), rows=st.integers(1, 60))
+def test_a_plan_stays_within_the_budget(asked: list[tuple[int, int]], new: int, free: int, rows: int) -> None:
     prompts = [Prompt([i] * length, tuple(range(100 * i, 100 * i + keys))) for i, (length, keys) in enumerate(asked)]
-    budget = MemoryBudget(OF.weights + free, OF)
+    longest = max(length for length, _ in asked)
+    needed = OF.decoding(longest + new) + OF.prefilling(longest, longest, cached=True)
     try:
-        batches = budget.decode_batches(prompts, new)
+        plan = MemoryBudget(OF.weights + free, OF).plan(prompts, new, rows=rows, prefill_tokens=64)
     except PreflightError:
-        longest = max(length for length, _ in asked)
-        assert OF.decoding(longest + new) > free or OF.prefilling(1, longest, cached=True) > free
+        assert needed > free
         return
-    for batch in batches:
-        width = max(len(prompt.tokens) for prompt in batch)
-        assert sum(len(prompt.keys) for prompt in batch) * OF.decoding(width + new) <= free
-        assert OF.prefilling(len(batch), width, cached=True) <= free
-    found = [(prompt.tokens[0], key) for batch in batches for prompt in batch for key in prompt.keys]
-    assert found == [(prompt.tokens[0], key) for prompt in prompts for key in prompt.keys]
-
-
-def test_what_fits_is_one_batch() -> None:
-    prompts = [Prompt([0] * 5, (1, 2, 3)), Prompt([0] * 9, (4, 5))]
-    assert MemoryBudget(1 << 20, OF).decode_batches(prompts, 10) == [prompts]
+    assert needed <= free
+    assert 1 <= plan.rows <= rows
+    assert longest <= plan.prefill_tokens <= max(64, longest)
+    prefill = OF.prefilling(plan.prefill_tokens, longest, cached=True)
+    assert plan.rows * OF.decoding(longest + new) + prefill <= free
+    keys = sum(keys for _, keys in asked)
+    more = (plan.rows + 1) * OF.decoding(longest + new) + OF.prefilling(longest, longest, cached=True)
+    assert plan.rows == min(rows, keys) or more > free, "no more rows than fit, and no fewer"
 
 
 @settings(deadline=None)
@@ -69,32 +79,29 @@ def test_a_prefill_stays_within_the_budget_and_loses_nothing(lengths: list[int],
     try:
         batches = MemoryBudget(OF.weights + free, OF).prefill_batches(lengths, most)
     except PreflightError:
-        assert OF.prefilling(1, max(lengths), cached=False) > free
+        assert OF.prefilling(max(lengths), max(lengths), cached=False) > free
         return
     for batch in batches:
         width = max(lengths[i] for i in batch)
-        assert OF.prefilling(len(batch), width, cached=False) <= free
+        assert OF.prefilling(len(batch) * width, width, cached=False) <= free
         assert len(batch) == 1 or len(batch) * width <= most
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
 
 
 class Watched(TorchEngine):
-    """Notes the rows of its batches, and the most bytes that weights, caches and logits took."""
+    """Notes how many rows decode at once, and the most bytes that weights, caches and logits took."""
 
     def __init__(self, memory: str) -> None:
         super().__init__("float32", EngineSettings(device="cpu", memory=memory))
-        self.batches: list[int] = []
+        self.rows: list[int] = []
         self.most = 0
 
-    def _prefill_prompts(self, prompts: Any) -> Any:
-        self.batches.append(sum(len(prompt.keys) for prompt in prompts))
-        return super()._prefill_prompts(prompts)
-
-    def _step(self, state: Any, tokens: torch.Tensor) -> None:
-        super()._step(state, tokens)
+    def _step(self, batch: Any, tokens: torch.Tensor) -> None:
+        super()._step(batch, tokens)
+        self.rows.append(len(tokens))
         weights = sum(tensor.nbytes for tensor in stored_tensors(self._model).values())
-        cache = sum(layer.keys.nbytes + layer.values.nbytes for layer in state.cache.layers)
-        self.most = max(self.most, weights + cache + len(tokens) * self.vocabulary * self._dtype.itemsize)
+        logits = len(tokens) * self.vocabulary * self._dtype.itemsize
+        self.most = max(self.most, weights + batch.cache.nbytes + logits)
 
 
 @pytest.mark.parametrize("name", ["llama", "deepseek_v3", "gpt2"])
@@ -109,9 +116,9 @@ def test_caches_take_no_more_than_the_engine_may(name: str, tmp_path: Path) -> N
 
     free = Watched("1GiB")
     expected = tokens(free)
-    assert free.batches == [32]
+    assert set(free.rows) == {32}
     allowed = int(0.7 * free.most)
     bound = Watched(f"{allowed / (1 << 20):.6f}MiB")
     assert tokens(bound) == expected
-    assert len(bound.batches) > 1
+    assert 1 < max(bound.rows) < 32
     assert bound.most <= allowed

@@ -132,7 +132,7 @@ def _follow(settings: RunSettings, layout: Layout, ranks: Ranks) -> None:
     phases, stacks = Phases(), layout.stacks.with_name(f"stacks-{ranks.rank}.txt")
     with Watchdog(phases, stacks, lambda phase: None):
         with phases("starting", settings.trainer.deadlines.starting):
-            learner = Learner(layout.model, settings.trainer, ranks, threads=settings.engine.threads)
+            learner = Learner(layout.model, settings.trainer, ranks, threads=settings.engine.thread_count)
         follow(learner, settings.trainer, phases)
 
 

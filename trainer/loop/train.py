@@ -130,7 +130,7 @@ class Trainer:
         scoring = Sandbox(self._spec)  # of its own: while it scores, rollouts must go on being read
         tasks = TaskSet(self._spec.environments, scoring)
         tasks.require_same_problems()
-        self._lead = Lead(Learner(self._layout.model, self._t, self._ranks, threads=self._settings.engine.threads))
+        self._lead = Lead(Learner(self._layout.model, self._t, self._ranks, threads=self._settings.engine.thread_count))
         self._report.parameters = sum(p.numel() for p in self._lead.model.parameters())
         self._evaluator = Evaluator(self._spec, tasks, scoring, self._settings.engine)
         self._source = self._open_source()

@@ -61,7 +61,7 @@ def every_variant(engines: Sequence[EngineSettings]) -> tuple[Variant, ...]:
     batch alone: they have their own attention, and another number of threads is another process."""
     found: list[Variant] = []
     for of in engines:
-        ways = itertools.product(("sdpa", "eager"), (1, 2)) if of.name == "torch" else [("", of.threads)]
+        ways = itertools.product(("sdpa", "eager"), (1, 2)) if of.name == "torch" else [("", of.thread_count)]
         found += [Variant(*way, batch, of.name) for way, batch in itertools.product(ways, _BATCHES)]
     return tuple(found)
 
@@ -149,7 +149,7 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
         for name, completions in _cheats(matrix, model, tasks, tokenizer):
             progress(f"cheat on {model.name}: {name}")
             found.cheats.setdefault(name, []).extend(_checked(matrix, engines, matrix.plain, completions))
-    torch.set_num_threads(matrix.engines[0].threads)
+    torch.set_num_threads(matrix.engines[0].thread_count)
     return found
 
 

@@ -1,0 +1,208 @@
+"""The samples of a submission on their way through a bounded number of rows: who waits, who decodes, who is done.
+
+Prompts are prefilled once, and written into a row for each of their samples; as rows end, the next samples take their places,
+so that a batch stays full whatever the lengths are. The order of the work is that of the submission, and what is drawn depends on
+none of this but by rounding: keys and positions belong to samples.
+
+Does not cover: the forward passes and the draw (torch_engine.py), where keys and values lie (kv_cache.py), how many rows there may be
+(memory.py).
+
+Shapes: B rows that decode, N prompts of a prefill, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from node.engine import noise
+from node.engine.interface import Completion, Prompt
+from node.engine.kv_cache import Joining, KeyValueCache
+from node.engine.memory import Plan
+from node.engine.proofs import ProofFolder
+
+_REFILLED = (
+    16  # of so many rows one has to be free before others are let in: a prefill of one short prompt is no full batch
+)
+
+
+@dataclass
+class Sample:
+    """One completion, from the queue to its end."""
+
+    prompt: list[int]
+    key: int
+    completion: Completion = field(default_factory=Completion)
+    done: bool = False
+    desk: int = -1
+    """Its row among the proofs while it decodes."""
+
+
+def samples_of(prompts: Sequence[Prompt]) -> list[Sample]:
+    return [Sample(prompt.tokens, key) for prompt in prompts for key in prompt.keys]
+
+
+@dataclass
+class _Waiting:
+    """Samples that wait for rows, those of one prompt side by side."""
+
+    samples: list[Sample]
+    at: int = 0
+
+    def __bool__(self) -> bool:
+        return self.at < len(self.samples)
+
+    def take(self, most: int) -> list[Sample]:
+        """The next samples, all of one prompt."""
+        first = self.samples[self.at]
+        end = self.at
+        while end < len(self.samples) and end - self.at < most and self.samples[end].prompt is first.prompt:
+            end += 1
+        taken, self.at = self.samples[self.at : end], end
+        return taken
+
+    def goes_on(self, prompt: list[int]) -> bool:
+        """Whether the next sample is of this prompt, too."""
+        return bool(self) and self.samples[self.at].prompt is prompt
+
+
+@dataclass
+class Wave:
+    """Prompts that are prefilled together, and the samples of each that get rows now."""
+
+    prompts: list[list[int]]
+    groups: list[list[Sample]]
+    keep: bool
+
+    @property
+    def joining(self) -> Joining:
+        return Joining([len(prompt) for prompt in self.prompts], [len(group) for group in self.groups], self.keep)
+
+    def padded(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Their ids [N, T], padded on the right, and the place of each one's last token [N]."""
+        lengths = torch.tensor([len(prompt) for prompt in self.prompts])
+        ids = torch.zeros(len(self.prompts), int(lengths.max()), dtype=torch.long)
+        for row, prompt in enumerate(self.prompts):
+            ids[row, : len(prompt)] = torch.tensor(prompt)
+        return ids.to(device), (lengths - 1).to(device)
+
+
+class Batch:
+    """The rows that decode: which sample each is, its key, its position, and its newest hidden state."""
+
+    def __init__(
+        self, samples: list[Sample], plan: Plan, width: int, device: torch.device, proving: torch.device, *, prove: bool
+    ) -> None:
+        """`device` is the model's, `proving` where proofs are folded. No more than `width` tokens in a row."""
+        for sample in samples:
+            sample.completion = Completion()
+        self._waiting = _Waiting(samples)
+        self._plan, self._device, self._proving, self._prove = plan, device, proving, prove
+        self.cache = KeyValueCache(plan.rows, width)
+        self.samples: list[Sample] = []
+        self.keys = torch.empty(0, dtype=torch.long, device=device)
+        self.positions = torch.empty(0, dtype=torch.long, device=device)
+        """Of the next token of each row [B], counted from the first one of its completion."""
+        self.hidden = torch.empty(0, 0, device=device)
+        """What the next token of each row is drawn from [B, H]."""
+        self._proofs: ProofFolder | None = None
+        self._desks = list(range(plan.rows))
+        self._kept: tuple[list[int], Tensor] | None = None
+
+    # ---- joining -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _free(self) -> int:
+        return self._plan.rows - len(self.samples)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether samples wait, and enough rows are free for them."""
+        return bool(self._waiting) and (self._free >= max(1, self._plan.rows // _REFILLED) or not self.samples)
+
+    def next_wave(self) -> Wave | None:
+        """Prompts to prefill now; samples of the prompt that was kept join without. None where no row is free, or nobody waits."""
+        self._join_kept()
+        wave = Wave([], [], keep=False)
+        room = self._free
+        while room and self._waiting:
+            prompt = self._waiting.samples[self._waiting.at].prompt
+            width = max(len(prompt), *map(len, wave.prompts)) if wave.prompts else len(prompt)
+            if wave.prompts and (len(wave.prompts) + 1) * width > self._plan.prefill_tokens:
+                break
+            group = self._waiting.take(room)
+            wave.prompts.append(prompt)
+            wave.groups.append(group)
+            room -= len(group)
+        if not wave.prompts:
+            return None
+        wave.keep = self._waiting.goes_on(wave.prompts[-1])
+        return wave
+
+    def join(self, wave: Wave, hidden_NH: Tensor) -> None:
+        """A wave whose keys and values are written: its last hidden states, one for each prompt."""
+        self.cache.joined()
+        for group, hidden in zip(wave.groups, hidden_NH, strict=True):
+            self._sit(group, hidden)
+        self._kept = (wave.prompts[-1], hidden_NH[-1].clone()) if wave.keep else None
+
+    def _join_kept(self) -> None:
+        if self._kept is None or not self._free:
+            return
+        prompt, hidden = self._kept
+        group = self._waiting.take(self._free)
+        keep = self._waiting.goes_on(prompt)
+        self.cache.join_kept(len(prompt), len(group), keep=keep)
+        self._sit(group, hidden)
+        if not keep:
+            self._kept = None
+
+    def _sit(self, group: list[Sample], hidden: Tensor) -> None:
+        keys = torch.tensor([noise.as_signed(sample.key) for sample in group], device=self._device)
+        new = hidden.expand(len(group), -1)
+        self.hidden = torch.cat([self.hidden, new]) if self.samples else new.clone()
+        self.keys = torch.cat([self.keys, keys])
+        self.positions = torch.cat([self.positions, torch.zeros_like(keys)])
+        self.samples += group
+        if not self._prove:
+            return
+        if self._proofs is None:
+            self._proofs = ProofFolder([[] for _ in self._desks], len(hidden), self._proving)
+        for sample in group:
+            sample.desk = self._desks.pop()
+            sample.completion.proofs = self._proofs.begin(sample.desk)
+
+    # ---- a token for each --------------------------------------------------------------------------------------------------
+
+    def write(self, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+        """The tokens that were drawn from `hidden`."""
+        if self._proofs:
+            desks = torch.tensor([sample.desk for sample in self.samples])
+            self._proofs.add(desks, self.hidden.to(self._proving))
+        for sample, token, logprob in zip(self.samples, tokens, logprobs, strict=True):
+            sample.completion.tokens.append(token)
+            sample.completion.logprobs.append(logprob)
+        self.positions = self.positions + 1
+
+    def leave(self, ended: Sequence[int], tokens: Tensor) -> Tensor:
+        """Rows whose samples have ended go; the newest tokens of those that stay, in their new order."""
+        if not ended:
+            return tokens
+        if self._proofs:
+            self._proofs.close([self.samples[row].desk for row in ended])
+        for row in ended:
+            self.samples[row].done = True
+            self._desks += [self.samples[row].desk] if self._proofs else []
+        order = self.cache.leave(ended)
+        self.samples = [self.samples[row] for row in order]
+        kept = torch.tensor(order, dtype=torch.long, device=self._device)
+        self.keys, self.positions = self.keys[kept], self.positions[kept]
+        return tokens[kept]
+
+    def stop(self) -> None:
+        """Waits for the proofs of the samples that are done."""
+        if self._proofs:
+            self._proofs.stop()
