@@ -174,10 +174,10 @@ class KeyValueCache:
         moved = [(new, old) for new, old in enumerate(order) if new != old]
         if moved:
             width = max(self.lengths[old] for _, old in moved)
-            for parts in self._layers.values():
-                for store in parts:
-                    to, source = torch.tensor(moved, device=store.device).unbind(1)
-                    store[to, :, :width] = store[source, :, :width]
+            stores = [store for parts in self._layers.values() for store in parts]
+            to, source = torch.tensor(moved, device=stores[0].device).unbind(1)
+            for store in stores:
+                store[to, :, :width] = store[source, :, :width]
         self.lengths = [self.lengths[old] for old in order]
         return order
 

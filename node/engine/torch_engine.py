@@ -50,6 +50,7 @@ class TorchEngine:
         self._most = memory.parse(settings.memory, device.free_bytes(self._device))
         self._aside = device.exact(self._device)
         self._rows_most = _ROWS.get(self._device.type, _ROWS_ELSEWHERE)
+        self._prefill_most = _PREFILL_TOKENS
         self._shrunk = False
         self._model: Any = None
         self._budget: MemoryBudget | None = None
@@ -103,11 +104,12 @@ class TorchEngine:
         self._require_positions(prompts, max_new_tokens)
         samples = samples_of(prompts)
         while left := [sample for sample in samples if not sample.done]:
-            plan = self._fits.plan(prompts, max_new_tokens, rows=self._rows_most, prefill_tokens=_PREFILL_TOKENS)
+            prefill = min(_PREFILL_TOKENS, self._prefill_most)
+            plan = self._fits.plan(prompts, max_new_tokens, rows=self._rows_most, prefill_tokens=prefill)
             try:
                 self._decode(left, plan, max_new_tokens, end_tokens, temperature, top_k, top_p, prove=prove)
             except (RuntimeError, MemoryError) as error:
-                self._shrink(plan.rows, error)
+                self._shrink(plan.rows, plan.prefill_tokens, error)
             else:
                 break
             device.release(self._device)
@@ -182,15 +184,34 @@ class TorchEngine:
     def prefill_in_batches(self, sequences: Sequence[tuple[TokenIds, TokenIds]]) -> Iterator[dict[int, Tensor]]:
         """As `prefill`, a batch at a time and by index, of which nothing is kept here: memory does not grow with the work."""
         lengths = [len(prompt) + len(completion) for prompt, completion in sequences]
-        for batch in self._fits.prefill_batches(lengths, _PREFILL_TOKENS):
-            ids = torch.zeros(len(batch), max(lengths[i] for i in batch), dtype=torch.long)
-            for row, i in enumerate(batch):  # padded on the right, which no token sees
-                ids[row, : lengths[i]] = torch.as_tensor(np.concatenate(sequences[i]), dtype=torch.long)
-            hidden = self._model.base_model(input_ids=ids.to(self._device), use_cache=False).last_hidden_state
-            starts = [len(sequences[i][0]) - 1 for i in batch]
-            ends = [start + len(sequences[i][1]) for start, i in zip(starts, batch, strict=True)]
-            yield {i: hidden[row, starts[row] : ends[row]] for row, i in enumerate(batch)}
-            del hidden
+        left = list(range(len(sequences)))
+        while left:
+            plan = self._fits.prefill_batches([lengths[i] for i in left], min(_PREFILL_TOKENS, self._prefill_most))
+            done: set[int] = set()
+            for batch in ([left[i] for i in places] for places in plan):
+                try:
+                    found = self._prefill({i: sequences[i] for i in batch})
+                except (RuntimeError, MemoryError) as error:
+                    self._shrink(len(batch), len(batch) * max(lengths[i] for i in batch), error)
+                    break
+                done |= set(batch)
+                yield found
+                del found
+            left = [i for i in left if i not in done]
+            if left:
+                device.release(self._device)
+
+    def _prefill(self, sequences: dict[int, tuple[TokenIds, TokenIds]]) -> dict[int, Tensor]:
+        """Hidden states [T, H] of these, all at once."""
+        rows = [np.concatenate(sequence) for sequence in sequences.values()]
+        ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+        for row, tokens in enumerate(rows):  # padded on the right, which no token sees
+            ids[row, : len(tokens)] = torch.as_tensor(tokens, dtype=torch.long)
+        hidden = self._model.base_model(input_ids=ids.to(self._device), use_cache=False).last_hidden_state
+        return {
+            i: hidden[row, len(prompt) - 1 : len(prompt) - 1 + len(completion)]
+            for row, (i, (prompt, completion)) in enumerate(sequences.items())
+        }
 
     @torch.inference_mode()
     def score(
@@ -227,14 +248,14 @@ class TorchEngine:
             self._budget = MemoryBudget(self._most, footprint.of(self._model, self._device))
         return self._budget
 
-    def _shrink(self, rows: int, error: BaseException) -> None:
-        """Running out of the device's memory is answered once, by half as many rows from then on; what was done stays done. Raises
-        `error` where it says something else, or says it again."""
+    def _shrink(self, rows: int, prefilled: int, error: BaseException) -> None:
+        """Running out of the device's memory is answered once, by half as many sequences and tokens of a prefill from then on; what
+        was done stays done. Raises `error` where it says something else, or says it again."""
         said = memory.exhausted(error)
         if said is None or self._shrunk or rows == 1:
             raise error
-        self._shrunk, self._rows_most = True, rows // 2
-        log.warning("%s; from now on %d sequences decode at once, not %d", said, self._rows_most, rows)
+        self._shrunk, self._rows_most, self._prefill_most = True, rows // 2, prefilled // 2
+        log.warning("%s; from now on %d sequences are computed at once, not %d", said, self._rows_most, rows)
 
     def _require_positions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> None:
         config = self._model.config

@@ -146,11 +146,40 @@ def test_memory_that_runs_out_costs_rows_and_no_work(
     assert max(engine.busy[:20]) == 16
     assert max(engine.busy[20:]) == 8
     assert [record.getMessage() for record in caplog.records if "out of memory" in record.getMessage()] == [
-        f"the engine ran out of memory: {str(error) or 'MemoryError'}; from now on 8 sequences decode at once, not 16"
+        f"the engine ran out of memory: {str(error) or 'MemoryError'}; from now on 8 sequences are computed at once, not 16"
     ]
     first, second = engine.asked
     assert first == len(made)
     assert 0 < second <= first - 5, "what was done stays done"
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["on a GPU", "on the CPU"])
+def test_a_prefill_that_runs_out_of_memory_goes_on_with_less(
+    error: Exception, policy: Path, expected: list[Completion], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(TorchEngine):
+        def _prefill(self, sequences: dict[int, Any]) -> dict[int, torch.Tensor]:
+            sizes.append(len(sequences))
+            if len(sizes) == 2:
+                raise error
+            return super()._prefill(sequences)
+
+    sizes: list[int] = []
+    engine = Failing("float32", EngineSettings(device="cpu", memory="1GiB"))
+    engine.load(policy)
+    prompts = [prompt.tokens for prompt in asked() for _ in prompt.keys]
+    sequences = [(prompt, made.tokens) for prompt, made in zip(prompts, expected, strict=True)]
+    engine._prefill_most = 16 * 40
+    with caplog.at_level(logging.WARNING):
+        found = engine.prefill(sequences)
+    failed = sizes[1]
+    assert "out of memory" in caplog.text
+    assert f"from now on {failed // 2} sequences are computed at once, not {failed}" in caplog.text
+    assert sizes[2] < failed
+    assert sum(sizes) - failed == len(sequences), "nothing is computed twice"
+    for hidden, (_, tokens), made in zip(found, sequences, expected, strict=True):
+        logprobs = engine.score(hidden, tokens, key=0, temperature=1.0).logprobs
+        assert np.abs(logprobs - made.logprobs).max() < ROUNDING
 
 
 def test_memory_that_runs_out_again_is_an_error(policy: Path) -> None:
