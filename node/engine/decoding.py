@@ -21,16 +21,14 @@ from torch import Tensor
 from node.engine import noise
 from node.engine.interface import Completion, Prompt
 from node.engine.kv_cache import Joining, KeyValueCache
-from node.engine.memory import Plan
+from node.engine.memory import DecodingPlan
 from node.engine.proofs import ProofFolder
 
-_REFILLED = (
-    16  # of so many rows one has to be free before others are let in: a prefill of one short prompt is no full batch
-)
+_REFILLED = 16  # of so many rows one has to be free before others join: one short prompt is no full batch
 
 
 @dataclass
-class Sample:
+class Request:
     """One completion, from the queue to its end."""
 
     prompt: list[int]
@@ -41,32 +39,32 @@ class Sample:
     """Its row among the proofs while it decodes."""
 
 
-def samples_of(prompts: Sequence[Prompt]) -> list[Sample]:
-    return [Sample(prompt.tokens, key) for prompt in prompts for key in prompt.keys]
+def requests_of(prompts: Sequence[Prompt]) -> list[Request]:
+    return [Request(prompt.tokens, key) for prompt in prompts for key in prompt.keys]
 
 
 @dataclass
 class _Waiting:
     """Samples that wait for rows, those of one prompt side by side."""
 
-    samples: list[Sample]
+    requests: list[Request]
     at: int = 0
 
     def __bool__(self) -> bool:
-        return self.at < len(self.samples)
+        return self.at < len(self.requests)
 
-    def take(self, most: int) -> list[Sample]:
+    def take(self, most: int) -> list[Request]:
         """The next samples, all of one prompt."""
-        first = self.samples[self.at]
+        first = self.requests[self.at]
         end = self.at
-        while end < len(self.samples) and end - self.at < most and self.samples[end].prompt is first.prompt:
+        while end < len(self.requests) and end - self.at < most and self.requests[end].prompt is first.prompt:
             end += 1
-        taken, self.at = self.samples[self.at : end], end
+        taken, self.at = self.requests[self.at : end], end
         return taken
 
     def goes_on(self, prompt: list[int]) -> bool:
         """Whether the next sample is of this prompt, too."""
-        return bool(self) and self.samples[self.at].prompt is prompt
+        return bool(self) and self.requests[self.at].prompt is prompt
 
 
 @dataclass
@@ -74,7 +72,7 @@ class Wave:
     """Prompts that are prefilled together, and the samples of each that get rows now."""
 
     prompts: list[list[int]]
-    groups: list[list[Sample]]
+    groups: list[list[Request]]
     keep: bool
 
     @property
@@ -90,19 +88,26 @@ class Wave:
         return ids.to(device), (lengths - 1).to(device)
 
 
-class Batch:
+class DecodingBatch:
     """The rows that decode: which sample each is, its key, its position, and its newest hidden state."""
 
     def __init__(
-        self, samples: list[Sample], plan: Plan, width: int, device: torch.device, proving: torch.device, *, prove: bool
+        self,
+        requests: list[Request],
+        plan: DecodingPlan,
+        width: int,
+        device: torch.device,
+        proving: torch.device,
+        *,
+        prove: bool,
     ) -> None:
         """`device` is the model's, `proving` where proofs are folded. No more than `width` tokens in a row."""
-        for sample in samples:
-            sample.completion = Completion()
-        self._waiting = _Waiting(samples)
+        for request in requests:
+            request.completion = Completion()
+        self._waiting = _Waiting(requests)
         self._plan, self._device, self._proving, self._prove = plan, device, proving, prove
         self.cache = KeyValueCache(plan.rows, width)
-        self.samples: list[Sample] = []
+        self.requests: list[Request] = []
         self.keys = torch.empty(0, dtype=torch.long, device=device)
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         """Of the next token of each row [B], counted from the first one of its completion."""
@@ -116,12 +121,12 @@ class Batch:
 
     @property
     def _free(self) -> int:
-        return self._plan.rows - len(self.samples)
+        return self._plan.rows - len(self.requests)
 
     @property
     def has_room(self) -> bool:
         """Whether samples wait, and enough rows are free for them."""
-        return bool(self._waiting) and (self._free >= max(1, self._plan.rows // _REFILLED) or not self.samples)
+        return bool(self._waiting) and (self._free >= max(1, self._plan.rows // _REFILLED) or not self.requests)
 
     def next_wave(self) -> Wave | None:
         """Prompts to prefill now; samples of the prompt that was kept join without. None where no row is free, or nobody waits."""
@@ -129,7 +134,7 @@ class Batch:
         wave = Wave([], [], keep=False)
         room = self._free
         while room and self._waiting:
-            prompt = self._waiting.samples[self._waiting.at].prompt
+            prompt = self._waiting.requests[self._waiting.at].prompt
             width = max(len(prompt), *map(len, wave.prompts)) if wave.prompts else len(prompt)
             if wave.prompts and (len(wave.prompts) + 1) * width > self._plan.prefill_tokens:
                 break
@@ -160,31 +165,31 @@ class Batch:
         if not keep:
             self._kept = None
 
-    def _sit(self, group: list[Sample], hidden: Tensor) -> None:
-        keys = torch.tensor([noise.as_signed(sample.key) for sample in group], device=self._device)
+    def _sit(self, group: list[Request], hidden: Tensor) -> None:
+        keys = torch.tensor([noise.as_signed(request.key) for request in group], device=self._device)
         new = hidden.expand(len(group), -1)
-        self.hidden = torch.cat([self.hidden, new]) if self.samples else new.clone()
+        self.hidden = torch.cat([self.hidden, new]) if self.requests else new.clone()
         self.keys = torch.cat([self.keys, keys])
         self.positions = torch.cat([self.positions, torch.zeros_like(keys)])
-        self.samples += group
+        self.requests += group
         if not self._prove:
             return
         if self._proofs is None:
             self._proofs = ProofFolder([[] for _ in self._desks], len(hidden), self._proving)
-        for sample in group:
-            sample.desk = self._desks.pop()
-            sample.completion.proofs = self._proofs.begin(sample.desk)
+        for request in group:
+            request.desk = self._desks.pop()
+            request.completion.proofs = self._proofs.begin(request.desk)
 
     # ---- a token for each --------------------------------------------------------------------------------------------------
 
     def write(self, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
         """The tokens that were drawn from `hidden`."""
         if self._proofs:
-            desks = torch.tensor([sample.desk for sample in self.samples])
+            desks = torch.tensor([request.desk for request in self.requests])
             self._proofs.add(desks, self.hidden.to(self._proving))
-        for sample, token, logprob in zip(self.samples, tokens, logprobs, strict=True):
-            sample.completion.tokens.append(token)
-            sample.completion.logprobs.append(logprob)
+        for request, token, logprob in zip(self.requests, tokens, logprobs, strict=True):
+            request.completion.tokens.append(token)
+            request.completion.logprobs.append(logprob)
         self.positions = self.positions + 1
 
     def leave(self, ended: Sequence[int], tokens: Tensor) -> Tensor:
@@ -192,12 +197,12 @@ class Batch:
         if not ended:
             return tokens
         if self._proofs:
-            self._proofs.close([self.samples[row].desk for row in ended])
+            self._proofs.close([self.requests[row].desk for row in ended])
         for row in ended:
-            self.samples[row].done = True
-            self._desks += [self.samples[row].desk] if self._proofs else []
+            self.requests[row].done = True
+            self._desks += [self.requests[row].desk] if self._proofs else []
         order = self.cache.leave(ended)
-        self.samples = [self.samples[row] for row in order]
+        self.requests = [self.requests[row] for row in order]
         kept = torch.tensor(order, dtype=torch.long, device=self._device)
         self.keys, self.positions = self.keys[kept], self.positions[kept]
         return tokens[kept]

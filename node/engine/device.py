@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from node.engine import memory
+from node.engine import machine
 from protocol.errors import PreflightError
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -61,7 +61,7 @@ def memory_bytes(device: torch.device) -> int:
         return int(torch.cuda.get_device_properties(device).total_memory)
     if device.type == "mps":
         return int(torch.mps.recommended_max_memory())
-    return memory.machine_bytes()
+    return machine.memory_bytes()
 
 
 def free_bytes(device: torch.device) -> int:
@@ -70,7 +70,7 @@ def free_bytes(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "mps":
         return memory_bytes(device) - int(torch.mps.driver_allocated_memory())
-    return memory.free_bytes()
+    return machine.free_bytes()
 
 
 def describe(device: torch.device) -> str:

@@ -50,6 +50,6 @@ def fit(folder: Path, dtype: str, tokens: int, settings: EngineSettings) -> Fit:
         allowed=memory.parse(settings.memory, device.memory_bytes(device.named(settings.device))),
         weights=of.weights,
         row=of.decoding(tokens),
-        prefill=of.prefilling(1, tokens, cached=False),
+        prefill=of.prefilling(tokens, tokens, cached=False),
         tokens=tokens,
     )

@@ -8,15 +8,14 @@ is measured), sparsity and tensor formats below 16 bits.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from node.engine import device as devices
+from node.engine import machine
 from node.engine.settings import EngineSettings
 
 DTYPES = ("bfloat16", "float32")
@@ -27,8 +26,6 @@ _ROUND_SECONDS = 0.02  # a round is as long at least: what starts a kernel is th
 _SIDES = (256, 512, 1024, 2048, 4096, 8192)  # of the square matrices
 _COPIED_BYTES = {"cpu": 256 << 20, "cuda": 1 << 30}  # beyond all caches
 _SHARE_OF_FREE = 8  # no more than this part of the free memory is used
-_CGROUP = Path("/sys/fs/cgroup")
-_UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def measure_of(settings: EngineSettings) -> Measurement:
 @torch.inference_mode()
 def measure(on: torch.device, dtypes: tuple[str, ...] = DTYPES) -> Measurement:
     """Takes about a second, with as many threads on the CPU as torch has at the moment."""
-    free = free_bytes(on)
+    free = devices.free_bytes(on)
     return Measurement(
         device=devices.describe(on),
         memory=devices.memory_bytes(on),
@@ -66,35 +63,6 @@ def measure(on: torch.device, dtypes: tuple[str, ...] = DTYPES) -> Measurement:
         matrix={name: _matrix_rate(on, getattr(torch, name), free) for name in dtypes},
         bandwidth=_bandwidth(on, free),
     )
-
-
-def free_bytes(on: torch.device) -> int:
-    """Memory of the device that nobody uses just now."""
-    if on.type == "cuda":
-        return int(torch.cuda.mem_get_info(on)[0])
-    return min(_available(Path("/proc/meminfo")), _left_in_container(_CGROUP), devices.memory_bytes(on))
-
-
-def _available(meminfo: Path) -> int:
-    try:
-        lines = meminfo.read_text().splitlines()
-    except OSError:
-        return _UNBOUNDED
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), _UNBOUNDED)
-
-
-def _left_in_container(cgroup: Path) -> int:
-    """What the container that this process runs in may still take; what it caches of files counts as free."""
-    try:
-        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        cached = next(
-            int(line.split()[1])
-            for line in (cgroup / "memory.stat").read_text().splitlines()
-            if line.startswith("inactive_file ")
-        )
-    except (OSError, StopIteration):
-        return _UNBOUNDED
-    return max(0, int(limit) - int(used) + cached) if limit.isdigit() else _UNBOUNDED
 
 
 def _matrix_rate(on: torch.device, dtype: torch.dtype, free: int) -> float:
@@ -146,14 +114,4 @@ def _seconds(work: Callable[[], object], on: torch.device) -> float:
 
 def _cores() -> int:
     """On how many cores the threads of torch can be at once: more threads than cores take turns, and each its CPU time."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(torch.get_num_threads(), allowed, _quota(_CGROUP)))
-
-
-def _quota(cgroup: Path) -> int:
-    """Cores that the container may use."""
-    try:
-        most, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return _UNBOUNDED
-    return int(most) // int(period) if most.isdigit() else _UNBOUNDED
+    return min(torch.get_num_threads(), machine.cores())

@@ -8,12 +8,9 @@ meanwhile.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from node.engine.interface import Prompt
 from protocol.errors import PreflightError, Unavailable
@@ -24,8 +21,6 @@ _EXHAUSTED = (
     "out of memory",
     "can't allocate memory",
 )  # as CUDA and the CPU's allocator say it, in plain RuntimeErrors
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
-_MEMINFO = Path("/proc/meminfo")
 
 
 def parse(text: str, total: int) -> int:
@@ -35,30 +30,6 @@ def parse(text: str, total: int) -> int:
     if found is None or number <= 0 or (found[2] == "%" and number > 100):
         raise ValueError('expected a share such as "80%", or an amount such as "24GiB" or "500MiB"')
     return int(number * (total / 100 if found[2] == "%" else _UNITS[found[2]]))
-
-
-def machine_bytes() -> int:
-    """Memory of this machine or, where it is less, of the container that this process runs in."""
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = _CGROUP.read_text().strip()
-    except OSError:
-        return pages
-    return min(pages, int(limit)) if limit.isdigit() else pages
-
-
-def free_bytes() -> int:
-    """What of that nobody uses now; what the system keeps of files is given up for whoever needs it."""
-    free = machine_bytes()
-    with suppress(OSError, KeyError):
-        free = min(free, _field(_MEMINFO.read_text(), "MemAvailable:") << 10)
-    with suppress(OSError, KeyError):
-        free = min(free, machine_bytes() - _field(_CGROUP.with_name("memory.stat").read_text(), "anon"))
-    return max(0, free)
-
-
-def _field(text: str, name: str) -> int:
-    return {words[0]: int(words[1]) for words in map(str.split, text.splitlines())}[name]
 
 
 def exhausted(error: BaseException) -> Unavailable | None:
@@ -98,7 +69,7 @@ class Footprint:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DecodingPlan:
     """How a submission is decoded: `rows` at once, and prompts of so many tokens, padding included, in one prefill."""
 
     rows: int
@@ -116,7 +87,7 @@ class MemoryBudget:
     def free(self) -> int:
         return self.most - self.of.weights
 
-    def plan(self, prompts: Sequence[Prompt], max_new_tokens: int, *, rows: int, prefill_tokens: int) -> Plan:
+    def plan(self, prompts: Sequence[Prompt], max_new_tokens: int, *, rows: int, prefill_tokens: int) -> DecodingPlan:
         """At most so many rows and tokens, and what fits: rows at their longest, beside a prefill of the longest prompt.
 
         Raises PreflightError where a single row does not fit.
@@ -129,7 +100,7 @@ class MemoryBudget:
             raise self._too_little(longest + max_new_tokens, one + row)
         taken = max(1, min(rows, fit, sum(len(prompt.keys) for prompt in prompts)))
         spare = (self.free - taken * row) // max(1, one // longest)
-        return Plan(taken, max(longest, min(prefill_tokens, spare)))
+        return DecodingPlan(taken, max(longest, min(prefill_tokens, spare)))
 
     def prefill_batches(self, lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
         """Indices by ascending length, in batches that fit and hold at most `most_tokens`, padding included; a longer one is alone.

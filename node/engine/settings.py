@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from node.engine import machine
 from node.engine.memory import parse
 from protocol.runspec import ModelSpec
 from protocol.settings import Settings
@@ -47,5 +48,4 @@ class EngineSettings(Settings):
         said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
         if said.isdecimal() and int(said):
             return int(said)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, cores - round(os.getloadavg()[0]))
+        return machine.idle_cores()

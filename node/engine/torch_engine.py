@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.engine import device, footprint, memory, row_attention, sampler
-from node.engine.decoding import Batch, Sample, Wave, samples_of
+from node.engine.decoding import DecodingBatch, Request, Wave, requests_of
 from node.engine.interface import Completion, Prompt
-from node.engine.memory import MemoryBudget, Plan
+from node.engine.memory import DecodingPlan, MemoryBudget
 from node.engine.settings import EngineSettings
 from node.engine.weights import build_model, load_weights
 from protocol import architectures
@@ -102,8 +102,8 @@ class TorchEngine:
     ) -> list[list[Completion]]:
         """Completions per prompt and key, in order (node/engine/interface.py). What is sampled from, protocol/sampling.py defines."""
         self._require_positions(prompts, max_new_tokens)
-        samples = samples_of(prompts)
-        while left := [sample for sample in samples if not sample.done]:
+        requests = requests_of(prompts)
+        while left := [request for request in requests if not request.done]:
             prefill = min(_PREFILL_TOKENS, self._prefill_most)
             plan = self._fits.plan(prompts, max_new_tokens, rows=self._rows_most, prefill_tokens=prefill)
             try:
@@ -113,38 +113,38 @@ class TorchEngine:
             else:
                 break
             device.release(self._device)
-        flat = iter(samples)
-        return [[sample.completion for sample in islice(flat, len(prompt.keys))] for prompt in prompts]
+        flat = iter(requests)
+        return [[request.completion for request in islice(flat, len(prompt.keys))] for prompt in prompts]
 
     def _decode(
-        self, samples: list[Sample], plan: Plan, most: int, end_tokens: frozenset[int],
+        self, requests: list[Request], plan: DecodingPlan, most: int, end_tokens: frozenset[int],
         temperature: float, top_k: int, top_p: float, *, prove: bool,
     ) -> None:  # fmt: skip
         """Until all samples are done."""
-        width = max(len(sample.prompt) for sample in samples) + most
-        batch = Batch(samples, plan, width, self._device, self._aside, prove=prove)
+        width = max(len(request.prompt) for request in requests) + most
+        batch = DecodingBatch(requests, plan, width, self._device, self._aside, prove=prove)
         try:
             while True:
                 if batch.has_room:
                     while (wave := batch.next_wave()) is not None:
                         self._prefill_wave(batch, wave)
-                if not batch.samples:
+                if not batch.requests:
                     return
                 tokens, logprobs = self._sample(batch.hidden, batch.keys, batch.positions, temperature, top_k, top_p)
                 drawn = tokens.tolist()
                 batch.write(drawn, logprobs.tolist())
-                asked = enumerate(zip(batch.samples, drawn, strict=True))
-                ended = [row for row, (sample, token) in asked if self._is_over(sample, token, most, end_tokens)]
+                asked = enumerate(zip(batch.requests, drawn, strict=True))
+                ended = [row for row, (request, token) in asked if self._is_over(request, token, most, end_tokens)]
                 tokens = batch.leave(ended, tokens)
-                if batch.samples:
+                if batch.requests:
                     self._step(batch, tokens)
         finally:
             batch.stop()
 
-    def _is_over(self, sample: Sample, token: int, most: int, end_tokens: frozenset[int]) -> bool:
-        return token in end_tokens or len(sample.completion.tokens) == most
+    def _is_over(self, request: Request, token: int, most: int, end_tokens: frozenset[int]) -> bool:
+        return token in end_tokens or len(request.completion.tokens) == most
 
-    def _prefill_wave(self, batch: Batch, wave: Wave) -> None:
+    def _prefill_wave(self, batch: DecodingBatch, wave: Wave) -> None:
         """Prompts through the model, right-padded: no token sees what comes after it, so that no mask is needed."""
         ids, last = wave.padded(self._device)
         batch.cache.join(wave.joining)
@@ -154,7 +154,7 @@ class TorchEngine:
         ).last_hidden_state  # fmt: skip
         batch.join(wave, hidden[torch.arange(len(ids), device=self._device), last])
 
-    def _step(self, batch: Batch, tokens: Tensor) -> None:
+    def _step(self, batch: DecodingBatch, tokens: Tensor) -> None:
         """The newest token of every row through the model: hidden states for the next."""
         step = batch.cache.step(self._dtype, self._device)
         out = self._model.base_model(

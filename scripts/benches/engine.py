@@ -31,7 +31,7 @@ from benches import Bench, Row, peers
 from benches.engine_peers import as_before, by_continuous_batching, by_generate
 from benches.engine_work import Work, work, write_model
 from node.engine import EngineSettings, Prompt
-from node.engine.decoding import Sample
+from node.engine.decoding import Request
 from node.engine.torch_engine import TorchEngine
 
 _NEW, _SAMPLES = 128, 256
@@ -51,8 +51,8 @@ class Ours(TorchEngine):
         self._length: dict[int, int] = {}
         self.load(folder)
 
-    def _is_over(self, sample: Sample, token: int, most: int, end_tokens: frozenset[int]) -> bool:
-        return len(sample.completion.tokens) == self._length[sample.key]
+    def _is_over(self, request: Request, token: int, most: int, end_tokens: frozenset[int]) -> bool:
+        return len(request.completion.tokens) == self._length[request.key]
 
     def make(self, asked: Work) -> int:
         """The tokens made."""

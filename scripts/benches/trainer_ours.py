@@ -13,7 +13,7 @@ import torch
 
 from benches.watermark import Watermark
 from node.engine import Prompt
-from node.engine.decoding import Sample
+from node.engine.decoding import Request
 from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from protocol.model_files import WEIGHTS
@@ -30,8 +30,8 @@ class ForcedEnds(TorchEngine):
         of = zip(prompts, lengths, strict=True)
         self._length = {key: length for prompt, row in of for key, length in zip(prompt.keys, row, strict=True)}
 
-    def _is_over(self, sample: Sample, token: int, most: int, end_tokens: frozenset[int]) -> bool:
-        return len(sample.completion.tokens) == self._length[sample.key]
+    def _is_over(self, request: Request, token: int, most: int, end_tokens: frozenset[int]) -> bool:
+        return len(request.completion.tokens) == self._length[request.key]
 
 
 def reward(tokens: list[int]) -> float:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from node.engine import Completion, EngineSettings, Prompt
-from node.engine.decoding import Sample
+from node.engine.decoding import Request
 from node.engine.torch_engine import TorchEngine
 from protocol.errors import ConfigError
 from tests.engine import models
@@ -38,16 +38,16 @@ class Forced(TorchEngine):
         """Rows of which a token was drawn, each time."""
         self.failures: list[Exception] = []
 
-    def _is_over(self, sample: Sample, token: int, most: int, end_tokens: frozenset[int]) -> bool:
-        return len(sample.completion.tokens) == length(sample.key)
+    def _is_over(self, request: Request, token: int, most: int, end_tokens: frozenset[int]) -> bool:
+        return len(request.completion.tokens) == length(request.key)
 
     def _prefill_wave(self, batch: Any, wave: Any) -> None:
         self.prefilled += wave.prompts
         super()._prefill_wave(batch, wave)
 
-    def _decode(self, samples: list[Sample], *rest: Any, **how: Any) -> None:
-        self.asked.append(len(samples))
-        super()._decode(samples, *rest, **how)
+    def _decode(self, requests: list[Request], *rest: Any, **how: Any) -> None:
+        self.asked.append(len(requests))
+        super()._decode(requests, *rest, **how)
 
     def _sample(self, hidden: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
         self.busy.append(len(hidden))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from swarm.tiny_run import TinyRun
@@ -44,24 +42,6 @@ def test_the_better_rate_of_two_measurements_stands() -> None:
     older = Measurement("a", 8, 4, {"float32": 3.0, "bfloat16": 1.0}, 5.0)
     newer = Measurement("a", 8, 6, {"float32": 2.0, "bfloat16": 2.0}, 7.0)
     assert older.best(newer) == Measurement("a", 8, 6, {"float32": 3.0, "bfloat16": 2.0}, 7.0)
-
-
-def test_a_container_has_the_cores_and_the_memory_that_it_may_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hardware, "_CGROUP", tmp_path)
-    everything = hardware.free_bytes(CPU)
-    (tmp_path / "memory.max").write_text("3000000\n")
-    (tmp_path / "memory.current").write_text("2500000\n")
-    (tmp_path / "memory.stat").write_text("anon 900000\ninactive_file 400000\n")
-    assert hardware.free_bytes(CPU) == 900_000 < everything
-    (tmp_path / "memory.max").write_text("max\n")
-    assert hardware.free_bytes(CPU) > 900_000
-    (tmp_path / "cpu.max").write_text("100000 100000\n")
-    monkeypatch.setattr(hardware.torch, "get_num_threads", lambda: 64)
-    assert hardware._cores() == 1
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert hardware._cores() == 1
 
 
 def test_what_fits_is_what_the_engine_computes(tiny_run: TinyRun) -> None:

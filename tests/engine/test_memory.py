@@ -29,29 +29,6 @@ def test_an_amount_is_a_share_or_bytes(text: str, bytes_: int) -> None:
     assert memory.parse(text, 1000) == bytes_
 
 
-def test_a_container_has_what_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = memory.machine_bytes()
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "memory.max")
-    assert memory.machine_bytes() >= machine
-    for text, expected in (("max\n", None), (f"{1 << 20}\n", 1 << 20)):
-        (tmp_path / "memory.max").write_text(text)
-        assert memory.machine_bytes() == (expected or memory.machine_bytes())
-        assert (memory.machine_bytes() == 1 << 20) == (expected is not None)
-
-
-def test_a_share_is_one_of_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a machine's memory what programs hold is not free, and what the system keeps of files is; in a container both are its own."""
-    limit = 1 << 30
-    (tmp_path / "memory.max").write_text(f"{limit}\n")
-    (tmp_path / "memory.stat").write_text("anon 1000\nfile 900000000\n")
-    (tmp_path / "meminfo").write_text(f"MemTotal: 999999999 kB\nMemAvailable: {limit >> 9} kB\n")
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "memory.max")
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    assert memory.free_bytes() == limit - 1000
-    (tmp_path / "meminfo").write_text("MemAvailable: 5 kB\n")
-    assert memory.free_bytes() == 5 << 10
-
-
 @settings(deadline=None)
 @given(asked=PROMPTS, new=st.integers(1, 20), free=st.integers(100, 5000), rows=st.integers(1, 60))
 def test_a_plan_stays_within_the_budget(asked: list[tuple[int, int]], new: int, free: int, rows: int) -> None:

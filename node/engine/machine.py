@@ -1,0 +1,54 @@
+"""What this machine has, and what of it nobody uses now; in a container, what that may use. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_UNBOUNDED = 1 << 62
+
+
+def memory_bytes() -> int:
+    """Memory, in use or not."""
+    return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _limit())
+
+
+def free_bytes() -> int:
+    """Memory that nobody uses; what the system keeps of files is given up for whoever needs it."""
+    free = memory_bytes()
+    with suppress(OSError, KeyError):
+        free = min(free, _fields(_MEMINFO)["MemAvailable:"] << 10)
+    with suppress(OSError, KeyError, ValueError):
+        used = int((_CGROUP / "memory.current").read_text())
+        free = min(free, _limit() - used + _fields(_CGROUP / "memory.stat")["inactive_file"])
+    return max(0, free)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        most, period = (_CGROUP / "cpu.max").read_text().split()
+        allowed = min(allowed, int(most) // int(period))
+    return max(1, allowed)
+
+
+def idle_cores() -> int:
+    """Those of them that nobody used in the last minute, at least one."""
+    return max(1, cores() - round(os.getloadavg()[0]))
+
+
+def _limit() -> int:
+    """Bytes of memory that the container may take."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+    except OSError:
+        return _UNBOUNDED
+    return int(limit) if limit.isdigit() else _UNBOUNDED
+
+
+def _fields(file: Path) -> dict[str, int]:
+    return {words[0]: int(words[1]) for words in map(str.split, file.read_text().splitlines())}
