@@ -41,7 +41,7 @@ class Versions:
         """`sources` finds where to fetch from, all relays and the origin by default; `head` names the newest version, asked of the
         chain by default; `fetch_seconds` is the longest time one attempt may take, and the next one resumes it."""
         self._connection = connection
-        self.store = VersionStore(folder, connection.spec.versions_kept)
+        self.store = VersionStore(folder, connection.spec.versions_kept, pinned=connection.spec.versions_pinned)
         policy, domain = connection.policy, connection.chain.domain
         self._client = Client(self.store, domain, connection.run, policy.trainer)
         self._look_up = sources or connection.sources
@@ -117,9 +117,9 @@ class Versions:
             seconds = min(2 * seconds, self._fetch_seconds)
 
     def _require_kept(self, publication: Version) -> None:
-        newest = self._head()
+        spec, newest = self._connection.spec, self._head()
         head = -1 if newest is None else newest.step
-        if publication.step <= head - self._connection.spec.versions_kept:
+        if publication.step <= head - spec.versions_kept and publication.step not in spec.versions_pinned:
             raise Unavailable(f"version {publication.step} of the weights is older than what anybody keeps")
         for step in self.store.steps():
             if step > head:

@@ -36,11 +36,18 @@ from protocol.runspec_environments import (
     starts,
 )
 from protocol.runspec_hardware import HardwareNeeds
-from protocol.runspec_part import DecimalText, HexDigest, Part
-from protocol.runspec_verification import ComputationLimits, Limit, SamplingLimits, VerificationSpec, classes
+from protocol.runspec_part import DecimalText, HexDigest, Part, PinnedFile
+from protocol.runspec_verification import (
+    ComputationLimits,
+    Limit,
+    ProbeFile,
+    SamplingLimits,
+    VerificationSpec,
+    classes,
+)
 
 __all__ = [
-    "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "Limit", "ModelSpec", "Part",
+    "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "Limit", "ModelSpec", "Part", "PinnedFile", "ProbeFile",
     "RewardSpec", "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
     "environment_kind", "from_bytes", "from_canonical", "from_table", "starts",
 ]  # fmt: skip
@@ -217,6 +224,17 @@ class RunSpec(Part):
         kept = [environment.kept for environment in self.environments if environment.kept is not None]
         files = [file for one in self.environments if isinstance(one, FromFiles) for file in one.files]
         return [*files, *kept]
+
+    @property
+    def pinned_files(self) -> list[PinnedFile]:
+        """All that the hub serves by digest: task files, and the reference probe."""
+        probe = self.verification.probe
+        return [*self.task_files, *([] if probe is None else [probe])]
+
+    @property
+    def versions_pinned(self) -> frozenset[int]:
+        """Versions of the weights that are kept however old they are: the reference probe is of the first."""
+        return frozenset() if self.verification.probe is None else frozenset({0})
 
     @property
     def versions_kept(self) -> int:

@@ -8,20 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from protocol.runspec_part import HexDigest, Part
+from protocol.runspec_part import HexDigest, Part, PinnedFile
 
 ConfigValue = bool | int | str | list[int] | list[str]
 
 
-class TaskFile(Part):
+class TaskFile(PinnedFile):
     """One file of a task set (protocol/environments/taskfile.py)."""
 
-    sha256: HexDigest
-    """Of the file's bytes."""
     rows: int = Field(gt=0, lt=2**31)
     """Problems in it."""
-    size: int = Field(gt=0, lt=2**44)
-    """Bytes."""
     suffix: ClassVar[str] = ".parquet"
 
 

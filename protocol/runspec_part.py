@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, ClassVar, Literal, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.fields import FieldInfo
 
 
@@ -40,6 +40,16 @@ class Part(BaseModel):
         return {
             name: value for name, value in handler(self).items() if not _is_default(fields[name], getattr(self, name))
         }
+
+
+class PinnedFile(Part):
+    """A file that the spec names and the hub serves; roles keep it in the machine's task folder."""
+
+    sha256: HexDigest
+    """Of the file's bytes."""
+    size: int = Field(gt=0, lt=2**44)
+    """Bytes."""
+    suffix: ClassVar[str]
 
 
 def _is_default(field: FieldInfo, value: Any) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from protocol.runspec_part import DecimalText, HexDigest, Part
+from protocol.runspec_part import DecimalText, HexDigest, Part, PinnedFile
 
 HardwareClass = Annotated[int, Field(ge=0, lt=256)]
 
@@ -67,6 +67,12 @@ class SamplingLimits(Part):
     """Largest distance of a claimed logprob from the verifier's."""
 
 
+class ProbeFile(PinnedFile):
+    """A reference probe (protocol/probe.py)."""
+
+    suffix: ClassVar[str] = ".probe.json"
+
+
 class VerificationSpec(Part):
     """How submissions are checked."""
 
@@ -91,6 +97,9 @@ class VerificationSpec(Part):
     uncalibrated: list[HardwareClass] = Field(default=[])
     """Hardware classes that may work as well, though nobody knows how far their honest work strays: no finding is worse than
     soft there, so they are paid and never slashed. A class in neither list cannot work in the run."""
+    probe: ProbeFile | None = None
+    """In run.toml: the path of what `murmur trainer probe` wrote. A node computes it before its first work, and makes none where it
+    lies outside these limits."""
 
     @model_validator(mode="after")
     def _in_one_list(self) -> VerificationSpec:

@@ -10,6 +10,7 @@ from node.contributor import generation
 from node.contributor.generation import Made, Place
 from node.contributor.submission_log import LoggedSubmission
 from node.engine import Engine
+from node.judging import probe
 from node.judging.candidate import Commitment, PrefillPlan, RunContext
 from node.judging.equipment import Equipment
 from node.judging.judge import judge
@@ -54,6 +55,7 @@ class Workbench:
             connection.fetch_tasks,
         )
         self.engine = self.equipment.engine  # one that cannot be made is found out now
+        self._is_like_the_reference = False
 
     @property
     def context(self) -> RunContext:
@@ -77,6 +79,19 @@ class Workbench:
                 raise Unavailable(f"version {publication.step} of the weights cannot be used: {error}") from error
         _STEP.set(publication.step)
         return True
+
+    def require_reference(self) -> None:
+        """Once: computes the run's reference probe, where it pins one. Raises IntegrityError where this machine lies outside the run's
+        limits, Unavailable while the probe or version 0 cannot be had."""
+        if self._is_like_the_reference:
+            return
+        reference = self._c.fetch_probe()
+        if reference is not None:
+            self.load(self._c.chain.publication(self._c.run, 0))
+            self._say("probing")
+            probe.require(reference, self._c.spec, self.engine, self.equipment.tokenizer)
+            log.info("this machine computes what the run's reference did, on %s", reference.made_on.get("device", "?"))
+        self._is_like_the_reference = True
 
     def make(self, place: Place) -> Made:
         """Generates a submission with the loaded weights. Raises Unavailable where they make no numbers."""

@@ -43,7 +43,7 @@ _TOKENS = metrics.counter("murmur_node_generated_tokens_total", "Completion toke
 _GENERATION = metrics.histogram("murmur_node_generation_seconds", "Time to generate one submission and score it.")
 _SECONDS = metrics.counter(
     "murmur_node_seconds_total",
-    "Time spent, by phase: starting, waiting, fetching weights, generating, checking, submitting.",
+    "Time spent, by phase: starting, waiting, fetching weights, probing, generating, checking, submitting.",
     "phase",
 )
 _AT_RISK = metrics.gauge("murmur_node_unvested_units", "Units that wait for the window or for a case.")
@@ -148,6 +148,7 @@ class Worker:
             self._clock.wait(self._stop, self._c.settings.poll_seconds)
             return
         self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
+        self._workbench.require_reference()
         if self._workbench.load(head):
             self._tidy(seat)
         self._submit(head, Place(self._address, head.step, sequence, head.beacon, seat.hardware))

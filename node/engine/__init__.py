@@ -19,7 +19,17 @@ the engine that is asked for.
 """
 
 from node.engine.factory import make_engine
-from node.engine.interface import Adjustable, Completion, Engine, Generator, Prompt, Verifier
+from node.engine.interface import Adjustable, Completion, Engine, Generator, Prompt, Readable, Verifier
 from node.engine.settings import EngineSettings
 
-__all__ = ["Adjustable", "Completion", "Engine", "EngineSettings", "Generator", "Prompt", "Verifier", "make_engine"]
+__all__ = [
+    "Adjustable",
+    "Completion",
+    "Engine",
+    "EngineSettings",
+    "Generator",
+    "Prompt",
+    "Readable",
+    "Verifier",
+    "make_engine",
+]

@@ -99,6 +99,15 @@ class Engine(Generator, Verifier, Protocol):
 
 
 @runtime_checkable
+class Readable(Protocol):
+    """An engine that shows its logits: what a run's reference probe is made with."""
+
+    def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:
+        """Logits [T, V] of hidden states, from which tokens are drawn."""
+        ...
+
+
+@runtime_checkable
 class Adjustable(Protocol):
     """An engine that calibration can measure: honest variants of how it computes, and weights made worse."""
 

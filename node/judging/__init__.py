@@ -4,5 +4,6 @@ candidate.py  one submission and everything its judgement needs   judge.py     t
 rules/        one module per rule                                  evidence.py  what a rejection stands on, kept
 calibration/  limits from honest work                              replay.py    judging again from evidence, offline
 equipment.py  context, engine and weights that one judges with
+probe.py      the run's reference probe, on this machine
 Which samples get the prefill: protocol/prefill_sampling.py.
 """

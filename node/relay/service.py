@@ -15,6 +15,7 @@ from pydantic import Field
 from node.versions import Versions
 from protocol import metrics
 from protocol.chain.settings import ChainSettings
+from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import ConfigError, MurmurationError
 from protocol.logs import LoggingSettings
@@ -101,12 +102,18 @@ class RelayService:
 
     def _follow(self, versions: Versions) -> None:
         head = self._c.chain.head(self._c.run)
-        if head is not None and not versions.holds(head):
-            versions.fetch(head)
-            log.info("version %d is here", head.step)
-        if head is not None:
-            _HEAD.set(head.step)
-            _NEWEST.set(max(versions.store.steps()))
+        if head is None:
+            return
+        self._bring(versions, head)
+        _HEAD.set(head.step)
+        _NEWEST.set(max(versions.store.steps()))
+        for step in self._c.spec.versions_pinned:
+            self._bring(versions, self._c.chain.publication(self._c.run, step))
+
+    def _bring(self, versions: Versions, version: Publication) -> None:
+        if not versions.holds(version):
+            versions.fetch(version)
+            log.info("version %d is here", version.step)
 
 
 def require_reachable(host: str, public_url: str | None) -> None:

@@ -101,7 +101,7 @@ def add(source: Path, spec: EnvironmentSpec) -> Selection:
     try:
         file = read(source)
         rows = len(numbers(file, spec))
-        return taskfile.keep(file.encode(), Selection, rows)
+        return taskfile.keep(file.encode(), Selection, rows=rows)
     except (MurmurationError, OSError) as error:
         hint = "`murmur trainer filter` with this run.toml writes such files"
         raise ConfigError(f"{source} cannot be used: {error}", hint=hint) from error

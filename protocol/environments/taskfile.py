@@ -28,7 +28,7 @@ from protocol.environments import answer
 from protocol.environments.environment import Environment
 from protocol.errors import ConfigError, Malformed, MurmurationError, PreflightError, UsageError
 from protocol.folders import tasks_folder
-from protocol.runspec import FromFiles, TaskFile
+from protocol.runspec import FromFiles, PinnedFile, TaskFile
 
 COLUMNS = ("question", "answer")
 GROUP_BYTES_MAX = 16 << 20
@@ -43,10 +43,10 @@ _FILES_KEPT = 4  # open, per environment
 
 K = TypeVar("K")
 V = TypeVar("V")
-F = TypeVar("F", bound=TaskFile)
+F = TypeVar("F", bound=PinnedFile)
 
 
-def path_of(file: TaskFile) -> Path:
+def path_of(file: PinnedFile) -> Path:
     """Where a role of this machine looks for the file."""
     return tasks_folder() / f"{file.sha256}{file.suffix}"
 
@@ -196,9 +196,9 @@ def add(source: Path) -> TaskFile:
     return found
 
 
-def keep(data: bytes, kind: type[F], rows: int) -> F:
-    """Takes bytes that were checked into the folder, under their digest."""
-    found = kind(sha256=hashlib.sha256(data).hexdigest(), rows=rows, size=len(data))
+def keep(data: bytes, kind: type[F], **facts: int) -> F:
+    """Takes bytes that were checked into the folder, under their digest. `facts` are what the kind says besides."""
+    found = kind.model_validate({"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), **facts})
     partial = partial_of(f"{found.sha256}{found.suffix}")
     try:
         partial.write_bytes(data)

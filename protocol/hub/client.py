@@ -20,7 +20,7 @@ from protocol.deadline import Deadline, Transport, within
 from protocol.errors import HashMismatch, Malformed, Oversized, Unavailable
 from protocol.hub.wire import PAGE, WAIT_MAX, Refused, Stored, TryAgain, sign_write
 from protocol.identity import Key
-from protocol.runspec import RunSpec, TaskFile
+from protocol.runspec import PinnedFile, RunSpec
 from protocol.signing import Domain
 from protocol.voucher import SignedVoucher
 
@@ -120,8 +120,8 @@ class HubClient:
             partial.unlink(missing_ok=True)
         return True
 
-    def download_tasks(self, file: TaskFile, target: Path) -> None:
-        """Writes a task file to `target`, in pieces; after Unavailable the same call goes on. Raises HashMismatch."""
+    def download_pinned(self, file: PinnedFile, target: Path) -> None:
+        """Writes a file that the spec names to `target`, in pieces; after Unavailable the same call goes on. Raises HashMismatch."""
         partial = target.with_suffix(".part")
         with partial.open("ab") as sink:
             while (start := sink.tell()) < file.size:
@@ -131,12 +131,12 @@ class HubClient:
                     for part in _parts(response, deadline, end - start):
                         sink.write(part)
                 if sink.tell() != end:
-                    raise Unavailable("the hub broke a task file off")
+                    raise Unavailable("the hub broke a file off")
         with partial.open("rb") as whole:
             found = hashlib.file_digest(whole, "sha256").hexdigest()
         if found != file.sha256:
             partial.unlink()
-            raise HashMismatch(f"the hub's task file for {file.sha256} holds other bytes")
+            raise HashMismatch(f"the hub's file for {file.sha256} holds other bytes")
         os.replace(partial, target)
 
     def post_receipt(self, receipt: bytes) -> None:

@@ -5,7 +5,7 @@
     PUT  /v1/runs/R/submissions/ID         rollout file of a committed submission; answers with a storage receipt
     GET  /v1/runs/R/submissions/ID         the storage receipt, 404 before the upload
     GET  /v1/runs/R/files/SHA256?wait=S    a rollout file by its root
-    GET  /v1/runs/R/tasks/SHA256           a task file that the run spec names
+    GET  /v1/runs/R/tasks/SHA256           a file that the run spec names: of tasks, or its reference probe
     POST /v1/runs/R/receipts               a verdict receipt
     GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
     POST /v1/runs/R/opinions               asks the other validators to check a submission as well; 409 beyond OPINIONS_OPEN_MAX

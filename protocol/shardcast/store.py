@@ -58,7 +58,8 @@ def version_folder(root: Path, step: int) -> Path:
 
 
 class VersionStore:
-    """The newest `keep` versions under `root`; one that is leased or wanted stays as long as it is, whatever its age.
+    """The newest `keep` versions under `root`; one that is leased or wanted stays as long as it is, whatever its age, and one of the
+    `pinned` steps for good.
 
     `reserve` bytes of the disk are never touched. `free_space` tells the free bytes of the disk that holds a folder.
     """
@@ -68,6 +69,7 @@ class VersionStore:
         root: Path,
         keep: int,
         *,
+        pinned: Iterable[int] = (),
         reserve: int = RESERVE_BYTES,
         free_space: Callable[[Path], int] = free_space,
     ) -> None:
@@ -75,6 +77,7 @@ class VersionStore:
             raise UsageError("a store keeps at least one version")
         self.root, self._keep, self._reserve, self._free_space = root, keep, reserve, free_space
         self._complete, self._drafts, self._retired = (root / name for name in ("complete", "drafts", "retired"))
+        self._pinned = frozenset(pinned)
         self._mutex = Lock()
         self._leases: Counter[int] = Counter()
         self._wanted: frozenset[int] = frozenset()
@@ -207,9 +210,10 @@ class VersionStore:
         shutil.rmtree(gone, ignore_errors=True)
 
     def retire(self) -> None:
-        """Removes all complete versions but the newest `keep`, the leased and the wanted."""
+        """Removes all complete versions but the newest `keep`, the leased, the wanted and the pinned."""
         with self._mutex, disk_errors(self._complete):
-            old = [s for s in self.steps()[: -self._keep] if not self._leases[s] and s not in self._wanted]
+            stay = self._wanted | self._pinned
+            old = [s for s in self.steps()[: -self._keep] if not self._leases[s] and s not in stay]
             gone = [self._set_aside(step) for step in old]
         for folder in gone:
             shutil.rmtree(folder, ignore_errors=True)
@@ -233,7 +237,7 @@ class VersionStore:
 
     def _require_young(self, step: int) -> None:
         kept = self.steps()[-self._keep :]
-        if len(kept) == self._keep and step < kept[0]:
+        if len(kept) == self._keep and step < kept[0] and step not in self._pinned:
             raise PreflightError(
                 f"version {step} is older than the {self._keep} kept here ({kept[0]} to {kept[-1]})",
                 hint="keep more versions",

@@ -12,9 +12,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
+from protocol import probe
 from protocol.chain import Chain, Sender
 from protocol.chain.settings import ChainSettings
 from protocol.chain.sync import Book
@@ -25,6 +27,7 @@ from protocol.environments.taskfile import partial_of, path_of
 from protocol.errors import (
     ConfigError,
     FeeTooHigh,
+    HashMismatch,
     MurmurationError,
     PreflightError,
     ProtocolViolation,
@@ -36,8 +39,9 @@ from protocol.hub.client import HubClient
 from protocol.hub.wire import Refused
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service
+from protocol.probe import Probe
 from protocol.retry import retry
-from protocol.runspec import RunSpec, TaskFile
+from protocol.runspec import PinnedFile, RunSpec
 from protocol.sandbox import Sandbox
 from protocol.shardcast.client import Source
 from protocol.shell.peers import PeerSettings
@@ -82,19 +86,37 @@ class Connection:
         """Brings the run's task files onto this machine; each is read in the sandbox before any role here trusts it."""
         for file in self.spec.task_files:
             if not path_of(file).exists():
-                self._fetch_tasks(file, sandbox)
+                self._fetch(file, sandbox.require_task_file)
 
-    def _fetch_tasks(self, file: TaskFile, sandbox: Sandbox) -> None:
+    def fetch_probe(self) -> Probe | None:
+        """The run's reference probe, brought onto this machine where it is not here; None where the run pins none.
+
+        Raises HashMismatch for a file that was changed, ConfigError for one that no node can use.
+        """
+        file = self.spec.verification.probe
+        if file is None:
+            return None
+        if not path_of(file).exists():
+            self._fetch(file, lambda _: None)
+        data = path_of(file).read_bytes()
+        if sha256(data).hexdigest() != file.sha256:
+            raise HashMismatch(f"{path_of(file)} was changed", hint="remove it: it is fetched again")
+        try:
+            return probe.decode(data)
+        except ProtocolViolation as error:
+            raise ConfigError(f"the run's reference probe cannot be used: {error}") from error
+
+    def _fetch(self, file: PinnedFile, check: Callable[[Path], object]) -> None:
         arriving = partial_of(f"{file.sha256}{file.suffix}")
         if shutil.disk_usage(arriving.parent).free < file.size + _SPARE_BYTES:
             raise PreflightError(
-                f"no room for a task file of {file.size >> 20} MiB in {arriving.parent}",
+                f"no room for a file of {file.size >> 20} MiB in {arriving.parent}",
                 hint=f"free some space, or name another folder with {TASKS_VARIABLE}",
             )
-        log.info("fetching a task file of %d MiB", file.size >> 20)
+        log.info("fetching a file of %d KiB that the run names", file.size >> 10)
         try:
-            self.retry(lambda: self.hub.download_tasks(file, arriving), "fetching a task file")
-            sandbox.require_task_file(arriving)
+            self.retry(lambda: self.hub.download_pinned(file, arriving), "fetching a file that the run names")
+            check(arriving)
             os.replace(arriving, path_of(file))
         finally:
             for left in (arriving, arriving.with_suffix(".part")):

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from protocol import architectures, calibration, runspec
+from protocol import probe as probes
 from protocol.calibration import Calibration
 from protocol.chain.settings import ClientSettings
 from protocol.chain.types import Policy
@@ -26,7 +27,16 @@ from protocol.constants import NOBODY
 from protocol.environments import selection, taskfile
 from protocol.errors import ConfigError, ProtocolViolation
 from protocol.model_files import CONFIG, TOKENIZER
-from protocol.runspec import EnvironmentSpec, FromFiles, Part, RewardSpec, RunSpec, SamplingSpec, environment_kind
+from protocol.runspec import (
+    EnvironmentSpec,
+    FromFiles,
+    Part,
+    ProbeFile,
+    RewardSpec,
+    RunSpec,
+    SamplingSpec,
+    environment_kind,
+)
 from protocol.sandbox import EnvironmentSandbox
 from protocol.settings import Settings, read_toml
 from protocol.shell.money import parse_tokens
@@ -118,8 +128,8 @@ def read_policy(file: Path) -> PolicyTable:
         raise ConfigError(f"{file} has a wrong policy:\n{lines}") from None
 
 
-def complete(file: Path, model: Path) -> RunSpec:
-    """The run spec of `file`, with the digests that it leaves out filled in."""
+def complete(file: Path, model: Path, *, probe: bool = True) -> RunSpec:
+    """The run spec of `file`, with the digests that it leaves out filled in; without `probe` as if it named no reference probe."""
     table = copy.deepcopy(_table(file, "spec"))
     section = _section(table, "model", "spec")
     for key, name in (("config", CONFIG), ("tokenizer", TOKENIZER)):
@@ -135,12 +145,30 @@ def complete(file: Path, model: Path) -> RunSpec:
         verification.setdefault("computation", found.computation)
         verification.setdefault("sampling", found.sampling)
         verification.setdefault("calibrated", found.hardware)
+    if isinstance(verification.get("probe"), str):
+        named = verification.pop("probe")
+        verification |= {"probe": _probe(file.parent / named, section).model_dump()} if probe else {}
     table["environments"] = [e.model_dump() for e in environments(file)]
     spec = runspec.from_table(table)
     _require_right_model(model, spec)
     if found is not None:
         _require_measured(name, found, spec.verification.calibrated)
     return spec
+
+
+def _probe(path: Path, model: dict[str, Any]) -> ProbeFile:
+    """Takes a copy of a reference probe into the task folder. Raises ConfigError for what is none, or of another model or dtype."""
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(probes.FILE_BYTES_MAX + 1)
+        found = probes.decode(data)
+    except (OSError, ProtocolViolation) as error:
+        raise ConfigError(f"{path} cannot be used: {error}", hint="murmur trainer probe writes such files") from error
+    if (found.config, found.compute_dtype) != (model["config"], model.get("compute_dtype")):
+        raise ConfigError(
+            f"{path} is of another model or compute dtype than the run's", hint="make it anew: murmur trainer probe"
+        )
+    return taskfile.keep(data, ProbeFile)
 
 
 def _require_measured(name: str, found: Calibration, calibrated: list[int]) -> None:

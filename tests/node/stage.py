@@ -134,7 +134,7 @@ class Stage:
         self.world, self.tiny, self.folder = world, tiny, folder
         self.operators: dict[str, Key] = {}
         self.hub = LiveHub(folder / "hub", world, tiny)
-        self.store = VersionStore(folder / "origin", 5)
+        self.store = VersionStore(folder / "origin", 5, pinned=tiny.spec.versions_pinned)
         self.origin = Origin(self.store, world.trainer.key, world.chain.domain, world.run)
         self.server = ShardServer(self.store)
         self.server.__enter__()

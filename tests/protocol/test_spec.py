@@ -15,11 +15,12 @@ import pytest
 from swarm.tiny_run import TinyRun, run_tables
 
 from protocol import calibration, runspec, seeds
-from protocol.environments import assignment, reasoning
+from protocol.environments import assignment, reasoning, taskfile
 from protocol.environments.problems import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
 from protocol.settings import write_toml
 from protocol.shell import runfile
+from tests.protocol.test_probe import a_probe
 from tests.tasks_in_process import score, task_set
 
 
@@ -130,6 +131,33 @@ def test_a_wrong_value_is_named_with_its_place(
     write_toml(tmp_path / "run.toml", tables, "x")
     with pytest.raises(ConfigError, match=f"(?m){complaint}"):
         runfile.complete(tmp_path / "run.toml", tiny_run.model)
+
+
+def test_a_reference_probe_is_pinned_by_its_bytes(
+    tmp_path: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MURMUR_TASKS", str(tmp_path / "tasks"))
+    file, tables = tmp_path / "run.toml", run_tables()
+    tables["spec"]["verification"] |= {"probe": "mine.json"}
+    write_toml(file, tables, "x")
+    with pytest.raises(ConfigError, match=r"mine\.json cannot be used: .*No such file"):
+        runfile.complete(file, tiny_run.model)
+    assert runfile.complete(file, tiny_run.model, probe=False) == tiny_run.spec
+    for config, dtype in (("0" * 64, "float32"), (tiny_run.spec.model.config, "bfloat16")):
+        (tmp_path / "mine.json").write_bytes(
+            a_probe().model_copy(update={"config": config, "compute_dtype": dtype}).encode()
+        )
+        with pytest.raises(ConfigError, match="of another model or compute dtype"):
+            runfile.complete(file, tiny_run.model)
+    data = a_probe().model_copy(update={"config": tiny_run.spec.model.config}).encode()
+    (tmp_path / "mine.json").write_bytes(data)
+    spec = runfile.complete(file, tiny_run.model)
+    pinned = spec.verification.probe
+    assert pinned is not None
+    assert taskfile.path_of(pinned).read_bytes() == data
+    assert (spec.pinned_files, spec.versions_pinned) == ([pinned], {0})
+    assert spec.digest != tiny_run.spec.digest
+    assert (tiny_run.spec.pinned_files, tiny_run.spec.versions_pinned) == ([], frozenset())
 
 
 def test_a_created_spec_is_never_changed_under_its_run(tmp_path: Path, tiny_run: TinyRun) -> None:

@@ -80,6 +80,19 @@ def test_only_the_newest_versions_are_kept(cast: Cast) -> None:
     assert everything(cast.root / "s") == [".manifest.json", ".manifest.json", "model", "model"]
 
 
+def test_a_pinned_version_stays_for_good_and_may_come_late(cast: Cast) -> None:
+    store = cast.store("s", keep=2, pinned=[0])
+    for step in (0, 1, 2, 3):
+        put(store, step)
+    assert store.steps() == (0, 2, 3)
+    late = cast.store("late", keep=2, pinned=[0])
+    for step in (5, 6, 0):
+        put(late, step)
+    assert late.steps() == (0, 5, 6)
+    with pytest.raises(PreflightError, match="older than the 2 kept"):
+        put(late, 1)
+
+
 def test_a_leased_version_stays_until_its_last_lease_ends(cast: Cast) -> None:
     store = cast.store("s", keep=1)
     put(store, 1)

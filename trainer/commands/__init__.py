@@ -281,6 +281,37 @@ def _show_filtered(made: Filtered, run_file: Path) -> None:
 
 
 @app.command()
+def probe(
+    file: File,
+    out: Annotated[Path, typer.Argument(help="The JSON file to write.")] = Path("probe.json"),
+    prompts: Annotated[int, typer.Option(min=1, help="Problems that are answered, one completion each.")] = 16,
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a completion.")] = 128,
+    as_json: Json = False,
+) -> None:
+    """Make the run's reference probe on this machine: what nodes must be able to compute before their first work."""
+    from protocol.logs import only_warnings
+    from protocol.shell import runfile
+    from trainer.config import load_engine
+    from trainer.evaluation.probe import make, write
+
+    only_warnings()
+    path = strip_at(file)
+    policy = runfile.model_folder(path)
+    spec = runfile.complete(path, policy, probe=False)
+    made = make(spec, policy, load_engine(path), prompts=prompts, tokens=tokens)
+    digest = write(made, out)
+
+    def text() -> None:
+        typer.echo(f"{len(made.sequences)} completions of {made.tokens} tokens in {out}, SHA-256 {digest}")
+        typer.echo(
+            f'Write probe = "PATH" into [spec.verification] of {path} before the run is created; PATH is relative to that file.',
+            err=True,
+        )
+
+    emit({"file": str(out), "sha256": digest, "completions": len(made.sequences), "tokens": made.tokens}, as_json, text)
+
+
+@app.command()
 def tasks(
     out: Annotated[Path, typer.Argument(help="The task file to write, as tasks.parquet.")],
     sources: Annotated[list[Path], typer.Argument(help="Parquet or JSONL (.jsonl) files to make it of.")],

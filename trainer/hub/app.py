@@ -92,8 +92,8 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
         return FileResponse(await hub.file(bytes32(root), wait), media_type="application/vnd.apache.parquet")
 
     @app.get(f"{base}/tasks/{{digest}}")
-    async def task_file(digest: str) -> Response:
-        return FileResponse(hub.task_file(bytes32(digest)), media_type="application/vnd.apache.parquet")
+    async def pinned_file(digest: str) -> Response:
+        return FileResponse(hub.pinned_file(bytes32(digest)), media_type="application/octet-stream")
 
     @app.post(f"{base}/receipts")
     async def add_receipt(request: Request) -> Response:

@@ -235,12 +235,12 @@ class Hub:
             raise Refused("no such file", NOT_FOUND)
         return path
 
-    def task_file(self, digest: bytes) -> Path:
-        """A task file of the run spec, as it lies on this machine."""
-        for file in self.spec.task_files:
+    def pinned_file(self, digest: bytes) -> Path:
+        """A file that the run spec names, as it lies on this machine."""
+        for file in self.spec.pinned_files:
             if file.sha256 == digest.hex() and path_of(file).exists():
                 return path_of(file)
-        raise Refused("no such task file", NOT_FOUND)
+        raise Refused("no such file", NOT_FOUND)
 
     async def listing(self, entries: Callable[[], list[tuple[int, Any]]], wait: float) -> list[tuple[int, Any]]:
         await self.wait_for(lambda: bool(entries()), wait)

@@ -18,6 +18,7 @@ from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Policy
 from protocol.clock import SYSTEM, Clock
+from protocol.environments.taskfile import path_of
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
 from protocol.exporter import Exporter
 from protocol.identity import Key
@@ -82,7 +83,7 @@ class HubService:
         )
         hub.learn()
         kept = self._spec.versions_kept
-        store = VersionStore(self._layout.hub / "weights", kept)
+        store = VersionStore(self._layout.hub / "weights", kept, pinned=self._spec.versions_pinned)
         peers = self._settings.peers
         transactions = TransactionLog(self._layout.hub / "transactions.sqlite")
         with (
@@ -140,6 +141,12 @@ class HubService:
             )
         if chain.spec_digest(run) != self._spec.digest:
             raise IntegrityError(f"spec.json is not the spec of run {run} on chain", hint="check chain.run in run.toml")
+        probe = self._spec.verification.probe
+        if probe is not None and not path_of(probe).exists():
+            raise PreflightError(
+                f"the run's reference probe is not on this machine: {path_of(probe)}",
+                hint="bring it back from where `murmur run create` ran: nodes start by it",
+            )
         return policy
 
     def _learn(self, hub: Hub) -> None:

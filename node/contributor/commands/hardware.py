@@ -73,7 +73,7 @@ def _print(found: Survey) -> None:
 def _room(found: Survey) -> str:
     if found.spec is None or found.version_bytes is None:
         return ""
-    kept = found.spec.versions_kept
+    kept = found.spec.versions_kept + len(found.spec.versions_pinned)
     return f"; the {kept} versions that a node keeps take {_gib(kept * found.version_bytes)}"
 
 

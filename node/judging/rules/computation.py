@@ -16,6 +16,7 @@ from node.judging.rules import sampling
 from node.judging.rules.limits import judge, worst
 from protocol import toploc
 from protocol.errors import IntegrityError, Malformed
+from protocol.runspec import ComputationLimits
 from protocol.toploc import ChunkScore
 from protocol.verdict import Finding, Outcome
 
@@ -38,7 +39,8 @@ def check(c: Candidate) -> Finding | None:
         for row, hidden in batch.items():
             of_row = scores[row]
             c.checked.proofs += len(of_row)
-            found[row] = worst([_chunk(c, row, i, score) for i, score in enumerate(of_row)])
+            limits = c.spec.verification.computation
+            found[row] = worst([of_chunk(limits, row, i, score) for i, score in enumerate(of_row)])
             if not any(finding and finding.outcome is Outcome.HARD for finding in found.values()):
                 c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
     return worst([found[row] for row in c.rows])
@@ -56,8 +58,8 @@ def score(c: Candidate, hidden_of: Mapping[int, Tensor]) -> dict[int, list[Chunk
     return found
 
 
-def _chunk(c: Candidate, row: int, chunk: int, score: ChunkScore) -> Finding | None:
-    limits = c.spec.verification.computation
+def of_chunk(limits: ComputationLimits, row: int, chunk: int, score: ChunkScore) -> Finding | None:
+    """What there is against one proof."""
     measured = score.measured.items()
     return worst(
         [judge("computation", row, v, getattr(limits, name), f"chunk {chunk}: {name}") for name, v in measured]

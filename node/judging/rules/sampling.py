@@ -7,11 +7,14 @@ What these are, protocol/sampling.py defines.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from node.judging.candidate import Candidate
 from node.judging.rules.limits import judge, worst
 from protocol import sampling
+from protocol.runspec import SamplingLimits
 from protocol.sampling import Measured, TokenScores
 from protocol.verdict import Finding
 
@@ -25,12 +28,17 @@ def check(c: Candidate) -> Finding | None:
 
 def of_row(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:
     """What there is against one sample, given the validator's own hidden states for it."""
-    limits, found = c.spec.verification.sampling, []
-    for name, worst_one in measured(c, row, hidden_TH).items():
+    return worst(judged(c.spec.verification.sampling, row, measured(c, row, hidden_TH)))
+
+
+def judged(limits: SamplingLimits, row: int, values: Mapping[str, Measured]) -> list[Finding | None]:
+    """What there is against each quantity that the run has a limit for."""
+    found = []
+    for name, worst_one in values.items():
         limit = getattr(limits, name)
         if limit is not None:
             found.append(judge("sampling", row, worst_one.value, limit, f"{worst_one.place}: {_WORDS[name]}"))
-    return worst(found)
+    return found
 
 
 def measured(c: Candidate, row: int, hidden_TH: Tensor) -> dict[str, Measured]:
