@@ -28,4 +28,4 @@ class HardwareNeeds(Part):
     matrix_tflops: DecimalText = "0"
     """Matrix products in the run's compute dtype, in 10^12 floating-point operations per second."""
     bandwidth_gb: DecimalText = "0"
-    """What the device's memory reads and writes together, in 10^9 bytes per second."""
+    """What the device's memory reads and writes together, in 10^9 bytes per second; of a CPU what one core moves."""

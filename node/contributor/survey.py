@@ -18,7 +18,7 @@ from typing import Any
 from node.contributor import disk_rate, spec_file
 from node.contributor.seat_class import propose, shortfalls
 from node.contributor.settings import NodeSettings
-from node.engine import EngineSettings, make_engine
+from node.engine import EngineSettings
 from node.engine.fit import Fit, fit
 from node.engine.hardware import Measurement, measure_of
 from protocol.chain.types import Publication
@@ -93,8 +93,7 @@ def survey(
     """All that can be found out. `node` is None before there are settings; `spec` and `model` are a spec.json and a folder with a
     config.json, in place of what hub and sources say; `offline` asks nobody, and takes any spec for the run's.
 
-    Raises ConfigError or PreflightError where the engine of these settings cannot be made here, and HashMismatch for a spec of another
-    run. What chain and peers do not answer is a note.
+    Raises PreflightError where the device of these settings is not there, and HashMismatch for a spec of another run. What chain and peers do not answer is a note.
     """
     found = _machine(place.data, EngineSettings() if node is None else node.engine, say)
     if node is None:
@@ -115,9 +114,6 @@ def survey(
 
 
 def _machine(folder: Path, settings: EngineSettings, say: Say) -> Survey:
-    make_engine(
-        settings, "float32" if settings.dtype == "auto" else settings.dtype
-    )  # it sets its threads, and finds its device
     say("measuring the device")
     device = measure_of(settings)
     say("measuring the disk")

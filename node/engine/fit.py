@@ -47,7 +47,7 @@ def fit(folder: Path, dtype: str, tokens: int, settings: EngineSettings) -> Fit:
     """
     of = footprint.of(meta_model(folder, getattr(torch, dtype)), torch.device("meta"))
     return Fit(
-        allowed=memory.parse(settings.memory, device.memory_bytes(device.named(settings.device))),
+        allowed=memory.parse(settings.memory, device.free_bytes(device.named(settings.device))),
         weights=of.weights,
         row=of.decoding(tokens),
         prefill=of.prefilling(tokens, tokens, cached=False),

@@ -1,7 +1,8 @@
 """What the device that computes can do: memory, matrix products in bf16 and fp32, and what its memory moves.
 
-It asks what the machine can do, not what is left of it: on a CPU the time of a round is the CPU time that it took, so that
-other programs hardly count, and the best of several short rounds stands. On a GPU the time is the device's own.
+It asks what the machine can do, not what is left of it, and the best of several short rounds stands. On a CPU one thread is measured, by
+the CPU time that it took, and counts for each core that may be used: other programs hardly matter, and threads that wait for each other
+not at all. What the memory moves is what one core moves of it there. On a GPU the time is the device's own.
 Does not cover: what an engine makes of it (tokens per second are `scripts/bench engine`'s), several GPUs (the first of them
 is measured), sparsity and tensor formats below 16 bits.
 """
@@ -48,19 +49,30 @@ class Measurement:
 
 
 def measure_of(settings: EngineSettings) -> Measurement:
-    """The device of these settings, in an engine's process. Raises PreflightError where it is not there."""
-    return measure(devices.named(settings.device))
+    """The device of these settings. Raises PreflightError where it is not there."""
+    allowed = machine.cores()
+    cores = allowed if settings.threads == "auto" else min(settings.threads, allowed)
+    return measure(devices.named(settings.device), cores)
 
 
 @torch.inference_mode()
-def measure(on: torch.device, dtypes: tuple[str, ...] = DTYPES) -> Measurement:
-    """Takes about a second, with as many threads on the CPU as torch has at the moment."""
+def measure(on: torch.device, cores: int, dtypes: tuple[str, ...] = DTYPES) -> Measurement:
+    """Takes about a second. `cores` are those of a CPU that are to compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _measured(on, cores if on.type == "cpu" else 1, dtypes)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measured(on: torch.device, times: int, dtypes: tuple[str, ...]) -> Measurement:
     free = devices.free_bytes(on)
     return Measurement(
         device=devices.describe(on),
         memory=devices.memory_bytes(on),
         free=free,
-        matrix={name: _matrix_rate(on, getattr(torch, name), free) for name in dtypes},
+        matrix={name: times * _matrix_rate(on, getattr(torch, name), free) for name in dtypes},
         bandwidth=_bandwidth(on, free),
     )
 
@@ -107,11 +119,6 @@ def _seconds(work: Callable[[], object], on: torch.device) -> float:
         work()
         torch.accelerator.synchronize()
         return max(time.perf_counter() - start, 1e-9)
-    start = time.process_time()
+    start = time.thread_time()
     work()
-    return max((time.process_time() - start) / _cores(), 1e-9)
-
-
-def _cores() -> int:
-    """On how many cores the threads of torch can be at once: more threads than cores take turns, and each its CPU time."""
-    return min(torch.get_num_threads(), machine.cores())
+    return max(time.thread_time() - start, 1e-9)

@@ -22,14 +22,30 @@ def test_this_machine_is_measured() -> None:
     assert "CPU" in found.device
 
 
-def test_a_round_takes_the_cpu_time_of_its_threads_and_not_the_time_that_passed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_round_takes_the_cpu_time_of_its_thread_and_not_the_time_that_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program on the same cores takes time and no CPU time of ours."""
     spent = iter([10.0, 12.0])
-    monkeypatch.setattr(hardware.time, "process_time", lambda: next(spent))
-    monkeypatch.setattr(hardware, "_cores", lambda: 4)
-    assert hardware._seconds(lambda: None, CPU) == 0.5
+    monkeypatch.setattr(hardware.time, "thread_time", lambda: next(spent))
+    assert hardware._seconds(lambda: None, CPU) == 2.0
+
+
+def test_one_core_counts_for_all_that_may_compute_and_the_engine_keeps_its_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How many cores are busy at the start moves no class: only the memory's rate is that of one core."""
+    monkeypatch.setattr(hardware, "_matrix_rate", lambda *_: float(torch.get_num_threads()))
+    monkeypatch.setattr(hardware, "_bandwidth", lambda *_: 7.0)
+    monkeypatch.setattr(hardware.machine, "cores", lambda: 6)
+    monkeypatch.setattr(hardware.machine, "idle_cores", lambda: 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for threads, cores in (("auto", 6), (4, 4), (64, 6)):
+            found = hardware.measure_of(EngineSettings(device="cpu", threads=threads))
+            assert (found.matrix, found.bandwidth) == ({"bfloat16": cores, "float32": cores}, 7.0)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_best_of_its_rounds_counts(monkeypatch: pytest.MonkeyPatch) -> None:

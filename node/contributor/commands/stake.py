@@ -128,11 +128,9 @@ def _hardware_class(spec: RunSpec, engine: EngineSettings, given: int | None) ->
     if given is not None or not spec.hardware:
         return given or 0, ""
     from node.contributor import seat_class
-    from node.engine import make_engine
     from node.engine.hardware import measure_of
 
     typer.echo("measuring this machine; give --hardware where another one will do the work", err=True)
-    make_engine(engine.of_run(spec.model), spec.model.compute_dtype)  # it sets its threads, and finds its device
     found = measure_of(engine)
     needs = seat_class.require_class(spec, found)
     name = f" ({needs.name})" if needs.name else ""
