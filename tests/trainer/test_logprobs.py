@@ -32,7 +32,7 @@ def test_values_and_gradients_are_those_of_the_plain_form(rows: int, bias: bool)
     hidden, head, targets = inputs(bias)
     mixture = torch.randn(2, N, dtype=torch.float64)
     found = []
-    for of in (plain, lambda *given: token_logprobs(*given, chunk_logits=rows * V)):
+    for of in (plain, lambda *given: token_logprobs(*given, chunk_tokens=rows)):
         logprobs, entropy = of(hidden, head, targets)
         leaves = [hidden, *head.parameters()]
         gradients = torch.autograd.grad((logprobs * mixture[0] + entropy * mixture[1]).sum(), leaves)
@@ -47,7 +47,7 @@ def test_gradients_agree_with_finite_differences_also_of_one_output_alone(rows: 
     hidden, head, targets = inputs(bias=True)
 
     def of(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        return token_logprobs(h, SimpleNamespace(weight=w, bias=b), targets[:5], chunk_logits=rows * V)[which]
+        return token_logprobs(h, SimpleNamespace(weight=w, bias=b), targets[:5], chunk_tokens=rows)[which]
 
     assert torch.autograd.gradcheck(of, (hidden[:5].detach().requires_grad_(), head.weight, head.bias))
 
@@ -78,7 +78,7 @@ def test_extreme_logits_give_finite_values_and_gradients(scale: float) -> None:
     with torch.no_grad():
         head.weight.zero_()[3, 0] = scale
     for rows in (2, 100):
-        logprobs, entropy = token_logprobs(hidden, head, torch.full((4,), 3), chunk_logits=rows * V)
+        logprobs, entropy = token_logprobs(hidden, head, torch.full((4,), 3), chunk_tokens=rows)
         assert logprobs.abs().max() == 0
         assert entropy.abs().max() < 1e-6
         for gradient in torch.autograd.grad((logprobs + entropy).sum(), [hidden, head.weight]):
