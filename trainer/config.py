@@ -33,6 +33,8 @@ class OptimizerSettings(Settings):
     weight_decay: float = 0.01
     gradient_clip: float = Field(default=0.1, gt=0)
     """Largest norm of the gradient."""
+    offload: bool = False
+    """Whether AdamW's two moments, twice the weights, lie in host memory between updates; on a CPU they do anyway."""
 
 
 class LossSettings(Settings):
@@ -94,8 +96,9 @@ class LossSettings(Settings):
 class KlSettings(Settings):
     weight: float = Field(default=0.001, ge=0)
     """Weight of the KL divergence from the policy before training (the folder `model`); 0 never loads it a second time."""
-    keep_reference: bool = True
-    """Whether the reference stays in memory between steps, or is read from its folder at the beginning of each."""
+    reference: Literal["device", "host", "disk"] = "device"
+    """Where the reference lies between steps: beside the policy; in host memory, from where a GPU gets it layer by layer; or in its
+    folder alone, from where it is read at the beginning of each step."""
 
 
 class DeadlineSettings(Settings):
@@ -295,6 +298,18 @@ def load_engine(file: Path) -> EngineSettings:
     """[engine] of a run.toml, whose other tables need not be complete yet."""
     others = tuple(set(read_toml(file)) - {"engine"})
     return load(_EngineOnly, file, tables=others).value.engine
+
+
+class _Planned(Settings):
+    trainer: TrainSettings
+    engine: EvaluationEngine = EvaluationEngine()
+
+
+def load_planned(file: Path, overrides: Mapping[str, Any] | None = None) -> tuple[TrainSettings, EvaluationEngine]:
+    """[trainer] and [engine] of a run.toml, whose other tables need not be complete yet."""
+    others = tuple(set(read_toml(file)) - {"trainer", "engine"})
+    found = load(_Planned, file, overrides, tables=others).value
+    return found.trainer, found.engine
 
 
 class Layout:

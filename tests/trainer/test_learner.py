@@ -305,7 +305,7 @@ def test_how_a_batch_is_cut_into_rows_changes_no_gradient(new_learner: NewLearne
 
 
 def with_kl(weight: float, keep: bool = True, **more: Any) -> Any:
-    return small.settings(kl=KlSettings(weight=weight, keep_reference=keep), **more)
+    return small.settings(kl=KlSettings(weight=weight, reference="device" if keep else "disk"), **more)
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -26,11 +26,13 @@ CURVE = 1e-4
 """Relative: ranks add the same float32 gradients in another order, and Adam's first steps enlarge what rounding is left."""
 
 
-def torchrun(size: int, folder: Path, what: str, *, code: int = 0) -> dict[str, Any]:
-    """Runs a scene of ranked.py; what rank 0 found, or nothing where it is to fail."""
+def torchrun(
+    size: int, folder: Path, what: str, *, code: int = 0, module: str = "tests.trainer.ranked"
+) -> dict[str, Any]:
+    """Runs a scene of ranked.py, or of another module; what rank 0 found, if it wrote it, or nothing where it is to fail."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size),
-        "-m", "tests.trainer.ranked", str(folder), what,
+        "-m", module, str(folder), what,
     ]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170, check=False)
@@ -39,7 +41,8 @@ def torchrun(size: int, folder: Path, what: str, *, code: int = 0) -> dict[str, 
         assert f"exitcode  : {code}" in done.stderr, done.stderr
         return {"log": done.stderr}
     assert done.returncode == 0, done.stderr
-    return dict(json.loads((folder / f"{what}-{size}.json").read_text()))
+    found = folder / f"{what}-{size}.json"
+    return dict(json.loads(found.read_text())) if found.exists() else {}
 
 
 @pytest.fixture(scope="module")

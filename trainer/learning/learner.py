@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.engine.weights import build_model, load_weights, stored_tensors
+from node.engine.weights import stored_tensors
 from protocol.errors import IntegrityError
 from trainer.config import TrainSettings
-from trainer.learning import loss, tensors
+from trainer.learning import loss, optimizer, tensors
 from trainer.learning.kernels import compile_layers, use_liger
+from trainer.learning.loading import fill, unfilled
 from trainer.learning.packing import PackedRows, TrainingSample, pack
-from trainer.learning.ranks import Ranks, deal, gathered, is_finite
+from trainer.learning.ranks import Ranks, deal, gathered, is_finite, round_layers
 from trainer.learning.scorer import Scorer
 from trainer.recipes import RECIPES
 
@@ -125,20 +126,14 @@ class Learner:
         self._objective = loss.OBJECTIVES[RECIPES[settings.loss.name].objective]
         self._folder = model
         self._reference: Scorer | None = None
-        self.policy = self._before_training()
+        self.policy = self._before_training(learns=True)
         self.model: Any = self.policy.model
-        self.model.train()
-        if settings.activation_checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.ranks.shard(self.policy)
-        o = settings.optimizer
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=o.lr, betas=(o.beta1, o.beta2), weight_decay=o.weight_decay
-        )
+        self.optimizer = optimizer.make(self.model.parameters(), settings.optimizer, self.ranks.device)
 
     def learn(self, groups: Sequence[Sequence[TrainingSample]], step: int) -> StepMetrics:
         """One rollout step: `optimizer_steps` optimizer steps over the groups, which are dealt out at random."""
         s = self._settings
+        self.optimizer.zero_grad(set_to_none=True)  # not to lie beside the reference
         dealt = list(groups)
         random.Random(f"{s.seed}/{step}").shuffle(dealt)
         parts = [dealt[i :: s.optimizer_steps] for i in range(s.optimizer_steps)]
@@ -165,7 +160,7 @@ class Learner:
         """The batch of every optimizer step, with the logprobs that must be known before the first one."""
         reference = self._load_reference() if self._settings.kl.weight else None
         made = [self._batch(part, reference, first=i == 0) for i, part in enumerate(parts)]
-        self._reference = reference if self._settings.kl.keep_reference else None
+        self._reference = reference if self._settings.kl.reference != "disk" else None
         return made
 
     def _batch(self, samples: Sequence[TrainingSample], reference: Scorer | None, *, first: bool) -> Batch:
@@ -191,20 +186,28 @@ class Learner:
 
     def _load_reference(self) -> Scorer:
         if self._reference is None:
-            reference = self._before_training()
-            reference.requires_grad_(False)
-            return self.ranks.shard(reference)
+            return self._before_training(learns=False)
         return self._reference
 
-    def _before_training(self) -> Scorer:
-        """The model as the run begins with it, whole and on the CPU; policy and reference are computed by the same kernels."""
-        model = build_model(self._folder, torch.float32)
-        load_weights(model, self._folder)
-        if self._settings.kernels == "liger":
+    def _before_training(self, *, learns: bool) -> Scorer:
+        """The model as the run begins with it, this rank's part of it; policy and reference are computed by the same kernels."""
+        s, model = self._settings, unfilled(self._folder)
+        compute: torch.dtype = getattr(torch, s.compute_dtype)
+        if s.kernels == "liger":
             use_liger(model)
-        if self._settings.compile_layers:
+        if s.compile_layers:
             compile_layers(model)
-        return Scorer(model, self._settings.compute_dtype)
+        model.train(learns).requires_grad_(learns)
+        if learns and s.activation_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        scorer = Scorer(model, s.compute_dtype, casts=self.ranks.mesh is None)
+        on_host = not learns and s.kl.reference == "host" and self.ranks.offloads
+        if not learns and self.ranks.mesh is not None:
+            round_layers(scorer, compute)  # as they would be gathered
+        self.ranks.shard(scorer, compute, on_host=on_host)
+        device = self.ranks.device
+        fill(model, self._folder, torch.device("cpu") if on_host else device, buffers=device)
+        return scorer
 
     def _update(self, batch: Batch) -> tuple[_Sums, float]:
         """One optimizer step; returns its sums and the gradient's norm. Unless all are finite, nothing was changed."""
@@ -314,7 +317,7 @@ class Learner:
         into: dict[str, Tensor] = {}
         for name, parameter in stored_tensors(self.model).items():
             into[f"{MODEL}{name}"] = parameter.detach()
-            made = {"step": torch.zeros(()), **{key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}}
+            made = optimizer.fresh(parameter, on_host=isinstance(self.optimizer, optimizer.HostedAdamW))
             state = {key: value for key, value in made.items() if f"{_OPTIMIZER}{name}/{key}" in held}
             into |= {f"{_OPTIMIZER}{name}/{key}": value for key, value in state.items()}
             if state:

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 --no-python murmur trainer run @run.toml
 
 The model is sharded by FSDP2 over all of them; every rank holds the whole batch, and the shares of its optimizer steps are
-dealt out by cost. Without torchrun there is one rank, which talks to nobody: nothing is sharded then.
+dealt out by cost. Without torchrun there is one rank, which talks to nobody; on a CPU nothing is sharded then.
 
 No call here has a deadline of its own: the phase it belongs to has one, and the watchdog ends a rank that waits beyond it.
 """
@@ -44,16 +44,35 @@ class Ranks:
     def leads(self) -> bool:
         return self.rank == 0
 
-    def shard(self, net: nn.Module) -> nn.Module:
-        """Moves a module to this rank's device, and shards it by its transformer blocks. Gradients are summed over ranks."""
-        net.to(self.device)
+    @property
+    def offloads(self) -> bool:
+        """Whether host memory is another one than the device's."""
+        return self.mesh is not None and self.device.type == "cuda"
+
+    def shard(self, net: nn.Module, compute: torch.dtype = torch.float32, *, on_host: bool = False) -> nn.Module:
+        """Shards a module by its transformer blocks, or leaves it whole where this rank is alone; it lies where it lay.
+
+        Blocks are gathered and computed in `compute`; embedding, last norm and head in their own type. Gradients are summed over
+        ranks, in float32. `on_host`: the shards stay in host memory, and each block is brought to the device for as long as it computes.
+        """
         if self.mesh is None:
             return net
-        from torch.distributed.fsdp import FSDPModule, fully_shard
+        from torch.distributed.fsdp import (
+            CPUOffloadPolicy,
+            FSDPModule,
+            MixedPrecisionPolicy,
+            OffloadPolicy,
+            fully_shard,
+        )
 
+        offload = CPUOffloadPolicy() if on_host else OffloadPolicy()
+        mixed = MixedPrecisionPolicy(compute, torch.float32)
         for block in (*blocks(net), net):
             # Also the outermost: what it gathered for a look without gradient would be out of date after the next update.
-            sharded: FSDPModule = fully_shard(block, mesh=self.mesh, reshard_after_forward=True)
+            policy = MixedPrecisionPolicy() if block is net or compute == torch.float32 else mixed
+            sharded: FSDPModule = fully_shard(
+                block, mesh=self.mesh, reshard_after_forward=True, mp_policy=policy, offload_policy=offload
+            )
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)  # the only sum that gloo knows
         return net
@@ -97,14 +116,27 @@ def torchrun() -> Iterator[Ranks]:
         if torch.cuda.is_available()
         else torch.device("cpu")
     )
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    if alone and device.type == "cpu":
         yield Ranks.alone(device)
         return
+    with group(device, alone=alone) as ranks:
+        yield ranks
+
+
+@contextmanager
+def group(device: torch.device, *, alone: bool = False) -> Iterator[Ranks]:
+    """A group of ranks and their mesh. One that is alone is a group too where its device is a GPU: what saves memory, types of its own for
+    the layers and shards on the host, is FSDP2's."""
     from torch.distributed.device_mesh import init_device_mesh
 
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=_AGES)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if alone:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=_AGES)
+    else:
+        dist.init_process_group(backend, timeout=_AGES)
     try:
         size = dist.get_world_size()
         yield Ranks(dist.get_rank(), size, device, init_device_mesh(device.type, (size,)))
@@ -137,6 +169,13 @@ def blocks(net: nn.Module) -> list[nn.Module]:
     for module in net.modules():
         names |= set(getattr(module, "_no_split_modules", None) or ())
     return [module for module in net.modules() if type(module).__name__ in names]
+
+
+def round_layers(net: nn.Module, to: torch.dtype) -> None:
+    """Makes the parameters of the blocks ones of another type."""
+    for block in blocks(net):
+        for parameter in block.parameters():
+            parameter.data = parameter.data.to(to)
 
 
 def is_finite(gradients: Sequence[Any]) -> bool:

@@ -15,12 +15,16 @@ from trainer.learning.packing import PackedRows
 
 
 class Scorer(nn.Module):
-    def __init__(self, model: Any, compute_dtype: str) -> None:
-        """`compute_dtype` is what the model's layers compute in; the head and all that follows are in the weights' own."""
+    def __init__(self, model: Any, compute_dtype: str, *, casts: bool = True) -> None:
+        """`compute_dtype` is what the model's layers compute in; the head and all that follows are in the weights' own.
+
+        `casts`: weights are cast here, where they are used; else whoever shards the model gathers them in that type (ranks.py).
+        """
         super().__init__()
         model.set_attn_implementation(PACKED)
         self.model = model
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
+        self._casts = casts and self._dtype != torch.float32
         # A model with attention of its own says no in a warning; it would ignore a layout, so it gets masks of any size.
         self._mask_entries_max = MASK_ENTRIES_MAX if model.config._attn_implementation == PACKED else sys.maxsize
 
@@ -30,11 +34,13 @@ class Scorer(nn.Module):
             {"attention_mask": rows.mask} if rows.mask_entries <= self._mask_entries_max else {"layout": rows.layout}
         )
         with self._autocast(rows.ids.device.type):
+            # What runs through the layers has their type: in float32 it would take twice the memory.
+            embedded = self.model.get_input_embeddings()(rows.ids).to(self._dtype)
             hidden = self.model.base_model(
-                input_ids=rows.ids, position_ids=rows.positions, use_cache=False, **sees
+                inputs_embeds=embedded, position_ids=rows.positions, use_cache=False, **sees
             ).last_hidden_state
         head = self.model.get_output_embeddings()
         return token_logprobs(hidden.flatten(0, 1)[rows.source].to(head.weight.dtype), head, rows.targets)
 
     def _autocast(self, device: str) -> AbstractContextManager[Any]:
-        return nullcontext() if self._dtype == torch.float32 else torch.autocast(device, self._dtype)
+        return torch.autocast(device, self._dtype) if self._casts else nullcontext()

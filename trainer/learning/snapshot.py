@@ -11,12 +11,15 @@ from node.engine.weights import stored_tensors
 from trainer.learning.ranks import gathered
 
 
-def snapshot(model: Any) -> dict[str, Tensor]:
-    """The weights as they are published, on the CPU, in memory of their own. All ranks call it: each has a part of them.
+def snapshot(model: Any, *, keep: bool = True) -> dict[str, Tensor]:
+    """The weights as they are published, on the CPU, in memory of their own.
 
-    Rounding to bf16 is the copy: it moves less memory than a copy in full precision would.
+    All ranks call it: each has a part of them. They are gathered tensor by tensor, and let go where not kept. Rounding to bf16 is the
+    copy: it moves less memory than a copy in full precision would.
     """
-    return {
-        name: gathered(tensor.detach().to(torch.bfloat16, copy=True)).cpu().contiguous()
-        for name, tensor in stored_tensors(model).items()
-    }
+    kept = {}
+    for name, tensor in stored_tensors(model).items():
+        whole = gathered(tensor.detach().to(torch.bfloat16, copy=True))
+        if keep:
+            kept[name] = whole.cpu().contiguous()
+    return kept

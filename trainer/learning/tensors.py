@@ -21,17 +21,32 @@ from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorage
 
 from protocol.errors import IntegrityError
 
+FILE_BYTES = 2 << 30
+"""Of each rank in each file: a file is put together in memory before it is written."""
 _LOGGER = "c10d-NullHandler-dcp_logger"
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes this rank's part; all ranks call it with the same names. Raises OSError, on every rank, when one could not."""
-    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=_files(tensors), save_distributed=True)
     try:
         with _quiet():
             dcp.save(dict(tensors), storage_writer=writer, no_dist=not dist.is_initialized())
     except CheckpointException as error:
         raise _first(error) from None  # its text is made of its causes: as a cause of one of them it would have no end
+
+
+def _files(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """The number of the file that holds each tensor, the same on all ranks."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    numbers, size, number = {}, 0, 1
+    for name, tensor in tensors.items():
+        own = -(-tensor.numel() * tensor.element_size() // ranks)
+        if size and size + own > FILE_BYTES:
+            size, number = 0, number + 1
+        size += own
+        numbers[name] = number
+    return numbers
 
 
 def read_into(folder: Path, tensors: Mapping[str, Tensor]) -> None:

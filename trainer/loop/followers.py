@@ -115,7 +115,7 @@ def follow(learner: Learner, settings: TrainSettings, phases: Phases) -> None:
                     learner.learn(*decode(argument))
             elif command == _SNAPSHOT:
                 with phases("snapshot", deadlines.publishing):
-                    snapshot(learner.model)
+                    snapshot(learner.model, keep=False)
             elif command == _SAVE:
                 with phases("saving", deadlines.saving):
                     _save(learner, Path(argument.decode()))

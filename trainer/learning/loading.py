@@ -1,0 +1,145 @@
+"""A model's folder into a model whose parameters are sharded over ranks: none of them ever holds more than its own part.
+
+    model = unfilled(folder)              every name and shape, and no memory for any parameter
+    ranks.shard(…)                        each rank is told which rows of each parameter are its own
+    fill(model, folder, device)           memory for those rows, and from the files into it, tensor by tensor
+
+What is read is checked as engines check it (node/engine/weights.py): exactly the model's tensors, by name and shape, all of numbers.
+Each rank checks what it reads. Buffers that no file holds, as rotary frequencies, are computed by the model itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from node.engine.weights import meta_model, stored_tensors
+from protocol.errors import IntegrityError
+from protocol.model_files import weight_files
+
+_MAPPED = 64 << 20
+"""Bytes that are read of a file before it is opened anew: what was read of a mapped file counts as this process's memory."""
+
+
+def unfilled(folder: Path) -> Any:
+    """The transformers model of a folder in float32, its parameters on torch's meta device. Raises as `meta_model`."""
+    model = meta_model(folder, torch.float32)
+    for name, module in model.named_modules():
+        own = [key for key in module._non_persistent_buffers_set if module._buffers.get(key) is not None]
+        for key in own:
+            # not a number until the model has said what it is
+            module._buffers[key] = torch.full_like(module._buffers[key], float("nan"), device="cpu")
+        if own:
+            model._init_weights(module)
+        if odd := [key for key in own if module._buffers[key].isnan().any()]:
+            raise IntegrityError(f"{folder}: the model does not say what the buffer {name}.{odd[0]} holds")
+    return model
+
+
+def fill(model: Any, folder: Path, device: torch.device, *, buffers: torch.device | None = None) -> None:
+    """Gives an `unfilled` model, sharded or whole, memory on `device` and the folder's tensors. Raises IntegrityError.
+
+    `buffers`: where those lie, if not beside the parameters: who keeps parameters on the host brings nothing else to the device.
+    """
+    _materialise(model, device)
+    into = stored_tensors(model)
+    seen: set[str] = set()
+    for name, held in weight_files(folder).items():
+        seen |= _read(folder / name, held, into)
+    if missing := sorted(into.keys() - seen):
+        raise IntegrityError(f"tensor {missing[0]} is missing in {folder}")
+    for module in model.modules() if buffers is not None else ():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = buffer if buffer is None else buffer.to(buffers)
+
+
+def _materialise(model: Any, device: torch.device) -> None:
+    """Memory for every parameter, and buffer that a file holds; what is one parameter in two places stays one.
+
+    As `to_empty` does it, which would make a tied parameter twice, and forget what buffers hold.
+    """
+    made: dict[int, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in made:
+                empty = torch.empty_like(parameter.detach(), device=device)
+                made[id(parameter)] = torch.nn.Parameter(empty, requires_grad=parameter.requires_grad)
+            module._parameters[name] = made[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = torch.empty_like(buffer, device=device) if buffer.is_meta else buffer.to(device)
+
+
+@torch.no_grad()
+def _read(path: Path, held: frozenset[str] | None, into: dict[str, Tensor]) -> set[str]:
+    """Reads this rank's rows of every tensor of a file; returns the tensors' names."""
+    with _opened(path) as file:
+        keys = set(file.keys())
+    for odd in sorted(keys ^ held) if held is not None else ():
+        raise IntegrityError(f"tensor {odd} is {'not to be' if odd in keys else 'missing'} in {path}")
+    if unknown := sorted(keys - into.keys()):
+        raise IntegrityError(f"tensor {unknown[0]} is unknown in {path}")
+    for batch in _batches(sorted(keys), into):
+        with _opened(path) as file:
+            for key in batch:
+                _copy(file, key, into[key], path)
+    return keys
+
+
+def _copy(file: Any, name: str, into: Tensor, path: Path) -> None:
+    local, first = own_rows(into)
+    stored = file.get_slice(name)
+    shape = tuple(stored.get_shape())
+    if shape != tuple(into.shape):
+        raise IntegrityError(f"tensor {name} of {path} is {shape}, not {tuple(into.shape)}")
+    if not local.numel():
+        return
+    found = stored[first : first + len(local)] if shape else file.get_tensor(name)
+    if not found.is_floating_point():
+        raise IntegrityError(f"tensor {name} of {path} holds {found.dtype}, no floating-point numbers")
+    local.copy_(found)
+    # Of what was read, as this rank holds it: a number may be too large for a narrower type.
+    if not all(math.isfinite(end) for end in local.aminmax()):
+        raise IntegrityError(f"tensor {name} of {path} holds NaN or infinity")
+
+
+def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
+    """This rank's part of a tensor, and the index of its first row: FSDP2 shards rows, as many as there are to each rank but the last."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return tensor, 0
+    each = -(-tensor.shape[0] // tensor.device_mesh.size())
+    return tensor.to_local(), min(tensor.shape[0], each * tensor.device_mesh.get_local_rank())
+
+
+def _batches(names: list[str], into: dict[str, Tensor]) -> Iterator[list[str]]:
+    """Names whose own rows have so many bytes together that a file should be opened anew after them."""
+    batch: list[str] = []
+    size = 0
+    for name in names:
+        batch.append(name)
+        size += own_rows(into[name])[0].nbytes
+        if size >= _MAPPED:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise IntegrityError(f"cannot read {path}: {error}") from error
