@@ -253,6 +253,14 @@ def sampling(file: Path) -> SamplingSpec:
     return _part(file, "sampling", SamplingSpec)
 
 
+def compute_dtype(file: Path) -> str:
+    """spec.model.compute_dtype of `file`, likewise."""
+    found = _section(_table(file, "spec"), "model", "spec").get("compute_dtype")
+    if found not in ("float32", "bfloat16"):
+        raise ConfigError("spec.model.compute_dtype is not set", hint='"bfloat16", or "float32"')
+    return str(found)
+
+
 def reward(file: Path) -> RewardSpec:
     """[spec.reward] of `file`, likewise."""
     return _part(file, "reward", RewardSpec)

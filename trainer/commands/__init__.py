@@ -17,6 +17,7 @@ import typer
 from protocol.errors import ConfigError, PreflightError
 from protocol.shell.cli import Json, PasswordFile, emit, group, strip_at
 from protocol.shell.home import PASSWORD_VARIABLE, Home
+from trainer.commands.plan import plan
 
 if TYPE_CHECKING:
     from protocol.identity import Key
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 app = group("Train the policy from validated rollouts, and run the hub that collects them.")
 hub = group("The hub's own process; `murmur trainer run` starts it by itself.")
 app.add_typer(hub, name="hub")
+app.command("plan")(plan)
 _COLUMNS = 160  # of a table that is not printed to a terminal
 File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting for this start, as trainer.steps=500.")]

@@ -1,0 +1,174 @@
+"""The arithmetic of `murmur trainer plan` is what the allocator counts; and what it proposes fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benches.memory import peak_bytes
+
+from node.engine.settings import EngineSettings
+from node.engine.weights import save_weights
+from protocol.errors import PreflightError
+from protocol.settings import toml
+from tests.trainer import small
+from trainer.config import KlSettings, TrainSettings, load_planned
+from trainer.learning.learner import Learner
+from trainer.learning.packing import TrainingSample
+from trainer.planning.budget import Machines, Plan
+from trainer.planning.passes import Work
+from trainer.planning.plan import plan
+from trainer.planning.search import fitting, under
+from trainer.presets import preset
+
+WORK = Work(prompt=24, completion=52)
+HERE = Machines(ranks=1, per_machine=1, memory=1 << 40, host=1 << 40, on_cpu=True)
+GPUS = Machines(ranks=8, per_machine=8, memory=80 << 30, host=1 << 40, on_cpu=False)
+
+
+def write_config(folder: Path, **sizes: Any) -> Path:
+    """A folder with no more than a config.json."""
+    from transformers import Qwen3Config
+
+    config = Qwen3Config(**{
+        "vocab_size": 4096, "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 32, "intermediate_size": 384, "max_position_embeddings": 40_960, "tie_word_embeddings": True,
+        "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, **sizes,
+    })  # fmt: skip
+    config.architectures = ["Qwen3ForCausalLM"]
+    config.save_pretrained(folder)
+    return folder
+
+
+def write_model(folder: Path, **sizes: Any) -> Path:
+    from transformers import AutoConfig, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(AutoConfig.from_pretrained(write_config(folder, **sizes)))
+    save_weights(model, folder / "model.safetensors", torch.bfloat16)
+    return folder
+
+
+def full_rows(rows: int) -> list[list[TrainingSample]]:
+    """A group for each row, which it fills; as `Work.rows` has them."""
+    draw = np.random.default_rng(0)
+    groups = []
+    for _ in range(rows):
+        prompt = draw.integers(2, 1000, WORK.prompt).astype(np.int32)
+        answers = [draw.integers(2, 1000, WORK.completion).astype(np.int32) for _ in range(4)]
+        groups.append([TrainingSample(prompt, a, 1.0 if i % 2 else -1.0) for i, a in enumerate(answers)])
+    return groups
+
+
+def counted(folder: Path, settings: TrainSettings) -> int:
+    """Most bytes of tensors that are alive while a learner is made and takes two steps, of twice the rows that go through at once."""
+
+    def train() -> None:
+        learner = Learner(folder, settings)
+        for step in range(2):
+            learner.learn(full_rows(2 * settings.rows_per_forward), step)
+
+    return peak_bytes(train)
+
+
+def planned(folder: Path, settings: TrainSettings) -> int:
+    device = Plan(folder, WORK, EngineSettings(), HERE).budget(settings).device
+    return device.total - device.evaluation
+
+
+def settings(**changes: Any) -> TrainSettings:
+    return small.settings(**{"pack_tokens": WORK.prompt + 4 * WORK.completion, "rows_per_forward": 1, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"activation_checkpointing": True, "rows_per_forward": 2}, {"kl": KlSettings(weight=0.1)}],
+    ids=["plain", "checkpointing", "reference"],
+)
+def test_a_small_models_plan_is_what_the_allocator_counts(changes: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    assert planned(folder, settings(**changes)) == pytest.approx(counted(folder, settings(**changes)), rel=0.15)
+
+
+LARGE: Sequence[dict[str, Any]] = (
+    {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "head_dim": 64, "intermediate_size": 1536,
+     "vocab_size": 32_000},
+    {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "head_dim": 64, "intermediate_size": 3072,
+     "vocab_size": 50_304, "tie_word_embeddings": False},
+    {"hidden_size": 1024, "num_hidden_layers": 20, "num_attention_heads": 16, "head_dim": 128, "intermediate_size": 3072,
+     "vocab_size": 151_936},
+)  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("sizes", LARGE, ids=["50M", "180M", "470M"])
+def test_a_large_models_plan_is_what_the_allocator_counts(
+    sizes: dict[str, Any], checkpointing: bool, tmp_path: Path
+) -> None:
+    folder, how = write_model(tmp_path / "model", **sizes), settings(activation_checkpointing=checkpointing)
+    assert planned(folder, how) == pytest.approx(counted(folder, how), rel=0.15)
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3-0.6b": {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+                   "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151_936},
+    "qwen3-8b": {"hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
+                 "head_dim": 128, "intermediate_size": 12_288, "vocab_size": 151_936, "tie_word_embeddings": False},
+    "qwen3-32b": {"hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
+                  "head_dim": 128, "intermediate_size": 25_600, "vocab_size": 151_936, "tie_word_embeddings": False},
+}  # fmt: skip
+
+
+def test_weights_gradients_and_moments_are_shared_by_the_ranks(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "model")
+    one, eight = (
+        Plan(folder, WORK, EngineSettings(), replace(GPUS, ranks=ranks, per_machine=ranks)).budget(settings()).device
+        for ranks in (1, 8)
+    )
+    for name in ("weights", "gradients", "optimizer"):
+        assert getattr(one, name) == pytest.approx(8 * getattr(eight, name), rel=1e-3)
+    assert one.activations == eight.activations
+
+
+def run_file(folder: Path, **trainer: Any) -> Path:
+    tables = preset("intellect2-short")
+    tables["trainer"] |= {"pack_tokens": 2048, **trainer}
+    tables["spec"]["sampling"]["max_new_tokens"] = 1024
+    (folder / "run.toml").write_text(toml(tables, ""))
+    return folder / "run.toml"
+
+
+def test_what_is_proposed_fits_and_nothing_of_it_is_idle(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "model", num_hidden_layers=8)
+    made = Plan(folder, WORK, EngineSettings(device="cpu"), GPUS)
+    how = settings(kl=KlSettings(weight=0.1))
+    asked = made.budget(how).device
+    tight = made.on(replace(GPUS, memory=int((asked.total - 0.4 * (asked.total - asked.libraries)) / 0.95)))
+    found = fitting(tight, how)
+    assert not tight.budget(how).fits
+    assert found.changes
+    assert found.budget.fits
+    for path in found.changes:
+        fewer = {key: value for key, value in found.changes.items() if key != path}
+        assert not under(tight, how, fewer).fits, path
+
+
+def test_what_no_setting_makes_fit_is_refused_with_what_would(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "model", hidden_size=2048, intermediate_size=8192)
+    file = run_file(tmp_path)
+    tight = replace(GPUS, ranks=1, per_machine=1, memory=int(2.5 * 2**30))
+    report = plan(file, folder, *load_planned(file), tight, prompt_tokens=64)
+    assert report.found.changes is None
+    with pytest.raises(PreflightError, match="whatever is set") as refused:
+        report.require_fit()
+    assert report.ranks is None or f"{report.ranks} ranks" in refused.value.hint
+    assert json.dumps(report.as_dict())
+    assert any("logits" in line for line in report.lines())

@@ -1,0 +1,232 @@
+"""Bytes of everything that training takes: on each rank's device, on each machine's host, and of a node.
+
+What is certain is added up from shapes: weights, gradients and moments in float32, and what FSDP2 gathers of them. What a pass keeps is
+measured on tensors without memory (passes.py). What libraries take for themselves is an estimate, and named as one.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from node.engine import footprint, memory
+from node.engine.settings import EngineSettings
+from node.engine.weights import meta_model, stored_tensors
+from trainer.config import TrainSettings
+from trainer.learning.ranks import blocks
+from trainer.learning.tensors import FILE_BYTES
+from trainer.planning.passes import META, Pass, Work, measure
+
+LIBRARIES = 2 << 30
+"""Bytes that CUDA, cuBLAS and NCCL take of each GPU. An estimate: no GPU was at hand."""
+SPARE = 0.05
+"""Share of a device that a plan leaves free: allocators lose some, and passes are measured to within 15 %."""
+
+
+@dataclass(frozen=True)
+class Machines:
+    """`memory` and `host` in bytes: of each rank's device, and of each machine's host."""
+
+    ranks: int
+    per_machine: int
+    memory: int
+    host: int
+    on_cpu: bool
+
+    @classmethod
+    def here(cls) -> Machines:
+        """This machine, with a rank for each GPU, or one where there is none."""
+        gpus, host = torch.cuda.device_count(), memory.machine_bytes()
+        if not gpus:
+            return cls(1, 1, host, host, True)
+        smallest = min(int(torch.cuda.get_device_properties(i).total_memory) for i in range(gpus))
+        return cls(gpus, gpus, smallest, host, False)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether FSDP2 holds the weights: everywhere but in one process on a CPU."""
+        return self.ranks > 1 or not self.on_cpu
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Parameters of a model."""
+
+    all: int
+    outside: int
+    """Of embedding, last norm and head: gathered together."""
+    block: int
+    """Of the largest block."""
+    largest: int
+    """Of the largest tensor."""
+    head: int
+    """Of an output layer of its own; 0 where it is the embedding."""
+
+    @classmethod
+    def of(cls, model: Any) -> Sizes:
+        stored = stored_tensors(model)
+        count = sum(tensor.numel() for tensor in stored.values())
+        layers = [sum(p.numel() for p in block.parameters()) for block in blocks(model)]
+        tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+        head = 0 if tied else model.get_output_embeddings().weight.numel()
+        return cls(count, count - sum(layers), max(layers, default=0), max(t.numel() for t in stored.values()), head)
+
+
+@dataclass(frozen=True)
+class Device:
+    """Bytes on one rank's device while it learns, when most is alive. The first rank's: it evaluates as well."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    reference: int
+    gathered: int
+    """Layers whole, of which every rank has a part, and their gradients."""
+    activations: int
+    logits: int
+    evaluation: int
+    libraries: int
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True)
+class Host:
+    """Bytes in one machine's memory; on a CPU beside what is its ranks' device."""
+
+    optimizer: int
+    reference: int
+    version: int
+    """The copy in bfloat16 that is published while the next step is computed."""
+    saving: int
+    """A file of a checkpoint for each rank, put together before it is written, and its tensors."""
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True)
+class Budget:
+    device: Device
+    host: Host
+    machines: Machines
+    tokens: int
+    """That go through the model at once."""
+
+    @property
+    def device_room(self) -> int:
+        return int(self.machines.memory * (1 - SPARE))
+
+    @property
+    def host_needed(self) -> int:
+        """All that lies in a machine's memory: on a CPU the ranks' own as well."""
+        return self.host.total + (self.device.total * self.machines.per_machine if self.machines.on_cpu else 0)
+
+    @property
+    def host_room(self) -> int:
+        return int(self.machines.host * (1 - SPARE))
+
+    @property
+    def fits(self) -> bool:
+        return self.device.total <= self.device_room and self.host_needed <= self.host_room
+
+
+class Plan:
+    """Budgets of one model under different settings; what a pass takes is measured once for those that decide on it."""
+
+    def __init__(self, folder: Path, work: Work, engine: EngineSettings, machines: Machines) -> None:
+        """`folder` needs no more than config.json."""
+        self._folder = folder
+        self._work = work
+        self._engine = engine
+        self.machines = machines
+        self._passes: dict[tuple[Any, ...], Pass] = {}
+        self.sizes = Sizes.of(meta_model(folder, torch.float32))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample: no row can be narrower."""
+        return self._work.prompt + self._work.completion
+
+    def on(self, machines: Machines) -> Plan:
+        """The same elsewhere."""
+        other = copy(self)
+        other.machines = machines
+        return other
+
+    def budget(self, s: TrainSettings, *, evaluates_on: str | None = None) -> Budget:
+        """What settings take; `evaluates_on` instead of `engine.device`."""
+        m, n = self.machines, self.sizes
+        one = self._pass(s)
+        part = -(-n.all // m.ranks)
+        layer = 2 if s.compute_dtype == "bfloat16" else 4
+        offload, reference = s.optimizer.offload and not m.on_cpu, s.kl.reference if s.kl.weight else None
+        # In a group the layers of the reference are kept as they are gathered; alone on a CPU they are the policy's in float32.
+        frozen = ((n.all - n.outside) * (layer if m.sharded else 4) + n.outside * 4) // m.ranks
+        beside = reference == "device" or (reference == "host" and m.on_cpu)
+        device = Device(
+            weights=4 * part,
+            gradients=4 * part,
+            optimizer=8 * -(-n.largest // m.ranks) if offload else 8 * part,
+            reference=frozen if beside else 0,
+            gathered=self._gathered(layer),
+            activations=max(0, one.most - one.logits),
+            logits=one.logits,
+            evaluation=self._evaluation(evaluates_on or self._engine.device),
+            libraries=0 if m.on_cpu else LIBRARIES,
+        )
+        per = m.per_machine
+        saved = min(12 * part, FILE_BYTES)
+        host = Host(
+            optimizer=8 * part * per if offload else 0,
+            reference=frozen * per if reference == "host" and not m.on_cpu else 0,
+            version=2 * n.all,
+            saving=per * saved * (1 if m.on_cpu else 2),
+        )
+        return Budget(device, host, m, one.tokens)
+
+    def _gathered(self, layer: int) -> int:
+        """The outermost parameters whole, two blocks (the next is fetched early), and the gradients of one of each, with the copy that
+        is summed over ranks. An output layer's own gradient waits for the embedding's; where they are one, the pass has it."""
+        n = self.sizes
+        if not self.machines.sharded:
+            return 0
+        return 4 * n.outside + 4 * n.head + layer * 2 * n.block + (layer + 4) * n.block
+
+    def _evaluation(self, device: str) -> int:
+        """What the engine may take of the first rank's device, where it is the same."""
+        on_cpu = device == "cpu" or (device == "auto" and self.machines.on_cpu)
+        return memory.parse(self._engine.memory, self.machines.memory) if on_cpu == self.machines.on_cpu else 0
+
+    def _pass(self, s: TrainSettings) -> Pass:
+        key = (s.compute_dtype, s.activation_checkpointing, s.pack_tokens, s.rows_per_forward)
+        if key not in self._passes:
+            model = meta_model(self._folder, torch.float32)
+            self._passes[key] = measure(model, s, self._work, on_cpu=self.machines.on_cpu)
+        return self._passes[key]
+
+
+@dataclass(frozen=True)
+class Node:
+    """Bytes that a contributor's engine takes: weights, and the cache of one answer of the greatest length, with what is beside it."""
+
+    weights: int
+    answer: int
+    answers: int
+    """In one submission."""
+
+    @classmethod
+    def of(cls, folder: Path, dtype: str, work: Work, answers: int) -> Node:
+        took = footprint.of(meta_model(folder, getattr(torch, dtype)), META)
+        return cls(took.weights, took.decoding(work.prompt + work.completion), answers)
+
+    def at_once(self, room: int) -> int:
+        """Answers of the greatest length that are decoded at once in so many bytes."""
+        return max(0, (room - self.weights) // self.answer)

@@ -1,0 +1,131 @@
+"""A plan as a person reads it, and as a program does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from protocol.errors import PreflightError
+from trainer.planning.budget import SPARE, Budget, Node, Sizes
+from trainer.planning.search import Found
+
+NODES = (24, 48, 80)
+"""GiB of GPUs that contributors may have."""
+_WORDS = {
+    "weights": "weights, float32",
+    "gradients": "gradients, float32",
+    "optimizer": "optimizer, two moments in float32",
+    "reference": "reference",
+    "gathered": "layers gathered whole, and their gradients",
+    "activations": "activations",
+    "logits": "logits",
+    "evaluation": "evaluation, first rank ([engine] memory)",
+    "libraries": "CUDA and NCCL, estimated",
+    "version": "version to publish, bfloat16",
+    "saving": "files of a checkpoint, while it is written",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    model: str
+    sizes: Sizes
+    asked: Budget
+    """As the settings are."""
+    found: Found
+    ranks: int | None
+    """With which every change together would fit, where it does not with those there are."""
+    node: Node
+    node_dtype: str
+    answer: int
+    """Tokens of the longest answer with its prompt."""
+
+    def as_dict(self) -> dict[str, Any]:
+        found = self.found
+        return {
+            "model": self.model, "parameters": self.sizes.all, "machines": asdict(self.asked.machines),
+            "tokens": self.asked.tokens, "device": _bytes(self.asked.device), "host": _bytes(self.asked.host),
+            "fits": self.asked.fits, "changes": None if found.changes is None else dict(found.changes), "ranks": self.ranks,
+            "changed": None if not found.changes else {"device": _bytes(found.budget.device), "host": _bytes(found.budget.host)},
+            "node": {**asdict(self.node), "dtype": self.node_dtype, "tokens": self.answer,
+                     "at_once": {f"{size}GiB": self.node.at_once(_share(size)) for size in NODES}},
+        }  # fmt: skip
+
+    def lines(self) -> Iterator[str]:
+        m = self.asked.machines
+        kind = "one process on a CPU" if not m.sharded else f"{m.ranks} ranks, {m.per_machine} on each machine"
+        yield f"{self.model}: {self.sizes.all:,} parameters. {kind}; {self.asked.tokens:,} tokens go through the model at once."
+        yield from _budget(self.asked)
+        yield ""
+        yield f"a node, in {self.node_dtype}"
+        yield _line("weights", self.node.weights)
+        yield _line(f"an answer of {self.answer:,} tokens, prompt included: its cache", self.node.answer)
+        for size in NODES:
+            fit = self.node.at_once(_share(size))
+            yield f"  of {self.node.answers} such answers of a submission, {min(fit, self.node.answers)} at once in {size} GiB (80 %)"
+        yield ""
+        yield from self._verdict()
+
+    def _verdict(self) -> Iterator[str]:
+        if self.asked.fits:
+            yield "It fits."
+        elif self.found.changes is not None:
+            yield "It does not fit as it is. It does with"
+            yield from (f"  --set {text}" for text in assignments(self.found))
+            yield from _budget(self.found.budget)
+
+    def require_fit(self) -> None:
+        """Raises PreflightError that names what to change, unless it fits as it is."""
+        if self.asked.fits:
+            return
+        if self.found.changes is not None:
+            raise PreflightError("this training does not fit", hint="set " + ", ".join(assignments(self.found)))
+        m = self.asked.machines
+        more = f"{self.ranks} ranks" if self.ranks else "a smaller model"
+        if m.on_cpu:
+            more = "a machine with GPUs, or a smaller model"
+        raise PreflightError("this training does not fit, whatever is set", hint=f"it takes {more}")
+
+
+def assignments(found: Found) -> list[str]:
+    """As `--set` takes them."""
+    return [f"{path}={str(value).lower()}" for path, value in (found.changes or {}).items()]
+
+
+def _share(gib: int) -> int:
+    return int(0.8 * (gib << 30))
+
+
+def _bytes(of: Any) -> dict[str, int]:
+    return {**{field.name: getattr(of, field.name) for field in fields(of)}, "total": of.total}
+
+
+def _budget(b: Budget) -> Iterator[str]:
+    m = b.machines
+    yield ""
+    yield "each rank's part of its machine's memory" if m.on_cpu else "each rank's GPU"
+    yield from _parts(b.device)
+    if not m.on_cpu:
+        yield _sum(b.device.total, b.device_room, m.memory)
+    yield ""
+    yield "each machine's memory"
+    if m.on_cpu:
+        yield _line(f"its {m.per_machine} rank{'s' if m.per_machine > 1 else ''}", b.device.total * m.per_machine)
+    yield from _parts(b.host)
+    yield _sum(b.host_needed, b.host_room, m.host)
+
+
+def _parts(of: Any) -> Iterator[str]:
+    for field in fields(of):
+        if size := getattr(of, field.name):
+            yield _line(_WORDS[field.name], size)
+
+
+def _line(what: str, size: int) -> str:
+    return f"  {what:<52} {size / 2**30:10.2f} GiB"
+
+
+def _sum(needed: int, room: int, there: int) -> str:
+    said = "fits in" if needed <= room else "is more than"
+    return f"{_line('together', needed)}, which {said} {room / 2**30:.2f} ({1 - SPARE:.0%} of {there / 2**30:.2f})"
