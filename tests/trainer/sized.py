@@ -23,6 +23,8 @@ from trainer.learning.learner import Learner
 from trainer.learning.ranks import gathered, torchrun
 
 SIZES = {"hidden_size": 256, "intermediate_size": 768, "vocab_size": 8192, "num_hidden_layers": 6, "head_dim": 64}
+ROWS = 8
+"""Of a step: two of each rank in each of two optimizer steps, so that gradients of the first are there while the second is computed."""
 
 
 def how(dtype: str) -> Any:
@@ -47,8 +49,8 @@ def main(folder: Path, dtype: str) -> None:
         model = build_model(folder / "model", torch.float32)  # whole, now that the peak is known
         expected = {name: tensor.detach() for name, tensor in stored_tensors(model).items()}
         found = {name: gathered(tensor.detach()) for name, tensor in stored_tensors(learner.model).items()}
-        steps: list[Any] = []
-        learning = peak_bytes(lambda: steps.extend(asdict(learner.learn(full_rows(4), step)) for step in range(2)))
+        steps = [asdict(learner.learn(full_rows(ROWS), 0))]  # afterwards moments and reference are there
+        learning = peak_bytes(lambda: steps.append(asdict(learner.learn(full_rows(ROWS), 1))))
         seen = {
             "loading": loading, "learning": learning, "steps": steps, "tied": head is embedding,
             "whole": sum(tensor.nbytes for tensor in expected.values()), "equal": small.equal(expected, found),

@@ -47,7 +47,7 @@ def plan(
             on_cpu=False,
         )
     report = made(path, model or runfile.model_folder(path), trainer, engine, machines, prompt_tokens=prompt_tokens)
-    emit(report.as_dict(), as_json, lambda: [typer.echo(line) for line in report.lines()])
+    emit(report.as_dict(), as_json, lambda: typer.echo("\n".join(report.lines())))
     report.require_fit()
 
 

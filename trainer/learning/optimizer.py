@@ -39,7 +39,7 @@ class HostedAdamW(torch.optim.AdamW):
     """The same updates, with `state` in host memory."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

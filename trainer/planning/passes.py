@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from trainer.config import TrainSettings
-from trainer.learning import attention
+from trainer.learning import attention, logprobs
 from trainer.learning.logprobs import token_logprobs
 from trainer.learning.packing import PackedRows, TrainingSample, pack
 from trainer.learning.ranks import round_layers
@@ -79,19 +79,21 @@ def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = F
         parameter.grad = torch.empty_like(parameter)  # of the rows before
     rows = work.rows(settings).to(META)
     with _kernels(on_cpu), _Live() as live:
-        logprobs, entropy = scorer(rows)
+        chosen, entropy = scorer(rows)
         gc.collect()
         kept = live.now
-        (logprobs.sum() + entropy.sum()).backward()
-    return Pass(rows.ids.numel(), kept, _logits(model, rows), live.most)
+        (chosen.sum() + entropy.sum()).backward()
+        most = live.most
+        logits = _logits(model, rows)
+    return Pass(rows.ids.numel(), kept, logits, most)
 
 
 def _logits(model: Any, rows: PackedRows) -> int:
     head = model.get_output_embeddings()
     hidden = torch.empty(rows.tokens, head.weight.shape[1], device=META, dtype=head.weight.dtype, requires_grad=True)
     with _Live() as live:
-        logprobs, entropy = token_logprobs(hidden, head, rows.targets)
-        (logprobs.sum() + entropy.sum()).backward()
+        chosen, entropy = token_logprobs(hidden, head, rows.targets)
+        (chosen.sum() + entropy.sum()).backward()
     return live.most
 
 
@@ -129,10 +131,12 @@ def _storages(tree: Any) -> list[Any]:
 
 @contextmanager
 def _kernels(on_cpu: bool) -> Iterator[None]:
-    """scaled_dot_product_attention as the kernels without scores hold it, wherever it is called from.
+    """scaled_dot_product_attention as the kernels without scores hold it, wherever it is called from; and of chunks of logits, which
+    are all alike, two.
 
     Not a mode of torch's: those are off while checkpoints are computed anew.
     """
+    parts = logprobs._parts
 
     def attended(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **how: Any) -> Tensor:
         if isinstance(attn_mask, _Causal) and not on_cpu:  # a GPU's kernels need no mask for it
@@ -143,6 +147,7 @@ def _kernels(on_cpu: bool) -> Iterator[None]:
     with ExitStack() as stack:
         for module in (torch.nn.functional, attention):
             stack.enter_context(patch.object(module, "scaled_dot_product_attention", attended))
+        stack.enter_context(patch.object(logprobs, "_parts", lambda count, chunk: parts(count, chunk)[:2]))
         # torch's own is made by a constructor that no mode can look into
         stack.enter_context(patch.object(attention, "causal_lower_right", _causal))
         yield

@@ -54,7 +54,11 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         m = self.asked.machines
-        kind = "one process on a CPU" if not m.sharded else f"{m.ranks} ranks, {m.per_machine} on each machine"
+        kind = (
+            "one process on a CPU"
+            if not m.sharded
+            else f"{m.ranks} rank{'s' if m.ranks > 1 else ''}, {m.per_machine} on each machine"
+        )
         yield f"{self.model}: {self.sizes.all:,} parameters. {kind}; {self.asked.tokens:,} tokens go through the model at once."
         yield from _budget(self.asked)
         yield ""
