@@ -21,7 +21,7 @@ from tests.trainer import small
 from trainer.config import KlSettings, TrainSettings, load_planned
 from trainer.learning.learner import Learner
 from trainer.learning.packing import TrainingSample
-from trainer.planning.budget import Machines, Plan
+from trainer.planning.budget import Budgets, Machines
 from trainer.planning.passes import Work
 from trainer.planning.plan import plan
 from trainer.planning.search import fitting, under
@@ -78,7 +78,7 @@ def counted(folder: Path, settings: TrainSettings) -> int:
 
 
 def planned(folder: Path, settings: TrainSettings) -> int:
-    device = Plan(folder, WORK, EngineSettings(), HERE).budget(settings).device
+    device = Budgets(folder, WORK, EngineSettings(), HERE).budget(settings).device
     return device.total - device.evaluation
 
 
@@ -130,7 +130,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def test_weights_gradients_and_moments_are_shared_by_the_ranks(tmp_path: Path) -> None:
     folder = write_config(tmp_path / "model")
     one, eight = (
-        Plan(folder, WORK, EngineSettings(), replace(GPUS, ranks=ranks, per_machine=ranks)).budget(settings()).device
+        Budgets(folder, WORK, EngineSettings(), replace(GPUS, ranks=ranks, per_machine=ranks)).budget(settings()).device
         for ranks in (1, 8)
     )
     for name in ("weights", "gradients", "optimizer"):
@@ -148,7 +148,7 @@ def run_file(folder: Path, **trainer: Any) -> Path:
 
 def test_what_is_proposed_fits_and_nothing_of_it_is_idle(tmp_path: Path) -> None:
     folder = write_config(tmp_path / "model", num_hidden_layers=8)
-    made = Plan(folder, WORK, EngineSettings(device="cpu"), GPUS)
+    made = Budgets(folder, WORK, EngineSettings(device="cpu"), GPUS)
     how = settings(kl=KlSettings(weight=0.1))
     asked = made.budget(how).device
     tight = made.on(replace(GPUS, memory=int((asked.total - 0.4 * (asked.total - asked.libraries)) / 0.95)))

@@ -14,7 +14,7 @@ from tests.trainer import sized
 from tests.trainer.test_planning import HERE, WORK, full_rows, write_model
 from tests.trainer.test_ranks import torchrun
 from trainer.learning.learner import Learner
-from trainer.planning.budget import Plan
+from trainer.planning.budget import Budgets
 
 pytestmark = pytest.mark.timeout(300)
 READING_MAX = 0.65
@@ -55,7 +55,7 @@ def test_layers_in_bfloat16_learn_as_one_process_that_casts_them(folder: Path) -
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_plan_of_two_ranks_is_what_the_allocator_counts(folder: Path, dtype: str) -> None:
     two = replace(HERE, ranks=2, per_machine=2)
-    device = Plan(folder / "model", WORK, EngineSettings(), two).budget(sized.how(dtype)).device
+    device = Budgets(folder / "model", WORK, EngineSettings(), two).budget(sized.how(dtype)).device
     lasting = device.weights + device.optimizer + device.reference
     for rank in seen(folder, dtype):
         assert device.total - device.evaluation == pytest.approx(lasting + rank["learning"], rel=0.15)

@@ -6,5 +6,6 @@ packing.py     samples → rows                 attention.py   masks of packed r
 scorer.py      the model, called in one place kernels.py     quicker layers
 ranks.py       processes that train together  tensors.py     named tensors on disk, by shards
 checkpoint.py  what a resumed run needs       randomness.py  torch's own random numbers
-snapshot.py    a bf16 copy, to be published
+snapshot.py    a bf16 copy, to be published   loading.py   the model, each rank its part
+optimizer.py   AdamW, on device or host
 """

@@ -77,7 +77,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceBytes:
     """Bytes on one rank's device while it learns, when most is alive. The first rank's: it evaluates as well."""
 
     weights: int
@@ -97,7 +97,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Host:
+class HostBytes:
     """Bytes in one machine's memory; on a CPU beside what is its ranks' device."""
 
     optimizer: int
@@ -114,8 +114,8 @@ class Host:
 
 @dataclass(frozen=True)
 class Budget:
-    device: Device
-    host: Host
+    device: DeviceBytes
+    host: HostBytes
     machines: Machines
     tokens: int
     """That go through the model at once."""
@@ -138,7 +138,7 @@ class Budget:
         return self.device.total <= self.device_room and self.host_needed <= self.host_room
 
 
-class Plan:
+class Budgets:
     """Budgets of one model under different settings; what a pass takes is measured once for those that decide on it."""
 
     def __init__(self, folder: Path, work: Work, engine: EngineSettings, machines: Machines) -> None:
@@ -155,7 +155,7 @@ class Plan:
         """Tokens of the longest sample: no row can be narrower."""
         return self._work.prompt + self._work.completion
 
-    def on(self, machines: Machines) -> Plan:
+    def on(self, machines: Machines) -> Budgets:
         """The same elsewhere."""
         other = copy(self)
         other.machines = machines
@@ -171,7 +171,7 @@ class Plan:
         # In a group the layers of the reference are kept as they are gathered; alone on a CPU they are the policy's in float32.
         frozen = ((n.all - n.outside) * (layer if m.sharded else 4) + n.outside * 4) // m.ranks
         beside = reference == "device" or (reference == "host" and m.on_cpu)
-        device = Device(
+        device = DeviceBytes(
             weights=4 * part,
             gradients=4 * part,
             optimizer=8 * -(-n.largest // m.ranks) if offload else 8 * part,
@@ -184,7 +184,7 @@ class Plan:
         )
         per = m.per_machine
         saved = min(12 * part, FILE_BYTES)
-        host = Host(
+        host = HostBytes(
             optimizer=8 * part * per if offload else 0,
             reference=frozen * per if reference == "host" and not m.on_cpu else 0,
             version=2 * n.all,
@@ -214,7 +214,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeBytes:
     """Bytes that a contributor's engine takes: weights, and the cache of one answer of the greatest length, with what is beside it."""
 
     weights: int
@@ -223,7 +223,7 @@ class Node:
     """In one submission."""
 
     @classmethod
-    def of(cls, folder: Path, dtype: str, work: Work, answers: int) -> Node:
+    def of(cls, folder: Path, dtype: str, work: Work, answers: int) -> NodeBytes:
         took = footprint.of(meta_model(folder, getattr(torch, dtype)), META)
         return cls(took.weights, took.decoding(work.prompt + work.completion), answers)
 

@@ -8,19 +8,19 @@ from node.engine.settings import EngineSettings
 from protocol.errors import ConfigError
 from protocol.shell import runfile
 from trainer.config import TrainSettings
-from trainer.planning.budget import Machines, Node, Plan
+from trainer.planning.budget import Budgets, Machines, NodeBytes
 from trainer.planning.passes import Work
-from trainer.planning.report import Report
+from trainer.planning.report import PlanReport
 from trainer.planning.search import enough_ranks, fitting
 
 
 def plan(
     file: Path, model: Path, settings: TrainSettings, engine: EngineSettings, machines: Machines, *, prompt_tokens: int
-) -> Report:
+) -> PlanReport:
     """`model` needs no more than config.json. Raises ConfigError for a model whose passes cannot be measured."""
     sampling, dtype = runfile.sampling(file), runfile.compute_dtype(file)
     work = Work(prompt_tokens, sampling.max_new_tokens)
-    made = Plan(model, work, engine, machines)
+    made = Budgets(model, work, engine, machines)
     try:
         asked = made.budget(settings)
         found = fitting(made, settings)
@@ -29,5 +29,5 @@ def plan(
             f"the model in {model} cannot be planned: what it does depends on values ({error})"
         ) from error
     ranks = enough_ranks(made, settings) if found.changes is None else None
-    node = Node.of(model, dtype, work, sampling.group_size * sampling.groups_per_submission)
-    return Report(model.name, made.sizes, asked, found, ranks, node, dtype, made.longest)
+    node = NodeBytes.of(model, dtype, work, sampling.group_size * sampling.groups_per_submission)
+    return PlanReport(model.name, made.sizes, asked, found, ranks, node, dtype, made.longest)

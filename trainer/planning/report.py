@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from protocol.errors import PreflightError
-from trainer.planning.budget import SPARE, Budget, Node, Sizes
+from trainer.planning.budget import SPARE, Budget, NodeBytes, Sizes
 from trainer.planning.search import Found
 
 NODES = (24, 48, 80)
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Report:
+class PlanReport:
     model: str
     sizes: Sizes
     asked: Budget
@@ -36,7 +36,7 @@ class Report:
     found: Found
     ranks: int | None
     """With which every change together would fit, where it does not with those there are."""
-    node: Node
+    node: NodeBytes
     node_dtype: str
     answer: int
     """Tokens of the longest answer with its prompt."""

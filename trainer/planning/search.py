@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.config import TrainSettings
-from trainer.planning.budget import Budget, Plan
+from trainer.planning.budget import Budget, Budgets
 
 Changes = Mapping[str, Any]
 """Settings by dotted path, as `--set` takes them."""
@@ -22,7 +22,7 @@ class Found:
     """Where nothing fits: the one with every change."""
 
 
-def fitting(plan: Plan, settings: TrainSettings) -> Found:
+def fitting(plan: Budgets, settings: TrainSettings) -> Found:
     """The first combination that fits; without a change where none is needed."""
     budget = plan.budget(settings)
     if budget.fits:
@@ -34,7 +34,7 @@ def fitting(plan: Plan, settings: TrainSettings) -> Found:
     return Found(None, budget)
 
 
-def enough_ranks(plan: Plan, settings: TrainSettings, most: int = 1024) -> int | None:
+def enough_ranks(plan: Budgets, settings: TrainSettings, most: int = 1024) -> int | None:
     """Fewest ranks, of as many GPUs as these, with which the training fits under every change; None: not with `most`."""
     m, ranks = plan.machines, plan.machines.ranks
     while not m.on_cpu and 2 * ranks <= most:
@@ -47,7 +47,7 @@ def enough_ranks(plan: Plan, settings: TrainSettings, most: int = 1024) -> int |
     return None
 
 
-def _combinations(plan: Plan, s: TrainSettings) -> Iterator[dict[str, Any]]:
+def _combinations(plan: Budgets, s: TrainSettings) -> Iterator[dict[str, Any]]:
     """Each with one change more than the one before."""
     gpu = not plan.machines.on_cpu
     steps: list[tuple[str, Any, bool]] = [
@@ -71,7 +71,7 @@ def _combinations(plan: Plan, s: TrainSettings) -> Iterator[dict[str, Any]]:
         yield {**made, "trainer.pack_tokens": least}
 
 
-def _needed(plan: Plan, settings: TrainSettings, changes: Changes) -> Changes:
+def _needed(plan: Budgets, settings: TrainSettings, changes: Changes) -> Changes:
     """Those without which it does not fit, the dearest kept only where they must be."""
     kept = dict(changes)
     for path in reversed(list(changes)):
@@ -81,7 +81,7 @@ def _needed(plan: Plan, settings: TrainSettings, changes: Changes) -> Changes:
     return kept
 
 
-def under(plan: Plan, settings: TrainSettings, changes: Changes) -> Budget:
+def under(plan: Budgets, settings: TrainSettings, changes: Changes) -> Budget:
     tree = settings.model_dump()
     for path, value in changes.items():
         *parents, leaf = path.split(".")
