@@ -18,6 +18,9 @@ STEP = 1 / _POINTS
 
 def canonical(score: float) -> float:
     """The multiple of `STEP` in [0, 1] nearest to `score`, of two the even one; 0 for what is no number."""
-    if not math.isfinite(score):
-        return 0.0
-    return round(min(max(score, 0.0), 1.0) * _POINTS) / _POINTS
+    return on_grid(min(max(score, 0.0), 1.0)) if math.isfinite(score) else 0.0
+
+
+def on_grid(score: float) -> float:
+    """The same without bounds, for scores on a scale of somebody's own."""
+    return round(score * _POINTS) / _POINTS if math.isfinite(score) else 0.0

@@ -47,7 +47,7 @@ from protocol.runspec_verification import (
 )
 
 __all__ = [
-    "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "Limit", "ModelSpec", "Part", "PinnedFile", "ProbeFile",
+    "AnswerSpec", "AnyEnvironment", "ComputationLimits", "EnvironmentSpec", "FromFiles", "Generated", "HardwareNeeds", "Limit", "ModelSpec", "Part", "PinnedFile", "ProbeFile",
     "RewardSpec", "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
     "environment_kind", "from_bytes", "from_canonical", "from_table", "starts",
 ]  # fmt: skip
@@ -160,17 +160,29 @@ def _is_unknown(error: ErrorDetails) -> bool:
     return named or error["type"] in ("extra_forbidden", "union_tag_invalid")
 
 
-class RunSpec(Part):
+class AnswerSpec(Part):
+    """How answers come about and what they earn: all that generating, scoring and evaluating need to know of a run."""
+
+    model: ModelSpec
+    sampling: SamplingSpec
+    reward: RewardSpec = RewardSpec()
+
+    def canonical(self) -> bytes:
+        return canonical.encode(self.model_dump(mode="json"))
+
+    @property
+    def digest(self) -> bytes:
+        return canonical.digest(self.model_dump(mode="json"))
+
+
+class RunSpec(AnswerSpec):
     """What all parties agree on: its digest goes on chain. Decimals stand in quotes."""
 
     protocol: Literal[1] = PROTOCOL_VERSION
     """Version of the protocol."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
     """Lower-case letters, digits and hyphens; for people."""
-    model: ModelSpec
     environments: list[AnyEnvironment] = Field(min_length=1, max_length=256)
-    sampling: SamplingSpec
-    reward: RewardSpec = RewardSpec()
     verification: VerificationSpec
     hardware: list[HardwareNeeds] = Field(default=[], max_length=256)
     max_lag: int = Field(ge=0, le=64)
@@ -202,13 +214,6 @@ class RunSpec(Part):
         if self.samples > SAMPLES_MAX:
             raise ValueError(f"group_size x groups_per_submission is {self.samples}, more than {SAMPLES_MAX}")
         return self
-
-    def canonical(self) -> bytes:
-        return canonical.encode(self.model_dump(mode="json"))
-
-    @property
-    def digest(self) -> bytes:
-        return canonical.digest(self.model_dump(mode="json"))
 
     def require_hardware(self, number: int) -> None:
         """Raises PreflightError unless a seat of this hardware class may work in the run."""

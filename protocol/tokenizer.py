@@ -7,12 +7,13 @@ length budgets, the sentence that announces one (arXiv 2505.07291, section 3.1.2
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import tokenizers
 
 from protocol.errors import Malformed
-from protocol.runspec import RunSpec
+from protocol.runspec import AnswerSpec
 
 BUDGET_SENTENCE = " Think for {budget} tokens before giving a response."
 
@@ -36,15 +37,20 @@ class Tokenizer:
         except Exception as error:
             raise Malformed(f"model folder {folder} cannot be used: {error}") from error
 
-    def prompt(self, spec: RunSpec, text: str, budget: int) -> list[int]:
+    def prompt(self, spec: AnswerSpec, text: str, budget: int) -> list[int]:
         """Token ids of a problem's prompt; `budget` 0 announces none."""
         return self.encode(spec.sampling.prompt_template.replace("{prompt}", announce(text, budget)))
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    def ended(self, completion: Sequence[int]) -> bool:
+        return len(completion) > 0 and completion[-1] in self.end_tokens
+
     def answer(self, completion: list[int]) -> str | None:
         """Text of a completion without its end token; None when it never ended."""
-        if not completion or completion[-1] not in self.end_tokens:
-            return None
-        return self._tokenizer.decode(completion[:-1], skip_special_tokens=True)
+        return self.text(completion[:-1]) if self.ended(completion) else None
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """What these tokens say, without special ones."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)

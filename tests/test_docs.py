@@ -17,7 +17,7 @@ from node.validator.settings import ValidatorSettings
 from protocol.runspec import RunSpec
 from protocol.runspec_environments import FromFiles, Generated
 from protocol.shell.runfile import PolicyTable
-from trainer.config import RunSettings
+from trainer.config import RunSettings, SoloTable
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -55,7 +55,7 @@ def test_every_command_that_a_page_names_is_there(page: Path) -> None:
 
 
 _TREES: tuple[tuple[str, type[BaseModel]], ...] = (
-    ("spec.", RunSpec), ("spec.environments.", Generated), ("spec.environments.", FromFiles), ("policy.", PolicyTable),
+    ("spec.", RunSpec), ("spec.environments.", Generated), ("spec.environments.", FromFiles), ("policy.", PolicyTable), ("solo.", SoloTable),
 )  # fmt: skip
 _FILES = ("json", "jsonl", "py", "safetensors", "sqlite", "toml")
 _PROGRAMS = [path for room in ("protocol", "node", "trainer") for path in sorted((ROOT / room).rglob("*.py"))]

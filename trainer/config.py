@@ -125,6 +125,8 @@ class MetricSettings(Settings):
     """Event files in output/tensorboard."""
     wandb_project: str | None = None
     """Project at Weights & Biases; needs the package wandb and its own login."""
+    samples: int = Field(default=4, ge=0, le=256)
+    """Samples of each step whose texts are kept, in output/samples.jsonl and at Weights & Biases: best and worst of some groups."""
     peak_tflops: float = Field(default=0, ge=0)
     """Peak of the training device in its compute dtype, in 10¹² operations per second; 0: MFU is not reported."""
 
@@ -285,9 +287,48 @@ class RunSettings(Settings):
     metrics: MetricsSettings = MetricsSettings()
 
 
+class SoloTable(Settings):
+    """What `murmur trainer solo` asks by itself, in place of [spec.environments]; a run on chain knows nothing of it."""
+
+    tasks: str | None = None
+    """Parquet or JSONL file of the questions, beside run.toml; only with `reward`."""
+    question: str = "question"
+    """Column of the question."""
+    reward: str | None = None
+    """Function that grades answers, as FILE.py:FUNCTION, the file beside run.toml."""
+    held_out: int = Field(default=0, ge=0)
+    """Last rows of `tasks`, which are for evaluation."""
+    staleness: int = Field(default=0, ge=0, le=64)
+    """Steps that the weights which make rollouts are behind; 0: they are the newest. As a swarm's are, to see what it costs."""
+    output: str = "solo"
+    """Folder of checkpoints, metrics and status, beside run.toml, in place of `trainer.output`."""
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> SoloTable:
+        if (self.tasks is None) != (self.reward is None):
+            raise ValueError("`tasks` and `reward` go together; without them [[spec.environments]] are asked")
+        return self
+
+
+class SoloSettings(Settings):
+    trainer: TrainSettings
+    solo: SoloTable = SoloTable()
+    engine: EvaluationEngine = EvaluationEngine()
+    logging: LoggingSettings = LoggingSettings()
+    metrics: MetricsSettings = MetricsSettings()
+
+
+def load_solo(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[SoloSettings]:
+    """The part of run.toml that a training on one machine needs; what a run on chain needs besides may be missing or half done."""
+    return load(SoloSettings, file, overrides, tables=("spec", "policy", *sorted(_OF_CHAIN)))
+
+
+_OF_CHAIN = frozenset(RunSettings.model_fields) - frozenset(SoloSettings.model_fields)
+
+
 def load_run(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[RunSettings]:
     """Reads run.toml; [spec] and [policy] belong to protocol/shell/runfile.py. `overrides` by dotted path win."""
-    return load(RunSettings, file, overrides, tables=("spec", "policy"))
+    return load(RunSettings, file, overrides, tables=("spec", "policy", "solo"))
 
 
 class _EngineOnly(Settings):
@@ -312,22 +353,33 @@ def load_planned(file: Path, overrides: Mapping[str, Any] | None = None) -> tupl
     return found.trainer, found.engine
 
 
-class Layout:
-    """Where a run's files lie, all beside run.toml."""
+class Outputs:
+    """Where a training's files lie, all beside run.toml."""
 
-    def __init__(self, file: Path, settings: RunSettings) -> None:
+    hub_status: Path | None = None
+
+    def __init__(self, file: Path, model: str, output: str) -> None:
         root = file.resolve().parent
         self.file = file
-        self.model = root / settings.trainer.model
-        self.output = root / settings.trainer.output
-        self.keystore = root / settings.hub.keystore
+        self.model = root / model
+        self.output = root / output
         self.checkpoints = self.output / "checkpoints"
         self.outgoing = self.output / "outgoing"
-        self.hub = self.output / "hub"
         self.status = self.output / "status.json"
-        local = settings.hub.store if settings.hub.bucket is None else None
-        self.store = self.hub / "store" if local is None else root / local
-        self.hub_status = self.hub / "status.json"
         self.metrics = self.output / "metrics.jsonl"
+        self.samples = self.output / "samples.jsonl"
         self.tensorboard = self.output / "tensorboard"
         self.stacks = self.output / "stacks.txt"
+
+
+class Layout(Outputs):
+    """The same of a run on chain, which has a hub."""
+
+    def __init__(self, file: Path, settings: RunSettings) -> None:
+        super().__init__(file, settings.trainer.model, settings.trainer.output)
+        root = file.resolve().parent
+        self.keystore = root / settings.hub.keystore
+        self.hub = self.output / "hub"
+        local = settings.hub.store if settings.hub.bucket is None else None
+        self.store = self.hub / "store" if local is None else root / local
+        self.hub_status: Path = self.hub / "status.json"

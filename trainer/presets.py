@@ -8,6 +8,7 @@ sections 3 and 4) with short and with long length budgets; model, environments a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from protocol.errors import UsageError
@@ -75,6 +76,38 @@ def intellect2(budgets: list[int]) -> dict[str, Any]:
         "kl": {"weight": 0.001},
     }  # fmt: skip
     return {"spec": spec, "trainer": trainer}
+
+
+def solo(
+    *, name: str, rows: int, held_out: int, table: Mapping[str, Any] | None, template: str | None, positions: int, dtype: str,
+    threads: int,
+) -> dict[str, Any]:  # fmt: skip
+    """A run.toml for one machine: the recipe's loss at a size that begins at once, without KL, whose reference would be a second model.
+
+    Either the `rows` of the task file tasks.parquet are asked, or what `table`, of [solo], names. `positions`: the model's.
+    """
+    environment = {
+        "package": "parquet", "dataset": name, "files": ["tasks.parquet"], "size": rows - held_out, "held_out_size": held_out,
+    }  # fmt: skip
+    own = {**table, "held_out": held_out} if table else {}
+    return {
+        "spec": {
+            "sampling": {
+                "group_size": 8, "groups_per_submission": 8, "temperature": "1", "max_new_tokens": min(256, positions // 2),
+                **({"prompt_template": template} if template else {}),
+            },
+            "model": {"compute_dtype": dtype},
+            **({} if table else {"environments": [environment]}),
+        },
+        "trainer": {
+            "model": "policy", "output": "run", "steps": 100, "groups_per_step": 8, "optimizer_steps": 1, "pack_tokens": min(4096, positions),
+            "evaluate_every": 10, "checkpoint_every": 10, "optimizer": {"lr": 1e-6, "warmup_steps": 5}, "kl": {"weight": 0},
+            # A reward of somebody's own has any scale and no length penalty beside it.
+            **({"online_filter": "reward"} if table else {}),
+        },
+        "solo": {"output": "output", **own},
+        "engine": {"threads": threads, "memory": "40%"},
+    }  # fmt: skip
 
 
 PRESETS = {

@@ -7,12 +7,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from node.engine import Generator, Prompt
+from node.engine import Generator
+from node.engine.samples import generated
 from node.judging.candidate import Commitment, RunContext
 from protocol import rollout, seeds
-from protocol.environments.assignment import AssignedGroup, assign, length_penalty
+from protocol.environments.assignment import AssignedGroup, assign
 from protocol.errors import Unavailable
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.submission import SubmissionRef
@@ -81,36 +80,10 @@ def _header(context: RunContext, place: Place) -> Header:
 def _samples(
     context: RunContext, engine: Generator, tokenizer: Tokenizer, groups: list[AssignedGroup], step: int
 ) -> list[Sample]:
-    spec = context.spec
-    prompts = [Prompt(tokenizer.prompt(spec, group.problem.prompt, group.budget), group.keys) for group in groups]
     try:
-        generated = engine.generate(
-            prompts, **spec.sampling.distribution, max_new_tokens=spec.sampling.max_new_tokens,
-            end_tokens=tokenizer.end_tokens,
-        )  # fmt: skip
+        return generated(context.spec, engine, tokenizer, context.sandbox, groups)
     except ValueError as error:  # finite weights can compute NaN on every machine: that is no fault of this one
         raise Unavailable(
             f"version {step} of the weights computes no numbers here ({error}); the next one is waited for",
             hint="if other nodes work on this version, look for faulty memory or overclocking",
         ) from error
-    rows = [(g, s, completion) for g, group in enumerate(generated) for s, completion in enumerate(group)]
-    rewards = context.sandbox.score([(groups[g].problem.index, tokenizer.answer(c.tokens)) for g, _, c in rows])
-    samples = []
-    for (g, s, completion), task_reward in zip(rows, rewards, strict=True):
-        penalty = length_penalty(spec, groups[g].budget, len(completion.tokens))
-        samples.append(
-            Sample(
-                group=g,
-                sample=s,
-                problem=groups[g].problem.index,
-                budget=groups[g].budget,
-                prompt=np.array(prompts[g].tokens, np.int32),
-                completion=np.array(completion.tokens, np.int32),
-                logprobs=np.array(completion.logprobs, np.float32) if spec.sampling.logprobs else None,
-                proofs=tuple(completion.proofs),
-                task_reward=task_reward,
-                length_penalty=penalty,
-                reward=task_reward - penalty,
-            )
-        )
-    return samples

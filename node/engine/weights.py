@@ -7,6 +7,7 @@ or a machine that seems broken. safetensors only.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from torch import nn
 from protocol import architectures
 from protocol.errors import IntegrityError
 from protocol.model_files import CONFIG, weight_files
+
+_building = threading.Lock()
+"""transformers builds a model under switches of the whole process: of two built at once, one comes out with its tied head untied."""
 
 
 def build_model(folder: Path, dtype: torch.dtype) -> Any:
@@ -40,15 +44,16 @@ def read_model(folder: Path, dtype: torch.dtype) -> tuple[Any, list[str]]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            trust_remote_code=False,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
+        with _building:
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                trust_remote_code=False,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except (
         SafetensorError, StrictDataclassError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError,
     ) as error:  # fmt: skip

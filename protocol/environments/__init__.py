@@ -8,6 +8,6 @@ derives which of them a submission is about.
 
 from protocol.environments.environment import Config, Environment, Grants
 from protocol.environments.problems import Problem
-from protocol.environments.tasks import TaskSet
+from protocol.environments.tasks import Grader, Tasks, TaskSet
 
-__all__ = ["Config", "Environment", "Grants", "Problem", "TaskSet"]
+__all__ = ["Config", "Environment", "Grader", "Grants", "Problem", "TaskSet", "Tasks"]

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol import seeds
-from protocol.environments import Problem, TaskSet
+from protocol.environments import Problem, Tasks
 from protocol.errors import ConfigError
-from protocol.runspec import RewardSpec, RunSpec
+from protocol.runspec import AnswerSpec, RewardSpec
 
 _ATTEMPTS_MAX = 1000
 
@@ -26,7 +26,7 @@ class AssignedGroup:
     keys: tuple[int, ...]
 
 
-def assign(spec: RunSpec, tasks: TaskSet, seed: bytes, hardware: int) -> list[AssignedGroup]:
+def assign(spec: AnswerSpec, tasks: Tasks, seed: bytes, hardware: int) -> list[AssignedGroup]:
     """The groups of the submission with this seed, for a seat of this hardware class."""
     budgets = spec.reward.budgets.get(str(hardware), [])
     samples = range(spec.sampling.group_size)
@@ -47,7 +47,7 @@ def all_budgets(reward: RewardSpec) -> list[int]:
     return [budget for number in sorted(reward.budgets, key=int) for budget in reward.budgets[number]]
 
 
-def _draw(tasks: TaskSet, seed: bytes, groups: int) -> list[Problem]:
+def _draw(tasks: Tasks, seed: bytes, groups: int) -> list[Problem]:
     """For each group the first derived problem that evaluation does not ask."""
     found: dict[int, Problem] = {}
     for attempt in range(_ATTEMPTS_MAX):
@@ -60,6 +60,6 @@ def _draw(tasks: TaskSet, seed: bytes, groups: int) -> list[Problem]:
     raise ConfigError("almost every training problem is held out; the run's task sets must be larger")
 
 
-def length_penalty(spec: RunSpec, budget: int, tokens: int) -> float:
+def length_penalty(spec: AnswerSpec, budget: int, tokens: int) -> float:
     """α·|l_target − l|, or 0 where no budget was announced (arXiv 2505.07291, section 3.1.2)."""
     return float(spec.reward.alpha) * abs(budget - tokens) if budget else 0.0

@@ -286,8 +286,7 @@ def _grouped(rows: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]
 
 def read_rows(source: Path, question: str, answer_: str) -> Iterator[tuple[str, str]]:
     """(question, answer) of the researcher's own Parquet or JSONL file, batch by batch."""
-    rows = _jsonl(source) if source.suffix == ".jsonl" else _parquet(source, [question, answer_])
-    for number, row in enumerate(rows):
+    for number, row in enumerate(read_table(source, [question, answer_])):
         try:
             pair = row[question], row[answer_]
         except (KeyError, TypeError) as error:
@@ -295,6 +294,14 @@ def read_rows(source: Path, question: str, answer_: str) -> Iterator[tuple[str, 
         if not all(isinstance(text, str | int) and not isinstance(text, bool) for text in pair):
             raise ConfigError(f"row {number} of {source} holds something else than text")
         yield str(pair[0]), str(pair[1])
+
+
+def read_table(source: Path, names: list[str] | None = None) -> Iterator[Any]:
+    """Rows of the researcher's own Parquet or JSONL file, with these columns at least; None: all. Of JSONL, whatever a line holds.
+
+    Raises ConfigError for a file that cannot be read, or a Parquet file without one of `names`.
+    """
+    return _jsonl(source) if source.suffix == ".jsonl" else _parquet(source, names)
 
 
 def _jsonl(source: Path) -> Iterator[Any]:
@@ -309,13 +316,13 @@ def _jsonl(source: Path) -> Iterator[Any]:
         raise ConfigError(f"cannot read {source}: {error.strerror}") from error
 
 
-def _parquet(source: Path, names: list[str]) -> Iterator[Any]:
+def _parquet(source: Path, names: list[str] | None) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         file = pq.ParquetFile(source)
-        missing = [name for name in names if name not in file.schema_arrow.names]
+        missing = [name for name in names or () if name not in file.schema_arrow.names]
         if missing:
             raise ConfigError(
                 f"{source} has no column {missing[0]!r}, but {', '.join(islice(file.schema_arrow.names, 20))}",

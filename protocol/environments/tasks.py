@@ -31,6 +31,34 @@ class ProblemSource(Protocol):
     def rows(self, path: Path) -> int: ...
 
 
+class Tasks(Protocol):
+    """What is trained on and evaluated with, as far as those who ask and score care: a `TaskSet`, or somebody's own rows."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def datasets(self) -> Sequence[str]:
+        """What each environment draws from, by its number in `Problem.environment`."""
+        ...
+
+    @property
+    def held_out(self) -> list[Problem]: ...
+
+    def problems(self, indices: Sequence[int]) -> list[Problem]: ...
+
+
+class Grader(Protocol):
+    """What an answer is worth: a sandbox (protocol/sandbox/environments.py), or somebody's own function."""
+
+    unended: bool
+    """Whether it also wants the text of answers that never ended; else they come as None, and score 0."""
+
+    def score(self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False) -> list[float]:
+        """Rewards of (index of the problem, answer) pairs; indices are of training problems, or of the held-out ones."""
+        ...
+
+
 class TaskSet:
     """All problems of a run. Construction is quick; nothing is drawn before it is asked for."""
 
@@ -43,6 +71,10 @@ class TaskSet:
     @property
     def size(self) -> int:
         return self._starts[-1]
+
+    @property
+    def datasets(self) -> list[str]:
+        return [spec.dataset for spec in self.specs]
 
     def problem(self, index: int) -> Problem:
         """The training problem of `index` in [0, size)."""

@@ -31,6 +31,9 @@ class Description:
 class EnvironmentSandbox(ChildProcess):
     """The environments of a run, or of one that is being written; may be shared by threads. Use as a context manager."""
 
+    unended = False
+    """Answers that never ended score 0."""
+
     def __init__(
         self, environments: Sequence[EnvironmentSpec] = (), *, deadline: float = 30.0, memory: int = 4 << 30
     ) -> None:

@@ -28,6 +28,7 @@ from protocol.environments import selection, taskfile
 from protocol.errors import ConfigError, ProtocolViolation
 from protocol.model_files import CONFIG, TOKENIZER
 from protocol.runspec import (
+    AnswerSpec,
     EnvironmentSpec,
     FromFiles,
     Part,
@@ -131,9 +132,7 @@ def read_policy(file: Path) -> PolicyTable:
 def complete(file: Path, model: Path, *, probe: bool = True) -> RunSpec:
     """The run spec of `file`, with the digests that it leaves out filled in; without `probe` as if it named no reference probe."""
     table = copy.deepcopy(_table(file, "spec"))
-    section = _section(table, "model", "spec")
-    for key, name in (("config", CONFIG), ("tokenizer", TOKENIZER)):
-        section.setdefault(key, _digest_of(model / name))
+    section = _fill_in_model(table, model)
     verification = _section(table, "verification", "spec")
     name, found = str(verification.get("calibration")), None
     if len(str(verification.get("calibration", ""))) != 64:
@@ -171,6 +170,27 @@ def _probe(path: Path, model: dict[str, Any]) -> ProbeFile:
     return taskfile.keep(data, ProbeFile)
 
 
+def answers(file: Path, model: Path) -> AnswerSpec:
+    """What `file` says of model, sampling and reward, whatever else it leaves out. Raises ConfigError."""
+    table = copy.deepcopy(_table(file, "spec"))
+    _fill_in_model(table, model)
+    parts = {name: table[name] for name in AnswerSpec.model_fields if name in table}
+    try:
+        spec = AnswerSpec.model_validate(parts)
+    except ValidationError as error:
+        raise ConfigError(f"the run spec is wrong:\n{complaints(error, AnswerSpec, within='spec')}") from None
+    _require_right_model(model, spec)
+    return spec
+
+
+def _fill_in_model(table: dict[str, Any], model: Path) -> dict[str, Any]:
+    """[spec.model], with the digests of the files in `model` where it names none."""
+    section = _section(table, "model", "spec")
+    for key, name in (("config", CONFIG), ("tokenizer", TOKENIZER)):
+        section.setdefault(key, _digest_of(model / name))
+    return section
+
+
 def _require_measured(name: str, found: Calibration, calibrated: list[int]) -> None:
     """Raises ConfigError for classes listed as calibrated that the calibration did not measure: their honest work might be slashed."""
     if unmeasured := sorted(set(calibrated) - set(found.hardware)):
@@ -180,7 +200,7 @@ def _require_measured(name: str, found: Calibration, calibrated: list[int]) -> N
         )
 
 
-def _require_right_model(model: Path, spec: RunSpec) -> None:
+def _require_right_model(model: Path, spec: AnswerSpec) -> None:
     """Raises ConfigError for a model that is not computed rightly, or has too few positions for an answer."""
     most = architectures.most_tokens(architectures.require_file(model / CONFIG))
     if most is not None and spec.sampling.max_new_tokens >= most:

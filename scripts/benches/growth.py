@@ -258,7 +258,7 @@ def _trainer(world: _World) -> Turn:
 def _source(world: _World) -> RolloutSource:
     book: Any = world.book(world.folder / "chain.sqlite")
     folder, sandbox = world.folder / "incoming", cast(Any, None)
-    return RolloutSource(world.chain, RUN, world.spec, book, world.hub, sandbox, folder, Bounds(50, 64))
+    return RolloutSource(world.chain, RUN, world.spec, book, world.hub, sandbox, folder, Bounds(50, 64), end_tokens=[1])
 
 
 # ---- ledger --------------------------------------------------------------------------------------------------------------

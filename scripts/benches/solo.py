@@ -1,8 +1,8 @@
 """A swarm's learning without the swarm, in one process: for benches that ask what is learned and not who waits for whom.
 
 The parts are those of every run: submissions as nodes make them (node/contributor/generation.py: the engine, the assignment, proofs, the
-verifiers in their sandbox, penalties for length), read back as the trainer reads them, `Learner`, and weights handed over as
-the bf16 files that are published. Chain, network and validators are missing, and nobody waits: rollouts are exactly `staleness`
+verifiers in their sandbox, penalties for length), read back as the trainer reads them, batches as `murmur trainer solo` collects them,
+`Learner`, and weights handed over as the bf16 files that are published. Chain, network and validators are missing, and nobody waits: rollouts are exactly `staleness`
 versions old, and times are CPU times of this process.
 """
 
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from node.contributor.generation import Place, make
 from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import RunContext
@@ -27,18 +25,17 @@ from protocol.settings import read_toml, write_toml
 from protocol.shell import runfile
 from protocol.signing import Domain
 from protocol.tokenizer import Tokenizer
-from trainer.config import OnlineFilter, TrainSettings
+from trainer.config import TrainSettings
 from trainer.hub.outbox import Outbox
-from trainer.learning import advantage
 from trainer.learning.learner import Learner, StepMetrics
-from trainer.learning.packing import TrainingSample
 from trainer.learning.snapshot import snapshot
 from trainer.models.tiny import make_policy
-from trainer.rollouts.data import training_sample
+from trainer.rollouts.local import Batches, NothingToLearn, version_for
+
+__all__ = ["NOBODY", "NothingToLearn", "Solo", "Step", "create"]
 
 NOBODY = "0x" + "11" * 20
 _DOMAIN = Domain(31337, NOBODY)  # type: ignore[arg-type]
-_TRIES = 16  # times as many submissions as a batch has at least, before a policy counts as one that cannot learn
 
 
 def create(folder: Path, tables: dict[str, Any], *, target: float, seed: int, phrases: Sequence[str] = ()) -> Path:
@@ -61,10 +58,6 @@ class Step:
     training: float
 
 
-class NothingToLearn(RuntimeError):
-    """The policy does every problem equally well each time: always right, or never."""
-
-
 class Solo:
     """Use as a context manager: the sandbox is a child process."""
 
@@ -80,6 +73,10 @@ class Solo:
         self._settings = TrainSettings.model_validate(read_toml(file)["trainer"] | {"seed": seed})
         self._context = RunContext(self.spec, _DOMAIN, 1, self.tasks, self.sandbox)
         self._learner = Learner(model, self._settings)
+        self._batches = Batches(
+            self._submission, self.spec.sampling.group_size, self.tokenizer.end_tokens,
+            online_filter=self._settings.online_filter,
+        )  # fmt: skip
         self._folder = folder
         self._staleness = staleness
         self._step = 0
@@ -95,45 +92,25 @@ class Solo:
 
     def step(self) -> Step:
         """Generates with the weights of `staleness` steps ago, learns, hands the new weights over. Raises NothingToLearn."""
-        version, started = max(0, self._step - self._staleness), time.process_time()
+        version, started = version_for(self._step, self._staleness, self._outbox.folder), time.process_time()
         self.engine.load(self._outbox.folder / str(version))
-        groups, rollouts = self._batch()
+        made = self._batches.collect(self._step, self._settings.groups_per_step, version=version)
+        assert made is not None  # nobody stops it
+        groups, rollouts = made
         generated = time.process_time()
-        metrics = self._learner.learn(groups, self._step)
+        metrics = self._learner.learn([group.samples for group in groups], self._step)
         self._step += 1
         self.newest = self._outbox.write(snapshot(self._learner.model), self._step)
         trained = time.process_time()
         self._outbox.remove_before(self._step - self._staleness)
         return Step(version, tuple(rollouts), metrics, generated - started, trained - generated)
 
-    def _batch(self) -> tuple[list[list[TrainingSample]], list[Sample]]:
-        """As many groups with a signal as a step needs, and every rollout that was made for them."""
-        needed, size = self._settings.groups_per_step, self.spec.sampling.group_size
-        groups: list[list[TrainingSample]] = []
-        rollouts: list[Sample] = []
-        while len(groups) < needed:
-            made = self._submission(len(rollouts) // self.spec.samples)
-            rollouts += made
-            found = (group(made[i : i + size], self._settings.online_filter) for i in range(0, len(made), size))
-            groups += [samples for samples in found if samples is not None]
-            if len(rollouts) > _TRIES * max(needed * size, self.spec.samples):
-                raise NothingToLearn(f"step {self._step}: only {len(groups)} of {needed} groups have unequal rewards")
-        return groups[:needed], rollouts
-
-    def _submission(self, sequence: int) -> tuple[Sample, ...]:
+    def _submission(self, step: int, sequence: int) -> tuple[Sample, ...]:
         # Named by the step that learns from it, not by the version that makes it: every staleness is asked the same.
-        beacon = hashlib.sha256(f"{self._settings.seed}/{self._step}".encode()).digest()
-        place = Place(NOBODY, self._step, sequence, beacon, hardware=0)
+        beacon = hashlib.sha256(f"{self._settings.seed}/{step}".encode()).digest()
+        place = Place(NOBODY, step, sequence, beacon, hardware=0)
         made = make(self._context, self.engine, self.tokenizer, place, self._folder / "rollouts")
         try:
             return self.sandbox.read(made.path).file.samples
         finally:
             made.path.unlink()
-
-
-def group(samples: Sequence[Sample], by: OnlineFilter = "task_reward") -> list[TrainingSample] | None:
-    """One problem's samples with their advantages; None where the online filter drops it."""
-    if not advantage.teaches(samples, by):
-        return None
-    rewards = np.array([sample.reward for sample in samples])
-    return [training_sample(sample, float(a)) for sample, a in zip(samples, advantage.normalised(rewards), strict=True)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benches.solo import Solo, Step
+from benches.solo import NothingToLearn, Solo, Step
 from safetensors.torch import load_file, save_file
 
 
@@ -47,5 +47,5 @@ def test_a_policy_that_cannot_learn_is_an_error_and_no_hang(run_file: Path, tmp_
     run_file.write_text(run_file.read_text().replace('alpha = "0.01"', 'alpha = "0"'))
     weights = run_file.parent / "policy/model.safetensors"
     save_file({name: torch.zeros_like(tensor) for name, tensor in load_file(weights).items()}, weights)
-    with pytest.raises(RuntimeError, match="only 0 of 4 groups have unequal rewards"):
+    with pytest.raises(NothingToLearn, match="only 0 of 4 groups have unequal rewards"):
         steps(run_file, tmp_path / "solo", staleness=0)

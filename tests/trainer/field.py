@@ -102,7 +102,7 @@ class Field:
         d = self.desk
         made = RolloutSource(
             d.world.chain, d.world.run, spec or d.spec, Book(d.world.chain, d.world.run, **index), d.client(), self.sandbox,
-            self.folder / name, Bounds(VOCABULARY, CONTEXT), node_share=node_share, clock=clock,
+            self.folder / name, Bounds(VOCABULARY, CONTEXT), end_tokens=[1], node_share=node_share, clock=clock,
         )  # fmt: skip
         made.forget_before(self.first + d.spec.max_lag)
         made._cursor = self.receipts_before

@@ -25,6 +25,7 @@ from trainer.learning.checkpoint import TENSORS, Checkpoints
 from trainer.learning.learner import Learner
 from trainer.loop.followers import Lead
 from trainer.models.export import export
+from trainer.rollouts.questions import of_run
 
 
 @pytest.mark.parametrize(
@@ -114,8 +115,8 @@ def test_a_checkpoint_is_compared_with_the_base_model(run: Path) -> None:
 
 def test_a_checkpoint_of_another_run_is_refused(run: Path, made: Made) -> None:
     spec = made.spec.model_copy(update={"name": "another"})
-    with pytest.raises(IntegrityError, match="another spec"):
-        against(None, run / "output/checkpoints/step_3", spec, run / "policy", samples=1)
+    with of_run(spec) as questions, pytest.raises(IntegrityError, match="another spec"):
+        against(None, run / "output/checkpoints/step_3", questions, run / "policy", samples=1)
     with pytest.raises(UsageError, match=r"no run\.toml"):
         run_file_of(Path("/"))
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from rich.console import Console
 
 from protocol.errors import ConfigError
 from protocol.exporter import Exporter, Health
@@ -24,6 +28,7 @@ from trainer.telemetry.alarms import Alarms
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.phases import Phases
 from trainer.telemetry.report import Report, read_status, status_lines
+from trainer.telemetry.samples import Shown, choose, newest, table
 
 
 @pytest.fixture
@@ -71,6 +76,134 @@ def test_weights_and_biases_is_missed_only_where_it_was_asked_for(
         Metrics(MetricSettings(tensorboard=False, wandb_project="mine"), layout, step=0)
 
 
+@pytest.fixture(params=["a stand-in", "wandb itself, offline"])
+def wandb(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the sink said, as a list of (arguments of init, whatever was logged); with the package itself only that it takes it."""
+    if request.param == "a stand-in":
+        stand_in = StandIn()
+        monkeypatch.setitem(sys.modules, "wandb", stand_in)  # type: ignore[arg-type]
+        return stand_in
+    found = pytest.importorskip("wandb", reason="the package wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    return found
+
+
+class StandIn:
+    """As much of the package as the sink uses; refuses what the package would."""
+
+    def __init__(self) -> None:
+        self.begun: list[dict[str, Any]] = []
+        self.logged: list[dict[str, Any]] = []
+        self.finished = 0
+
+    def init(self, *, project: str, dir: str, id: str, resume: str) -> StandIn:
+        assert resume == "allow"
+        self.begun.append({"project": project, "dir": dir, "id": id})
+        return self
+
+    def define_metric(self, name: str, *, step_metric: str) -> None:
+        assert (name, step_metric) == ("*", "train_step")
+
+    def Table(self, *, columns: list[str], data: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+        assert all(len(row) == len(columns) for row in data)
+        return columns, data
+
+    def log(self, values: dict[str, Any]) -> None:
+        self.logged.append(values)
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+SAID = Shown("1 + 1 = ?", "\x1b[2Jtwo\n[red]", 3, 1.0, 0.5)
+
+
+def test_weights_and_biases_gets_numbers_and_a_table_of_samples(
+    wandb: Any, layout: Layout, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (7, 8):  # the second process goes on with the first one's run
+        metrics = Metrics(MetricSettings(tensorboard=False, wandb_project="mine"), layout, step=step)
+        metrics.write(step, RECORD)
+        metrics.show(step, [SAID])
+        metrics.close()
+    assert "Weights & Biases" not in caplog.text
+    if not isinstance(wandb, StandIn):
+        assert len(list((layout.output / "wandb").glob("offline-run-*"))) == 2
+        return
+    first, second = wandb.begun
+    assert first == second
+    assert (first["project"], first["dir"]) == ("mine", str(layout.output))
+    assert wandb.logged[0] == {"train_step": 7, "loss": 0.5, "reward_by_environment/rotate_matrix": 0.25}
+    assert wandb.logged[3] == {
+        "train_step": 8,
+        "samples": (
+            ["step", "prompt", "completion", "tokens", "reward", "advantage"],
+            [[8, "1 + 1 = ?", "\\x1b[2Jtwo\\n[red]", 3, 1.0, 0.5]],
+        ),
+    }
+    assert wandb.finished == 2
+
+
+def test_weights_and_biases_that_fails_ends_nothing(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand_in = StandIn()
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)  # type: ignore[arg-type]
+    monkeypatch.setattr(stand_in, "init", lambda **_: 1 / 0)
+    metrics = Metrics(MetricSettings(tensorboard=False, wandb_project="mine"), layout, step=0)
+    metrics.write(0, RECORD)
+    assert "Weights & Biases" in caplog.text
+    assert layout.metrics.exists()
+
+
+# ---- samples -----------------------------------------------------------------------------------------------------------
+
+
+def letters(tokens: Sequence[int]) -> str:
+    return "".join(chr(ord("a") + token) for token in tokens)
+
+
+def test_samples_are_the_best_and_the_worst_of_some_groups() -> None:
+    groups = [replace(group(0), rewards=(0.5, 1.0, 0.0, 0.25)), replace(group(0), rewards=(1.0, 1.0, 1.0, 0.5))]
+    shown = choose(groups, letters, 3)
+    assert [sample.reward for sample in shown] == [1.0, 0.0, 1.0]
+    of = group(0).samples
+    assert (shown[1].prompt, shown[1].completion) == (letters(of[2].prompt), letters(of[2].completion))
+    assert (shown[1].advantage, shown[1].tokens) == (of[2].advantage, len(of[2].completion))
+    assert choose(groups, letters, 0) == []
+
+
+def test_samples_of_the_last_step_are_found_again_and_shown_without_doing_anything(layout: Layout) -> None:
+    metrics = Metrics(MetricSettings(tensorboard=False), layout, step=0)
+    metrics.show(3, [Shown("old", "old", 1, 0.0, 0.0)])
+    metrics.show(4, [SAID, Shown("long " * 1000, "x" * 4000, 4000, 0.0, -0.5)])
+    with layout.samples.open("a") as file:
+        file.write('{"step": 5, "prompt": "torn')
+    found = newest(layout.samples)
+    assert found is not None
+    assert (found[0], found[1][0], len(found[1])) == (4, SAID, 2)
+    assert "\x1b" not in layout.samples.read_text()
+    console = Console(file=StringIO(), width=120, force_terminal=True, color_system="truecolor")
+    console.print(table(*found))
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[2J" not in written
+    assert "\\x1b[2Jtwo\\n[red]" in written
+    assert "…" in written
+    assert newest(layout.output / "nothing.jsonl") is None
+
+
+def test_samples_of_strangers_are_code_to_tensorboard(layout: Layout) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    metrics = Metrics(MetricSettings(), layout, step=0)
+    metrics.show(4, [Shown("![](http://x)", "a\n# b", 2, 1.0, 0.5)])
+    metrics.close()
+    (event,) = events.EventAccumulator(str(layout.tensorboard)).Reload().Tensors("samples/text_summary")
+    text = event.tensor_proto.string_val[0].decode()
+    assert "    completion: a\\n# b" in text.splitlines()
+    assert all(line.startswith("    ") for line in text.splitlines())
+
+
 def test_a_sink_that_fails_is_warned_of_once_and_stops_no_other(
     layout: Layout, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,7 +240,7 @@ def group(step: int, node: str = "a") -> TrainingGroup:
 
 LEARNT = StepMetrics(
     loss=0.1, entropy=2.0, clipped=0.02, clipped_positive=0.01, clipped_negative=0.03, log_ratio=0.01, behaviour_gap=0.02, kl=0.0,
-    gradient_norm=0.5, tokens=40, skipped=0,
+    gradient_norm=0.5, tokens=40, skipped=0, learning_rate=3e-4,
 )  # fmt: skip
 
 
@@ -126,23 +259,30 @@ def records(layout: Layout) -> list[dict[str, object]]:
 
 def test_a_record_tells_what_came_in_since_the_step_before(report: Report, layout: Layout) -> None:
     counts = DataCounts(groups=4, zero_advantage_groups=1)
-    counts.add("rotate", [sample(1.0), sample(0.0)])
-    counts.add("spiral", [sample(1.0, budget=6, length=4)])
+    counts.add("rotate", [sample(1.0, length=7), sample(0.0)], [1])
+    counts.add("spiral", [sample(1.0, budget=6, length=4)], [2])
     report.step(3, [group(3), group(1), group(1, "b")], LEARNT, counts)
     first = records(layout)[-1]
     assert first["reward"] == pytest.approx((1 + 0 + 0.8) / 3)
     assert first["task_reward"] == pytest.approx(2 / 3)
     assert first["length_penalty"] == pytest.approx(0.2 / 3)
+    assert first["reward_deviation"] == pytest.approx(np.std([1, 0, 0.8]))
     assert first["length_error"] == 2
+    assert (first["completion_length"], first["completion_length_max"]) == (5, 7)
+    assert first["truncated_share"] == pytest.approx(
+        1 / 3
+    )  # its last token is no end token of that environment's policy
+    assert first["learning_rate"] == 3e-4
     assert first["reward_by_environment"] == {"rotate": 0.5, "spiral": pytest.approx(0.8)}
     assert first["zero_advantage_share"] == 0.25
     assert first["staleness_groups"] == {"0": 1, "2": 2}
     assert (first["staleness"], first["nodes"]) == (pytest.approx(4 / 3), 2)
     counts.groups += 2
-    counts.add("rotate", [sample(0.0)])
+    counts.add("rotate", [sample(0.0)], [1])
     report.step(4, [group(4)], LEARNT, counts)
     second = records(layout)[-1]
-    assert second["reward"] == 0
+    assert (second["reward"], second["reward_deviation"]) == (0, 0)
+    assert (second["completion_length"], second["completion_length_max"], second["truncated_share"]) == (4, 4, 0)
     assert second["reward_by_environment"] == {"rotate": 0, "spiral": None}
     assert second["zero_advantage_share"] == 0
 

@@ -72,7 +72,8 @@ class Bench:
         chain, run = self.world.chain, self.world.run
         hub = HubClient(url, run, chain.domain, timeout=5)
         incoming = self.layout.output / "incoming"
-        return RolloutSource(chain, run, self.spec, Book(chain, run), hub, Sandbox(self.spec), incoming, Bounds(9, 9))
+        book, bounds = Book(chain, run), Bounds(9, 9)
+        return RolloutSource(chain, run, self.spec, book, hub, Sandbox(self.spec), incoming, bounds, end_tokens=[1])
 
 
 @pytest.fixture

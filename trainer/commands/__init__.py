@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protocol.errors import ConfigError, PreflightError
+from protocol.errors import ConfigError
 from protocol.shell.cli import Json, PasswordFile, emit, group, strip_at
 from protocol.shell.home import PASSWORD_VARIABLE, Home
+from trainer.commands.looks import samples, status
 from trainer.commands.plan import plan
+from trainer.commands.solo import solo
 
 if TYPE_CHECKING:
     from protocol.identity import Key
@@ -32,6 +34,9 @@ app = group("Train the policy from validated rollouts, and run the hub that coll
 hub = group("The hub's own process; `murmur trainer run` starts it by itself.")
 app.add_typer(hub, name="hub")
 app.command("plan")(plan)
+app.command()(solo)
+app.command()(status)
+app.command()(samples)
 _COLUMNS = 160  # of a table that is not printed to a terminal
 File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting for this start, as trainer.steps=500.")]
@@ -95,7 +100,9 @@ def _train(
         if ranks.leads:
             _lead(loaded.value, layout, password_file, ranks, resume=resume)
         else:
-            _follow(loaded.value, layout, ranks)
+            from trainer.commands.follow import follow_rank
+
+            follow_rank(loaded.value.trainer, loaded.value.engine, layout, ranks)
 
 
 def _lead(settings: RunSettings, layout: Layout, password_file: Path | None, ranks: Ranks, *, resume: bool) -> None:
@@ -120,22 +127,6 @@ def _lead(settings: RunSettings, layout: Layout, password_file: Path | None, ran
             while not stop.wait(1.0):
                 child.require_running()
                 exporter.progress()
-
-
-def _follow(settings: RunSettings, layout: Layout, ranks: Ranks) -> None:
-    """What torchrun's other processes do; it is rank 0 that is told to stop, and that tells them."""
-    from trainer.learning.learner import Learner
-    from trainer.loop.followers import follow
-    from trainer.telemetry.phases import Phases
-    from trainer.telemetry.watchdog import Watchdog
-
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    phases, stacks = Phases(), layout.stacks.with_name(f"stacks-{ranks.rank}.txt")
-    with Watchdog(phases, stacks, lambda phase: None):
-        with phases("starting", settings.trainer.deadlines.starting):
-            learner = Learner(layout.model, settings.trainer, ranks, threads=settings.engine.thread_count)
-        follow(learner, settings.trainer, phases)
 
 
 def _print_settings(loaded: Loaded[RunSettings], as_json: bool) -> None:
@@ -167,17 +158,20 @@ def evaluate(
     """Score a checkpoint on the run's held-out problems beside the base model, with 95 % confidence intervals."""
     from protocol.logs import only_warnings
     from protocol.shell import runfile
+    from trainer.config import load_engine
     from trainer.evaluation.comparison import against, run_file_of
+    from trainer.rollouts.questions import of_checkpoint
 
     only_warnings()
     path = strip_at(run_file) if run_file else run_file_of(checkpoint)
-    settings, layout = _open(str(path))
-    spec = runfile.read_spec(path)
-    problems = 2 * sum(environment.held_out_size for environment in spec.environments)
-    with _progress("problems", problems) as advance:
+    model = runfile.model_folder(path)
+    with (
+        of_checkpoint(checkpoint, path) as questions,
+        _progress("problems", 2 * len(questions.tasks.held_out)) as advance,
+    ):
         rows = against(
-            base or layout.model, checkpoint, spec, layout.model, samples=samples, engine=settings.engine, progress=advance,
-        )  # fmt: skip
+            base or model, checkpoint, questions, model, samples=samples, engine=load_engine(path), progress=advance
+        )
     emit({"samples": samples, "rows": [asdict(row) for row in rows]}, as_json, lambda: _print_rows(rows))
 
 
@@ -366,23 +360,6 @@ def tiny(
         )
 
     emit(asdict(made), as_json, text)
-
-
-@app.command()
-def status(file: File, as_json: Json = False) -> None:
-    """Show what the trainer does or waits for."""
-    from trainer.telemetry.report import read_status, status_lines
-
-    _, layout = _open(file)
-    status = read_status(layout)
-    if not status:
-        raise PreflightError("the trainer has not started yet", hint="murmur trainer run")
-
-    def text() -> None:
-        for line in status_lines(status):
-            typer.echo(line)
-
-    emit(status, as_json, text)
 
 
 @hub.command("start")

@@ -16,13 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.engine import EngineSettings
-from protocol.environments import TaskSet
 from protocol.errors import IntegrityError, UsageError
-from protocol.runspec import RunSpec
-from protocol.sandbox import Sandbox
 from trainer.evaluation.evaluate import Evaluator, Scored, length_error
 from trainer.learning.checkpoint import verify
 from trainer.models.export import as_model, is_checkpoint
+from trainer.rollouts.questions import Questions
 
 _Z = 1.959964
 _RESAMPLES, _DRAWN_AT_ONCE = 10_000, 1 << 20
@@ -110,28 +108,30 @@ def _means(scores: Sequence[Sequence[float]]) -> list[float]:
 
 
 def against(
-    base: Path | None, candidate: Path, spec: RunSpec, model: Path, *, samples: int, engine: EngineSettings | None = None,
-    progress: Callable[[int], object] = lambda _: None,
+    base: Path | None, candidate: Path, questions: Questions, model: Path, *, samples: int,
+    engine: EngineSettings | None = None, progress: Callable[[int], object] = lambda _: None,
 ) -> list[Row]:  # fmt: skip
-    """Rows on the run's held-out problems for two checkpoints or model folders; `model` is the policy before training.
+    """Rows on the held-out problems for two checkpoints or model folders; `model` is the policy before training.
 
     `progress` is told how many problems of how many models are done. Raises IntegrityError, UsageError, Unavailable.
     """
+    held_out = questions.tasks.held_out
+    if not held_out:
+        raise UsageError(
+            "no problem is held out, so there is nothing to compare with", hint="see held_out_size in run.toml"
+        )
     folders = [candidate] if base is None else [candidate, base]
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"{folder} is no folder", hint="name a checkpoint or a model's folder")
-        if is_checkpoint(folder) and verify(folder)["spec"] != spec.digest.hex():
+        if is_checkpoint(folder) and verify(folder)["spec"] != questions.spec.digest.hex():
             raise IntegrityError(f"{folder} belongs to a run with another spec")
     found: list[list[list[Scored]]] = []
-    with Sandbox(spec) as sandbox:
-        tasks = TaskSet(spec.environments, sandbox)
-        tasks.require_same_problems()
-        evaluator = Evaluator(spec, tasks, sandbox, engine)
-        for folder in folders:
-            done = len(found) * len(tasks.held_out)
-            with as_model(folder, model) as plain:
-                found.append(evaluator.scores(plain, samples, lambda count, done=done: progress(done + count)))  # type: ignore[misc]
+    evaluator = Evaluator(questions.spec, questions.tasks, questions.grader, engine)
+    for folder in folders:
+        done = len(found) * len(held_out)
+        with as_model(folder, model) as plain:
+            found.append(evaluator.scores(plain, samples, lambda count, done=done: progress(done + count)))  # type: ignore[misc]
     scores = [[[one.score for one in answers] for answers in of] for of in found]
     rows = compare(evaluator.names, scores[0], scores[1] if base is not None else None)
     return [_with_lengths(row, evaluator.names, *found) for row in rows]

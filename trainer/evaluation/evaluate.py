@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.engine import EngineSettings, Generator, Prompt, make_engine
+from node.engine.samples import answer
 from protocol import seeds
-from protocol.environments import Problem, TaskSet
+from protocol.environments import Grader, Problem, Tasks
 from protocol.environments.assignment import all_budgets, draw_budget
 from protocol.errors import DeadlineExceeded
-from protocol.runspec import RunSpec
-from protocol.sandbox import Sandbox
+from protocol.runspec import AnswerSpec
 from protocol.tokenizer import Tokenizer
 from trainer.rollouts.counts import names_of
 
@@ -47,14 +47,19 @@ class Evaluation:
 
 
 class Evaluator:
-    def __init__(self, spec: RunSpec, tasks: TaskSet, sandbox: Sandbox, engine: EngineSettings | None = None) -> None:
+    def __init__(self, spec: AnswerSpec, tasks: Tasks, grader: Grader, engine: EngineSettings | None = None) -> None:
         self._spec = spec
         self._tasks = tasks
-        self._sandbox = sandbox
+        self._grader = grader
         self._engine = make_engine((engine or EngineSettings()).of_run(spec.model), spec.model.compute_dtype)
-        names = names_of(environment.dataset for environment in tasks.specs)
+        names = names_of(tasks.datasets)
         self.names = [names[problem.environment] for problem in tasks.held_out]
         """The environment of each held-out problem."""
+
+    def load(self, folder: Path) -> None:
+        """Makes the engine's model of these weights, so that the first evaluation, beside the training, need not: while a model is
+        built, transformers changes the type that every thread's new tensors have."""
+        self._engine.load(folder)
 
     def evaluate(self, folder: Path, *, left: Callable[[], float] = lambda: float("inf")) -> Evaluation:
         """Scores the weights in `folder`, one sample per problem.
@@ -82,7 +87,7 @@ class Evaluator:
 
     def _score(self, folder: Path, samples: int, progress: Callable[[int], object]) -> list[list[Scored]]:
         self._engine.load(folder)
-        sampler = Sampler(self._spec, self._engine, Tokenizer(folder), self._sandbox)
+        sampler = Sampler(self._spec, self._engine, Tokenizer(folder), self._grader)
         scored: list[list[Scored]] = []
         size = max(1, _BATCH // samples)
         for start in range(0, len(self._tasks.held_out), size):
@@ -94,11 +99,11 @@ class Evaluator:
 class Sampler:
     """Scored answers of a loaded engine, with keys and budgets derived from a seed, the problem's number and the sample's."""
 
-    def __init__(self, spec: RunSpec, engine: Generator, tokenizer: Tokenizer, sandbox: Sandbox) -> None:
+    def __init__(self, spec: AnswerSpec, engine: Generator, tokenizer: Tokenizer, grader: Grader) -> None:
         self._spec = spec
         self._engine = engine
         self._tokenizer = tokenizer
-        self._sandbox = sandbox
+        self._grader = grader
         self._budgets = all_budgets(spec.reward)
 
     def try_problems(
@@ -120,8 +125,8 @@ class Sampler:
             max_new_tokens=self._spec.sampling.max_new_tokens, end_tokens=self._tokenizer.end_tokens, prove=False,
         )  # fmt: skip
         made = [(i, completion.tokens) for i, of in enumerate(generated) for completion in of]
-        answers = [(problems[i].index, self._tokenizer.answer(tokens)) for i, tokens in made]
-        rewards = self._sandbox.score(answers, held_out=held_out)
+        answers = [(problems[i].index, answer(self._tokenizer, self._grader, tokens)) for i, tokens in made]
+        rewards = self._grader.score(answers, held_out=held_out)
         flat = [Scored(reward, len(of), budgets[i]) for (i, of), reward in zip(made, rewards, strict=True)]
         return [flat[i : i + samples] for i in range(0, len(flat), samples)]
 

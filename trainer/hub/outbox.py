@@ -43,6 +43,12 @@ class Outbox:
         """Versions that are here, ascending."""
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
 
+    def remove_after(self, step: int) -> None:
+        """Forgets versions newer than `step`: nobody has seen them."""
+        for later in self.waiting():
+            if later > step:
+                shutil.rmtree(self.folder / str(later))
+
     def remove_before(self, step: int) -> None:
         """Forgets versions older than `step`."""
         for old in self.waiting():

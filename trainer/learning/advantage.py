@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.reward import canonical
+from protocol.reward import on_grid
 from protocol.rollout import Sample
 from trainer.config import OnlineFilter
 
@@ -25,7 +25,7 @@ def teaches(samples: Sequence[Sample], by: OnlineFilter = "task_reward") -> bool
     Penalties for length differ nearly always. `by` the whole reward, groups that only differ in length are kept as well.
     """
     signal = has_signal(np.array([sample.reward for sample in samples]))
-    return signal and (by == "reward" or has_signal(np.array([canonical(sample.task_reward) for sample in samples])))
+    return signal and (by == "reward" or has_signal(np.array([on_grid(sample.task_reward) for sample in samples])))
 
 
 def normalised(rewards: NDArray[np.float64]) -> NDArray[np.float64]:

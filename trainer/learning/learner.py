@@ -42,7 +42,7 @@ _NAMED = 8  # rollouts to blame that a message lists
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """Means over the completion tokens learnt from, but for `gradient_norm` (its largest), `tokens` and `skipped`.
+    """Means over the completion tokens learnt from, but for `gradient_norm` (its largest), `tokens`, `skipped`, `learning_rate`.
 
     All are finite: optimizer steps that were left out count in `skipped` and `blamed` only.
     """
@@ -67,6 +67,8 @@ class StepMetrics:
     """Optimizer steps left out because their loss or gradient was not finite."""
     blamed: tuple[str, ...] = ()
     """Names of the rollouts that have no finite gradient all by themselves."""
+    learning_rate: float = 0.0
+    """Of the step's last optimizer step."""
 
 
 @dataclass
@@ -153,7 +155,8 @@ class Learner:
         mean["loss"] = totals.loss / max(1, done)
         clipped = mean["clipped_positive"] + mean["clipped_negative"]
         return StepMetrics(
-            **mean, clipped=clipped, gradient_norm=largest, tokens=tokens, skipped=len(batches) - done, blamed=tuple(blamed)
+            **mean, clipped=clipped, gradient_norm=largest, tokens=tokens, skipped=len(batches) - done, blamed=tuple(blamed),
+            learning_rate=float(self.optimizer.param_groups[0]["lr"]),
         )  # fmt: skip
 
     def _prepare(self, parts: Sequence[Sequence[TrainingSample]]) -> list[Batch]:

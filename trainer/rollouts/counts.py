@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,17 +19,23 @@ class Tally:
     tokens: int = 0
     """Completion tokens."""
     reward: float = 0.0
+    reward_squares: float = 0.0
+    """Σ reward², for the deviation."""
     task_reward: float = 0.0
     length_penalty: float = 0.0
     budgeted: int = 0
     """Samples whose prompt announced a length budget."""
     length_error: int = 0
     """Σ |budget − completion tokens| over those."""
+    truncated: int = 0
+    """Samples that were cut off: they do not end with an end token."""
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: Sample, *, ended: bool) -> None:
         self.samples += 1
         self.tokens += len(sample.completion)
+        self.truncated += not ended
         self.reward += sample.reward
+        self.reward_squares += sample.reward**2
         self.task_reward += sample.task_reward
         self.length_penalty += sample.length_penalty
         if sample.budget:
@@ -42,6 +49,13 @@ class Tally:
     @property
     def mean_reward(self) -> float | None:
         return self.reward / self.samples if self.samples else None
+
+    @property
+    def reward_deviation(self) -> float | None:
+        """Standard deviation over the samples."""
+        if not self.samples:
+            return None
+        return math.sqrt(max(0.0, self.reward_squares / self.samples - (self.reward / self.samples) ** 2))
 
     @property
     def mean_length_error(self) -> float | None:
@@ -70,11 +84,14 @@ class DataCounts:
     could be trained on."""
     staleness: Counter[int] = field(default_factory=Counter)
     """Groups trained on, by staleness, in steps."""
+    longest: int = 0
+    """Tokens of the longest completion since this was last set back, as it is with each step."""
 
-    def add(self, environment: str, samples: Iterable[Sample]) -> None:
+    def add(self, environment: str, samples: Iterable[Sample], end_tokens: Collection[int]) -> None:
         tally = self.environments.setdefault(environment, Tally())
         for sample in samples:
-            tally.add(sample)
+            tally.add(sample, ended=len(sample.completion) > 0 and int(sample.completion[-1]) in end_tokens)
+            self.longest = max(self.longest, len(sample.completion))
 
     @property
     def all(self) -> Tally:

@@ -12,6 +12,7 @@ import hashlib
 import logging
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -56,10 +57,11 @@ class RolloutSource:
 
     def __init__(
         self, chain: Chain, run: int, spec: RunSpec, book: Book, hub: HubClient, sandbox: Sandbox, folder: Path,
-        bounds: Bounds, *, node_share: float = 1.0, online_filter: OnlineFilter = "task_reward",
+        bounds: Bounds, *, end_tokens: Collection[int], node_share: float = 1.0, online_filter: OnlineFilter = "task_reward",
         clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
-        """`node_share`: the largest share of a batch that one node may supply, see share.py. `online_filter`: see config.py."""
+        """`end_tokens`: those that end an answer. `node_share`: the largest share of a batch that one node may supply, see share.py.
+        `online_filter`: see config.py."""
         self.hub = hub
         self.counts = DataCounts()
         self.trained_nodes: Counter[str] = Counter()
@@ -70,6 +72,7 @@ class RolloutSource:
         self._book = book
         self._known: int | None = None  # how far in the book
         self._files = RolloutFiles(spec, sandbox, folder, bounds, clock)
+        self._end_tokens = frozenset(end_tokens)
         self._node_share = node_share
         self._online_filter = online_filter
         self._environments = names_of(environment.dataset for environment in spec.environments)
@@ -263,7 +266,7 @@ class RolloutSource:
         state.read = True
         size = self._spec.sampling.group_size
         for sample in samples:
-            self.counts.add(self._environment(sample), [sample])
+            self.counts.add(self._environment(sample), [sample], self._end_tokens)
         found = [
             self._group(submission, index, state.event, samples[index * size : (index + 1) * size])
             for index in range(len(samples) // size)
@@ -281,7 +284,8 @@ class RolloutSource:
         if not advantage.teaches(samples, self._online_filter):
             self.counts.zero_advantage_groups += 1
             return None
-        advantages = advantage.normalised(np.array([sample.reward for sample in samples]))
+        rewards = tuple(float(sample.reward) for sample in samples)
+        advantages = advantage.normalised(np.array(rewards))
         if not np.isfinite(advantages).all():
             self.counts.bad_groups += 1
             log.error("group %d of %s is left out: its rewards give no finite advantages", index, s.root.hex())
@@ -290,7 +294,7 @@ class RolloutSource:
             training_sample(sample, float(a), f"{submission.hex()}/{index}.{number}")
             for number, (sample, a) in enumerate(zip(samples, advantages, strict=True))
         )
-        return TrainingGroup(submission, index, s.node, s.step, made, _content(samples))
+        return TrainingGroup(submission, index, s.node, s.step, made, _content(samples), rewards)
 
     def _oldest_for(self, step: int) -> int:
         """The oldest version whose rollouts a batch for `step` may hold."""

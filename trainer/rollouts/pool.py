@@ -27,6 +27,8 @@ class TrainingGroup:
     samples: tuple[TrainingSample, ...]
     content: str = ""
     """Digest of prompts, turns and answers, in order: the same samples under another name teach nothing new."""
+    rewards: tuple[float, ...] = ()
+    """Of the samples, for whoever looks at them; learning knows advantages only."""
 
     @property
     def name(self) -> Name:

@@ -1,4 +1,5 @@
-"""Where the numbers of a step go: metrics.jsonl, the trainer's own /metrics, TensorBoard, Weights & Biases.
+"""Where the numbers of a step go, and some of its samples: metrics.jsonl and samples.jsonl, the trainer's own /metrics, TensorBoard,
+Weights & Biases.
 
 Watching never ends what it watches: a sink that fails is warned of once and left out from then on. A record is a flat or
 once-nested mapping of numbers; `reward_by_environment: {x: 0.5}` is `reward_by_environment/x` in TensorBoard and
@@ -9,13 +10,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from protocol.errors import ConfigError
 from protocol.metrics import REGISTRY, Gauge, Registry
-from trainer.config import Layout, MetricSettings
+from trainer.config import MetricSettings, Outputs
+from trainer.telemetry import samples
+from trainer.telemetry.samples import Shown
 
 log = logging.getLogger("trainer")
 
@@ -27,24 +31,35 @@ class Sink(Protocol):
 
     def write(self, step: int, record: Record) -> None: ...
 
+    def show(self, step: int, shown: Sequence[Shown]) -> None:
+        """Takes samples, where it has room for texts."""
+        ...
+
     def close(self) -> None: ...
 
 
 class Metrics:
     """All sinks of a run. Raises ConfigError for what was asked for and cannot be had."""
 
-    def __init__(self, settings: MetricSettings, layout: Layout, *, step: int) -> None:
+    def __init__(self, settings: MetricSettings, layout: Outputs, *, step: int) -> None:
         """`step`: the first that will be written; what an earlier process wrote from there on is superseded."""
-        self._sinks: list[Sink] = [JsonLines(layout.metrics), Gauges()]
+        self._sinks: list[Sink] = [JsonLines(layout.metrics, layout.samples), Gauges()]
         if settings.tensorboard:
             self._sinks += _tensorboard(layout.tensorboard, step)
         if settings.wandb_project:
-            self._sinks.append(WeightsAndBiases(settings.wandb_project, layout.output))
+            self._sinks += _weights_and_biases(settings.wandb_project, layout.output)
 
     def write(self, step: int, record: Record) -> None:
+        self._tell(lambda sink: sink.write(step, record))
+
+    def show(self, step: int, shown: Sequence[Shown]) -> None:
+        if shown:
+            self._tell(lambda sink: sink.show(step, shown))
+
+    def _tell(self, what: Callable[[Sink], None]) -> None:
         for sink in list(self._sinks):
             try:
-                sink.write(step, record)
+                what(sink)
             except Exception as error:  # noqa: BLE001  whatever a sink raises, the training goes on
                 log.warning("metrics are no longer written to %s: %s", sink.name, error)
                 self._sinks.remove(sink)
@@ -67,12 +82,13 @@ def numbers(record: Record) -> Iterator[tuple[str, str, float]]:
 
 
 class JsonLines:
-    """One JSON object per step. A full disk costs the line, not the sink."""
+    """One JSON object per step, and one per sample. A full disk costs the line, not the sink."""
 
     name = "metrics.jsonl"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, samples: Path) -> None:
         self._path = path
+        self._samples = samples
 
     def write(self, step: int, record: Record) -> None:
         try:
@@ -80,6 +96,12 @@ class JsonLines:
                 file.write(json.dumps({"step": step, **record}) + "\n")
         except OSError as error:
             log.warning("the metrics of step %d could not be written: %s", step, error.strerror)
+
+    def show(self, step: int, shown: Sequence[Shown]) -> None:
+        try:
+            samples.write(self._samples, step, shown)
+        except OSError as error:
+            log.warning("the samples of step %d could not be written: %s", step, error.strerror)
 
     def close(self) -> None:
         pass
@@ -106,6 +128,13 @@ class TensorBoard:
             self._writer.add_scalar(f"{name}/{part}" if part else name, value, step)
         self._writer.flush()
 
+    def show(self, step: int, shown: Sequence[Shown]) -> None:
+        """TensorBoard renders Markdown: as indented code a stranger's text is nothing but text."""
+        lines = (
+            f"    {name}: {cell}" for sample in shown for name, cell in zip(samples.COLUMNS, sample.cells, strict=True)
+        )
+        self._writer.add_text("samples", "\n".join(lines), step)
+
     def close(self) -> None:
         self._writer.close()
 
@@ -125,28 +154,51 @@ class Gauges:
                 self._gauges[name] = self._registry.gauge(f"murmur_trainer_{name}", name, *(["of"] if part else []))
             self._gauges[name].set(value, **({"of": part} if part else {}))
 
+    def show(self, step: int, shown: Sequence[Shown]) -> None:
+        """Texts are no numbers."""
+
     def close(self) -> None:
         for gauge in self._gauges.values():
             self._registry.remove(gauge)
 
 
 class WeightsAndBiases:
+    """A run of its own there, which a resumed training goes on with: its id lies in output/wandb-id."""
+
     name = "Weights & Biases"
 
-    def __init__(self, project: str, folder: Path) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise ConfigError(
-                "trainer.metrics.wandb_project is set, and the package wandb is not installed",
-                hint="pip install wandb",
-            ) from None
-        self._run: Any = wandb.init(project=project, dir=str(folder), resume="allow")
+    def __init__(self, package: Any, project: str, folder: Path) -> None:
+        self._table: Callable[..., Any] = package.Table
+        self._run: Any = package.init(project=project, dir=str(folder), id=_run_id(folder / "wandb-id"), resume="allow")
         self._run.define_metric("*", step_metric="train_step")  # evaluations come later than the steps they are of
 
     def write(self, step: int, record: Record) -> None:
         flat = {f"{name}/{part}" if part else name: value for name, part, value in numbers(record)}
         self._run.log({"train_step": step, **flat})
 
+    def show(self, step: int, shown: Sequence[Shown]) -> None:
+        rows = [[step, *sample.cells] for sample in shown]
+        self._run.log({"train_step": step, "samples": self._table(columns=["step", *samples.COLUMNS], data=rows)})
+
     def close(self) -> None:
         self._run.finish()
+
+
+def _weights_and_biases(project: str, folder: Path) -> list[Sink]:
+    try:
+        import wandb
+    except ImportError:
+        raise ConfigError(
+            "trainer.metrics.wandb_project is set, and the package wandb is not installed", hint="pip install wandb"
+        ) from None
+    try:
+        return [WeightsAndBiases(wandb, project, folder)]
+    except Exception as error:  # noqa: BLE001  no login, no network: the training goes on
+        log.warning("nothing is written to Weights & Biases: %s", error)
+        return []
+
+
+def _run_id(path: Path) -> str:
+    if not path.exists():
+        path.write_text(secrets.token_hex(8))
+    return path.read_text()

@@ -6,13 +6,14 @@ import copy
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from protocol.clock import SYSTEM, Clock
 from protocol.shell.home import read_json, write_json
-from trainer.config import Layout, TrainSettings
+from protocol.tokenizer import Tokenizer
+from trainer.config import Outputs, TrainSettings
 from trainer.evaluation.evaluate import Evaluation
 from trainer.learning.learner import StepMetrics
 from trainer.rollouts.counts import DataCounts
@@ -21,6 +22,7 @@ from trainer.rollouts.pool import TrainingGroup
 from trainer.telemetry.alarms import Alarms
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.phases import Phase, Phases
+from trainer.telemetry.samples import Shown, choose
 
 log = logging.getLogger("trainer")
 
@@ -31,7 +33,7 @@ class Report:
     def __init__(
         self,
         settings: TrainSettings,
-        layout: Layout,
+        layout: Outputs,
         phases: Phases,
         metrics_url: str | None = None,
         clock: Clock = SYSTEM,
@@ -49,14 +51,18 @@ class Report:
         self._clock = clock
         self._alarms = Alarms(settings.alarms)
         self._metrics: Metrics | None = None
+        self._tokenizer: Tokenizer | None = None
+        self.shown: list[Shown] = []
+        """Some samples of the last step."""
         self._counts = DataCounts()  # as they stood at the last step
         self._seconds: dict[str, float] = {}
         self.trained_tokens = 0
         self.parameters = 0
         """Of the model, for MFU."""
 
-    def open(self, step: int) -> None:
-        """From here on metrics are written, beginning with those of `step`."""
+    def open(self, step: int, tokenizer: Tokenizer | None = None) -> None:
+        """From here on metrics are written, beginning with those of `step`; without `tokenizer` no texts of samples."""
+        self._tokenizer = tokenizer
         self._metrics = Metrics(self._settings.metrics, self._layout, step=step)
 
     def close(self) -> None:
@@ -94,15 +100,15 @@ class Report:
         record["alarms"] = len(alarms)
         self._status["alarms"] = [{"step": step, **asdict(alarm)} for alarm in alarms]
         self._status["metrics"] = {"step": step, **record}
+        counts.longest = 0
         self._counts = copy.deepcopy(counts)
+        self.shown = self._samples(batch)
         if self._metrics is not None:
             self._metrics.write(step, record)
+            self._metrics.show(step, self.shown)
         if metrics.skipped:
             log.warning("step %d: %d optimizer steps had no finite gradient and were left out", step, metrics.skipped)
-        log.info(
-            "step %d: reward %s, entropy %.3f, gradient %.3f",
-            step, _shown(record["reward"]), metrics.entropy, metrics.gradient_norm,
-        )  # fmt: skip
+        log.info("step %d: %s", step, _in_short(record))
 
     def evaluated(self, step: int, result: Evaluation) -> None:
         self._status["evaluations"].append({"step": step, **asdict(result)})
@@ -118,6 +124,10 @@ class Report:
         }
         write_json(self._layout.status, self._status)
 
+    def _samples(self, batch: list[TrainingGroup]) -> list[Shown]:
+        most = self._settings.metrics.samples
+        return choose(batch, self._tokenizer.text, most) if self._tokenizer is not None and most else []
+
     # ---- parts of a record ---------------------------------------------------------------------------------------------
 
     def _data(self, counts: DataCounts) -> dict[str, Any]:
@@ -130,10 +140,13 @@ class Report:
             for name, tally in counts.environments.items()
         }
         return {
-            "reward": fresh.mean_reward,
+            "reward": fresh.mean_reward, "reward_deviation": fresh.reward_deviation,
             "task_reward": fresh.task_reward / fresh.samples if fresh.samples else None,
             "length_penalty": fresh.length_penalty / fresh.samples if fresh.samples else None,
             "length_error": fresh.mean_length_error,
+            "completion_length": fresh.tokens / fresh.samples if fresh.samples else None,
+            "completion_length_max": counts.longest if fresh.samples else None,
+            "truncated_share": fresh.truncated / fresh.samples if fresh.samples else None,
             "reward_by_environment": {name: tally.mean_reward for name, tally in by_environment.items()},
             "zero_advantage_share": equal / groups if groups else None,
             "samples": counts.samples, "generated_tokens": counts.tokens, "groups": counts.groups,
@@ -165,10 +178,11 @@ class Report:
         }
 
     def _bytes_broadcast(self) -> int | None:
-        return (read_json(self._layout.hub_status) or {}).get("bytes_served")
+        hub = self._layout.hub_status
+        return None if hub is None else (read_json(hub) or {}).get("bytes_served")
 
 
-def read_status(layout: Layout) -> dict[str, Any]:
+def read_status(layout: Outputs) -> dict[str, Any]:
     """What the trainer last said; empty before its first word."""
     return read_json(layout.status) or {}
 
@@ -190,5 +204,14 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
         yield "  time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent)
 
 
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _in_short(record: Mapping[str, Any]) -> str:
+    """What of a step's record fits a line."""
+    reward, length = "reward -", ""
+    if record["reward"] is not None:
+        reward = f"reward {record['reward']:.3f} ± {record['reward_deviation']:.3f}"
+        cut = f", {record['truncated_share']:.0%} cut off" if record["truncated_share"] else ""
+        length = f", {record['completion_length']:.0f} tokens (at most {record['completion_length_max']}{cut})"
+    return (
+        f"{reward}{length}, entropy {record['entropy']:.3f}, gradient {record['gradient_norm']:.3f}, "
+        f"learning rate {record['learning_rate']:.2g}"
+    )

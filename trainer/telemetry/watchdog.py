@@ -28,11 +28,15 @@ _MARGIN_SECONDS = 15.0  # that the C timer gives our own thread
 class Watchdog:
     """Use as a context manager around everything that has phases."""
 
-    def __init__(self, phases: Phases, stacks: Path, tell: Callable[[Phase], None]) -> None:
-        """`stacks`: file that dumps are appended to; `tell` is called with the phase that overran, before the end."""
+    def __init__(
+        self, phases: Phases, stacks: Path, tell: Callable[[Phase], None], *, again: str = "murmur trainer resume"
+    ) -> None:
+        """`stacks`: file that dumps are appended to; `tell` is called with the phase that overran, before the end; `again`: the
+        command that goes on, for the message."""
         self._phases = phases
         self._stacks = stacks
         self._tell = tell
+        self._again = again
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -67,8 +71,8 @@ class Watchdog:
                 _MARGIN_SECONDS, exit=True, file=self._file
             )  # should telling hang as well
             log.critical(
-                "%s took longer than its %g s; ending. Stacks are in %s. Then: murmur trainer resume",
-                phase.name, phase.deadline, self._stacks,
+                "%s took longer than its %g s; ending. Stacks are in %s. Then: %s",
+                phase.name, phase.deadline, self._stacks, self._again,
             )  # fmt: skip
             self._file.write(f"\n{phase.name} took longer than its {phase.deadline:g} s\n")
             self._file.flush()

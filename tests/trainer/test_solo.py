@@ -1,0 +1,302 @@
+"""A training on one machine: from a model's folder and a file to a checkpoint, a comparison and a model to take away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from protocol.errors import ConfigError, IntegrityError, UsageError
+from protocol.settings import read_toml
+from tests.trainer import small, speaking
+from trainer.commands import app
+from trainer.config import Outputs, load_run, load_solo
+from trainer.learning import tensors
+from trainer.learning.checkpoint import TENSORS
+from trainer.learning.learner import MODEL
+from trainer.learning.ranks import Ranks
+from trainer.loop.prepare import prepare
+from trainer.loop.solo import Solo, result
+from trainer.rollouts.local import NothingToLearn
+from trainer.rollouts.questions import of_solo
+from trainer.rollouts.reward_function import RewardError
+
+STEPS = 6
+CHANGES = {
+    "trainer.steps": STEPS, "trainer.optimizer.lr": 1e-2, "trainer.optimizer.warmup_steps": 0, "trainer.evaluate_every": 3,
+    "trainer.checkpoint_every": 2, "trainer.checkpoints_kept": 9, "trainer.metrics.tensorboard": False, "trainer.pack_tokens": 128,
+    "spec.sampling.max_new_tokens": 10, "spec.sampling.group_size": 8, "spec.sampling.groups_per_submission": 4,
+    "trainer.groups_per_step": 4, "engine.threads": 1,
+}  # fmt: skip
+
+
+class Mine:
+    """A researcher's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.model = speaking.write_model(folder / "model")
+        self.rows = speaking.write_rows(folder / "rows.jsonl", letter="a")
+        self.rewards = speaking.write_rewards(folder / "rewards.py")
+
+    def prepare(self, name: str, reward: str | None = "reward", **changes: Any) -> Path:
+        place = None if reward is None else f"{self.rewards}:{reward}"
+        return prepare(self.model, self.rows, self.folder / name, reward=place, changes=CHANGES | changes)
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mine]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MURMUR_TASKS", str(tmp_path_factory.mktemp("machine")))
+        yield Mine(tmp_path_factory.mktemp("mine"))
+
+
+@contextmanager
+def opened(file: Path, stop: Event | None = None, **others: Any) -> Iterator[Solo]:
+    settings = load_solo(file).value
+    layout = Outputs(file, settings.trainer.model, settings.solo.output)
+    layout.output.mkdir(exist_ok=True)
+    with of_solo(file, layout.model, settings.solo) as questions:
+        yield Solo(settings, layout, questions, stop or Event(), Ranks.alone(), **others)
+
+
+def train(file: Path, *, resume: bool = False, **others: Any) -> Solo:
+    with opened(file, **others) as training:
+        training.run(resume=resume)
+        return training
+
+
+def outputs(file: Path) -> Outputs:
+    return Outputs(file, "policy", "output")
+
+
+def records(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in outputs(file).metrics.read_text().splitlines()]
+
+
+def weights(file: Path, step: int) -> dict[str, Any]:
+    return tensors.read(outputs(file).checkpoints / f"step_{step}" / TENSORS, MODEL)
+
+
+@pytest.fixture(scope="module")
+def trained(mine: Mine) -> Path:
+    """run.toml of a training that is finished."""
+    file = mine.prepare("trained")
+    train(file)
+    return file
+
+
+# ---- a whole training ----------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_learns_what_the_function_rewards(trained: Path) -> None:
+    rewards = [record["reward"] for record in records(trained) if "reward" in record]
+    assert len(rewards) == STEPS
+    assert rewards[-1] > 2 * rewards[0]
+
+
+def test_a_step_tells_what_a_researcher_looks_for_first(trained: Path) -> None:
+    last = next(record for record in reversed(records(trained)) if "reward" in record)
+    assert last["learning_rate"] == 1e-2
+    assert 0 < last["completion_length"] <= last["completion_length_max"] <= 10
+    assert 0 <= last["truncated_share"] <= 1
+    assert last["reward_deviation"] > 0
+    assert last["seconds"]["generating"] > 0
+    assert last["staleness"] == 0
+    held_out = [record["step"] for record in records(trained) if "held_out_score" in record]
+    assert held_out == [0, 3, 6]
+
+
+def test_its_samples_are_kept_and_shown(trained: Path) -> None:
+    shown = CliRunner().invoke(app, ["samples", f"@{trained}", "--json"])
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    assert (found["step"], len(found["samples"])) == (STEPS - 1, 4)
+    best, worst = found["samples"][:2]
+    assert best["reward"] > worst["reward"]
+    assert best["advantage"] > 0 > worst["advantage"]
+    assert best["completion"].count("a") == best["reward"] * 8
+    plain = CliRunner().invoke(app, ["samples", f"@{trained}"])
+    assert "advantage" in plain.stdout
+
+
+def test_status_needs_no_chain(trained: Path) -> None:
+    told = CliRunner().invoke(app, ["status", f"@{trained}"])
+    assert told.exit_code == 0, told.output
+    assert told.stdout.startswith(f"step {STEPS} of {STEPS}: finished")
+
+
+def test_a_checkpoint_is_compared_and_taken_away_as_that_of_a_run(trained: Path, tmp_path: Path) -> None:
+    checkpoint = str(outputs(trained).checkpoints / f"step_{STEPS}")
+    compared = CliRunner().invoke(app, ["eval", checkpoint, "--samples", "8", "--json"])
+    assert compared.exit_code == 0, compared.output
+    (row, _) = json.loads(compared.stdout)["rows"]
+    assert (row["name"], row["problems"]) == ("rows", 4)
+    assert row["difference"]["low"] > 0
+    exported = CliRunner().invoke(app, ["export", checkpoint, str(tmp_path / "taken")])
+    assert exported.exit_code == 0, exported.output
+    assert set(small.stored(tmp_path / "taken")) == set(small.stored(trained.parent / "policy"))
+
+
+def test_the_end_says_what_to_type_next(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.parent.parent)
+    lines = result([{"step": 0, "score": 0.1}, {"step": 6, "score": 0.5}], outputs(trained), 6)
+    assert lines[0] == "held-out score 0.100 at step 0, 0.500 at step 6"
+    assert lines[2].endswith("murmur trainer eval trained/output/checkpoints/step_6")
+
+
+# ---- stopping and going on -----------------------------------------------------------------------------------------------
+
+
+def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(mine: Mine, trained: Path) -> None:
+    file, stop = mine.prepare("stopped"), Event()
+    looks: list[int] = []
+
+    def look(step: int, _: Any) -> None:
+        looks.append(step)
+        if step == 2:
+            stop.set()
+
+    first = train(file, stop=stop, look=look)
+    assert (first.step, looks) == (3, [0, 2])
+    with pytest.raises(UsageError, match="in progress") as caught:
+        train(file)
+    assert caught.value.hint == f"murmur trainer solo @{file} --resume"
+    train(file, resume=True)
+    assert small.equal(weights(file, STEPS), weights(trained, STEPS))
+
+
+def test_steps_that_no_checkpoint_has_are_trained_again(
+    mine: Mine, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill after step 5: checkpoint 4 is the newest, and version 5 was handed over already."""
+    file = mine.prepare("killed")
+    with opened(file) as training:
+        monkeypatch.setattr(training, "_save_what_can_be", lambda: None)
+        batches = training._wait_for_batch
+        monkeypatch.setattr(training, "_wait_for_batch", lambda: 1 / 0 if training.step == 5 else batches())
+        with pytest.raises(ZeroDivisionError):
+            training.run(resume=False)
+        training._publishing.finish()
+    assert (outputs(file).outgoing / "5").exists()
+    train(file, resume=True)
+    assert small.equal(weights(file, STEPS), weights(trained, STEPS))
+
+
+def test_another_sampling_is_another_training(mine: Mine) -> None:
+    file = mine.prepare("changed", **{"trainer.steps": 1})
+    train(file)
+    file.write_text(file.read_text().replace('temperature = "1"', 'temperature = "0.5"'))
+    with pytest.raises(IntegrityError, match="another spec"):
+        train(file, resume=True)
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_fails_ends_the_training_with_what_was_learnt(mine: Mine) -> None:
+    mended = mine.rewards.read_text()
+    source = mine.folder / "failing.py"
+    source.write_text("calls = []\ndef reward(completions):\n    calls.append(1)\n    return [t.count('a') / (len(calls) < 4) for t in completions]\n")  # fmt: skip
+    file = prepare(
+        mine.model, mine.rows, mine.folder / "failing", reward=f"{source}:reward", held_out=0, changes=CHANGES
+    )
+    with pytest.raises(RewardError, match=r"step \d: reward failed on 1 of 32: ZeroDivisionError") as caught:
+        train(file)
+    assert "failing.py:4" in str(caught.value)
+    assert caught.value.hint == f"mend it, then: murmur trainer solo @{file} --resume"
+    source.write_text(mended)
+    assert train(file, resume=True).step == STEPS
+
+
+def test_answers_that_all_earn_the_same_end_it_at_once(mine: Mine) -> None:
+    file = mine.prepare("equal", "equal")
+    with pytest.raises(NothingToLearn, match=r"step 0: only 0 of 4 groups .* mean reward 0\.250"):
+        train(file)
+
+
+def test_groups_without_a_reward_are_left_out_and_counted(mine: Mine) -> None:
+    """One answer in eight has none: no group is whole."""
+    file = mine.prepare("nan", "nan", **{"trainer.steps": 1})
+    with pytest.raises(NothingToLearn, match="no answer got a reward that is a number"):
+        train(file)
+
+
+# ---- a folder to train in ------------------------------------------------------------------------------------------------
+
+
+def test_a_task_file_is_asked_as_a_run_on_chain_would(mine: Mine) -> None:
+    """Its answers are right or wrong, in the sandbox; a model of random weights never is."""
+    file = mine.prepare("tasks", None)
+    (environment,) = read_toml(file)["spec"]["environments"]
+    assert (environment["package"], environment["size"], environment["held_out_size"]) == ("parquet", 36, 4)
+    with pytest.raises(NothingToLearn, match=r"mean reward 0\.0"):
+        train(file)
+
+
+def test_a_run_of_the_chain_may_stand_in_the_same_file(mine: Mine) -> None:
+    """What is not filled in yet does not matter here, and [solo] does not matter there."""
+    file = mine.prepare("both")
+    text = file.read_text() + '\n[chain]\nrpc = "http://127.0.0.1:8545"\nchain_id = 31337\n'
+    file.write_text(text)
+    assert load_solo(file).value.trainer.steps == STEPS
+    file.write_text(text + f'contract = "0x{"11" * 20}"\nrun = 1\n')
+    assert load_run(file).value.trainer.steps == STEPS
+
+
+def test_a_folder_is_made_whole_or_not_at_all(mine: Mine, tmp_path: Path) -> None:
+    refused = tmp_path / "gemma"
+    refused.mkdir()
+    (refused / "config.json").write_text('{"model_type": "bloom", "eos_token_id": 1}')
+    cases: list[tuple[Callable[[], Path], str]] = [
+        (lambda: prepare(refused, mine.rows, tmp_path / "made"), "bloom"),
+        (lambda: prepare(tmp_path / "nothing", mine.rows, tmp_path / "made"), "cannot read"),
+        (lambda: prepare(mine.model, mine.rows, tmp_path / "made", answer="label"), "no column 'label'"),
+        (lambda: prepare(mine.model, mine.rows, tmp_path / "made", question="text"), "no column 'text'"),
+        (lambda: prepare(mine.model, mine.rows, tmp_path / "made", held_out=40), "cannot be held out"),
+        (lambda: prepare(mine.model, mine.rows, tmp_path / "made", reward=f"{mine.rewards}:wants"), "'solution'"),
+        (lambda: prepare(mine.model, mine.rows, tmp_path / "made", changes={"trainer.stepz": 3}), "did you mean"),
+        (lambda: prepare(mine.model, mine.rows, tmp_path / "made", changes={"spec.sampling.tempertur": "1"}), "tempertur"),
+    ]  # fmt: skip
+    for make, said in cases:
+        with pytest.raises(ConfigError) as caught:
+            make()
+        assert said in f"{caught.value} {caught.value.hint}"
+        assert [path.name for path in tmp_path.iterdir()] == ["gemma"]
+
+
+def test_a_folder_that_is_there_is_left_alone(mine: Mine, trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds a training already") as caught:
+        mine.prepare("trained")
+    assert f"@{trained} --resume" in caught.value.hint
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="is there already"):
+        prepare(mine.model, mine.rows, tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["model"], "a model needs tasks"),
+        (["@run.toml", "--reward", "a.py:b"], "stand in the file"),
+        (["@run.toml", "--max-new-tokens", "9"], "spec.sampling.max_new_tokens stands in the file"),
+        (["model", "rows.jsonl", "--resume"], "--resume goes on with a folder"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: list[str], said: str) -> None:
+    refused = CliRunner().invoke(app, ["solo", *arguments])
+    assert isinstance(refused.exception, UsageError)
+    assert said in str(refused.exception)
+
+
+def test_rollouts_are_as_stale_as_they_are_asked_to_be(mine: Mine) -> None:
+    file = mine.prepare("stale", **{"solo.staleness": 2, "trainer.steps": 4})
+    train(file)
+    assert [record["staleness"] for record in records(file) if "staleness" in record] == [0, 1, 2, 2]

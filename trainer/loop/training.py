@@ -1,0 +1,289 @@
+"""What every training does, wherever its rollouts come from: learn, checkpoint, hand the weights over, evaluate; again.
+
+train.py learns from a run's swarm, solo.py from rollouts that this process makes itself. Writing a version and evaluating it go on
+beside the next steps. Order within a step: checkpoint before outbox, so that no step is ever handed over from weights that a crash
+could change. Every phase has a deadline (phases.py), and a watchdog that ends the process when one is overrun. An evaluation that
+overruns its own is a missing point, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from pathlib import Path
+from threading import Event
+from typing import Any, Protocol
+
+from node.engine import EngineSettings
+from protocol.clock import SYSTEM, Clock
+from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, UsageError
+from protocol.exporter import Exporter
+from protocol.runspec import AnswerSpec
+from protocol.tokenizer import Tokenizer
+from trainer.config import Outputs, TrainSettings
+from trainer.evaluation.evaluate import Evaluation, Evaluator
+from trainer.hub.outbox import Outbox
+from trainer.learning import randomness
+from trainer.learning.checkpoint import Checkpoints
+from trainer.learning.learner import Learner, StepMetrics
+from trainer.learning.ranks import Ranks
+from trainer.loop.background import Job, Line
+from trainer.loop.followers import Lead
+from trainer.rollouts.counts import DataCounts
+from trainer.rollouts.pool import TrainingGroup
+from trainer.telemetry.phases import Phases
+from trainer.telemetry.report import Report
+from trainer.telemetry.watchdog import Watchdog
+
+log = logging.getLogger("trainer")
+
+_STOPPING_SECONDS = 20.0  # for an evaluation that is under way when the trainer is told to stop
+
+
+class Supply(Protocol):
+    """Where batches come from, as far as the steps care."""
+
+    counts: DataCounts
+    trained_nodes: Any
+
+    @property
+    def cursor(self) -> list[list[object]]: ...
+
+    def restore(self, cursor: list[list[object]]) -> None: ...
+
+    def forget_before(self, step: int) -> None: ...
+
+
+class Training(ABC):
+    """One training, from `run` to the last step. On rank 0 of several; what the others do stands in followers.py."""
+
+    _source: Any
+    """A `Supply`."""
+    _evaluator: Evaluator | None
+    """None where nothing is held out."""
+
+    def __init__(
+        self, settings: TrainSettings, engine: EngineSettings, layout: Outputs, spec: AnswerSpec, stop: Event, ranks: Ranks,
+        *, exporter: Exporter | None = None, clock: Clock = SYSTEM,
+    ) -> None:  # fmt: skip
+        """`exporter` shows the trainer's metrics and is told of every change of phase."""
+        settings.loss.require_logprobs(spec.sampling.logprobs)
+        self._t = settings
+        self._engine = engine
+        self._layout = layout
+        self._spec = spec
+        self._stop = stop
+        self._ranks = ranks
+        self._clock = clock
+        self._phases = Phases(clock) if exporter is None else Phases(clock, exporter.progress)
+        self._report = Report(self._t, layout, self._phases, None if exporter is None else exporter.url, clock)
+        deadlines = self._t.deadlines
+        self._publishing: Line[Path] = Line("publishing", self._phases, deadlines.publishing)
+        self._evaluating: Line[tuple[int, Evaluation | None]] = Line(
+            "evaluating", self._phases, deadlines.evaluating, fatal=False
+        )
+        self._version: Job[Path] | None = None  # the newest that was handed over
+        self._step = 0
+        self._saved = -1  # the step of the newest checkpoint that was written or restored
+        self._mid_step = False  # the weights are those of no step
+
+    @property
+    def step(self) -> int:
+        """Steps that were trained."""
+        return self._step
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Each with its `step` and `score`."""
+        return self._report.evaluations
+
+    def run(self, *, resume: bool) -> None:
+        """Trains to the last step. Raises UsageError when `resume` does not fit what is on disk."""
+        with Watchdog(self._phases, self._layout.stacks, self._report.overrun, again=self._beginning[1]):
+            with self._phases("starting", self._t.deadlines.starting):
+                self._open(resume)
+            try:
+                self._train()
+                self._finish()
+            except BaseException:  # whatever ends the training: versions that are out should not have to be given up
+                self._save_what_can_be()
+                raise
+            finally:
+                self._lead.end()
+                self._report.close()
+
+    def _train(self) -> None:
+        while self._step < self._t.steps and not self._stop.is_set():
+            batch = self._wait_for_batch()
+            if batch is None:
+                break
+            with self._phases("training", self._t.deadlines.training):
+                self._say("training")
+                self._mid_step = True
+                metrics = self._lead.learn([group.samples for group in batch], self._step)
+            self._advance(batch, metrics)
+
+    # ---- what differs ------------------------------------------------------------------------------------------------------
+
+    _beginning: tuple[str, str]
+    """The commands that begin, and that go on: for hints."""
+
+    @abstractmethod
+    def _open_world(self, *, begins: bool) -> None:
+        """Whatever there is besides model and folders, before the model is loaded."""
+
+    @abstractmethod
+    def _open_rollouts(self) -> None:
+        """Sets `_source` and `_evaluator`."""
+
+    @abstractmethod
+    def _next_step(self, saved: int) -> int:
+        """The step that the weights of checkpoint `saved` go on with."""
+
+    @abstractmethod
+    def _wait_for_batch(self) -> list[TrainingGroup] | None:
+        """The next batch; None when stopped."""
+
+    @abstractmethod
+    def _close_world(self) -> None: ...
+
+    # ---- beginning and end ---------------------------------------------------------------------------------------------
+
+    def _open(self, resume: bool) -> None:
+        self._checkpoints = Checkpoints(
+            self._layout.checkpoints, self._t.checkpoints_kept, keep_every=self._t.checkpoint_keep_every
+        )
+        found = self._checkpoints.newest()
+        begin, go_on = self._beginning
+        if found and not resume:
+            raise UsageError(f"{self._layout.checkpoints} holds a run in progress", hint=go_on)
+        if resume and not found:
+            raise UsageError(f"there is no checkpoint in {self._layout.checkpoints}", hint=begin)
+        self._say("starting")
+        self._outbox = Outbox(self._layout.outgoing, self._layout.model)
+        self._open_world(begins=not found)
+        self._lead = Lead(Learner(self._layout.model, self._t, self._ranks, threads=self._engine.thread_count))
+        self._report.parameters = sum(p.numel() for p in self._lead.model.parameters())
+        self._open_rollouts()
+        if self._evaluator is not None:
+            self._evaluator.load(self._layout.model)
+        if found:
+            self._restore(*found)
+        else:
+            randomness.begin(self._t.seed)
+            self._save()  # the first one too: what is handed over can always be made again
+        self._report.open(self._step, Tokenizer(self._layout.model))
+        self._publish()
+        if not found:
+            self._evaluate()
+        log.info("training from step %d to %d", self._step, self._t.steps)
+
+    def _restore(self, folder: Path, state: dict[str, Any]) -> None:
+        if state["spec"] != self._spec.digest.hex():
+            raise IntegrityError(f"{folder} belongs to a run with another spec")
+        self._lead.restore(folder)
+        self._source.restore(state["consumed"])
+        self._saved = int(state["step"])
+        self._step = self._next_step(self._saved)
+        self._source.forget_before(self._step)
+        self._report.restore(state["evaluations"], int(state["trained_tokens"]))
+        log.info("resumed from %s", folder)
+
+    def _finish(self) -> None:
+        finished = self._step >= self._t.steps
+        if self._saved != self._step:
+            self._save()
+        self._publishing.finish()
+        if finished:
+            self._finish_evaluation()
+        else:
+            self._stop_evaluating()
+        self._say("finished" if finished else "stopped")
+        self._close_world()
+        log.info("%s at step %d", "finished" if finished else "stopped", self._step)
+
+    def _stop_evaluating(self) -> None:
+        """Takes the result of an evaluation that is nearly done; one that is not is given up."""
+        until = self._clock.monotonic() + _STOPPING_SECONDS
+        while self._evaluating.is_busy and self._clock.monotonic() < until:
+            self._clock.sleep(0.05)
+        self._note_evaluation(self._evaluating.take())
+
+    def _save_what_can_be(self) -> None:
+        """Saves the present step on the way out of an error, which stays the one that is told."""
+        try:
+            self._publishing.finish()
+            if not self._mid_step and self._saved != self._step:
+                self._save()
+        except Exception:
+            log.exception("step %d could not be saved", self._step)
+
+    # ---- a step --------------------------------------------------------------------------------------------------------
+
+    def _advance(self, batch: list[TrainingGroup], metrics: StepMetrics) -> None:
+        consumed_step, self._step, self._mid_step = self._step, self._step + 1, False
+        self._report.step(consumed_step, batch, metrics, self._source.counts)
+        self._source.forget_before(self._step)
+        self._publishing.finish()  # a checkpoint without all versions before it would leave a gap that nothing could fill
+        last = self._step == self._t.steps
+        if self._step % self._t.checkpoint_every == 0 or last:
+            self._save()
+        self._publish()
+        if self._step % self._t.evaluate_every == 0 or last:
+            self._evaluate()
+
+    def _save(self) -> None:
+        state = {
+            "spec": self._spec.digest.hex(), "consumed": self._source.cursor,
+            "trained_tokens": self._report.trained_tokens, "evaluations": self._report.evaluations,
+        }  # fmt: skip
+        with self._phases("saving", self._t.deadlines.saving):
+            self._say("saving")
+            self._checkpoints.save(self._step, state, self._write_checkpoint)
+        self._saved = self._step
+
+    def _write_checkpoint(self, folder: Path) -> None:
+        self._lead.save(folder)
+
+    def _publish(self) -> None:
+        """Hands the present weights over; they are written beside the next step."""
+        with self._phases("snapshot", self._t.deadlines.publishing):
+            step, weights = self._step, self._lead.snapshot()
+        self._version = self._publishing.start(lambda: self._outbox.write(weights, step))
+
+    def _evaluate(self) -> None:
+        """Starts evaluating the version that was handed over last; waits for the evaluation before it, up to its deadline."""
+        evaluator = self._evaluator
+        if evaluator is None:
+            return
+        assert self._version is not None
+        self._finish_evaluation()
+        step, version = self._step, self._version
+        if self._evaluating.is_busy:
+            log.warning("step %d is not evaluated: the evaluation before it does not end", step)
+            return
+        until = self._clock.monotonic() + self._t.deadlines.evaluating
+
+        def score() -> tuple[int, Evaluation | None]:
+            try:
+                weights = version.result(self._t.deadlines.publishing)
+                return step, evaluator.evaluate(weights, left=lambda: until - self._clock.monotonic())
+            except (MurmurationError, ValueError) as error:  # no time, a verifier that hangs, weights that compute NaN
+                log.warning("step %d could not be evaluated: %s", step, error)
+                return step, None
+
+        self._evaluating.start(score)
+
+    def _finish_evaluation(self) -> None:
+        """Waits for the evaluation that runs; one that overruns its deadline is a missing point and ends nothing."""
+        try:
+            self._note_evaluation(self._evaluating.finish())
+        except DeadlineExceeded as error:
+            log.warning("%s; the training goes on without it", error)
+
+    def _note_evaluation(self, found: tuple[int, Evaluation | None] | None) -> None:
+        if found is not None and found[1] is not None:
+            self._report.evaluated(found[0], found[1])
+
+    def _say(self, state: str, **waiting: Any) -> None:
+        self._report.say(state, self._step, getattr(self, "_source", None), **waiting)

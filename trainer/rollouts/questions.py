@@ -1,0 +1,79 @@
+"""What a training asks and who grades it: of a run on chain as its spec says, or of a training on this machine alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from protocol.environments import Grader, Tasks, TaskSet
+from protocol.runspec import AnswerSpec, AnyEnvironment, EnvironmentSpec, RunSpec
+from protocol.sandbox import EnvironmentSandbox, Sandbox
+from protocol.shell import runfile
+from trainer.config import SoloTable, load_solo
+from trainer.rollouts.own_tasks import OwnRewards, OwnTasks
+from trainer.rollouts.reward_function import RewardFunction
+
+
+class SoloSpec(AnswerSpec):
+    """What a run spec says beyond its parties, and all that a training on one machine depends on; checkpoints name its digest."""
+
+    environments: list[AnyEnvironment] = Field(default=[], max_length=256)
+    """None where a reward function grades rows of the researcher's own."""
+
+
+@dataclass(frozen=True)
+class Questions:
+    spec: AnswerSpec
+    tasks: Tasks
+    grader: Grader
+
+
+@contextmanager
+def of_run(spec: RunSpec) -> Iterator[Questions]:
+    """Raises VersionMismatch where this machine draws other problems, Unavailable."""
+    with Sandbox(spec) as sandbox:
+        tasks = TaskSet(spec.environments, sandbox)
+        tasks.require_same_problems()
+        yield Questions(spec, tasks, sandbox)
+
+
+@contextmanager
+def of_solo(file: Path, model: Path, table: SoloTable) -> Iterator[Questions]:
+    """Those of [solo], or of [spec.environments], in `file`. Raises ConfigError."""
+    parts = runfile.answers(file, model)
+    beside = file.resolve().parent
+    if table.reward is not None and table.tasks is not None:
+        own = OwnTasks(beside / table.tasks, table.question, table.held_out)
+        function = RewardFunction(table.reward, own.columns, beside)
+        yield Questions(_spec(parts, []), own, OwnRewards(own, function))
+        return
+    environments = runfile.environments(file)
+    with EnvironmentSandbox(environments) as sandbox:
+        yield Questions(_spec(parts, environments), TaskSet(environments, sandbox), sandbox)
+
+
+def _spec(parts: AnswerSpec, environments: list[EnvironmentSpec]) -> SoloSpec:
+    return SoloSpec(
+        model=parts.model, sampling=parts.sampling, reward=parts.reward, environments=list[Any](environments)
+    )
+
+
+@contextmanager
+def of_checkpoint(checkpoint: Path, file: Path) -> Iterator[Questions]:
+    """Those that a checkpoint, or a model beside `file`, was trained on: on chain where spec.json says so, else by itself.
+
+    Raises as `of_run` and `of_solo`.
+    """
+    settings = load_solo(file).value
+    alone = checkpoint.resolve().is_relative_to(file.resolve().parent / settings.solo.output)
+    if alone or not (file.parent / runfile.SPEC_FILE).exists():
+        with of_solo(file, runfile.model_folder(file), settings.solo) as questions:
+            yield questions
+    else:
+        with of_run(runfile.read_spec(file)) as questions:
+            yield questions
