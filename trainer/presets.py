@@ -80,7 +80,6 @@ def intellect2(budgets: list[int]) -> dict[str, Any]:
 
 def solo(
     *, name: str, rows: int, held_out: int, table: Mapping[str, Any] | None, template: str | None, positions: int, dtype: str,
-    threads: int,
 ) -> dict[str, Any]:  # fmt: skip
     """A run.toml for one machine: the recipe's loss at a size that begins at once, without KL, whose reference would be a second model.
 
@@ -106,7 +105,7 @@ def solo(
             **({"online_filter": "reward"} if table else {}),
         },
         "solo": {"output": "output", **own},
-        "engine": {"threads": threads, "memory": "40%"},
+        "engine": {"memory": "40%"},
     }  # fmt: skip
 
 

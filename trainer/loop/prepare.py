@@ -61,7 +61,6 @@ def prepare(
         tables = solo(
             name=tasks.stem, rows=rows, held_out=kept_back, table=table, template=imported.prompt_template,
             positions=_positions(partial / "policy"), dtype="bfloat16" if _has_gpu() else "float32",
-            threads=os.cpu_count() or 1,
         )  # fmt: skip
         for path, value in (changes or {}).items():
             _put(tables, path, value)
