@@ -15,7 +15,9 @@ ENTRIES = {"protocol/__main__.py"}
 """Flat files that start a program: they stand above the rooms."""
 
 
-ENGINE_SEAM = {"interface", "factory", "settings", "machine", "memory", "weights", "proofs", "degrade", "samples"}
+ENGINE_SEAM = {
+    "interface", "factory", "settings", "machine", "hardware", "fit", "memory", "weights", "proofs", "degrade", "samples",
+}  # fmt: skip
 """What others may import of node.engine. Every other file there is an engine's own, a new one by itself."""
 
 

@@ -11,6 +11,7 @@ connection  persistent connections to sources
 schedule    which chunk is asked of which source, and who is blamed
 crew        the threads that carry the schedule out
 client      fetches a version from several sources at once
+rate        how fast one source serves, before there is anything to fetch
 
 Source: arXiv 2505.07291, section on SHARDCAST. No asyncio: threads, `sendfile` and `recv_into` release the interpreter.
 """
