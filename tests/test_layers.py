@@ -16,7 +16,8 @@ ENTRIES = {"protocol/__main__.py"}
 
 
 ENGINE_SEAM = {
-    "interface", "factory", "settings", "machine", "hardware", "fit", "memory", "weights", "proofs", "degrade", "samples",
+    "interface", "factory", "settings", "machine", "device", "hardware", "footprint", "fit", "memory", "weights", "proofs", "degrade",
+    "samples",
 }  # fmt: skip
 """What others may import of node.engine. Every other file there is an engine's own, a new one by itself."""
 
