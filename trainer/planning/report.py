@@ -78,6 +78,9 @@ class PlanReport:
             yield "It does not fit as it is. It does with"
             yield from (f"  --set {text}" for text in assignments(self.found))
             yield from _budget(self.found.budget)
+        else:
+            yield "It does not fit, whatever is set. With every change there is:"
+            yield from _budget(self.found.budget)
 
     def require_fit(self) -> None:
         """Raises PreflightError that names what to change, unless it fits as it is."""
