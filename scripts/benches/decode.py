@@ -14,7 +14,7 @@ import torch
 from benches import Bench, Row, in_turns
 from node.engine import Prompt
 from node.engine.torch_engine import TorchEngine
-from node.engine.weights import save_weights
+from node.engine.weights import build_model, save_weights
 from protocol.model_files import WEIGHTS
 
 _VOCABULARY, _PROMPT, _NEW = 96, 12, 32
@@ -26,6 +26,7 @@ def run() -> Bench:
         engine = TorchEngine("float32")
         _make_model(Path(folder))
         engine.load(Path(folder))
+        model = build_model(Path(folder), torch.float32)  # as transformers computes it, attention included
     bench = Bench("decode")
     for prompts, samples in ((1, 16), (16, 16)):
         ids = torch.randint(3, _VOCABULARY, (prompts, _PROMPT))
@@ -37,7 +38,7 @@ def run() -> Bench:
 
         def peer(ids: torch.Tensor = ids, samples: int = samples) -> float:
             with torch.inference_mode():
-                made = engine._model.generate(
+                made = model.generate(
                     ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, num_return_sequences=samples,
                     max_new_tokens=_NEW, min_new_tokens=_NEW, eos_token_id=None, pad_token_id=0,
                 )  # fmt: skip
