@@ -7,19 +7,24 @@ or a machine that seems broken. safetensors only.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from protocol import architectures
 from protocol.errors import IntegrityError
-from protocol.model_files import CONFIG, weight_files
+from protocol.model_files import CONFIG, INDEX, weight_files
+
+SHARD_BYTES = 4 << 30
+"""Of one file of weights: what is written at once, and fetched anew after a fault that no chunk explains."""
 
 _building = threading.Lock()
 """transformers builds a model under switches of the whole process: of two built at once, one comes out with its tied head untied."""
@@ -90,21 +95,24 @@ def require_weights(folder: Path, expected: dict[str, torch.Tensor]) -> None:
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Copies the folder's tensors into the model. Raises IntegrityError before anything is changed."""
+    """Copies the folder's tensors into the model, from the files to its device one at a time. Raises IntegrityError before anything is
+    changed: all are looked at before the first is taken."""
     expected = stored_tensors(model)
-    tensors = dict(_tensors(folder, expected))
+    require_weights(folder, expected)
     with torch.no_grad():
-        for name, parameter in expected.items():
-            parameter.copy_(tensors[name])
+        for name, tensor in _tensors(folder, expected):
+            expected[name].copy_(tensor)
 
 
 def _tensors(folder: Path, expected: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a version by name, from one file or many, each checked. Raises IntegrityError for one that is unknown, missing,
     of another shape, no numbers, or in another file than the index says."""
     seen: set[str] = set()
+    places = {str(tensor.device) for tensor in expected.values()}
+    device = places.pop() if len(places) == 1 else "cpu"
     for name, held in weight_files(folder).items():
         try:
-            with safe_open(folder / name, "pt") as file:
+            with safe_open(folder / name, "pt", device="cpu" if device == "meta" else device) as file:
                 keys = set(file.keys())
                 if held is not None and keys != held:
                     odd = sorted(keys ^ held)[0]
@@ -140,6 +148,24 @@ def stored_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
             seen.add(id(tensor))
             kept[name] = tensor
     return kept
+
+
+def write_tensors(
+    folder: Path, sizes: Mapping[str, int], tensor: Callable[[str], torch.Tensor], most: int = SHARD_BYTES
+) -> None:
+    """Writes tensors of these `sizes` in bytes: into model.safetensors, or where one file of `most` bytes does not hold them into many,
+    with an index, as Hugging Face names them. `tensor` is asked for one file's tensors at a time. The same tensors make the same bytes."""
+    split = split_state_dict_into_shards_factory(
+        dict(sizes),
+        get_storage_size=lambda size: size,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=most,
+    )
+    for file, names in split.filename_to_tensors.items():
+        save_file({name: tensor(name).contiguous() for name in names}, folder / file, metadata={"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": split.tensor_to_filename}
+        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
 
 
 def save_weights(model: nn.Module, path: Path, dtype: torch.dtype) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS
+from protocol.model_files import CONFIG, TOKENIZER
 from trainer.folder import sweep, whole
 
 if TYPE_CHECKING:
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 
 class Outbox:
-    def __init__(self, folder: Path, model_files: Path) -> None:
-        """`model_files` holds the run's config.json and tokenizer.json."""
+    def __init__(self, folder: Path, model_files: Path, *, shard_bytes: int | None = None) -> None:
+        """`model_files` holds the run's config.json and tokenizer.json. Weights of more than `shard_bytes`, else 4 GiB, lie in many
+        files."""
         self.folder = folder
         self._model_files = model_files
+        self._shard_bytes = shard_bytes
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, weights: Mapping[str, Tensor], step: int) -> Path:
         """Writes version `step`; a version that is there already is left as it is. Raises PreflightError on a full disk."""
-        from safetensors.torch import save_file
+        from node.engine.weights import SHARD_BYTES, write_tensors
 
         final = self.folder / str(step)
         if final.exists():
@@ -36,7 +38,8 @@ class Outbox:
         with whole(final, f"the weights of step {step}") as partial:
             for name in (CONFIG, TOKENIZER):
                 shutil.copyfile(self._model_files / name, partial / name)
-            save_file(dict(weights), partial / WEIGHTS, metadata={"format": "pt"})
+            sizes = {name: tensor.nbytes for name, tensor in weights.items()}
+            write_tensors(partial, sizes, weights.__getitem__, self._shard_bytes or SHARD_BYTES)
         return final
 
     def waiting(self) -> list[int]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import UsageError
-from protocol.model_files import WEIGHTS
+from protocol.model_files import INDEX
 from trainer.folder import whole
 from trainer.learning.checkpoint import STATE, TENSORS, verify
 
@@ -17,14 +17,16 @@ DTYPES = ("bfloat16", "float32")
 BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # config, tokenizer, chat template: whatever the model came with
 
 
-def export(checkpoint: Path, model: Path, target: Path, *, dtype: str = "bfloat16") -> Path:
+def export(
+    checkpoint: Path, model: Path, target: Path, *, dtype: str = "bfloat16", shard_bytes: int | None = None
+) -> Path:
     """Writes the weights of `checkpoint` and the other files of `model` into `target`, which must not be there yet.
 
-    bfloat16 is what was published. Raises UsageError, IntegrityError for a damaged checkpoint, PreflightError.
+    bfloat16 is what was published. Weights of more than `shard_bytes`, else 4 GiB, go into many files, one in memory at a time. Raises UsageError, IntegrityError for a damaged checkpoint, PreflightError.
     """
     import torch
-    from safetensors.torch import save_file
 
+    from node.engine.weights import SHARD_BYTES, write_tensors
     from trainer.learning import tensors
     from trainer.learning.learner import MODEL
 
@@ -37,10 +39,22 @@ def export(checkpoint: Path, model: Path, target: Path, *, dtype: str = "bfloat1
     with whole(target, f"the model {target}") as partial:
         for pattern in BESIDE:
             for path in model.glob(pattern):
-                shutil.copyfile(path, partial / path.name)
-        stored = tensors.read(checkpoint / TENSORS, MODEL)
-        rounded = {name: tensor.to(getattr(torch, dtype)) for name, tensor in stored.items()}
-        save_file(rounded, partial / WEIGHTS, metadata={"format": "pt"})
+                if path.name != INDEX:  # of the model's own files of weights
+                    shutil.copyfile(path, partial / path.name)
+        kind: torch.dtype = getattr(torch, dtype)
+        held = {
+            name.removeprefix(MODEL): shape
+            for name, shape in tensors.shapes(checkpoint / TENSORS).items()
+            if name.startswith(MODEL)
+        }
+        sizes = {name: shape.numel() * kind.itemsize for name, shape in held.items()}
+
+        def stored(name: str) -> torch.Tensor:
+            tensor = torch.empty(held[name])
+            tensors.read_into(checkpoint / TENSORS, {f"{MODEL}{name}": tensor})
+            return tensor.to(kind)
+
+        write_tensors(partial, sizes, stored, shard_bytes or SHARD_BYTES)
     return target
 
 

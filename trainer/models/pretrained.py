@@ -1,4 +1,4 @@
-"""A pretrained model as a run's policy: a Hugging Face folder as people have it, made into the three files of a version.
+"""A pretrained model as a run's policy: a Hugging Face folder as people have it, made into the files of a version.
 
     murmur trainer import Qwen3-0.6B/ policy/
 
@@ -45,8 +45,8 @@ def make_policy(source: Path, target: Path) -> Imported:
         hint = "transformers can make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise ConfigError(f"{source} has no tokenizer.json", hint=hint)
     model = _load(source)
-    from node.engine.weights import load_weights, save_weights
-    from protocol.model_files import CONFIG, WEIGHTS
+    from node.engine.weights import load_weights, stored_tensors, write_tensors
+    from protocol.model_files import CONFIG
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with whole(target, f"the policy {target}") as partial:
@@ -58,7 +58,10 @@ def make_policy(source: Path, target: Path) -> Imported:
             tokenizer = Tokenizer(partial)
         except Malformed as error:
             raise ConfigError(f"{source} cannot be a policy: {error}") from error
-        save_weights(model, partial / WEIGHTS, model.dtype)
+        weights = stored_tensors(model)
+        write_tensors(
+            partial, {name: tensor.nbytes for name, tensor in weights.items()}, lambda name: weights[name].detach()
+        )
         load_weights(model, partial)  # as every node will: raises for NaN and infinity
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Imported(str(target), parameters, sorted(tokenizer.end_tokens), _chat_template(source))
