@@ -48,6 +48,7 @@ class Step:
         self.places = self._tensor - 1
         """Of the new token in each row [B]."""
         self.width = max(self._lengths)
+        self.is_even = min(self._lengths) == self.width
 
     def runs(self, window: int | None) -> list[Run]:
         """The runs of all rows, for layers that see so many tokens back; made once for all of these."""
@@ -214,5 +215,9 @@ class KeyValueCache:
     def _append(self, store: Tensor, new: Tensor) -> Tensor:
         step = self._doing
         assert isinstance(step, Step)
-        store[step.rows, :, step.places] = new.squeeze(2)
-        return store[: len(self.lengths), :, : step.width]
+        seen = store[: len(self.lengths), :, : step.width]
+        if step.is_even:
+            seen[:, :, -1:] = new
+        else:
+            store[step.rows, :, step.places] = new.squeeze(2)
+        return seen

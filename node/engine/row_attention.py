@@ -67,8 +67,13 @@ def _attend(
         return _attend_causally(query, key, value, kernel, scale, sliding_window, softcap)
     rows, heads, _, _ = query.shape
     folded = query.reshape(rows, key.shape[1], heads // key.shape[1], query.shape[-1])
+    runs = step.runs(sliding_window)
+    if len(runs) == 1:
+        seen = slice(runs[0].start, runs[0].end)
+        out = kernel(folded, key[:, :, seen], value[:, :, seen], runs[0].mask, scale, softcap)
+        return out.reshape(rows, 1, heads, -1)
     made = query.new_empty(rows, 1, heads, value.shape[-1])
-    for run in step.runs(sliding_window):
+    for run in runs:
         part = slice(run.first, run.last)
         seen = slice(run.start, run.end)
         out = kernel(folded[part], key[part, :, seen], value[part, :, seen], run.mask, scale, softcap)
