@@ -20,6 +20,8 @@ ENGINES = {
 """Those that are built in; a package cannot take their names."""
 BATCH_INVARIANT = ("vllm",)
 """Those that can compute so that results do not depend on the batch, where the device can."""
+TENSOR_PARALLEL = ("vllm",)
+"""Those that can split a model over several devices."""
 
 
 def make_engine(settings: EngineSettings, compute_dtype: str) -> Engine:
@@ -41,6 +43,11 @@ def make_engine(settings: EngineSettings, compute_dtype: str) -> Engine:
             f"batch-invariant computation is asked for, by the run or by engine.batch_invariant, and the engine {settings.name!r}"
             " has none",
             hint=f"engine.name must be one of: {', '.join(BATCH_INVARIANT)}",
+        )
+    if settings.tensor_parallel > 1 and settings.name not in TENSOR_PARALLEL:
+        raise ConfigError(
+            f"engine.tensor_parallel is {settings.tensor_parallel}, and the engine {settings.name!r} computes on one device",
+            hint=f"engine.name must be one of: {', '.join(TENSOR_PARALLEL)}",
         )
     if settings.name not in found:
         known = ", ".join(sorted(found))

@@ -282,13 +282,16 @@ class VllmEngine:
 
     def _arguments(self, plan: Plan) -> dict[str, Any]:
         """Of vLLM's engine."""
+        devices = self._settings.tensor_parallel
+        share = self._most_of_one() / device.memory_bytes(self._device)
         return dict(
             model=str(self._folder), skip_tokenizer_init=True, dtype=str(self._dtype).removeprefix("torch."),
             load_format="safetensors", generation_config="vllm", seed=0, trust_remote_code=False,
             max_model_len=min(int(self._model.config.max_position_embeddings), plan.tokens),
-            max_num_seqs=plan.sequences, max_num_batched_tokens=plan.step, kv_cache_memory_bytes=plan.cache,
+            max_num_seqs=plan.sequences, max_num_batched_tokens=plan.step,
+            kv_cache_memory_bytes=plan.cache // devices, gpu_memory_utilization=min(1.0, max(0.01, share)),  # must be free at start
             block_size=vllm_plan.BLOCK, enable_prefix_caching=True, disable_log_stats=True, async_scheduling=False,
-            enforce_eager=self._device.type == "cpu", tensor_parallel_size=self._settings.tensor_parallel,
+            enforce_eager=self._device.type == "cpu", tensor_parallel_size=devices,
             worker_extension_cls="node.engine.vllm_capture.Capture",
             logits_processors=["node.engine.vllm_sampling:SeededDraw"],
         )  # fmt: skip
@@ -329,9 +332,13 @@ class VllmEngine:
     @property
     def _plan(self) -> Plan:
         assert self._footprint is not None
-        return vllm_plan.plan(self._footprint, self._most())
+        return vllm_plan.plan(self._footprint, self._most(), int(self._model.config.max_position_embeddings))
 
     def _most(self) -> int:
+        """Bytes of all devices together."""
+        return self._settings.tensor_parallel * self._most_of_one()
+
+    def _most_of_one(self) -> int:
         return int(self._share * memory.parse(self._settings.memory, device.memory_bytes(self._device)))
 
 

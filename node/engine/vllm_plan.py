@@ -19,7 +19,7 @@ _STEP_TOKENS = 1 << 13  # of prompts that go through the model in one step, at m
 @dataclass(frozen=True)
 class Plan:
     cache: int
-    """Bytes of the paged cache."""
+    """Bytes of the paged cache, on all devices together."""
     tokens: int
     """Of the longest sequence that it holds."""
     sequences: int
@@ -28,14 +28,14 @@ class Plan:
     """Tokens that go through the model at once."""
 
 
-def plan(of: Footprint, most: int) -> Plan:
-    """Of a model that may take `most` bytes."""
+def plan(of: Footprint, most: int, positions: int) -> Plan:
+    """Of a model that has so many positions and may take `most` bytes. No more cache than all sequences fill at their longest."""
     free = most - fixed(of)
     working = min(free // 3, _SEQUENCES * of.row + _STEP_TOKENS * of.prefill_token)
-    cache = max(0, free - max(0, working))
-    tokens = cache // of.cache_token // BLOCK * BLOCK - BLOCK
     sequences = max(8, min(_SEQUENCES, working // 2 // of.row))
     step = max(512, min(_STEP_TOKENS, working // 2 // of.prefill_token))
+    cache = min(max(0, free - max(0, working)), sequences * (positions + 2 * BLOCK) * of.cache_token)
+    tokens = cache // of.cache_token // BLOCK * BLOCK - BLOCK
     return Plan(cache, tokens, sequences, max(step, sequences))
 
 
@@ -46,7 +46,7 @@ def fixed(of: Footprint) -> int:
 
 def require_room(of: Footprint, most: int, tokens: int) -> None:
     """Raises PreflightError where one sequence of so many tokens does not fit into `most` bytes."""
-    if tokens > plan(of, most).tokens:
+    if tokens > plan(of, most, tokens).tokens:
         needed = (fixed(of) + (tokens + 2 * BLOCK) * of.cache_token) >> 20
         raise PreflightError(
             f"one sequence of {tokens} tokens takes about {needed + 1} MiB of memory with the weights, and the engine may"

@@ -29,7 +29,8 @@ NOT_NUMBERS = "NotNumbers"
 """Name of an error that comes out: hidden states hold NaN or infinity."""
 _SAID_BYTES = 4_000
 """Of the end of what the process has printed: what is looked at."""
-_EXHAUSTED = ("MemoryError", "OutOfMemoryError", "std::bad_alloc")
+_EXHAUSTED = ("MemoryError", "OutOfMemoryError", "std::bad_alloc", "Free memory on device", "Available memory on node")
+"""What Python, torch, C++ and vLLM at its start say of it."""
 _KILLS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
 """Where the kernel counts processes that it killed for memory: of this container, or else of the machine."""
 
@@ -140,7 +141,7 @@ def _as_error(name: str, message: str) -> Exception:
 
 
 def _is_memory(said: str) -> bool:
-    """Whether somebody says there that memory was used up: Python, C++, or torch for a device."""
+    """Whether somebody says there that memory was used up."""
     return any(name in said for name in _EXHAUSTED) or memory.exhausted(RuntimeError(said)) is not None
 
 

@@ -176,6 +176,16 @@ def test_batch_invariance_is_refused_with_the_reason(monkeypatch: pytest.MonkeyP
     vllm_build.require_batch_invariance(on)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is an NVIDIA GPU")
+def test_a_model_is_split_over_gpus_that_are_there_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="the engine 'torch' computes on one device"):
+        make_engine(EngineSettings(tensor_parallel=2), "float32")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("node.engine.vllm_build.distributions", lambda name: [SimpleNamespace(version="0.32.0+cpu")])
+    with pytest.raises(PreflightError, match="tensor_parallel is 2, from cpu on, and torch sees 0 NVIDIA GPUs"):
+        make_engine(EngineSettings(name="vllm", tensor_parallel=2), "float32")
+
+
 def test_a_run_asks_for_batch_invariance_and_older_specs_keep_their_digests(tiny_run: TinyRun) -> None:
     spec = tiny_run.spec
     asking = spec.model_copy(update={"model": spec.model.model_copy(update={"batch_invariant": True})})

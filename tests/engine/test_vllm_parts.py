@@ -66,6 +66,12 @@ def test_a_process_without_a_sign_of_life_hangs(process: Process) -> None:
         ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", Lost, True),
         ("RuntimeError", "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried", Lost, True),
         ("MemoryError", "", Lost, True),
+        (
+            "ValueError",
+            "Free memory on device cuda:0 (1/80 GiB) on startup is less than desired GPU memory",
+            Lost,
+            True,
+        ),
         ("RuntimeError", "CUDA error: an illegal memory access was encountered", Lost, False),
         ("IntegrityError", "3 rows of hidden states were seen for 4 tokens", IntegrityError, None),
         ("NotNumbers", "NaN", ValueError, None),
@@ -101,7 +107,7 @@ def _is_serving(pid: int) -> bool:
 
 @pytest.mark.parametrize("most", [1200 << 20, 2 << 30, 80 << 30])
 def test_what_is_planned_stays_within_what_may_be_taken(most: int) -> None:
-    plan = vllm_plan.plan(FOOTPRINT, most)
+    plan = vllm_plan.plan(FOOTPRINT, most, 1 << 20)
     working = plan.sequences * FOOTPRINT.row + plan.step * FOOTPRINT.prefill_token
     assert FOOTPRINT.weights + plan.cache + working <= most
     assert plan.tokens * FOOTPRINT.cache_token <= plan.cache
@@ -109,6 +115,12 @@ def test_what_is_planned_stays_within_what_may_be_taken(most: int) -> None:
     vllm_plan.require_room(FOOTPRINT, most, plan.tokens)
     with pytest.raises(PreflightError, match=f"one sequence of {plan.tokens + 1} tokens takes about"):
         vllm_plan.require_room(FOOTPRINT, most, plan.tokens + 1)
+
+
+def test_no_more_cache_is_taken_than_all_sequences_fill() -> None:
+    plan = vllm_plan.plan(FOOTPRINT, 80 << 30, 1024)
+    assert plan.cache == plan.sequences * (1024 + 64) * FOOTPRINT.cache_token < 10 << 30
+    assert plan.tokens > 1024
 
 
 # ---- the self-check ------------------------------------------------------------------------------------------------------
