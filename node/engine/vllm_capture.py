@@ -57,6 +57,13 @@ class Capture:
         draws = any(isinstance(processor, SeededRows) for processor in runner.input_batch.logitsprocs.all)
         return {"name": name, "is_known": True, "draws": draws}
 
+    def murmur_reloaded(self) -> None:
+        """Has a head that shares its weights with the embeddings take the new ones. vLLM's reload counts it as a layer that nothing
+        was loaded into, and on a CPU the head computes with a packed copy, which would stay that of the version before."""
+        for layer in self.model_runner.get_model().modules():
+            if hasattr(layer, "cpu_linear") and hasattr(layer, "num_embeddings"):
+                layer.quant_method.process_weights_after_loading(layer)
+
     def murmur_proofs(self, lengths: dict[int, int]) -> dict[int, list[bytes]] | str:
         """Ends these proof rows, of so many tokens each, and frees them. Raises IntegrityError where another number was seen; a text
         instead of proofs says that some states were no numbers."""

@@ -70,6 +70,7 @@ class Server:
 
     def _load(self, folder: str) -> None:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        self._engine.collective_rpc("murmur_reloaded")
         self._say(done=True, clean=bool(self._engine.reset_prefix_cache()))
 
     def _generate(

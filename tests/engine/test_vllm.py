@@ -12,13 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from swarm.tiny_run import TinyRun
 
-from node.engine import Completion, Engine, Prompt, footprint, vllm_plan
+from node.engine import Adjustable, Completion, Engine, Prompt, footprint, vllm_plan
+from node.engine.degrade import DEGRADATIONS
 from node.engine.settings import EngineSettings
 from node.engine.vllm_engine import VllmEngine
 from node.engine.vllm_process import Process
@@ -39,9 +41,9 @@ WEIGHTS = "model.safetensors"
 MODEL = models.RIGHT["qwen3"] | {"head_dim": 32}  # vLLM's attention on the CPU knows no smaller heads
 
 
-def versions(folder: Path) -> tuple[Path, Path, Path]:
+def versions(folder: Path, **more: Any) -> tuple[Path, Path, Path]:
     version, another, broken = folder / "version", folder / "another", folder / "broken"
-    make_policy(models.make(MODEL, folder / "theirs"), version)
+    make_policy(models.make(MODEL | more, folder / "theirs"), version)
     for copy in (another, broken):
         shutil.copytree(version, copy)
     tensors = load_file(version / WEIGHTS)
@@ -181,6 +183,40 @@ def test_a_load_under_load_mixes_no_versions(setting: Setting, alive: VllmEngine
         del alive._live  # type: ignore[attr-defined]
     require_drawn(setting, asked, after, version=setting.another)
     assert tokens(after) != tokens(before.result())
+
+
+def test_a_reload_reaches_a_head_that_shares_the_embeddings_weights(setting: Setting, tmp_path: Path) -> None:
+    """vLLM's own reload leaves the packed copy of such a head as it was: tokens were drawn from two versions at once."""
+    version, another, _ = versions(tmp_path, tie_word_embeddings=True)
+    assert "lm_head.weight" not in load_file(version / WEIGHTS)
+    tied = replace(setting, version=version, another=another)
+    engine = tied.loaded()
+    assert isinstance(engine, VllmEngine)
+    try:
+        for which in (version, another, version):
+            engine.load(which)
+            require_drawn(tied, tied.one_each(), generate(engine, tied.one_each()), version=which)
+    finally:
+        engine.close()
+
+
+def test_calibration_can_measure_it(setting: Setting, alive: VllmEngine, made: list[Completion]) -> None:
+    """Worse weights are computed with, by the next process too, until the next load; and with another number of threads."""
+    assert isinstance(alive, Adjustable)
+    alive.load(setting.version)
+    alive.degrade(DEGRADATIONS["int4"])
+    worse = generate(alive, setting.prompts)
+    assert tokens(worse) != tokens(made)
+    os.kill(process_of(alive), signal.SIGKILL)
+    assert tokens(generate(alive, setting.prompts)) == tokens(worse)
+    alive.load(setting.version)
+    before = process_of(alive)
+    alive.adjust(attention="", threads=2)
+    assert tokens(generate(alive, setting.prompts)) == tokens(made)
+    assert process_of(alive) != before
+    alive.adjust(attention="", threads=1)
+    with pytest.raises(ConfigError, match="its own attention, not with 'eager'"):
+        alive.adjust(attention="eager", threads=1)
 
 
 BROKEN = {
