@@ -26,6 +26,11 @@ def require(settings: EngineSettings) -> torch.device:
     device's build; PreflightError where the device is not there or cannot do what is asked."""
     is_for_cpu = _installed()
     found = device.named(settings.device)
+    if found.type not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"engine.device is {settings.device}, and the vLLM engine computes on a CPU or on NVIDIA GPUs",
+            hint='set it to "cpu", or engine.name to "torch"',
+        )
     if is_for_cpu and found.type == "cuda":
         raise ConfigError(
             f"engine.device is {settings.device}, which is {device.describe(found)} here, and the vLLM that is installed computes"

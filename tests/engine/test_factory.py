@@ -150,6 +150,14 @@ def test_no_build_of_vllm_falls_back_to_another_device(monkeypatch: pytest.Monke
         make_engine(EngineSettings(name="vllm", device="cuda"), "float32")
 
 
+def test_vllm_is_not_asked_for_apples_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("node.engine.vllm_build.distributions", lambda name: [SimpleNamespace(version="0.32.0+cpu")])
+    monkeypatch.setattr(device, "named", lambda setting: torch.device("mps"))
+    with pytest.raises(ConfigError, match="computes on a CPU or on NVIDIA GPUs"):
+        make_engine(EngineSettings(name="vllm", device="mps"), "float32")
+
+
 def test_the_drivers_state_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "version"
     monkeypatch.setattr("torch.version.cuda", "13.0")
