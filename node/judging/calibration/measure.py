@@ -8,10 +8,10 @@ temperature; they show what the limits find and enter no limit. Covers the engin
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random, SystemRandom
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -81,6 +81,8 @@ class Matrix:
     """What computes, and where: limits hold between any two of them on this device. The first one makes the cheats' work."""
     variants: Sequence[Variant] = every_variant((EngineSettings(),))
     """Of these engines."""
+    draws: Random = field(default_factory=SystemRandom)
+    """What draws problems and sampling keys: a seeded one makes the same work again."""
 
     @property
     def plain(self) -> Variant:
@@ -222,9 +224,9 @@ def _generate(
     """Completions of random problems; their keys are those that were assigned, whatever was used."""
     spec, drawn = matrix.sampling, matrix.sampling.distribution
     for start in range(0, matrix.problems, batch):
-        picks = tasks.problems([secrets.randbelow(tasks.size) for _ in range(min(batch, matrix.problems - start))])
+        picks = tasks.problems([matrix.draws.randrange(tasks.size) for _ in range(min(batch, matrix.problems - start))])
         prompts = [tokenizer.encode(problem.prompt) for problem in picks]
-        keys = [[secrets.randbits(63) for _ in range(matrix.samples)] for _ in picks]
+        keys = [[matrix.draws.getrandbits(63) for _ in range(matrix.samples)] for _ in picks]
         made = engine.generate(
             [Prompt(p, tuple(key + key_offset for key in of)) for p, of in zip(prompts, keys, strict=True)],
             temperature=drawn["temperature"] * temperature_factor,
