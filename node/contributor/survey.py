@@ -59,7 +59,7 @@ class Survey:
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        model = None if self.model is None else {**asdict(self.model), "rows": self.model.rows}
+        model = None if self.model is None else asdict(self.model)
         return {
             "device": asdict(self.device), "engine": self.settings.name,
             "disk": {"folder": self.folder, "free": self.disk_free, **(asdict(self.disk) if self.disk else {})},
@@ -170,9 +170,8 @@ def _published(found: Survey, taster: Taster, manifest: Manifest) -> Fit | None:
 
 
 def _fit(found: Survey, spec: RunSpec, folder: Path) -> Fit | None:
-    tokens = PROMPT_TOKENS + spec.sampling.max_new_tokens
     try:
-        return fit(folder, spec.model.compute_dtype, tokens, found.settings)
+        return fit(folder, spec.model.compute_dtype, PROMPT_TOKENS, spec.sampling.max_new_tokens, found.settings)
     except MurmurationError as error:
         found.notes.append(f"whether the model fits cannot be told: {error}")
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from node.engine import device, footprint, memory
+from node.engine.memory import MemoryBudget
 from node.engine.settings import EngineSettings
 from node.engine.weights import meta_model
 
@@ -23,33 +24,32 @@ class Fit:
     """What the engine may take of the device."""
     weights: int
     row: int
-    """One sequence of `tokens`, prompt and answer, while it is generated."""
+    """One sequence of `tokens`, prompt and completion, while it is generated."""
     prefill: int
     """The same while it is checked, alone."""
     tokens: int
-
-    @property
-    def free(self) -> int:
-        """What the weights leave."""
-        return self.allowed - self.weights
-
-    @property
-    def rows(self) -> int:
-        """Sequences that are generated at once; 0 where the model does not fit."""
-        return max(0, self.free // self.row) if self.prefill <= self.free else 0
+    rows: int
+    """Sequences that are generated at once; 0 where the model does not fit, be it to generate or to check."""
 
 
-def fit(folder: Path, dtype: str, tokens: int, settings: EngineSettings) -> Fit:
+def fit(folder: Path, dtype: str, prompt: int, completion: int, settings: EngineSettings) -> Fit:
     """Of the model whose config.json lies in `folder`, for sequences of so many tokens.
 
     Raises ConfigError for a model that is not computed rightly, IntegrityError for a config.json that is none, PreflightError where the
     device is not there.
     """
+    on = device.named(settings.device)
     of = footprint.of(meta_model(folder, getattr(torch, dtype)), torch.device("meta"))
-    return Fit(
-        allowed=memory.parse(settings.memory, device.free_bytes(device.named(settings.device))),
-        weights=of.weights,
-        row=of.decoding(tokens),
-        prefill=of.prefilling(tokens, tokens, cached=False),
-        tokens=tokens,
+    return of_budget(
+        MemoryBudget(memory.parse(settings.memory, device.free_bytes(on)), of),
+        prompt,
+        completion,
+        memory.rows_most(on.type),
     )
+
+
+def of_budget(budget: MemoryBudget, prompt: int, completion: int, rows_most: int) -> Fit:
+    tokens = prompt + completion
+    prefill = budget.of.prefilling(tokens, tokens, cached=False)
+    rows = min(rows_most, budget.rows(prompt, completion)) if prefill <= budget.free else 0
+    return Fit(budget.most, budget.of.weights, budget.of.decoding(tokens), prefill, tokens, max(0, rows))

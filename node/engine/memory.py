@@ -17,6 +17,8 @@ from protocol.errors import PreflightError, Unavailable
 
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(%|MiB|GiB)")
 _UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
+_ROWS = {"cpu": 256}
+_ROWS_ELSEWHERE = 1024
 _EXHAUSTED = (
     "out of memory",
     "can't allocate memory",
@@ -30,6 +32,11 @@ def parse(text: str, total: int) -> int:
     if found is None or number <= 0 or (found[2] == "%" and number > 100):
         raise ValueError('expected a share such as "80%", or an amount such as "24GiB" or "500MiB"')
     return int(number * (total / 100 if found[2] == "%" else _UNITS[found[2]]))
+
+
+def rows_most(device: str) -> int:
+    """Rows that decode at once on a device of this type, at most: more make no product faster, and take memory."""
+    return _ROWS.get(device, _ROWS_ELSEWHERE)
 
 
 def exhausted(error: BaseException) -> Unavailable | None:
@@ -87,6 +94,10 @@ class MemoryBudget:
     def free(self) -> int:
         return self.most - self.of.weights
 
+    def rows(self, prompt: int, completion: int) -> int:
+        """Rows of so many tokens that fit beside the prefill of one; none where this is below 1."""
+        return (self.free - self.of.prefilling(prompt, prompt, cached=True)) // self.of.decoding(prompt + completion)
+
     def plan(self, prompts: Sequence[Prompt], max_new_tokens: int, *, rows: int, prefill_tokens: int) -> DecodingPlan:
         """At most so many rows and tokens, and what fits: rows at their longest, beside a prefill of the longest prompt.
 
@@ -95,7 +106,7 @@ class MemoryBudget:
         longest = max(len(prompt.tokens) for prompt in prompts)
         one = self.of.prefilling(longest, longest, cached=True)
         row = self.of.decoding(longest + max_new_tokens)
-        fit = (self.free - one) // row
+        fit = self.rows(longest, max_new_tokens)
         if fit < 1:
             raise self._too_little(longest + max_new_tokens, one + row)
         taken = max(1, min(rows, fit, sum(len(prompt.keys) for prompt in prompts)))

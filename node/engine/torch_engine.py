@@ -33,9 +33,6 @@ from protocol.sampling import TokenScores
 TokenIds = Sequence[int] | NDArray[np.integer[Any]]
 log = logging.getLogger(__name__)
 
-_ROWS = {"cpu": 256}
-_ROWS_ELSEWHERE = 1024
-"""Rows that decode at once, at most: more make no product faster, and take memory."""
 _PREFILL_TOKENS = 1 << 14  # tokens of one prefill batch at most, padding included: more is no faster
 _SCORED_TOKENS = 128  # tokens whose logits are held at once: as many rows as make a product with `lm_head` efficient
 
@@ -49,7 +46,7 @@ class TorchEngine:
         self._device = device.named(settings.device)
         self._most = memory.parse(settings.memory, device.free_bytes(self._device))
         self._aside = device.exact(self._device)
-        self._rows_most = _ROWS.get(self._device.type, _ROWS_ELSEWHERE)
+        self._rows_most = memory.rows_most(self._device.type)
         self._prefill_most = _PREFILL_TOKENS
         self._shrunk = False
         self._model: Any = None

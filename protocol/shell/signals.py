@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,19 +46,28 @@ class Ending(threading.Event):
             raise _Ended
 
 
+_AGAIN_SECONDS = 0.01
+
+
 @contextmanager
 def until_signalled() -> Iterator[Ending]:
-    """Runs the block until it ends or a signal comes, whichever is first; the event is set by the signal.
+    """Runs the block until it ends or a signal comes, whichever is first; the event is set by the signal. In the main thread.
 
-    Raising inside the block ends it wherever it is; the event is for where an exception gets lost (a finaliser). A second
-    signal, while the block cleans up, ends the process.
+    Raising inside the block ends it wherever it is. Where Python drops the exception (a finaliser, a callback of the garbage
+    collector), the signal is sent again. A second signal, while the block cleans up, ends the process.
     """
     ending = Ending()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    hook = sys.unraisablehook
+    again: list[threading.Timer] = []
 
     def restore() -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+    def install() -> None:
+        for number in before:
+            signal.signal(number, end)
 
     def end(*_: object) -> None:
         try:
@@ -66,12 +76,23 @@ def until_signalled() -> Iterator[Ending]:
             restore()
             raise
 
-    for number in before:
-        signal.signal(number, end)
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        if not issubclass(what.exc_type, _Ended):
+            hook(what)
+        elif threading.current_thread() is threading.main_thread():
+            install()
+            again.append(threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGTERM)))
+            again[-1].start()
+
+    install()
+    sys.unraisablehook = dropped
     try:
         yield ending
     except _Ended:
         pass
     finally:
+        for timer in again:
+            timer.cancel()
+        sys.unraisablehook = hook
         restore()
         gc.freeze()  # or the interpreter's last collection walks through all of torch: seconds on a loaded machine

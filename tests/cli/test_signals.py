@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -57,3 +60,38 @@ def test_a_second_signal_does_not_wait() -> None:
 def test_failures_without_a_signal_stay_failures() -> None:
     with pytest.raises(OSError, match="gone"), until_signalled() as ending, ending.finish_first():
         raise OSError("the hub is gone")
+
+
+class _Finalised:
+    """Python drops whatever is raised in a finaliser."""
+
+    def __init__(self, send: Callable[[], None]) -> None:
+        self._send = send
+
+    def __del__(self) -> None:
+        self._send()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_signal_that_comes_in_a_finaliser_still_ends_the_block(times: int) -> None:
+    finalised = 0
+    with until_signalled() as ending:
+        for _ in range(times):
+            _Finalised(send)
+            finalised += 1
+        threading.Event().wait(30)
+        pytest.fail("the signal was lost")
+    assert ending.is_set()
+    assert finalised >= 1, "it came while the finaliser ran"
+
+
+def test_what_else_is_dropped_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_type))
+
+    def fail() -> None:
+        raise OSError
+
+    with until_signalled():
+        _Finalised(fail)
+    assert told == [OSError]

@@ -6,9 +6,10 @@ import pytest
 import torch
 from swarm.tiny_run import TinyRun
 
-from node.engine import EngineSettings, device, footprint, hardware
-from node.engine.fit import Fit, fit
+from node.engine import EngineSettings, Prompt, device, footprint, hardware, memory
+from node.engine.fit import fit, of_budget
 from node.engine.hardware import Measurement
+from node.engine.memory import Footprint, MemoryBudget
 
 CPU = torch.device("cpu")
 
@@ -61,21 +62,25 @@ def test_the_better_rate_of_two_measurements_stands() -> None:
 
 
 def test_what_fits_is_what_the_engine_computes(tiny_run: TinyRun) -> None:
-    """config.json tells the same as the model that is loaded."""
+    """config.json tells the same as the model that is loaded, and the rows are those that the engine plans."""
     held = footprint.of(tiny_run.engine._model, CPU)
-    told = fit(tiny_run.model, "float32", 96, EngineSettings(device="cpu"))
+    told = fit(tiny_run.model, "float32", 32, 64, EngineSettings(device="cpu"))
     assert (told.weights, told.row) == (held.weights, held.decoding(96))
-    assert told.rows == (told.allowed - held.weights) // held.decoding(96) > 1
+    assert told.rows == memory.rows_most("cpu"), "this machine has room for more"
+    little = fit(tiny_run.model, "float32", 32, 64, EngineSettings(device="cpu", memory="24MiB"))
+    prompts = [Prompt([0] * 32, tuple(range(1000)))]
+    plan = MemoryBudget(24 << 20, held).plan(prompts, 64, rows=memory.rows_most("cpu"), prefill_tokens=1 << 14)
+    assert 1 < little.rows == plan.rows < told.rows
+
+
+OF = Footprint(weights=100, cache_token=1, row=4, prefill_token=2, pair=0)
+"""A row of 96 tokens takes 100 to generate and 192 to check, a prompt of 20 of them 60 to prefill."""
 
 
 @pytest.mark.parametrize(
     ("allowed", "rows"),
-    [(1000, 9), (199, 0), (200, 1), (100, 0), (50, 0)],
-    ids=["many", "row", "one", "none", "weights"],
+    [(1160, 10), (10_000, 16), (292, 1), (291, 0), (100, 0), (50, 0)],
+    ids=["many", "capped", "one", "unchecked", "none", "weights"],
 )
-def test_a_model_fits_where_one_answer_does(allowed: int, rows: int) -> None:
-    assert Fit(allowed, weights=100, row=100, prefill=80, tokens=96).rows == rows
-
-
-def test_a_model_whose_answers_cannot_be_checked_here_does_not_fit() -> None:
-    assert Fit(1000, weights=100, row=100, prefill=901, tokens=96).rows == 0
+def test_a_model_fits_where_one_completion_is_generated_and_checked(allowed: int, rows: int) -> None:
+    assert of_budget(MemoryBudget(allowed, OF), 20, 76, 16).rows == rows
