@@ -296,6 +296,15 @@ def test_what_cannot_be_meant_is_refused(arguments: list[str], said: str) -> Non
     assert said in str(refused.exception)
 
 
+def test_many_ranks_do_not_make_one_folder(mine: Mine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    out = tmp_path / "solo"
+    refused = CliRunner().invoke(app, ["solo", str(mine.model), str(mine.rows), "--out", str(out)])
+    assert isinstance(refused.exception, UsageError)
+    assert "torchrun" in str(refused.exception)
+    assert not out.exists()
+
+
 def test_rollouts_are_as_stale_as_they_are_asked_to_be(mine: Mine) -> None:
     file = mine.prepare("stale", **{"solo.staleness": 2, "trainer.steps": 4})
     train(file)

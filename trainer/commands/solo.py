@@ -53,8 +53,14 @@ def solo(
             raise UsageError(
                 "--resume goes on with a folder that is there", hint=f"murmur trainer solo @{out}/run.toml --resume"
             )
+        from trainer.learning.ranks import started_many
         from trainer.loop.prepare import prepare
 
+        if started_many():
+            raise UsageError(
+                "under torchrun every rank would make the folder",
+                hint=f"begin without torchrun, Ctrl-C, and go on with torchrun … murmur trainer solo @{out}/run.toml --resume",
+            )
         file = prepare(
             Path(model), tasks, out, reward=reward, question=question, answer=answer, held_out=held_out, changes=changes
         )

@@ -108,6 +108,11 @@ class Ranks:
         return said.numpy().tobytes()
 
 
+def started_many() -> bool:
+    """Whether torchrun started this process beside others."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 @contextmanager
 def torchrun() -> Iterator[Ranks]:
     """The ranks this process is started among: by torchrun's variables, or alone."""
@@ -116,7 +121,7 @@ def torchrun() -> Iterator[Ranks]:
         if torch.cuda.is_available()
         else torch.device("cpu")
     )
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    alone = not started_many()
     if alone and device.type == "cpu":
         yield Ranks.alone(device)
         return
