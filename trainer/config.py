@@ -27,7 +27,7 @@ from trainer.recipes import RECIPES, Aggregation, Clip, Correction, Name
 class OptimizerSettings(Settings):
     lr: float = Field(default=3e-7, gt=0)
     warmup_steps: int = Field(default=25, ge=0)
-    """Rollout steps over which the learning rate climbs linearly."""
+    """Optimizer steps over which the learning rate climbs linearly; each step of the trainer has `optimizer_steps` of them."""
     beta1: float = 0.9
     beta2: float = 0.99
     weight_decay: float = 0.01

@@ -219,7 +219,7 @@ def _require_covered(name: str, found: Calibration, model: dict[str, Any]) -> No
     if dtype != found.compute_dtype:
         raise ConfigError(
             f"the run computes in {dtype}, and the calibration {name!r} was measured in {found.compute_dtype}",
-            hint=f"make one with `murmur validator calibrate --dtype {dtype}`",
+            hint="make one of this run: murmur validator calibrate @run.toml --model policy --out calibration.json",
         )
     if found.models and model["config"] not in [covered.config for covered in found.models]:
         covered = ", ".join(covered.name for covered in found.models)

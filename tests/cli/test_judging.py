@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from swarm.tiny_run import TinyRun
+from swarm.tiny_run import TinyRun, run_tables
 
 from node.engine import EngineSettings
 from node.judging import calibration
@@ -18,6 +18,7 @@ from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, Variant, e
 from node.judging.evidence import COMMITMENT, RECEIPT, ROLLOUT, Evidence
 from protocol.calibration import load
 from protocol.errors import ConfigError
+from protocol.settings import write_toml
 from protocol.verdict import Outcome
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 from tests.node.conftest import panel, shared_machinery, stage  # noqa: F401  fixtures
@@ -188,14 +189,17 @@ def test_calibrate_writes_a_calibration_that_can_be_loaded_and_a_report(
 ) -> None:
     """The other variants take their time: with `--long`."""
     monkeypatch.setattr(calibration, "every_variant", lambda engines: variants)
-    out = tmp_path / "mine.json"
+    out, file = tmp_path / "mine.json", tmp_path / "run.toml"
+    tables = run_tables()
+    tables["spec"]["model"]["compute_dtype"] = "bfloat16"
+    write_toml(file, tables, "")
     small = ["--prompts", 1, "--samples", 2, "--max-new-tokens", 4]
     done = console.murmur(
-        "validator", "calibrate", f"@{tiny_run.folder / 'run.toml'}", "--model", tiny_run.model, "--out", out,
-        "--hardware", 7, *small,
+        "validator", "calibrate", f"@{file}", "--model", tiny_run.model, "--out", out, "--hardware", 7, *small,
     )  # fmt: skip
     assert done.code == 0, done.err
     written = json.loads(out.read_text())
+    assert written["compute_dtype"] == "bfloat16"  # the run's
     assert written["work"]["sequences"] == 2 * len(variants) ** 2
     assert (written["hardware"], len(written["variants"])) == ([7], len(variants))
     assert f"digest {load('mine.json', tmp_path).digest}" in done.out

@@ -331,7 +331,7 @@ def test_a_calibration_of_another_dtype_is_refused_and_one_of_another_model_warn
         ConfigError, match=r"computes in float32, and the calibration 'mine.json' was measured in bfl"
     ) as caught:
         runfile.complete(file, tiny_run.model)
-    assert "--dtype float32" in caught.value.hint
+    assert "calibrate @run.toml" in caught.value.hint
     for config, warned in ((tiny_run.spec.model.config, False), ("ab" * 32, True)):
         caplog.clear()
         models = [{"name": "a policy", "config": config, "weights": {"model.safetensors": "00" * 32}}]

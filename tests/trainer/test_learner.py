@@ -251,14 +251,29 @@ def test_fewer_groups_than_optimizer_steps_are_all_learnt_from(new_learner: NewL
     assert metrics.tokens == sum(len(one.completion) for group in small.groups(3) for one in group)
 
 
-def test_the_learning_rate_climbs_over_the_warm_up_and_stays(new_learner: NewLearner) -> None:
-    settings = small.settings(lr=1e-3)
-    settings = settings.model_copy(update={"optimizer": settings.optimizer.model_copy(update={"warmup_steps": 4})})
-    learner, rates = new_learner(settings), []
-    for step in range(6):
-        learner.learn(small.groups(1), step)
-        rates.append(learner.optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
+def warming() -> Any:
+    settings = small.settings(lr=1e-3, optimizer_steps=2)
+    return settings.model_copy(update={"optimizer": settings.optimizer.model_copy(update={"warmup_steps": 5})})
+
+
+def test_the_learning_rate_climbs_with_every_optimizer_step_and_stays(
+    new_learner: NewLearner, tmp_path: Path
+) -> None:
+    """A resumed learner goes on where it was, whatever its step is called: weights may be published a second time under a later one."""
+    learner = new_learner(warming())
+    rates = [learner.learn(small.groups(2), step).learning_rate for step in range(2)]
+    learner.save(tmp_path)
+    resumed = new_learner(warming())
+    resumed.restore(tmp_path)
+    rates += [resumed.learn(small.groups(2), step).learning_rate for step in (7, 8)]
+    assert rates == pytest.approx([0.4e-3, 0.8e-3, 1e-3, 1e-3])
+
+
+def test_an_optimizer_step_that_is_left_out_takes_nothing_of_the_warm_up(model: Path) -> None:
+    learner = Broken(model, warming())
+    learner.broken = frozenset({0, 1})
+    rates = [learner.learn(small.groups(2), step).learning_rate for step in range(2)]
+    assert rates == pytest.approx([0.2e-3, 0.4e-3])
 
 
 def test_the_gradient_is_clipped_to_its_largest_norm(new_learner: NewLearner) -> None:

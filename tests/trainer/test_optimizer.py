@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trainer.config import OptimizerSettings
-from trainer.learning.optimizer import HostedAdamW, make
+from trainer.learning.optimizer import HostedAdamW, fresh, make
 
 
 def test_updates_are_those_of_adamw_bit_for_bit() -> None:
@@ -29,3 +29,9 @@ def test_updates_are_those_of_adamw_bit_for_bit() -> None:
 def test_on_a_cpu_there_is_nowhere_else_to_put_them() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(2))]
     assert type(make(parameters, OptimizerSettings(offload=True), torch.device("cpu"))) is torch.optim.AdamW
+
+
+def test_a_restored_count_lies_where_the_update_wants_it() -> None:
+    """Beside the moments where one kernel updates all of them; on the host where they lie there."""
+    elsewhere = torch.nn.Parameter(torch.zeros(2, device="meta"))
+    assert {tensor.device.type for tensor in fresh(elsewhere, on_host=False).values()} == {"meta"}

@@ -140,8 +140,6 @@ class Learner:
         random.Random(f"{s.seed}/{step}").shuffle(dealt)
         parts = [dealt[i :: s.optimizer_steps] for i in range(s.optimizer_steps)]
         batches = self._prepare([[sample for group in part for sample in group] for part in parts if part])
-        for group in self.optimizer.param_groups:
-            group["lr"] = s.optimizer.lr * min(1.0, (step + 1) / max(1, s.optimizer.warmup_steps))
         totals, largest, tokens, blamed, done = _Sums(), 0.0, 0, [], 0
         for batch in batches:
             sums, norm = self._update(batch)
@@ -215,8 +213,10 @@ class Learner:
     def _update(self, batch: Batch) -> tuple[_Sums, float]:
         """One optimizer step; returns its sums and the gradient's norm. Unless all are finite, nothing was changed."""
         sums = self._backward(batch.shares, batch.totals)
-        clip = self._settings.optimizer.gradient_clip
-        norm = float(gathered(torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)))
+        s = self._settings.optimizer
+        norm = float(gathered(torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.gradient_clip)))
+        for group in self.optimizer.param_groups:
+            group["lr"] = optimizer.learning_rate(s, optimizer.updates(self.optimizer))
         if sums.finite and math.isfinite(norm):
             self.optimizer.step()
         return sums, norm

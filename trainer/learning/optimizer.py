@@ -28,11 +28,22 @@ def make(parameters: Iterable[Tensor], settings: OptimizerSettings, device: torc
     )  # fmt: skip
 
 
+def learning_rate(settings: OptimizerSettings, updates: int) -> float:
+    """Of the optimizer step that follows so many: it climbs linearly over the first `warmup_steps`."""
+    return settings.lr * min(1.0, (updates + 1) / max(1, settings.warmup_steps))
+
+
+def updates(of: torch.optim.Optimizer) -> int:
+    """Optimizer steps that were taken. A checkpoint knows them, and one that was left out is none of them."""
+    return max((int(state["step"]) for state in of.state.values()), default=0)
+
+
 def fresh(parameter: Tensor, *, on_host: bool) -> dict[str, Tensor]:
     """The state of a parameter that was never updated."""
     zeros = torch.zeros_like(parameter.detach())
     moments = {key: zeros.to("cpu", copy=True) if on_host else torch.zeros_like(zeros) for key in MOMENTS}
-    return {"step": torch.zeros(()), **moments}
+    # The one kernel of a GPU counts there; AdamW's own loading would bring the count to it as well.
+    return {"step": torch.zeros((), device="cpu" if on_host else parameter.device), **moments}
 
 
 class HostedAdamW(torch.optim.AdamW):

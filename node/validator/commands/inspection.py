@@ -306,7 +306,6 @@ def calibrate(
         list[int] | None,
         typer.Option(help="Hardware class of the run that this machine stands for; 0, when not given."),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Compute dtype of the run.")] = "float32",
     prompts: Annotated[int, typer.Option(min=1, help="Problems per model and variant, and per cheat.")] = 16,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each problem.")] = 4,
     max_new_tokens: Annotated[
@@ -320,7 +319,7 @@ def calibrate(
 ) -> None:
     """Measure honest work and cheats on this machine; write the limits that follow, and a report with plots.
 
-    Computes by the validator's [engine], or the defaults where there is none.
+    Computes in the run's dtype by the validator's [engine], or the defaults where there is none.
     """
     import json
 
@@ -340,7 +339,7 @@ def calibrate(
         spec = spec.model_copy(update={"max_new_tokens": max_new_tokens})
     engine = _engine(home)
     engines = [engine, *(engine.model_copy(update={"name": name}) for name in also or [])]
-    matrix = Matrix(model, dtype, spec, prompts, samples, other or [], engines, every_variant(engines))
+    matrix = Matrix(model, runfile.compute_dtype(run), spec, prompts, samples, other or [], engines, every_variant(engines))
     environments = runfile.environments(run)
     with EnvironmentSandbox(environments) as sandbox:
         measured = measure(matrix, TaskSet(environments, sandbox), lambda text: typer.echo(text, err=True))
