@@ -256,9 +256,7 @@ def warming() -> Any:
     return settings.model_copy(update={"optimizer": settings.optimizer.model_copy(update={"warmup_steps": 5})})
 
 
-def test_the_learning_rate_climbs_with_every_optimizer_step_and_stays(
-    new_learner: NewLearner, tmp_path: Path
-) -> None:
+def test_the_learning_rate_climbs_with_every_optimizer_step_and_stays(new_learner: NewLearner, tmp_path: Path) -> None:
     """A resumed learner goes on where it was, whatever its step is called: weights may be published a second time under a later one."""
     learner = new_learner(warming())
     rates = [learner.learn(small.groups(2), step).learning_rate for step in range(2)]

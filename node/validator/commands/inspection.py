@@ -339,7 +339,9 @@ def calibrate(
         spec = spec.model_copy(update={"max_new_tokens": max_new_tokens})
     engine = _engine(home)
     engines = [engine, *(engine.model_copy(update={"name": name}) for name in also or [])]
-    matrix = Matrix(model, runfile.compute_dtype(run), spec, prompts, samples, other or [], engines, every_variant(engines))
+    matrix = Matrix(
+        model, runfile.compute_dtype(run), spec, prompts, samples, other or [], engines, every_variant(engines)
+    )
     environments = runfile.environments(run)
     with EnvironmentSandbox(environments) as sandbox:
         measured = measure(matrix, TaskSet(environments, sandbox), lambda text: typer.echo(text, err=True))
