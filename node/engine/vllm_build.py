@@ -6,6 +6,7 @@ A build for the CPU computes on the CPU and one for CUDA on NVIDIA GPUs: neither
 from __future__ import annotations
 
 import importlib.util
+import os
 from importlib.metadata import distributions
 
 import torch
@@ -70,6 +71,15 @@ def _require_devices(first: torch.device, count: int) -> None:
         raise PreflightError(
             f"engine.tensor_parallel is {count}, from {first} on, and torch sees {seen} NVIDIA GPUs: {device.driver_state()}"
         )
+
+
+def visible(first: torch.device, count: int) -> str:
+    """CUDA_VISIBLE_DEVICES of a process that is to see `count` GPUs from `first` on. Where this process sees only some of the machine's,
+    torch counts those alone."""
+    at = first.index or 0
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = seen.split(",") if seen else [str(i) for i in range(at + count)]
+    return ",".join(names[at : at + count])
 
 
 def require_batch_invariance(on: torch.device) -> None:

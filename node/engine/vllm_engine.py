@@ -47,7 +47,12 @@ _START_SECONDS = 1_800.0  # for kernels to be compiled and weights to be read
 _SILENT_SECONDS = {
     "cpu": 600.0,
     "cuda": 180.0,
-}  # that the longest step takes, by far, on the slowest device of the kind
+}  # that the longest step takes, by far
+_BUSY_SECONDS = {
+    "cpu": 6_000.0,
+    "cuda": 0.0,
+}  # the same on a CPU that is slow or busy; on a GPU, who waits for a kernel that hangs uses the CPU too
+_CACHE_SIZE = "VLLM_CPU_KVCACHE_SPACE"  # a variable that vLLM obeys rather than what it is told here
 _LIVES = 3  # processes in a row that end without a completion before it is given up
 _REST_SECONDS, _REST_MOST_SECONDS = 1.0, 60.0  # before another process is started
 
@@ -62,9 +67,10 @@ class VllmEngine:
         than needed; PreflightError where the device is not there or cannot do what is asked."""
         self._settings = settings or EngineSettings(name="vllm")
         self._device = vllm_build.require(self._settings)
+        self._allowed = memory.parse(self._settings.memory, device.free_bytes(self._device))  # of one device, in bytes
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
         self._threads = self._settings.thread_count
-        self._share = 1.0  # of the memory setting; half after the device was out of memory
+        self._share = 1.0  # of what is allowed; half after the device was out of memory
         self._folder: Path | None = None
         self._worse: TemporaryDirectory[str] | None = None  # holds `_folder` after `degrade`
         self._config: bytes = b""
@@ -252,7 +258,8 @@ class VllmEngine:
         """The process, started and checked where there is none."""
         if self._process is None:
             time.sleep(self._backoff.left())
-            self._process = Process(self._environment(), _SILENT_SECONDS[self._device.type])
+            kind = self._device.type
+            self._process = Process(self._environment(), _SILENT_SECONDS[kind], _BUSY_SECONDS[kind])
             arguments = self._arguments(self._plan)
             facts = self._process.ask(
                 "start", seconds=_START_SECONDS, rows=2 * self._plan.sequences, arguments=arguments
@@ -310,10 +317,9 @@ class VllmEngine:
             "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "0",
             "OMP_NUM_THREADS": str(self._threads),
         }
-        if self._device.type == "cuda" and self._device.index is not None:
-            last = self._device.index + self._settings.tensor_parallel
-            fixed["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(self._device.index, last)))
-        return os.environ | fixed
+        if self._device.type == "cuda":
+            fixed["CUDA_VISIBLE_DEVICES"] = vllm_build.visible(self._device, self._settings.tensor_parallel)
+        return {name: value for name, value in os.environ.items() if name != _CACHE_SIZE} | fixed
 
     # ---- limits --------------------------------------------------------------------------------------------------------
 
@@ -339,7 +345,7 @@ class VllmEngine:
         return self._settings.tensor_parallel * self._most_of_one()
 
     def _most_of_one(self) -> int:
-        return int(self._share * memory.parse(self._settings.memory, device.memory_bytes(self._device)))
+        return int(self._share * self._allowed)
 
 
 def _generated(process: Process, **job: Any) -> Iterator[tuple[int, Completion]]:

@@ -1,17 +1,21 @@
 """The process that vLLM runs in, as its parent sees it: jobs go in, answers come out, and its end is told for what it is.
 
 Covers: the pipe, deadlines by signs of life, the difference between a device that was out of memory, a process that was killed
-and one that hangs. What the other end does: vllm_server.py. Does not cover: starting again, which is vllm_engine.py's.
+and one that hangs. On a CPU a process that computes is alive though it says nothing: a slow or busy machine is no hang. What the other end does: vllm_server.py. Does not cover: starting again, which is vllm_engine.py's.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -31,6 +35,10 @@ _SAID_BYTES = 4_000
 """Of the end of what the process has printed: what is looked at."""
 _EXHAUSTED = ("MemoryError", "OutOfMemoryError", "std::bad_alloc", "Free memory on device", "Available memory on node")
 """What Python, torch, C++ and vLLM at its start say of it."""
+_COMPUTES = 0.01
+"""Of a core: a process that uses less of it than this has stopped computing."""
+_END_SECONDS = 30.0
+"""Between the end of its pipe and its own."""
 _KILLS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
 """Where the kernel counts processes that it killed for memory: of this container, or else of the machine."""
 
@@ -45,11 +53,13 @@ class Lost(Exception):
 
 
 class Process:
-    def __init__(self, environment: Mapping[str, str], silent_seconds: float) -> None:
-        """`silent_seconds`: without a sign of life while it computes, it counts as hanging."""
-        self._silent_seconds = silent_seconds
+    def __init__(self, environment: Mapping[str, str], silent_seconds: float, busy_seconds: float = 0) -> None:
+        """`silent_seconds`: without a sign of life so long, it counts as hanging. `busy_seconds`: the same where it has used the CPU
+        all the while, if that is longer."""
+        self._silent_seconds, self._busy_seconds = silent_seconds, busy_seconds
         self._kills = _kills()
         ours, theirs = Pipe()
+        _limit(ours, silent_seconds)
         self._pipe: Connection = ours
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process
         self._process = subprocess.Popen(
@@ -87,11 +97,15 @@ class Process:
 
     def end(self) -> None:
         """Ends the process and whatever it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process.returncode is None:  # or else its number may be somebody else's by now
+            self._kill()
+            self._process.wait()
         self._pipe.close()
         self._said.close()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _send(self, job: str, arguments: dict[str, Any]) -> None:
         self._write(json.dumps({"job": job, **arguments}).encode())
@@ -99,6 +113,8 @@ class Process:
     def _write(self, data: bytes) -> None:
         try:
             self._pipe.send_bytes(data)
+        except BlockingIOError as error:
+            raise Lost(f"it hangs: it takes nothing in for {self._silent_seconds:.0f} s") from error
         except OSError as error:
             raise self._lost() from error
 
@@ -112,15 +128,35 @@ class Process:
             return answer, self._read(seconds) if "shape" in answer else b""
 
     def _read(self, seconds: float) -> bytes:
+        until = time.monotonic() + max(seconds, self._busy_seconds)
+        computed = self._computed()
         try:
-            if not self._pipe.poll(seconds):
-                raise Lost(f"it hangs: no sign of life for {seconds:.0f} s")
+            while not self._pipe.poll(seconds):
+                before, computed = computed, self._computed()
+                if computed - before < _COMPUTES * seconds:
+                    raise Lost(f"it hangs: no sign of life for {seconds:.0f} s")
+                if time.monotonic() >= until:
+                    raise Lost(f"it hangs: it computes without a word for {max(seconds, self._busy_seconds):.0f} s")
             return self._pipe.recv_bytes()
+        except BlockingIOError as error:
+            raise Lost(f"it hangs: half an answer for {self._silent_seconds:.0f} s") from error
         except (EOFError, OSError) as error:
             raise self._lost() from error
 
+    def _computed(self) -> float:
+        """Seconds of CPU that it has used; 0 where the system does not tell."""
+        try:
+            user, system = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        except (OSError, ValueError):
+            return 0.0
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def _lost(self) -> Lost:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return Lost("it hangs: it has left its pipe and does not end")
+        self._kill()  # what it has started: nobody else has its number yet
         self._said.seek(0, os.SEEK_END)
         self._said.seek(max(0, self._said.tell() - _SAID_BYTES))
         lines = [line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
@@ -143,6 +179,13 @@ def _as_error(name: str, message: str) -> Exception:
 def _is_memory(said: str) -> bool:
     """Whether somebody says there that memory was used up."""
     return any(name in said for name in _EXHAUSTED) or memory.exhausted(RuntimeError(said)) is not None
+
+
+def _limit(pipe: Connection, seconds: float) -> None:
+    """No single read from it or write to it waits any longer: it raises BlockingIOError."""
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", math.ceil(seconds), 0))
 
 
 def _kills() -> int:

@@ -18,7 +18,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any
@@ -109,6 +109,8 @@ class Server:
                         proofs=[proof.hex() for proof in proofs.get(row, [])],
                     )  # fmt: skip
                 break
+            else:
+                raise _forgotten(running)
         self._say(done=True)
 
     def _prefill(self, sequences: list[list[Any]]) -> None:
@@ -134,6 +136,8 @@ class Server:
                         self._say(index=index, shape=list(states.shape), dtype=str(states.dtype).removeprefix("torch."))
                         self._pipe.send_bytes(_bytes(states))
                 break
+            else:
+                raise _forgotten(running)
         self._say(done=True)
 
     def _score(self, shape: list[int], dtype: str, tokens: list[int], key: int, sampling: dict[str, Any]) -> None:
@@ -160,6 +164,10 @@ class Server:
     def _name(self, step: int = 1) -> str:
         self._count += step
         return str(self._count)
+
+
+def _forgotten(running: Sized) -> RuntimeError:
+    return RuntimeError(f"vLLM has nothing left to do, and {len(running)} requests were never finished")
 
 
 def _bytes(states: Any) -> bytes:

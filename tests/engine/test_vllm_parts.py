@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,20 @@ import pytest
 import torch
 from swarm.processes import wait_until
 
-from node.engine import vllm_check, vllm_plan, vllm_process
+from node.engine import device, vllm_build, vllm_check, vllm_plan, vllm_process
 from node.engine.interface import Completion
 from node.engine.memory import Footprint
 from node.engine.proofs import bits
+from node.engine.settings import EngineSettings
+from node.engine.vllm_engine import VllmEngine
 from node.engine.vllm_process import Lost, Process
+from node.engine.vllm_server import Server
 from protocol import toploc
 from protocol.errors import IntegrityError, PreflightError
 from protocol.sampling import TokenScores
 
 FOOTPRINT = Footprint(weights=1000 << 20, cache_token=1 << 15, row=1 << 20, prefill_token=1 << 18, pair=0)
+CPU = torch.device("cpu")
 
 
 # ---- the process ---------------------------------------------------------------------------------------------------------
@@ -58,6 +64,76 @@ def test_a_process_without_a_sign_of_life_hangs(process: Process) -> None:
     os.kill(process.pid, signal.SIGSTOP)
     with pytest.raises(Lost, match="it hangs: no sign of life for 0 s"):
         process.ask("nothing", seconds=0.2)
+
+
+def test_a_process_that_takes_nothing_in_hangs(process: Process) -> None:
+    """More than the pipe holds: nobody would ever end this write."""
+    vllm_process._limit(process._pipe, 0.2)
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(Lost, match="it takes nothing in"):
+        process.ask("nothing", prompts=[0] * (1 << 20))
+
+
+Starts = Callable[[str], Process]
+
+
+@pytest.fixture
+def starting(tmp_path: Path) -> Iterator[Starts]:
+    """Starts processes that do this first."""
+    made: list[Process] = []
+
+    def start(code: str) -> Process:
+        (tmp_path / "sitecustomize.py").write_text(code)
+        path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+        made.append(Process({**os.environ, "PYTHONPATH": path}, 60, 3))
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.end()
+
+
+def test_a_process_that_computes_is_alive_but_not_for_ever(starting: Starts) -> None:
+    """It is silent three times as long as one may be that does not compute."""
+    with pytest.raises(Lost, match="it computes without a word for 3 s"):
+        starting("while True: pass").ask("nothing", seconds=1)
+
+
+def test_a_process_that_leaves_its_pipe_and_does_not_end_hangs(
+    starting: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_process, "_END_SECONDS", 0.2)
+    process = starting("import os, sys, time; os.close(int(sys.orig_argv[-1])); time.sleep(600)")
+    with pytest.raises(Lost, match="does not end"):
+        process.ask("nothing")
+
+
+def test_a_process_that_has_ended_is_not_killed_again(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be that of somebody else's process by then."""
+    os.kill(process.pid, signal.SIGKILL)
+    lost(process)
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))
+    process.end()
+    assert killed == []
+
+
+@pytest.mark.parametrize("job", ["generate", "prefill"])
+def test_requests_that_vllm_drops_are_an_error_and_no_loop_without_end(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=lambda **_: None))
+    kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=0))
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", kinds)
+    ours, theirs = Pipe()
+    server = Server(theirs)
+    server._rows = 2
+    server._engine = SimpleNamespace(add_request=lambda *_: "", has_unfinished_requests=lambda: False)
+    with ours, theirs, pytest.raises(RuntimeError, match="2 requests were never finished"):
+        if job == "prefill":
+            server._prefill([[0, [1], 0], [1, [1], 0]])
+        else:
+            server._generate([[0, 0, [1]], [1, 1, [1]]], {}, 1, [], True)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +199,47 @@ def test_no_more_cache_is_taken_than_all_sequences_fill() -> None:
     assert plan.tokens > 1024
 
 
+def test_a_share_is_of_what_is_free_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not of what its own process leaves free, when it is started again."""
+    monkeypatch.setattr(vllm_build, "require", lambda _: CPU)
+    monkeypatch.setattr(device, "free_bytes", lambda _: 10 << 30)
+    engine = VllmEngine("float32", EngineSettings(name="vllm", memory="50%"))
+    monkeypatch.setattr(device, "free_bytes", lambda _: 1 << 30)
+    assert engine._most() == 5 << 30
+
+
+# ---- what the process sees -----------------------------------------------------------------------------------------------
+
+
+def test_what_the_settings_say_of_memory_is_not_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_build, "require", lambda _: CPU)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "40")
+    assert "VLLM_CPU_KVCACHE_SPACE" not in VllmEngine("float32")._environment()
+
+
+@pytest.mark.parametrize(
+    ("seen", "first", "count", "expected"),
+    [
+        ("", "cuda:0", 1, "0"),
+        ("", "cuda:1", 2, "1,2"),
+        ("", "cuda", 2, "0,1"),
+        ("3", "cuda:0", 1, "3"),
+        ("2,GPU-8a,5", "cuda:1", 2, "GPU-8a,5"),
+    ],
+)
+def test_it_sees_the_gpus_that_are_meant_and_no_others(
+    seen: str, first: str, count: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the role sees some of the machine's GPUs, its first is not the machine's first."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    assert vllm_build.visible(torch.device(first), count) == expected
+
+
 # ---- the self-check ------------------------------------------------------------------------------------------------------
 
 FACTS: dict[str, Any] = {
     "runners": [{"name": "vllm.v1.Right", "is_known": True, "draws": True}], "async_scheduling": False, "platform": "cpu",
 }  # fmt: skip
-CPU = torch.device("cpu")
 
 
 def test_the_right_vllm_is_accepted() -> None:
