@@ -16,7 +16,7 @@ from node.engine import noise, sampler
 from protocol import sampling
 
 pytestmark = [
-    pytest.mark.timeout(600),  # an interpreter in Python
+    pytest.mark.timeout(3600),  # an interpreter in Python, perhaps on a busy machine
     pytest.mark.skipif(
         importlib.util.find_spec("triton") is None, reason="Triton is not installed: see scripts/test-vllm"
     ),

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.swarm,
     pytest.mark.chain,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(5400),  # the swarm has deadlines of its own
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: see scripts/test-vllm"),
 ]
 
