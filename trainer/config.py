@@ -170,9 +170,9 @@ class TrainSettings(Settings):
     activation_checkpointing: bool = False
     """Recompute the layers in the backward pass: less memory, about a third more time."""
     kernels: Literal["torch", "liger"] = "torch"
-    """Norms, rotary embedding and gated MLP of the package liger-kernel: less memory on an NVIDIA GPU."""
+    """Norms, rotary embedding and gated MLP of the package liger-kernel, on an NVIDIA GPU; made to take less memory there, not measured here yet."""
     compile_layers: bool = False
-    """Compile each layer with torch.compile: the first step takes minutes, the later ones less on a GPU."""
+    """Compile each layer with torch.compile: the first step takes minutes longer; what later ones gain on a GPU was not measured here yet."""
     seed: int = 0
     evaluate_every: int = Field(default=10, ge=1)
     """Steps between evaluations on the held-out problems."""

@@ -1,15 +1,13 @@
 """Attestation: what proofs and seeded sampling cost a worker, and how much faster than the work its verification is.
 
-A model of Qwen3-0.6B's shape (28 layers, hidden size 1024, vocabulary 151,936, tied embeddings) with random weights, in
-bfloat16 on one thread. Random logits are nearly uniform, which no policy's are: the final norm is scaled, and `lm_head`'s
-output with it, until their mean entropy over the model's own completions is about one nat.
+The model of qwen3.py on one thread, the mean entropy of its logits about one nat.
 
 Worker: our engine against the very same loop that draws by softmax and `torch.multinomial` and proves nothing. Both run in
 turns; of each token position the fastest round counts, and these are summed, so that a disturbance of one step disturbs
 nothing else. "Noise" is how far the peer's slowest round lies above its fastest. Validator: prefill, proofs and
 sampling of that same work against the worker that made it, both per CPU second.
 
-Measured without a GPU, where a step takes a hundredth of the time: the ratios say nothing about one.
+On a CPU. A GPU takes a hundredth of the time for a step, and these ratios say nothing about one: that is `scripts/gpu-report`'s.
 """
 
 from __future__ import annotations
@@ -21,15 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benches import Bench, Cost, Row, in_turns
-from benches.engine_work import entropy, root
-from node.engine import Completion, Prompt, noise, row_attention, sampler
+from benches import Bench, Cost, Row, in_turns, qwen3
+from benches.engine_work import NATS
+from node.engine import Completion, EngineSettings, Prompt, noise, row_attention, sampler
 from node.engine.proofs import bits
 from node.engine.torch_engine import TorchEngine
 from protocol import toploc
 
-_VOCABULARY, _PROMPT, _NEW, _ROUNDS = 151_936, 16, 32, 3
-_NATS = 1.0
+_PROMPT, _NEW, _ROUNDS = 16, 32, 3
+_VOCABULARY: int = qwen3.SHAPE["vocab_size"]
 _WITHIN = 1 / 1.05
 """An overhead of at most 5 %, as a ratio of speeds."""
 
@@ -55,27 +53,22 @@ class _Clocked(TorchEngine):
         return made, [b - a for a, b in zip(self.marks, self.marks[1:], strict=False)], asked
 
 
-class _Plain(_Clocked):
-    """The peer: draws as everybody does."""
-
-    def _sample(self, hidden: Tensor, keys: Tensor, positions: Tensor, *distribution: Any) -> tuple[Tensor, Tensor]:
-        probabilities = self._model.lm_head(hidden).float().softmax(-1)
-        tokens = torch.multinomial(probabilities, 1)
-        return tokens.squeeze(1), probabilities.gather(1, tokens).squeeze(1).log()
+class _ClockedPlain(qwen3.Plain, _Clocked):
+    pass
 
 
 def run() -> Bench:
-    ours, plain = _Clocked("bfloat16"), _Plain("bfloat16")
-    model = _model()
+    ours, plain = (kind("bfloat16", EngineSettings(device="cpu")) for kind in (_Clocked, _ClockedPlain))
+    model = qwen3.make()
     ours.start(model)
     plain.start(model)
     prompt = torch.randint(0, _VOCABULARY, (_PROMPT,)).tolist()
     bench = Bench("attestation")
-    nats = _scale(ours, prompt)
+    nats = qwen3.scale(ours, prompt)
     bench.rows.append(Row("entropy of the logits, mean", "nats", nats, None, None, None))
     for batch, goal in ((1, None), (32, 1.5)):
         _measure(bench, ours, plain, prompt, batch, goal)
-    _draws(bench, _NATS, _logits(model, ours, prompt))
+    _draws(bench, NATS, qwen3.logits(ours, prompt))
     _draws(bench, None, torch.randn(32, _VOCABULARY).mul_(2).bfloat16())
     return bench
 
@@ -135,36 +128,3 @@ def _draws(bench: Bench, nats: float | None, logits: Tensor) -> None:
     a, b = in_turns(ours, peer)
     of = f"about {nats:g} nat" if nats else "hardly peaked, the whole vocabulary in reach of the noise"
     bench.rows.append(Row(f"drawing alone, 32 rows, {of}", "tokens/CPU s", a, b, a / b, None))
-
-
-def _model() -> Any:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=_VOCABULARY, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-        num_key_value_heads=8, head_dim=128, tie_word_embeddings=True, max_position_embeddings=4096,
-    )  # fmt: skip
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        return Qwen3ForCausalLM(config).eval()
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@torch.inference_mode()
-def _logits(model: Any, engine: _Clocked, prompt: list[int]) -> Tensor:
-    """Logits at the last positions of fresh completions, 32 rows."""
-    made, _, asked = engine.decode(prompt, 8, prove=False)
-    hidden = engine.prefill([(asked.tokens, completion.tokens) for completion in made])
-    return model.lm_head(torch.cat([states[-4:] for states in hidden]))
-
-
-def _scale(engine: _Clocked, prompt: list[int]) -> float:
-    """Scales the final norm until completions have the entropy wanted; the mean of what they have then."""
-    weight = engine._model.base_model.norm.weight
-    weight.data.mul_(12)  # not far off
-    for _ in range(2):
-        logits = _logits(engine._model, engine, prompt).float()
-        weight.data.mul_(root(lambda factor, logits=logits: entropy(logits * factor) - _NATS))  # type: ignore[misc]
-    return entropy(_logits(engine._model, engine, prompt).float())

@@ -1,4 +1,5 @@
-"""Bare vLLM's side of the engine bench. Runs in vLLM's environment; imports nothing of ours. Arguments: the folder of the model."""
+"""Bare vLLM's side of the engine bench, and of the GPU report's. Runs in vLLM's environment; imports nothing of ours. Arguments: the folder
+of the model."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ def main(folder: str) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         rows = asked["rows"]
+        memory = {"gpu_memory_utilization": asked["share"]} if "share" in asked else {}
         if rows not in engines:
             engines.clear()
             engines[rows] = LLM(
-                folder, dtype="float32", max_num_seqs=rows, max_model_len=512, skip_tokenizer_init=True,
-                enable_prefix_caching=True, disable_log_stats=True,
+                folder, dtype=asked.get("dtype", "float32"), max_num_seqs=rows, max_model_len=512, skip_tokenizer_init=True,
+                enable_prefix_caching=True, disable_log_stats=True, **memory,
             )  # fmt: skip
         prompts = [TokensPrompt(prompt_token_ids=p) for p in asked["prompts"] for _ in range(asked["samples"])]
         how = [
@@ -37,11 +39,11 @@ def main(folder: str) -> None:
             for length in asked["lengths"]
         ]
         engines[rows].reset_prefix_cache()
-        started = time.process_time()
+        started, began = time.process_time(), time.perf_counter()
         made = engines[rows].generate(prompts, how, use_tqdm=False)
-        seconds = time.process_time() - started
+        seconds, elapsed = time.process_time() - started, time.perf_counter() - began
         tokens = sum(len(one.outputs[0].token_ids) for one in made)
-        print(json.dumps({"tokens": tokens, "seconds": seconds}), file=answers, flush=True)
+        print(json.dumps({"tokens": tokens, "seconds": seconds, "elapsed": elapsed}), file=answers, flush=True)
 
 
 answers = sys.stdout

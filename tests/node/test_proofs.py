@@ -17,29 +17,7 @@ from node.judging.rules import computation
 from protocol import toploc
 from protocol.constants import TOPLOC_CHUNK, TOPLOC_K
 from protocol.errors import IntegrityError
-
-TYPES = [torch.float32, torch.float16, torch.bfloat16]
-HIDDEN = 48
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no NVIDIA GPU here")
-
-
-def fold(states: list[Tensor], device: str = "cpu") -> list[list[bytes]]:
-    """Proofs of sequences [T, H] that are decoded side by side and end one after the other."""
-    proofs: list[list[bytes]] = [[] for _ in states]
-    folder = ProofFolder(proofs, states[0].shape[1], torch.device(device))
-    for position in range(max(map(len, states))):
-        rows = [i for i, rows in enumerate(states) if position < len(rows)]
-        folder.add(torch.tensor(rows), torch.stack([states[i][position] for i in rows]).to(device))
-        folder.close([i for i in rows if position + 1 == len(states[i])])
-    folder.finish()
-    return proofs
-
-
-def states(lengths: list[int], dtype: torch.dtype = torch.float32, hidden: int = HIDDEN) -> list[Tensor]:
-    torch.manual_seed(len(lengths))
-    return [(3 * torch.randn(n, hidden)).to(dtype) for n in lengths]
-
+from tests.node.chunks import DATA, HIDDEN, TYPES, fold, states
 
 # ---- folding -----------------------------------------------------------------------------------------------------------
 
@@ -90,35 +68,6 @@ def test_memory_does_not_grow_with_the_length_of_completions(monkeypatch: pytest
 # ---- the largest, in torch ---------------------------------------------------------------------------------------------
 
 
-def tied(shape: tuple[int, int]) -> Tensor:
-    return torch.randint(-2, 3, shape).float()
-
-
-def constant(shape: tuple[int, int]) -> Tensor:
-    return torch.full(shape, -1.5)
-
-
-def zeros_of_both_signs(shape: tuple[int, int]) -> Tensor:
-    return torch.zeros(shape) * torch.randn(shape).sign()
-
-
-def one_large_column(shape: tuple[int, int]) -> Tensor:
-    values = torch.randn(shape)
-    values[:, :: shape[1] // 16] *= 1000
-    return values
-
-
-def ties_at_the_end(shape: tuple[int, int]) -> Tensor:
-    """One less than k stand out, the last of k is one of many equal ones, all in the second half."""
-    values = torch.rand(shape) * 0.5
-    values[:, shape[1] // 2 :] = 1
-    values[:, -(TOPLOC_K - 1) :] = -2
-    return values
-
-
-DATA = [torch.randn, tied, constant, zeros_of_both_signs, one_large_column, ties_at_the_end]
-
-
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("size", [TOPLOC_K - 1, TOPLOC_K, 1000, 32 * 96, 32 * 1024 + 7])
 @pytest.mark.parametrize("make", DATA, ids=lambda make: make.__name__)
@@ -131,27 +80,6 @@ def test_the_largest_in_torch_are_the_largest_in_numpy(
     for indices, values in (largest_on_device(chunks), largest(chunks)):
         assert (indices == expected).all()
         assert (values == patterns).all()
-
-
-@needs_gpu
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("make", DATA, ids=lambda make: make.__name__)
-def test_a_gpu_finds_the_same_largest(make: Callable[[tuple[int, int]], Tensor], dtype: torch.dtype) -> None:
-    chunks = make((3, 32 * 1024)).to(dtype).to(torch.bfloat16)
-    expected, patterns = toploc.largest(bits(chunks))
-    indices, values = largest(chunks.cuda())
-    assert (indices == expected).all()
-    assert (values == patterns).all()
-
-
-@needs_gpu
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_a_gpu_folds_to_the_same_proofs(dtype: torch.dtype) -> None:
-    whole = states([1, 31, 32, 33, 100], dtype, hidden=4096)
-    assert fold(whole, "cuda") == toploc.prove([bits(rows) for rows in whole])
-    assert (bits(whole[4].cuda()) == bits(whole[4])).all()
 
 
 # ---- bf16 patterns -----------------------------------------------------------------------------------------------------

@@ -202,17 +202,3 @@ def test_the_committed_draws(case: dict[str, Any]) -> None:
     keys = torch.full_like(positions, noise.as_signed(int(given["key"])))
     cut = {"temperature": float(case["temperature"]), "top_k": case["top_k"], "top_p": float(case["top_p"])}
     assert sampler.draw(logits, keys, positions, **cut).tokens.tolist() == case["tokens"]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
-def test_a_gpu_draws_the_same() -> None:
-    logits = normal(8, VOCABULARY).bfloat16()
-    _, keys = keys_of(8)
-    positions = torch.arange(8) * 31
-    found = noise.gumbel(keys.cuda(), positions.cuda(), 1003).cpu()
-    assert (found - noise.gumbel(keys, positions, 1003)).abs().max() < 1e-5
-    for cut in CUTS:
-        here = sampler.draw(logits, keys, positions, temperature=0.9, **cut)
-        there = sampler.draw(logits.cuda(), keys.cuda(), positions.cuda(), temperature=0.9, **cut)
-        assert torch.equal(there.tokens.cpu(), here.tokens)

@@ -17,7 +17,7 @@ MAINS = {"demo": demo.main, "devnet": devnet.main}
 def bare(tmp_path: Path) -> Path:
     """A clone on a machine that nothing was set up on; a set-up would fail."""
     (tmp_path / "scripts").mkdir()
-    for name in (*MAINS, "test", "test-vllm", "setup-vllm"):
+    for name in (*MAINS, "test", "test-vllm", "setup-vllm", "gpu-report"):
         (tmp_path / "scripts" / name).write_bytes((ROOT / "scripts" / name).read_bytes())
     return tmp_path
 
@@ -46,10 +46,21 @@ def test_what_needs_vllm_says_how_it_is_run(bare: Path) -> None:
     assert "MURMUR_VLLM=/path/to/env" in shown(bare, "setup-vllm", "--help")
 
 
+def test_the_gpu_report_says_how_it_is_run(bare: Path) -> None:
+    told = shown(bare, "gpu-report", "--help")
+    for way in (
+        "scripts/gpu-report --dry-run",
+        "scripts/gpu-report --pack",
+        "scripts/gpu-report --wheels",
+        "--seconds",
+    ):
+        assert way in told
+
+
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_the_tests_say_how_they_are_run(bare: Path, option: str) -> None:
     told = shown(bare, "test", option)
-    for way in ("scripts/test quick", "scripts/test PATH", "scripts/test --long"):
+    for way in ("scripts/test quick", "scripts/test gpu", "scripts/test PATH", "scripts/test --long"):
         assert way in told
 
 

@@ -1,8 +1,7 @@
-"""Kernels change the time a step takes, not what it computes."""
+"""Kernels change the time a step takes, not what it computes. Liger's: tests/gpu/test_training.py."""
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Callable
 
@@ -16,10 +15,6 @@ from trainer.learning.learner import Learner
 NewLearner = Callable[..., Learner]
 compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, and there is no g++"
-)
-liger = pytest.mark.skipif(
-    not torch.cuda.is_available() or importlib.util.find_spec("liger_kernel") is None,
-    reason="Liger's kernels need an NVIDIA GPU and the optional package: pip install murmuration[liger]",
 )
 groups = [small.group(number) for number in range(4)]
 
@@ -40,15 +35,6 @@ def test_compiled_layers_compute_the_same(new_learner: NewLearner, checkpointing
     assert {name for name, _ in compiled.model.named_parameters()} == {
         name for name, _ in plain.model.named_parameters()
     }
-
-
-@liger
-def test_ligers_kernels_compute_the_same(new_learner: NewLearner) -> None:
-    plain, fused = (new_learner(small.settings(kernels=kernels, lr=1e-3)) for kernels in ("torch", "liger"))
-    for step in range(3):
-        expected, found = plain.learn(groups, step), fused.learn(groups, step)
-        assert found.loss == pytest.approx(expected.loss, rel=1e-3, abs=1e-5)
-        assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-3)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an NVIDIA GPU here")

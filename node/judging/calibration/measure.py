@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
-from node.engine import Adjustable, Completion, Engine, EngineSettings, Prompt, make_engine
+from node.engine import Adjustable, Completion, Engine, EngineSettings, Prompt, device, make_engine
 from node.engine.degrade import DEGRADATIONS
 from node.engine.proofs import bits
 from protocol import sampling, toploc
@@ -58,10 +58,12 @@ _BATCHES = (1, 4, 16)
 
 def every_variant(engines: Sequence[EngineSettings]) -> tuple[Variant, ...]:
     """Each of them generates, and each of them checks what every one has generated. Of engines but "torch", those that differ in the
-    batch alone: they have their own attention, and another number of threads is another process."""
+    batch alone: they have their own attention, and another number of threads is another process. Threads are a CPU's. Raises
+    PreflightError where a device is not there."""
     found: list[Variant] = []
     for of in engines:
-        ways = itertools.product(("sdpa", "eager"), (1, 2)) if of.name == "torch" else [("", of.thread_count)]
+        threads = (1, 2) if device.named(of.device).type == "cpu" else (1,)
+        ways = itertools.product(("sdpa", "eager"), threads) if of.name == "torch" else [("", of.thread_count)]
         found += [Variant(*way, batch, of.name) for way, batch in itertools.product(ways, _BATCHES)]
     return tuple(found)
 
@@ -79,8 +81,8 @@ class Matrix:
     others: Sequence[Path] = ()
     engines: Sequence[EngineSettings] = (EngineSettings(),)
     """What computes, and where: limits hold between any two of them on this device. The first one makes the cheats' work."""
-    variants: Sequence[Variant] = every_variant((EngineSettings(),))
-    """Of these engines."""
+    variants: Sequence[Variant] = every_variant((EngineSettings(device="cpu"),))
+    """Of these engines; by default those of torch on a CPU."""
     draws: Random = field(default_factory=SystemRandom)
     """What draws problems and sampling keys: a seeded one makes the same work again."""
 
@@ -129,7 +131,9 @@ class Measurements:
 
 
 @dataclass(frozen=True)
-class _Generated:
+class KeyedCompletion:
+    """A completion, and what it was asked of: the prompt's token ids and the sampling key that was assigned."""
+
     prompt: list[int]
     key: int
     completion: Completion
@@ -163,13 +167,13 @@ def _as(variant: Variant, engines: dict[str, _Measured]) -> _Measured:
 
 
 def _checked(
-    matrix: Matrix, engines: dict[str, _Measured], checker: Variant, completions: Sequence[_Generated]
+    matrix: Matrix, engines: dict[str, _Measured], checker: Variant, completions: Sequence[KeyedCompletion]
 ) -> list[CheckedCompletion]:
     engine = _as(checker, engines)
     return [c for part in _parts(completions, checker.batch) for c in check(engine, matrix.sampling, part)]
 
 
-def check(engine: Engine, spec: SamplingSpec, completions: Sequence[_Generated]) -> list[CheckedCompletion]:
+def check(engine: Engine, spec: SamplingSpec, completions: Sequence[KeyedCompletion]) -> list[CheckedCompletion]:
     """Prefills completions together and measures each."""
     found_at = {}
     for batch in engine.prefill_in_batches([(one.prompt, one.completion.tokens) for one in completions]):
@@ -193,10 +197,10 @@ def check(engine: Engine, spec: SamplingSpec, completions: Sequence[_Generated])
 
 def _cheats(
     matrix: Matrix, model: Path, tasks: TaskSet, tokenizer: Tokenizer
-) -> Iterator[tuple[str, list[_Generated]]]:
+) -> Iterator[tuple[str, list[KeyedCompletion]]]:
     """Each cheat's name and work, made by an engine of its own."""
 
-    def cheated(engine: _Measured, **options: Any) -> list[_Generated]:
+    def cheated(engine: _Measured, **options: Any) -> list[KeyedCompletion]:
         engine.adjust(attention=matrix.plain.attention, threads=matrix.plain.threads)
         return list(_generate(engine, matrix, tasks, tokenizer, _CHEAT_BATCH, **options))
 
@@ -220,7 +224,7 @@ def _cheats(
 def _generate(
     engine: Engine, matrix: Matrix, tasks: TaskSet, tokenizer: Tokenizer, batch: int, *,
     temperature_factor: float = 1.0, key_offset: int = 0,
-) -> Iterator[_Generated]:  # fmt: skip
+) -> Iterator[KeyedCompletion]:  # fmt: skip
     """Completions of random problems; their keys are those that were assigned, whatever was used."""
     spec, drawn = matrix.sampling, matrix.sampling.distribution
     for start in range(0, matrix.problems, batch):
@@ -236,12 +240,12 @@ def _generate(
             end_tokens=tokenizer.end_tokens,
         )
         for prompt, of, group in zip(prompts, keys, made, strict=True):
-            yield from (_Generated(prompt, key, completion) for key, completion in zip(of, group, strict=True))
+            yield from (KeyedCompletion(prompt, key, completion) for key, completion in zip(of, group, strict=True))
 
 
 class _Measured(Engine, Adjustable, Protocol):
     """An engine of which all of this can be measured."""
 
 
-def _parts(completions: Sequence[_Generated], size: int) -> Iterator[Sequence[_Generated]]:
+def _parts(completions: Sequence[KeyedCompletion], size: int) -> Iterator[Sequence[KeyedCompletion]]:
     return (completions[start : start + size] for start in range(0, len(completions), size))
