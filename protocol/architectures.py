@@ -16,11 +16,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from protocol.errors import ConfigError
 
 Config = Mapping[str, Any]
+
+
+_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,16 @@ class Architecture:
     """Keys, beyond those of all, that may hold any value: sizes, and choices that were compared either way."""
     defaults: Config = field(default_factory=dict)
     """What transformers takes where config.json leaves out a feature of `FEATURES` and does not leave it off."""
-    switched_window: bool = False
-    """Whether `sliding_window` counts only together with `use_sliding_window`."""
+    windows: Literal["none", "every", "listed"] = "none"
+    """Which layers have the window of `sliding_window`, where it is set: every one, or those that `layer_types` lists."""
+    ropes: bool = False
+    """Whether layers with a window have rotary positions of their own: `rope_parameters` by the layer's type."""
+    rope_types: frozenset[str] = _ROPES
+    """Kinds of rotary positions that were compared."""
+    partial: bool = False
+    """Whether only a part of each head may be rotated."""
+    title: str = ""
+    """What people call it; empty: `name` without its ending."""
     positions: str | None = None
     """Key of the number of learnt positions, beyond which nothing can be computed; None: positions are rotary."""
 
@@ -43,29 +54,59 @@ _MIXTURE = frozenset(
     {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}
 )
 
+_GEMMA = frozenset({"hidden_activation", "query_pre_attn_scalar", "final_logit_softcapping"})
+
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("LlamaForCausalLM", frozenset({"mlp_bias"})),
-    "qwen2": Architecture("Qwen2ForCausalLM", switched_window=True),
-    "qwen3": Architecture("Qwen3ForCausalLM", switched_window=True),
+    "qwen2": Architecture("Qwen2ForCausalLM", windows="listed", title="Qwen 2, 2.5"),
+    "qwen3": Architecture("Qwen3ForCausalLM", windows="listed", title="Qwen 3"),
     "qwen3_moe": Architecture(
-        "Qwen3MoeForCausalLM", _MIXTURE | {"decoder_sparse_step", "mlp_only_layers"}, switched_window=True
+        "Qwen3MoeForCausalLM", _MIXTURE | {"decoder_sparse_step", "mlp_only_layers"}, windows="listed", title="Qwen 3 MoE"
     ),
-    "mistral": Architecture("MistralForCausalLM", defaults={"sliding_window": 4096}),
-    "mixtral": Architecture("MixtralForCausalLM", _MIXTURE),
-    "gemma": Architecture("GemmaForCausalLM", frozenset({"hidden_activation"})),
+    "mistral": Architecture("MistralForCausalLM", windows="every"),
+    "mixtral": Architecture("MixtralForCausalLM", _MIXTURE, windows="every"),
+    "gemma": Architecture("GemmaForCausalLM", frozenset({"hidden_activation"}), title="Gemma (the first)"),
+    "gemma2": Architecture("Gemma2ForCausalLM", _GEMMA | {"attn_logit_softcapping"}, windows="listed", title="Gemma 2"),
+    "gemma3_text": Architecture(
+        "Gemma3ForCausalLM", _GEMMA | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"}, windows="listed", ropes=True,
+        title="Gemma 3 (text)",
+    ),
+    "phi3": Architecture(
+        "Phi3ForCausalLM", frozenset({"original_max_position_embeddings", "partial_rotary_factor"}), windows="every",
+        rope_types=frozenset({"default"}), partial=True, title="Phi-3, Phi-4",
+    ),
     "gpt2": Architecture(
         "GPT2LMHeadModel",
         frozenset({"n_embd", "n_layer", "n_head", "n_positions", "n_ctx", "n_inner", "activation_function", "layer_norm_epsilon"}),
         defaults={"attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1},
         positions="n_positions",
+        title="GPT-2",
     ),
     "gpt_neox": Architecture(
         "GPTNeoXForCausalLM",
         frozenset({"layer_norm_eps", "use_parallel_residual", "rotary_pct", "rotary_emb_base", "partial_rotary_factor"}),
+        partial=True,
+        title="GPT-NeoX, Pythia",
     ),
-    "olmo2": Architecture("Olmo2ForCausalLM"),
+    "olmo2": Architecture("Olmo2ForCausalLM", title="OLMo 2"),
+    "olmo3": Architecture("Olmo3ForCausalLM", windows="listed", ropes=True, title="OLMo 3"),
+    "granite": Architecture(
+        "GraniteForCausalLM",
+        frozenset({"mlp_bias", "logits_scaling", "embedding_multiplier", "residual_multiplier", "attention_multiplier"}),
+    ),
+    "cohere": Architecture(
+        "CohereForCausalLM", frozenset({"layer_norm_eps", "logit_scale", "use_qk_norm"}), title="Cohere Command R"
+    ),
+    "cohere2": Architecture(
+        "Cohere2ForCausalLM", frozenset({"layer_norm_eps", "logit_scale", "sliding_window_pattern"}), windows="listed",
+        title="Cohere Command R7B, A",
+    ),
+    "starcoder2": Architecture(
+        "Starcoder2ForCausalLM", frozenset({"norm_epsilon", "use_bias"}), windows="every", title="StarCoder 2"
+    ),
+    "ministral": Architecture("MinistralForCausalLM", windows="listed"),
     "smollm3": Architecture(
-        "SmolLM3ForCausalLM", frozenset({"mlp_bias", "no_rope_layers", "no_rope_layer_interval"}), switched_window=True
+        "SmolLM3ForCausalLM", frozenset({"mlp_bias", "no_rope_layers", "no_rope_layer_interval"}), windows="listed", title="SmolLM 3"
     ),
     "deepseek_v3": Architecture(
         "DeepseekV3ForCausalLM",
@@ -73,6 +114,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "n_routed_experts", "n_shared_experts", "n_group", "topk_group", "routed_scaling_factor", "first_k_dense_replace",
             "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "qk_head_dim", "v_head_dim", "rope_interleave",
         },
+        title="DeepSeek-V3",
     ),
 }  # fmt: skip
 """By `model_type`."""
@@ -84,7 +126,7 @@ _SIZES = frozenset({
 """Keys of all architectures that may hold any value."""
 
 _NOTES = frozenset({
-    "model_type", "architectures", "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "initializer_range",
+    "model_type", "architectures", "cache_implementation", "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "initializer_range",
     "bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id", "num_labels", "problem_type", "return_dict", "_commit_hash",
     "name_or_path", "_attn_implementation_autoset", "gradient_checkpointing", "tokenizer_class",
     "pretraining_tp", "max_window_layers", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size", "num_mtp_layers",
@@ -101,16 +143,20 @@ _NOTES = frozenset({
 })  # fmt: skip
 """Keys that say nothing of the computation."""
 
-_FIXED: Config = {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "scale_attn_weights": True}
+_FIXED: Config = {
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "scale_attn_weights": True,
+    "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": False, "use_embedding_sharing": True,
+    "position_embedding_type": "rope_gptj", "order_of_interleaved_layers": "local_attn_first",
+}  # fmt: skip
 """Keys of which one value is right: what transformers computes whatever they say, or what was compared."""
 
 DROPOUTS = frozenset({
-    "attention_dropout", "hidden_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "router_jitter_noise",
+    "attention_dropout", "residual_dropout", "embedding_dropout", "hidden_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "router_jitter_noise",
 })  # fmt: skip
 """Chances of leaving something out in training: the trainer's logprobs would not be those of the nodes."""
 
-_WINDOW = "packed rows would attend beyond the window"
-_SCALES = "logits and states that are scaled outside the layers"
+_NOT_HERE = "but for the models whose own it is: what a stray key changes depends on who reads it"
+_WINDOWS = "its windows have not been compared in packed rows"
 _STATE = "the state of its linear attention would leak from one packed sequence into the next"
 _BIASES = "its positions are biases of the attention (alibi), which packed rows do not have"
 
@@ -123,17 +169,17 @@ FEATURES: dict[str, str] = {
     "is_encoder_decoder": "it is no decoder alone",
     "add_cross_attention": "it is no decoder alone",
     "is_decoder": "it is part of a larger model",
-    "use_sliding_window": _WINDOW,
-    "sliding_window": _WINDOW,
-    "attention_chunk_size": _WINDOW,
+    "use_sliding_window": _NOT_HERE,
+    "sliding_window": _NOT_HERE,
+    "attention_chunk_size": "packed rows know no chunks",
     "use_bidirectional_attention": "tokens would see what comes after them",
-    "attn_logit_softcapping": "the cap on attention scores is ignored by the kernels in use",
-    "final_logit_softcapping": "the cap on logits is ignored",
-    "logit_scale": "the factor on logits is ignored",
-    "logits_scaling": "the factor on logits is ignored",
-    "embedding_multiplier": "it has not been compared",
-    "residual_multiplier": "it has not been compared",
-    "attention_multiplier": "it has not been compared",
+    "attn_logit_softcapping": _NOT_HERE,
+    "final_logit_softcapping": _NOT_HERE,
+    "logit_scale": _NOT_HERE,
+    "logits_scaling": _NOT_HERE,
+    "embedding_multiplier": _NOT_HERE,
+    "residual_multiplier": _NOT_HERE,
+    "attention_multiplier": _NOT_HERE,
     "alibi": _BIASES,
     "use_mrope": "its positions are those of images",
     "rope_interleaved": "its rotary positions are interleaved, which is ignored",
@@ -148,7 +194,6 @@ FEATURES: dict[str, str] = {
 }
 """Keys that must be off (false, null, 0 or empty), and why."""
 
-_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 _ROPE_KEYS = frozenset({
     "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
     "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
@@ -159,12 +204,11 @@ _ROPE_REASONS = {
 }
 
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("gemma2", "vaultgemma"), f"its attention scores and logits are capped, and {_WINDOW}"),
-    **dict.fromkeys(("gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "olmo3", "gpt_oss"), _WINDOW),
-    **dict.fromkeys(("phi3", "phimoe", "ministral", "starcoder2", "exaone4", "mimo_v2_flash", "afmoe"), _WINDOW),
-    "cohere": _SCALES,
-    "cohere2": f"{_SCALES}, and {_WINDOW}",
-    **dict.fromkeys(("granite", "granitemoe", "granitemoeshared"), _SCALES),
+    **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "mistral3", "llama4"), "models of more than text are not computed here"),
+    **dict.fromkeys(("vaultgemma", "gemma3n_text", "gemma4_text", "exaone4", "afmoe"), _WINDOWS),
+    **dict.fromkeys(("phimoe", "mimo_v2_flash"), _WINDOWS),
+    "gpt_oss": "the sinks of its attention are missing in packed rows",
+    **dict.fromkeys(("granitemoe", "granitemoeshared"), "nobody has compared its mixture of experts; Granite without one is right"),
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "lfm2", "lfm2_moe"), _STATE),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "falcon_h1", "jamba", "bamba", "zamba", "zamba2", "nemotron_h"), _STATE),
     **dict.fromkeys(("granitemoehybrid", "kimi_linear", "minimax", "olmo_hybrid", "recurrent_gemma", "rwkv", "xlstm"), _STATE),
@@ -172,7 +216,7 @@ REFUSED: dict[str, str] = {
 }  # fmt: skip
 """Why some `model_type` is not in the list; of the others it is only known that nobody has compared them."""
 
-_FULL = "full_attention"
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def require_right(config: Config, where: str = "config.json") -> None:
@@ -189,10 +233,10 @@ def require_right(config: Config, where: str = "config.json") -> None:
     named = config.get("architectures") or [known.name]
     if named != [known.name]:
         raise _refused(where, f"architectures is {named!r}", f"of type {kind!r} only {known.name} is computed")
-    _require_plain_layers(config, where)
-    _require_rope(config, where)
+    _require_layers(config, known, where)
+    _require_rope(config, known, where)
     for key, value in {**known.defaults, **config}.items():
-        if key in ("layer_types", "rope_scaling", "rope_parameters") or _is_free(key, config, known):
+        if key in ("layer_types", "rope_scaling", "rope_parameters") or _is_free(key, known):
             continue
         said = f"{key} is {value!r}" + ("" if key in config else " where config.json leaves it out")
         if key in FEATURES:
@@ -236,21 +280,27 @@ def most_tokens(config: Config) -> int | None:
     return most if isinstance(most, int) else None
 
 
-def _is_free(key: str, config: Config, known: Architecture) -> bool:
-    if key in ("use_sliding_window", "sliding_window") and known.switched_window:
-        return not config.get("use_sliding_window")
+def _is_free(key: str, known: Architecture) -> bool:
+    if key in ("use_sliding_window", "sliding_window"):
+        return known.windows != "none"
     return key in _SIZES or key in _NOTES or key in known.sizes
 
 
-def _require_plain_layers(config: Config, where: str) -> None:
+def _require_layers(config: Config, known: Architecture, where: str) -> None:
+    """Layers of which each attends to everything or, where the architecture has them, to a window."""
     types = config.get("layer_types") or []
-    if not isinstance(types, list) or any(kind != _FULL for kind in types):
-        odd = next((kind for kind in types if kind != _FULL), types) if isinstance(types, list) else types
-        reason = _WINDOW if odd == "sliding_attention" else "nobody has compared such layers"
-        raise _refused(where, f"layer_types holds {odd!r}", reason)
+    if not isinstance(types, list):
+        raise _refused(where, f"layer_types holds {types!r}", "expected a list")
+    allowed = {_FULL, _SLIDING} if known.windows == "listed" else {_FULL}
+    if known.windows == "every" and config.get("sliding_window"):
+        allowed = {_SLIDING}  # whatever the list says, transformers gives every layer the window
+    if odd := [kind for kind in types if kind not in allowed]:
+        known_kind = odd[0] in (_FULL, _SLIDING)
+        reason = "layers of this architecture are all alike" if known_kind else "nobody has compared such layers"
+        raise _refused(where, f"layer_types holds {odd[0]!r}", reason)
 
 
-def _require_rope(config: Config, where: str) -> None:
+def _require_rope(config: Config, known: Architecture, where: str) -> None:
     """Of rotary positions those whose frequencies never change."""
     for key in ("rope_scaling", "rope_parameters"):
         rope = config.get(key)
@@ -258,20 +308,28 @@ def _require_rope(config: Config, where: str) -> None:
             continue
         if not isinstance(rope, dict):
             raise _refused(where, f"{key} is {rope!r}", "expected an object")
-        for name in ("rope_type", "type"):
-            kind = rope.get(name)
-            if kind is not None and kind not in _ROPES:
-                reason = _ROPE_REASONS.get(str(kind), "nobody has shown that it is computed rightly")
-                raise _refused(where, f"{key}.{name} is {kind!r}", reason)
-        partial = {"partial_rotary_factor"} if config["model_type"] == "gpt_neox" else set()
-        if odd := sorted(rope.keys() - _ROPE_KEYS - partial):
-            raise _refused(where, f"{key} holds {odd[0]!r}", "nobody has compared what it changes")
+        by_layer = known.ropes and set(rope) <= {_FULL, _SLIDING}
+        for name, one in rope.items() if by_layer else [("", rope)]:
+            if one:
+                _require_one_rope(one, f"{key}.{name}" if name else key, known, where)
+
+
+def _require_one_rope(rope: Any, key: str, known: Architecture, where: str) -> None:
+    if not isinstance(rope, dict):
+        raise _refused(where, f"{key} is {rope!r}", "expected an object")
+    for name in ("rope_type", "type"):
+        kind = rope.get(name)
+        if kind is not None and kind not in known.rope_types:
+            reason = _ROPE_REASONS.get(str(kind), "nobody has shown that it is computed rightly")
+            raise _refused(where, f"{key}.{name} is {kind!r}", reason)
+    partial = {"partial_rotary_factor"} if known.partial else set()
+    if odd := sorted(rope.keys() - _ROPE_KEYS - partial):
+        raise _refused(where, f"{key} holds {odd[0]!r}", "nobody has compared what it changes")
 
 
 def _hint(key: str) -> str:
     if "sliding_window" in key:
-        off = "null" if key == "sliding_window" else "false"
-        return f"where no sequence of the run can be longer than the window, set {key} to {off}: it computes the same"
+        return f"remove {key}: the model is the same without it"
     if key in DROPOUTS:
         return f"set {key} to 0; `murmur trainer import` does"
     return "choose another model"

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import device, footprint, memory, row_attention, sampler
+from node.engine import device, footprint, memory, output, row_attention, sampler
 from node.engine.decoding import DecodingBatch, Request, Wave, requests_of
 from node.engine.interface import Completion, Prompt
 from node.engine.memory import DecodingPlan, MemoryBudget
@@ -164,7 +164,7 @@ class TorchEngine:
         self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
     ) -> tuple[Tensor, Tensor]:
         """The seeded draw per row, each at its own position [B], and the logprob of the chosen token."""
-        logits = self._model.lm_head(hidden).to(self._aside)
+        logits = output.logits(self._model, hidden).to(self._aside)
         keys, positions = keys.to(self._aside), positions.to(self._aside)
         drawn = sampler.draw(logits, keys, positions, temperature=temperature, top_k=top_k, top_p=top_p)
         chosen = logits.gather(1, drawn.tokens[:, None]).squeeze(1).float()
@@ -222,7 +222,7 @@ class TorchEngine:
         tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=self._aside)
         parts = []
         for first in range(0, len(tokens), _SCORED_TOKENS):
-            logits = self._model.lm_head(hidden_TH[first : first + _SCORED_TOKENS]).to(self._aside)
+            logits = output.logits(self._model, hidden_TH[first : first + _SCORED_TOKENS]).to(self._aside)
             if not (logits.amax().isfinite() and logits.amin().isfinite()):
                 raise IntegrityError("this machine's own logits hold NaN or infinity")
             part = tokens[first : first + _SCORED_TOKENS]
@@ -234,7 +234,7 @@ class TorchEngine:
     @torch.inference_mode()
     def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:
         """Logits [T, V] of hidden states."""
-        return self._model.lm_head(hidden_TH).float().cpu().numpy()
+        return output.logits(self._model, hidden_TH).float().cpu().numpy()
 
     # ---- limits --------------------------------------------------------------------------------------------------------
 

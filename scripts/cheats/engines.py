@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from node.engine import noise
+from node.engine import noise, output
 from node.engine.torch_engine import TorchEngine
 from protocol.sampling import TokenScores
 
@@ -37,7 +37,7 @@ class ForcedTokenEngine(TorchEngine):
         self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
     ) -> tuple[Tensor, Tensor]:
         drawn, logprobs = super()._sample(hidden, keys, positions, temperature, top_k, top_p)
-        logits = self._forced(self._model.lm_head(hidden).float())
+        logits = self._forced(output.logits(self._model, hidden).float())
         here = positions == self.position
         forced = logits[:, self.token] - logits.logsumexp(-1)
         return torch.where(here, self.token, drawn), torch.where(here, forced, logprobs)
@@ -46,7 +46,7 @@ class ForcedTokenEngine(TorchEngine):
     def score(self, hidden_TH: Tensor, tokens_T: Sequence[int] | NDArray[np.integer[Any]], **how: Any) -> TokenScores:
         """As its own check sees it: the forced token was the one to be drawn."""
         scores = super().score(hidden_TH, tokens_T, **how)
-        for logits in self._forced(self._model.lm_head(hidden_TH[self.position : self.position + 1]).float()):
+        for logits in self._forced(output.logits(self._model, hidden_TH[self.position : self.position + 1]).float()):
             scores.margins[self.position] = 0.0
             scores.logprobs[self.position] = float(logits[self.token] - logits.logsumexp(-1))
         return scores
@@ -67,7 +67,7 @@ class NearTieEngine(TorchEngine):
         self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
     ) -> tuple[Tensor, Tensor]:
         self._taken: set[int] = getattr(self, "_taken", set()) - set(keys[positions == 0].tolist())
-        logits = self._model.lm_head(hidden).float()
+        logits = output.logits(self._model, hidden).float()
         noised = logits + temperature * noise.gumbel(keys, positions, logits.shape[1])
         best, order = noised.topk(2)
         tokens = order[:, 0].clone()
@@ -86,7 +86,7 @@ class NucleusEngine(TorchEngine):
     def _sample(
         self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
     ) -> tuple[Tensor, Tensor]:
-        logits = self._model.lm_head(hidden).float()
+        logits = output.logits(self._model, hidden).float()
         ordered, order = logits.softmax(-1).sort(descending=True)
         outside = (ordered.cumsum(-1) - ordered) > self.share
         kept = logits.masked_fill(torch.zeros_like(outside).scatter(1, order, outside), -torch.inf)

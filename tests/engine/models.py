@@ -59,13 +59,45 @@ RIGHT: dict[str, dict[str, Any]] = {
     "qwen2": _of("qwen2"),
     "qwen3": _of("qwen3", head_dim=16),
     "qwen3_moe": _of("qwen3_moe", **_EXPERTS, num_experts=4, head_dim=16, mlp_only_layers=[1]),
+    "qwen2 with a window": _of("qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
+    "qwen2 with layers of its own": _of(
+        "qwen2", use_sliding_window=True, sliding_window=WINDOW, layer_types=["full_attention", "sliding_attention", "full_attention"]
+    ),
+    "qwen3 with a window": _of("qwen3", head_dim=16, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=2),
     "mistral": _of("mistral", sliding_window=None),
+    "mistral with a window": _of("mistral", sliding_window=WINDOW),
     "mixtral": _of("mixtral", num_local_experts=4, num_experts_per_tok=2),
+    "mixtral with a window": _of("mixtral", num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW),
     "gemma": _of("gemma", head_dim=16),
+    "gemma2": _of(
+        "gemma2", head_dim=16, sliding_window=WINDOW, query_pre_attn_scalar=16, attn_logit_softcapping=2.0, final_logit_softcapping=3.0
+    ),
+    "gemma2 without windows": _of(
+        "gemma2", head_dim=16, layer_types=["full_attention"] * 3, attn_logit_softcapping=1.0, query_pre_attn_scalar=16,
+        final_logit_softcapping=None,
+    ),
+    "gemma3": _of("gemma3_text", head_dim=16, sliding_window=WINDOW, sliding_window_pattern=3, query_pre_attn_scalar=16),
+    "phi3": _of("phi3"),
+    "phi3 with a window": _of("phi3", sliding_window=WINDOW),
     "gpt2": _GPT2,
     "gpt_neox": _NEOX,
     "gpt_neox in sequence": _NEOX | {"use_parallel_residual": False, **_rope("default", partial_rotary_factor=1.0)},
     "olmo2": _of("olmo2"),
+    "olmo3": _of(
+        "olmo3", sliding_window=WINDOW, layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            "full_attention": {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 32},
+        },
+    ),
+    "granite": _of(
+        "granite", logits_scaling=8.0, embedding_multiplier=6.0, residual_multiplier=0.4, attention_multiplier=0.1
+    ),
+    "cohere": _of("cohere", logit_scale=0.25),
+    "cohere2": _of("cohere2", sliding_window=WINDOW, sliding_window_pattern=3, logit_scale=0.25),
+    "starcoder2": _of("starcoder2", sliding_window=WINDOW, norm_epsilon=1e-6),
+    "ministral": _of("ministral", head_dim=8, **_rope("default"), sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    "smollm3 with a window": _of("smollm3", use_sliding_window=True, sliding_window=WINDOW, no_rope_layer_interval=2),
     "smollm3": _of("smollm3", no_rope_layer_interval=2),
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v3 with yarn rope": _DEEPSEEK | {
@@ -76,22 +108,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 """What protocol/architectures.py allows."""
 
 WRONG: dict[str, dict[str, Any]] = {
-    "mistral with a window": _of("mistral", sliding_window=WINDOW),
-    "qwen2 with a window": _of("qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
-    "qwen2 with layers of its own": _of(
-        "qwen2", use_sliding_window=True, sliding_window=WINDOW, layer_types=["full_attention", "sliding_attention", "full_attention"]
-    ),
-    "smollm3 with a window": _of("smollm3", use_sliding_window=True, sliding_window=WINDOW, no_rope_layer_interval=2),
-    "gemma2": _of("gemma2", head_dim=16, sliding_window=WINDOW),
-    "gemma2 without windows": _of(
-        "gemma2", head_dim=16, layer_types=["full_attention"] * 3, attn_logit_softcapping=1.0, query_pre_attn_scalar=16, final_logit_softcapping=None
-    ),
-    "gemma3": _of("gemma3_text", head_dim=16, sliding_window=WINDOW),
-    "phi3": _of("phi3", sliding_window=WINDOW),
-    "olmo3": _of("olmo3", sliding_window=WINDOW),
-    "cohere": _of("cohere", logit_scale=0.25),
-    "cohere2": _of("cohere2", sliding_window=WINDOW),
-    "granite": _of("granite", logits_scaling=8.0),
+    "gpt_oss": _of("gpt_oss", sliding_window=WINDOW, head_dim=16, num_local_experts=4, num_experts_per_tok=2),
     "falcon": {
         "model_type": "falcon", "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
         "alibi": True, "new_decoder_architecture": False, "initializer_range": 0.2, "eos_token_id": 1,

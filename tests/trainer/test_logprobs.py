@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +10,25 @@ import torch
 from benches.memory import peak_bytes
 from torch import Tensor, nn
 
+from node.engine.output import Bend
 from trainer.learning.logprobs import token_logprobs
 
 N, H, V = 23, 8, 41
 
 
-def plain(hidden: Tensor, head: nn.Linear, targets: Tensor) -> tuple[Tensor, Tensor]:
-    logprobs = head(hidden).log_softmax(-1)
+BENDS = {
+    "none": Bend(),
+    "scaled": Bend(scale=0.25),
+    "divided": Bend(divisor=6.0),
+    "capped": Bend(cap=1.5),
+    "all at once": Bend(0.7, 1.3, 2.0),
+}
+
+
+def plain(hidden: Tensor, head: nn.Linear, targets: Tensor, bend: Bend = BENDS["none"]) -> tuple[Tensor, Tensor]:
+    logits = head(hidden) * bend.scale / bend.divisor
+    logits = logits if bend.cap is None else bend.cap * torch.tanh(logits / bend.cap)
+    logprobs = logits.log_softmax(-1)
     return logprobs.gather(1, targets[:, None]).squeeze(1), -(logprobs.exp() * logprobs).sum(-1)
 
 
@@ -28,12 +41,13 @@ def inputs(bias: bool = False, dtype: torch.dtype = torch.float64) -> tuple[Tens
 
 @pytest.mark.parametrize("rows", [1, 4, 22, 23, 100])
 @pytest.mark.parametrize("bias", [False, True])
-def test_values_and_gradients_are_those_of_the_plain_form(rows: int, bias: bool) -> None:
+@pytest.mark.parametrize("bend", BENDS)
+def test_values_and_gradients_are_those_of_the_plain_form(rows: int, bias: bool, bend: str) -> None:
     hidden, head, targets = inputs(bias)
     mixture = torch.randn(2, N, dtype=torch.float64)
     found = []
-    for of in (plain, lambda *given: token_logprobs(*given, chunk_tokens=rows)):
-        logprobs, entropy = of(hidden, head, targets)
+    for of in (plain, partial(token_logprobs, chunk_tokens=rows)):
+        logprobs, entropy = of(hidden, head, targets, bend=BENDS[bend])
         leaves = [hidden, *head.parameters()]
         gradients = torch.autograd.grad((logprobs * mixture[0] + entropy * mixture[1]).sum(), leaves)
         found.append([logprobs, entropy, *gradients])
@@ -70,15 +84,16 @@ def test_sums_over_the_vocabulary_are_in_float32_when_the_head_is_in_bfloat16() 
     assert hidden.grad is not None and hidden.grad.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("cap", [None, 30.0, 500.0])
 @pytest.mark.parametrize("scale", [1e3, 1e30])
-def test_extreme_logits_give_finite_values_and_gradients(scale: float) -> None:
+def test_extreme_logits_give_finite_values_and_gradients(scale: float, cap: float | None) -> None:
     """A distribution on one token has no entropy, and log 0 must not turn that into NaN."""
     hidden = torch.zeros(4, H).index_fill_(1, torch.tensor(0), 1.0).requires_grad_()
     head = nn.Linear(H, V, bias=False)
     with torch.no_grad():
         head.weight.zero_()[3, 0] = scale
     for rows in (2, 100):
-        logprobs, entropy = token_logprobs(hidden, head, torch.full((4,), 3), chunk_tokens=rows)
+        logprobs, entropy = token_logprobs(hidden, head, torch.full((4,), 3), bend=Bend(cap=cap), chunk_tokens=rows)
         assert logprobs.abs().max() == 0
         assert entropy.abs().max() < 1e-6
         for gradient in torch.autograd.grad((logprobs + entropy).sum(), [hidden, head.weight]):

@@ -2,8 +2,8 @@
 
 Tokens go through the head in chunks, whose size follows from the vocabulary, forwards and, recomputed, backwards; what is kept in
 between is three numbers per token. Where one chunk holds them all, its probabilities are kept instead. The sums over the
-vocabulary are in float32 whatever the head's type. Covers heads that are one matrix with or without a bias; not models that
-bend their logits afterwards (soft-capping, scaling), which protocol/architectures.py refuses.
+vocabulary are in float32 whatever the head's type. Covers heads that are one matrix with or without a bias, and what a model
+does to its logits afterwards (soft cap, scale: node/engine/output.py).
 
 Shapes: N tokens, H hidden size, V vocabulary, C tokens of a chunk.
 """
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from node.engine.output import Bend
+
 CHUNK_LOGITS = 1 << 21
 """Logits of a chunk, 8 MiB of float32, where the vocabulary is small; more take memory for no speed."""
 CHUNK_TOKENS_MIN = 64
@@ -23,26 +25,26 @@ vocabulary of 152k, chunks of 13 tokens, as many as `CHUNK_LOGITS` would be, too
 
 
 def token_logprobs(
-    hidden_NH: Tensor, head: Any, targets_N: Tensor, *, chunk_tokens: int | None = None
+    hidden_NH: Tensor, head: Any, targets_N: Tensor, *, bend: Bend = Bend(), chunk_tokens: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Logprob [N] of each target and entropy [N] of its whole distribution, both with gradients to hidden states and head.
 
-    `head` has a `weight` [V, H] and a `bias` [V] or None, as torch.nn.Linear.
+    `head` has a `weight` [V, H] and a `bias` [V] or None, as torch.nn.Linear; `bend` is what the model does to its product.
     """
     chunk = chunk_tokens or max(CHUNK_TOKENS_MIN, CHUNK_LOGITS // head.weight.shape[0])
-    return _TokenLogprobs.apply(hidden_NH, head.weight, head.bias, targets_N, chunk)
+    return _TokenLogprobs.apply(hidden_NH, head.weight, head.bias, targets_N, bend, chunk)
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, bend: Bend, chunk: int
     ) -> tuple[Tensor, Tensor]:
         kind = torch.promote_types(hidden.dtype, torch.float32)
         normaliser, chosen, entropy = (torch.empty(len(hidden), dtype=kind, device=hidden.device) for _ in range(3))
         probabilities = None
         for part in _parts(len(hidden), chunk):
-            logits = _logits(hidden[part], weight, bias, kind)
+            logits = bend.apply_(_logits(hidden[part], weight, bias, kind))
             chosen[part] = logits.gather(1, targets[part, None]).squeeze(1)
             normaliser[part] = logits.logsumexp(1)
             # 0·(−∞) is to be 0: a token that cannot come adds nothing.
@@ -51,7 +53,7 @@ class _TokenLogprobs(torch.autograd.Function):
             entropy[part] = -torch.linalg.vecdot(probabilities, log_p)
         kept = probabilities if len(hidden) <= chunk else None
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy, kept)
-        ctx.chunk = chunk
+        ctx.bend, ctx.chunk = bend, chunk
         ctx.set_materialize_grads(False)
         return chosen - normaliser, entropy
 
@@ -67,13 +69,18 @@ class _TokenLogprobs(torch.autograd.Function):
         )
         for part in _parts(len(hidden), ctx.chunk):
             if kept is None:
-                log_p = _logits(hidden[part], weight, bias, normaliser.dtype).sub_(normaliser[part, None])
+                bent = ctx.bend.apply_(_logits(hidden[part], weight, bias, normaliser.dtype))
+                slope = ctx.bend.slope(bent)
+                log_p = bent.sub_(normaliser[part, None])
                 p = log_p.exp() if of_entropy is not None else log_p.exp_()
             else:
                 p, log_p = kept, kept.log() if of_entropy is not None else kept
+                slope = 1.0 if ctx.bend.is_none else ctx.bend.slope(kept.log().add_(normaliser[part, None]))
             d_logits = _d_logits(
                 p, log_p, entropy[part], targets[part], _rows(of_logprob, part), _rows(of_entropy, part)
             )
+            if not ctx.bend.is_none:
+                d_logits.mul_(slope)
             if d_hidden is not None:
                 d_hidden[part] = d_logits.to(weight.dtype) @ weight
             if d_weight is not None:
@@ -84,6 +91,7 @@ class _TokenLogprobs(torch.autograd.Function):
             d_hidden,
             None if d_weight is None else d_weight.to(weight.dtype),
             None if d_bias is None else d_bias.to(weight.dtype),
+            None,
             None,
             None,
         )

@@ -93,6 +93,10 @@ class PackedRows:
         seen = (self.branch[:, :, None] == branch) | (branch == _PROMPT)
         return (same & seen).tril()[:, None]
 
+    def within(self, window: int) -> Tensor:
+        """The same mask for layers that see the last `window` tokens: of a prompt and its completion, wherever they lie in the row."""
+        return self.mask & (self.positions[:, :, None] - self.positions[:, None, :] < window)[:, None]
+
 
 @dataclass(frozen=True)
 class _Unit:

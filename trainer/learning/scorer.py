@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from node.engine.output import bend_of
 from trainer.learning.attention import MASK_ENTRIES_MAX, PACKED
 from trainer.learning.logprobs import token_logprobs
 from trainer.learning.packing import PackedRows
@@ -26,21 +27,29 @@ class Scorer(nn.Module):
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
         self._casts = casts and self._dtype != torch.float32
         # A model with attention of its own says no in a warning; it would ignore a layout, so it gets masks of any size.
+        self._bend = bend_of(model.config)
+        self._window: int | None = getattr(model.config, "sliding_window", None)
         self._mask_entries_max = MASK_ENTRIES_MAX if model.config._attn_implementation == PACKED else sys.maxsize
 
     def forward(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
         """Logprob of each completion token and entropy of its distribution, both [N]."""
-        sees: dict[str, Any] = (
-            {"attention_mask": rows.mask} if rows.mask_entries <= self._mask_entries_max else {"layout": rows.layout}
-        )
         with self._autocast(rows.ids.device.type):
             # What runs through the layers has their type: in float32 it would take twice the memory.
             embedded = self.model.get_input_embeddings()(rows.ids).to(self._dtype)
             hidden = self.model.base_model(
-                inputs_embeds=embedded, position_ids=rows.positions, use_cache=False, **sees
+                inputs_embeds=embedded, position_ids=rows.positions, use_cache=False, **self._seen(rows)
             ).last_hidden_state
         head = self.model.get_output_embeddings()
-        return token_logprobs(hidden.flatten(0, 1)[rows.source].to(head.weight.dtype), head, rows.targets)
+        return token_logprobs(
+            hidden.flatten(0, 1)[rows.source].to(head.weight.dtype), head, rows.targets, bend=self._bend
+        )
+
+    def _seen(self, rows: PackedRows) -> dict[str, Any]:
+        """What tells the model's attention which tokens see which (attention.py)."""
+        if rows.mask_entries > self._mask_entries_max:
+            return {"layout": rows.layout}
+        masks = {"attention_mask": rows.mask}
+        return masks if self._window is None else masks | {"windowed": rows.within(self._window)}
 
     def _autocast(self, device: str) -> AbstractContextManager[Any]:
         return torch.autocast(device, self._dtype) if self._casts else nullcontext()

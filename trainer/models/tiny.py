@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from node.engine import EngineSettings, Generator, Prompt, make_engine
+from node.engine import EngineSettings, Generator, Prompt, make_engine, output
 from node.engine.weights import save_weights
 from protocol import seeds
 from protocol.environments import Problem, TaskSet
@@ -195,7 +195,7 @@ def _supervised_step(model: Any, optimizer: torch.optim.Optimizer, examples: lis
         hidden = model.base_model(
             input_ids=rows.ids, position_ids=rows.positions, attention_mask=rows.mask, use_cache=False
         ).last_hidden_state
-        logits = model.lm_head(hidden.flatten(0, 1)[rows.source])
+        logits = output.logits(model, hidden.flatten(0, 1)[rows.source])
         loss = torch.nn.functional.cross_entropy(logits.float(), rows.targets, reduction="sum")
         (loss / tokens).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
