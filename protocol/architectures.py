@@ -5,6 +5,9 @@ An architecture, or a feature of it, that one of them computes differently pays 
 would tell. So what is listed here was compared with the model alone, in all three (tests/engine/test_architectures.py), and all else
 is refused by name: by `murmur trainer import`, by `murmur run create` and by every engine that loads.
 
+A model that is not listed may be let in by `murmur trainer import --unlisted`, where its self-check passes: the key UNLISTED of its
+config.json says so to every role, the run spec repeats it, and verdicts on such a model are soft only.
+
 It looks at config.json alone and imports no torch. A key that nobody has compared is refused as well, if it says anything: what
 transformers makes of a stray `sliding_window` depends on the place that reads it. Does not cover whether the weights fit
 (node/engine/weights.py), nor kernels (the setting `trainer.kernels`).
@@ -216,16 +219,29 @@ REFUSED: dict[str, str] = {
 }  # fmt: skip
 """Why some `model_type` is not in the list; of the others it is only known that nobody has compared them."""
 
+UNLISTED = "murmuration_unlisted"
+"""Key of config.json: true where the model is none of the list, and its self-check passed when it was imported."""
+_NEVER = (
+    "auto_map", "quantization_config", "text_config", "vision_config", "audio_config", "is_encoder_decoder", "add_cross_attention",
+)  # fmt: skip
+"""Features that no self-check makes up for."""
+
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def require_right(config: Config, where: str = "config.json") -> None:
-    """Raises ConfigError that names what of a model's config.json has not been shown to be computed rightly."""
+    """Raises ConfigError that names what of a model's config.json has not been shown to be computed rightly.
+
+    Of a model that was let in unlisted it names only what is never computed.
+    """
     kind = config.get("model_type")
     known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
-    for key in ("auto_map", "quantization_config", "text_config", "vision_config", "audio_config"):
+    for key in _NEVER:
         if config.get(key):
             raise _refused(where, f"{key} is set", FEATURES[key])
+    if is_unlisted(config):
+        _require_steady_rope(config, where)
+        return
     if known is None:
         reason = REFUSED.get(str(kind), "nobody has shown that it is computed rightly")
         hint = "these are: " + ", ".join(sorted(ARCHITECTURES))
@@ -250,6 +266,11 @@ def require_right(config: Config, where: str = "config.json") -> None:
             raise _refused(where, said, "nobody has compared what it changes", hint)
 
 
+def is_unlisted(config: Config) -> bool:
+    """Whether a model was let in that is not in the list."""
+    return config.get(UNLISTED) is True
+
+
 def require_file(path: Path) -> dict[str, Any]:
     """What a config.json holds, if it is right. Raises ConfigError for what is no JSON object, too."""
     try:
@@ -267,7 +288,7 @@ def require_file(path: Path) -> dict[str, Any]:
 def without_dropout(config: Config) -> dict[str, Any]:
     """The same config.json, with every chance of leaving something out at 0."""
     known = ARCHITECTURES.get(str(config.get("model_type")))
-    defaults = known.defaults if known else {}
+    defaults = known.defaults if known else dict[str, Any]()
     return dict(config) | {key: 0.0 for key in DROPOUTS if config.get(key, defaults.get(key))}
 
 
@@ -312,6 +333,17 @@ def _require_rope(config: Config, known: Architecture, where: str) -> None:
         for name, one in rope.items() if by_layer else [("", rope)]:
             if one:
                 _require_one_rope(one, f"{key}.{name}" if name else key, known, where)
+
+
+def _require_steady_rope(config: Config, where: str) -> None:
+    """Of a model that is not listed: no frequencies that change, which sequences of a self-check may be too short or too long to show."""
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.get(key)
+        ropes = [rope, *rope.values()] if isinstance(rope, dict) else []
+        for one in (one for one in ropes if isinstance(one, dict)):
+            kind = str(one.get("rope_type", one.get("type")))
+            if kind in _ROPE_REASONS:
+                raise _refused(where, f"{key} is of type {kind!r}", _ROPE_REASONS[kind])
 
 
 def _require_one_rope(rope: Any, key: str, known: Architecture, where: str) -> None:

@@ -80,6 +80,9 @@ class ModelSpec(Part):
     batch_invariant: bool = False
     """Whether all parties compute with kernels whose results do not depend on the batch: vLLM on NVIDIA GPUs of capability 8.0 or
     above, and nothing else."""
+    unlisted: bool = False
+    """Whether the model is none of those that have been shown to be computed rightly (docs/models.md): no finding is worse than soft then,
+    so seats are paid and never slashed. As its config.json says; `murmur trainer import --unlisted` lets one in."""
 
 
 class SamplingSpec(Part):

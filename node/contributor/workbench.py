@@ -39,8 +39,11 @@ class Workbench:
         self_check_share: float,
         say: Callable[..., None],
         clock: Clock = SYSTEM,
+        *,
+        check: Callable[[Engine, Path], None] = lambda *_: None,
     ) -> None:
-        """`folder` holds the node's data, `engine` makes the engine for a compute dtype, `say` tells the node's status."""
+        """`folder` holds the node's data, `engine` makes the engine for a compute dtype, `say` tells the node's status, `check` is asked
+        of the engine and its version."""
         self._c = connection
         self._self_check_share = self_check_share
         self._say = say
@@ -53,6 +56,7 @@ class Workbench:
             engine,
             self._versions.newest,
             connection.fetch_tasks,
+            check,
         )
         self.engine = self.equipment.engine  # one that cannot be made is found out now
         self._is_like_the_reference = False

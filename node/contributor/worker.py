@@ -25,6 +25,7 @@ from node.contributor.verdicts import Verdicts
 from node.contributor.workbench import Workbench
 from node.engine import Engine, EngineSettings, make_engine
 from node.engine.hardware import Measurement, measure_of
+from node.engine.self_check import SelfCheck
 from protocol import metrics
 from protocol.chain.reverts import banned
 from protocol.chain.transaction_log import TransactionLog
@@ -66,7 +67,7 @@ class Worker:
         connection: Connection,
         home: Home,
         settings: WorkSettings,
-        engine: Callable[[str], Engine] | None = None,
+        engine: Callable[[str], Engine] | EngineSettings | None = None,
         stop: Ending | None = None,
         *,
         adopt: bool = False,
@@ -74,8 +75,9 @@ class Worker:
         measure: Callable[[], Measurement] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`engine` makes the engine for a compute dtype, `measure` the measurement of its device, by default those of unset settings;
-        `stop` ends the loop when it is set; `progress` is called at every turn of it.
+        """`engine`: settings of the one to make, by default unset ones, and it is checked with its first version (self_check.py); or
+        what makes one for a compute dtype, whose maker answers for it. `measure` the measurement of its device, by default that of
+        unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it.
 
         `adopt`: the seat's last submission counts as made here, though this home knows nothing of it (alone.py).
         """
@@ -93,10 +95,15 @@ class Worker:
         self._alone = Alone(connection.chain, connection.run, self._address, self.submissions)
         if adopt:
             self._alone.adopt(connection.chain.seat(connection.run, self._address))
-        engine = engine or partial(make_engine, EngineSettings().of_run(connection.spec.model))
+        checks = {}
+        if engine is None or isinstance(engine, EngineSettings):
+            chosen = (engine or EngineSettings()).of_run(connection.spec.model)
+            engine = partial(make_engine, chosen)
+            checks = {"check": SelfCheck(chosen, connection.spec.model.compute_dtype)}
         measure = measure or partial(measure_of, EngineSettings())
         self._seat_class = SeatClass(connection.spec, measure, self._stop, clock)
-        self._workbench = Workbench(connection, home.data, engine, settings.self_check_share, self._say, clock)
+        share = settings.self_check_share
+        self._workbench = Workbench(connection, home.data, engine, share, self._say, clock, **checks)
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)
         self._verdicts = Verdicts(connection, self.submissions, retry, clock)

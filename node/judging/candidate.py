@@ -125,9 +125,14 @@ class Candidate:
         )  # fmt: skip
 
     @property
-    def calibrated(self) -> bool:
-        """Whether the limits were measured on devices of the seat's hardware class."""
-        return self.commitment.hardware in self.spec.verification.calibrated
+    def uncovered(self) -> str | None:
+        """Why the limits tell nothing certain of this seat's work: a hardware class that nobody measured, a model that is not listed.
+        None where they do."""
+        if self.spec.model.unlisted:
+            return "the run's model is not in the list of those that are computed rightly"
+        if self.commitment.hardware not in self.spec.verification.calibrated:
+            return f"hardware class {self.commitment.hardware} is not calibrated"
+        return None
 
     @cached_property
     def assigned(self) -> list[AssignedGroup]:

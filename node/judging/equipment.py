@@ -11,7 +11,10 @@ from pathlib import Path
 
 from node.engine import Engine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
+from protocol import architectures
 from protocol.environments import TaskSet
+from protocol.errors import ConfigError
+from protocol.model_files import CONFIG
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from protocol.signing import Domain
@@ -27,13 +30,16 @@ class Equipment:
         engine: Callable[[str], Engine],
         any_version: Callable[[], Path],
         fetch_tasks: Callable[[Sandbox], None] = lambda _: None,
+        check: Callable[[Engine, Path], None] = lambda *_: None,
     ) -> None:
         """`engine` makes the engine for a compute dtype, when it is first needed; `any_version` is a folder of weights, for what all
-        versions share; `fetch_tasks` brings task files that are not here.
+        versions share; `fetch_tasks` brings task files that are not here; `check` is told of the engine and each version that it holds,
+        and raises where that is computed wrongly.
 
         Starts the sandbox's child. Raises what keeps the run's problems from being drawn here as everywhere.
         """
         self._make_engine = engine
+        self._check = check
         self._any_version = any_version
         self._tokenizer: Tokenizer | None = None
         self.loaded: bytes | None = None
@@ -78,12 +84,25 @@ class Equipment:
         self._tokenizer = self._tokenizer or Tokenizer(folder)
 
     def load(self, folder: Path, manifest: bytes | None = None) -> None:
-        """Has the engine hold the version in `folder`, of this manifest. Raises IntegrityError where it cannot be used."""
+        """Has the engine hold the version in `folder`, of this manifest. Raises IntegrityError where it cannot be used, and whatever
+        the check raises."""
         self.loaded = None  # an engine that fails half-way holds neither
+        _require_said(self.context.spec, folder)
         self.engine.load(folder)
+        self._check(self.engine, folder)
         self.read_tokenizer(folder)
         self.loaded = manifest
 
     def candidate(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Candidate:
         """A submission as the rules look at it."""
         return Candidate(self.context, commitment, path, self.engine, self.tokenizer, plan)
+
+
+def _require_said(spec: RunSpec, folder: Path) -> None:
+    """Raises ConfigError for a model that was let in unlisted where the run spec does not say so: hard verdicts would be wrong."""
+    path = folder / CONFIG
+    if path.is_file() and not spec.model.unlisted and architectures.is_unlisted(architectures.require_file(path)):
+        raise ConfigError(
+            f"{path}: the model is not in the list of those that are computed rightly, and the run spec does not say so",
+            hint="join another run, or have its owner create it anew",
+        )

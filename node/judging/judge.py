@@ -21,18 +21,17 @@ _TEXT_MOST = 300  # characters of each text in a receipt
 def judge(candidate: Candidate, rules: Iterable[str] = tuple(RULES)) -> Finding | None:
     """The first finding of the named rules, in their order, or a hard one of `sampling` after a soft one of `computation`.
 
-    In a hardware class that nobody calibrated, nothing is worse than soft. None accepts. Raises whatever keeps a rule from
+    In a hardware class that nobody calibrated, and of a model that is not listed, nothing is worse than soft. None accepts. Raises whatever keeps a rule from
     running: then there is no verdict.
     """
     return _capped(candidate, _first(candidate, rules))
 
 
 def _capped(c: Candidate, finding: Finding | None) -> Finding | None:
-    """A run may let classes work whose honest work nobody has measured: it pays them, and slashes nobody there."""
-    if finding is None or finding.outcome is not Outcome.HARD or c.calibrated:
+    """A run may let classes work, or a model in, whose honest work nobody has measured: it pays for it, and slashes nobody."""
+    if finding is None or finding.outcome is not Outcome.HARD or c.uncovered is None:
         return finding
-    uncovered = f"hardware class {c.commitment.hardware} is not calibrated"
-    return replace(finding, outcome=Outcome.SOFT, detail=f"{finding.detail}; {uncovered}")
+    return replace(finding, outcome=Outcome.SOFT, detail=f"{finding.detail}; {c.uncovered}")
 
 
 def _first(candidate: Candidate, rules: Iterable[str]) -> Finding | None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from node.engine import EngineSettings, make_engine
+from node.engine.self_check import SelfCheck
 from node.judging.candidate import Commitment, PrefillPlan
 from node.judging.equipment import Equipment
 from node.judging.judge import details, judge
@@ -56,7 +57,7 @@ class Bench:
         self._fetches = Fetches(self._versions, patience, clock)
         self._equipment = Equipment(
             spec, connection.chain.domain, connection.run, partial(make_engine, engine.of_run(spec.model)), self._versions.newest,
-            connection.fetch_tasks,
+            connection.fetch_tasks, SelfCheck(engine, spec.model.compute_dtype),
         )  # fmt: skip
         self.context = self._equipment.context
         self._connection = connection

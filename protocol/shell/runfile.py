@@ -47,7 +47,7 @@ P = TypeVar("P", bound=Part)
 
 SPEC_FILE = "spec.json"
 FILLED_IN = frozenset((
-    "spec.model.config", "spec.model.tokenizer", "spec.environments.package", "spec.environments.version",
+    "spec.model.config", "spec.model.tokenizer", "spec.model.unlisted", "spec.environments.package", "spec.environments.version",
     "spec.environments.exact", "spec.environments.head", "spec.verification.computation", "spec.verification.sampling",
     "spec.verification.calibrated",
 ))  # fmt: skip
@@ -184,11 +184,22 @@ def answers(file: Path, model: Path) -> AnswerSpec:
 
 
 def _fill_in_model(table: dict[str, Any], model: Path) -> dict[str, Any]:
-    """[spec.model], with the digests of the files in `model` where it names none."""
+    """[spec.model], with the digests of the files in `model` where it names none, and whether that is unlisted."""
     section = _section(table, "model", "spec")
     for key, name in (("config", CONFIG), ("tokenizer", TOKENIZER)):
         section.setdefault(key, _digest_of(model / name))
+    _require_said(section, model)
     return section
+
+
+def _require_said(section: dict[str, Any], model: Path) -> None:
+    """Fills in whether the model is unlisted, as its config.json says. Raises ConfigError where the file says otherwise."""
+    found = architectures.is_unlisted(architectures.require_file(model / CONFIG))
+    if section.setdefault("unlisted", found) is not found:
+        said = "is not in the list of models" if found else "is in the list of models, or was never let in"
+        raise ConfigError(
+            f"spec.model.unlisted is {section['unlisted']!r}, and the model in {model} {said}", hint="leave it out"
+        )
 
 
 def _require_measured(name: str, found: Calibration, calibrated: list[int]) -> None:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from node.engine import Completion, Prompt
+from node.engine.plain import PlainModel
 from node.engine.torch_engine import TorchEngine
 from node.engine.weights import build_model, load_weights
 from protocol.errors import IntegrityError
@@ -38,6 +39,7 @@ class Comparison:
     def distances(self) -> dict[str, float]:
         """Largest error of a token's logprob, in nats, by way of computing it; infinite for a way that raises."""
         ways = {"cached": self._cached, "batched": self._batched, "packed": self._packed, "in pieces": self._in_pieces}
+        ways["plain"] = self._streamed
         return {name: self._distance(way) for name, way in ways.items()}
 
     def _distance(self, way: Callable[[], Logprobs]) -> float:
@@ -93,6 +95,10 @@ class Comparison:
         states = self._engine.prefill(self._sequences)
         scored = zip(states, self._sequences, strict=True)
         return [self._engine.score(hidden, tokens, key=0, temperature=1.0).logprobs for hidden, (_, tokens) in scored]
+
+    def _streamed(self) -> Logprobs:
+        """As the self-check reads it from the folder, block by block."""
+        return [one.numpy() for one in PlainModel(self.policy, torch.device("cpu")).logprobs(self._sequences)]
 
     def _packed(self) -> Logprobs:
         return self._trained(lambda scorer: None)

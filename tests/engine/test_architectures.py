@@ -20,7 +20,7 @@ from protocol.errors import ConfigError
 from protocol.model_files import CONFIG
 from protocol.shell import runfile
 from tests.engine.comparison import Comparison
-from tests.engine.models import RIGHT, WRONG, make
+from tests.engine.models import RIGHT, WINDOW, WRONG, make
 from trainer.config import TrainSettings
 from trainer.learning.learner import Learner
 from trainer.models.pretrained import make_policy
@@ -96,12 +96,13 @@ def test_what_is_refused_with_a_reason_is_something_that_transformers_knows() ->
 
 
 LLAMA, MISTRAL = RIGHT["llama"], RIGHT["mistral with a window"]
+STRAY = LLAMA | {"sliding_window": WINDOW}
 
 
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        (WRONG["llama with a stray window"], "sliding_window is 8: but for the models whose own"),
+        (STRAY, "sliding_window is 8: but for the models whose own"),
         (LLAMA | {"use_sliding_window": True}, "use_sliding_window is True: but for the models whose own"),
         (LLAMA | {"layer_types": ["sliding_attention"] * 3}, "layer_types holds 'sliding_attention': layers of this"),
         (MISTRAL | {"layer_types": ["full_attention"] * 3}, "layer_types holds 'full_attention': layers of this"),
@@ -170,7 +171,7 @@ def test_a_feature_that_is_off_is_none(config: dict[str, Any]) -> None:
 
 def test_no_door_lets_in_what_is_refused(tiny_run: TinyRun, tmp_path: Path) -> None:
     """Import, `murmur run create` and load; a policy that was there before the first of them, too."""
-    theirs = make(WRONG["llama with a stray window"], tmp_path / "theirs")
+    theirs = make(STRAY, tmp_path / "theirs")
     with pytest.raises(ConfigError, match="sliding_window is 8"):
         make_policy(theirs, tmp_path / "policy")
     assert not (tmp_path / "policy").exists()

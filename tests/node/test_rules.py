@@ -600,6 +600,17 @@ def test_nobody_is_slashed_in_a_class_that_nobody_calibrated_whatever_is_found(t
         assert (hard.outcome, found.outcome) == (Outcome.HARD, Outcome.SOFT)
 
 
+def test_nobody_is_slashed_in_a_run_of_a_model_that_is_not_listed(tiny_run: TinyRun) -> None:
+    hard = an_edited_token(tiny_run)
+    spec = hard.spec.model_copy(update={"model": hard.spec.model.model_copy(update={"unlisted": True})})
+    unlisted = replace(hard, context=replace(hard.context, spec=spec))
+    rules = [rule for rule in RULES if rule != "identity"]  # the changed spec has another digest than the file says
+    found, capped = judge(hard, rules), judge(unlisted, rules)
+    assert found is not None and capped is not None
+    assert (found.outcome, capped.outcome) == (Outcome.HARD, Outcome.SOFT)
+    assert "model is not in the list" in capped.detail
+
+
 def test_a_seat_of_a_class_that_the_run_does_not_list_earns_nothing(tiny_run: TinyRun) -> None:
     """Its class would be covered by no calibration and by no length budget: it would have chosen its own rules."""
     candidate = tiny_run.candidate(tiny_run.honest(hardware=7), hardware=7)

@@ -218,18 +218,28 @@ def import_(
         Path, typer.Argument(help="Folder of a model, as Hugging Face has it: safetensors and tokenizer.json.")
     ],
     folder: Annotated[Path, typer.Argument(help="Where the policy goes; must not be there yet.")] = Path("policy"),
+    unlisted: Annotated[
+        bool,
+        typer.Option(
+            "--unlisted", help="Let in a model that is not listed, if its self-check passes: nobody is slashed."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a run's policy of a pretrained model, in bfloat16 and one file, as every version will be."""
     from trainer.models.pretrained import make_policy
 
-    made = make_policy(model, folder)
+    made = make_policy(model, folder, unlisted=unlisted)
     emit(asdict(made), as_json, lambda: _show_imported(made))
 
 
 def _show_imported(made: Imported) -> None:
     ends = ", ".join(str(token) for token in made.end_tokens)
     typer.echo(f"policy of {made.parameters:,} parameters in {made.folder}; answers end with token {ends}")
+    if made.unlisted:
+        typer.echo(
+            "the model is not listed: its self-check passed here, and verdicts in a run of it are soft only", err=True
+        )
     if made.prompt_template is not None:
         typer.echo("its chat template, for [spec.sampling]:")
         typer.echo(f"prompt_template = {json.dumps(made.prompt_template)}")

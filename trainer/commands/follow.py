@@ -23,4 +23,5 @@ def follow_rank(settings: TrainSettings, engine: EngineSettings, layout: Outputs
     with Watchdog(phases, stacks, lambda phase: None):
         with phases("starting", settings.deadlines.starting):
             learner = Learner(layout.model, settings, ranks, threads=engine.thread_count)
+            learner.require_right()
         follow(learner, settings, phases)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from node.engine import EngineSettings, Generator, Prompt, make_engine
 from node.engine.samples import answer
+from node.engine.self_check import SelfCheck
 from protocol import seeds
 from protocol.environments import Grader, Problem, Tasks
 from protocol.environments.assignment import all_budgets, draw_budget
@@ -51,15 +52,18 @@ class Evaluator:
         self._spec = spec
         self._tasks = tasks
         self._grader = grader
-        self._engine = make_engine((engine or EngineSettings()).of_run(spec.model), spec.model.compute_dtype)
+        settings = (engine or EngineSettings()).of_run(spec.model)
+        self._engine = make_engine(settings, spec.model.compute_dtype)
+        self._check = SelfCheck(settings, spec.model.compute_dtype)
         names = names_of(tasks.datasets)
         self.names = [names[problem.environment] for problem in tasks.held_out]
         """The environment of each held-out problem."""
 
     def load(self, folder: Path) -> None:
-        """Makes the engine's model of these weights, so that the first evaluation, beside the training, need not: while a model is
+        """Makes the engine's model of these weights and checks it, so that the first evaluation, beside the training, need not: while a model is
         built, transformers changes the type that every thread's new tensors have."""
         self._engine.load(folder)
+        self._check(self._engine, folder)
 
     def evaluate(self, folder: Path, *, left: Callable[[], float] = lambda: float("inf")) -> Evaluation:
         """Scores the weights in `folder`, one sample per problem.
@@ -87,6 +91,7 @@ class Evaluator:
 
     def _score(self, folder: Path, samples: int, progress: Callable[[int], object]) -> list[list[Scored]]:
         self._engine.load(folder)
+        self._check(self._engine, folder)
         sampler = Sampler(self._spec, self._engine, Tokenizer(folder), self._grader)
         scored: list[list[Scored]] = []
         size = max(1, _BATCH // samples)

@@ -25,7 +25,7 @@ from torch import Tensor
 from node.engine.weights import stored_tensors
 from protocol.errors import IntegrityError
 from trainer.config import TrainSettings
-from trainer.learning import loss, optimizer, tensors
+from trainer.learning import loss, optimizer, self_check, tensors
 from trainer.learning.kernels import compile_layers, use_liger
 from trainer.learning.loading import fill, unfilled
 from trainer.learning.packing import PackedRows, TrainingSample, pack
@@ -131,6 +131,11 @@ class Learner:
         self.policy = self._before_training(learns=True)
         self.model: Any = self.policy.model
         self.optimizer = optimizer.make(self.model.parameters(), settings.optimizer, self.ranks.device)
+
+    def require_right(self) -> None:
+        """The self-check at start, before anything is learnt; every rank has to ask. Raises PreflightError (self_check.py)."""
+        s = self._settings
+        self_check.require(self.policy, self._folder, self.ranks, s.compute_dtype, s.pack_tokens)
 
     def learn(self, groups: Sequence[Sequence[TrainingSample]], step: int) -> StepMetrics:
         """One rollout step: `optimizer_steps` optimizer steps over the groups, which are dealt out at random."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -30,6 +31,20 @@ class Scorer(nn.Module):
         self._bend = bend_of(model.config)
         self._window: int | None = getattr(model.config, "sliding_window", None)
         self._mask_entries_max = MASK_ENTRIES_MAX if model.config._attn_implementation == PACKED else sys.maxsize
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether rows too wide for a mask are attended piece by piece."""
+        return self._mask_entries_max != sys.maxsize
+
+    @contextmanager
+    def in_pieces(self) -> Iterator[None]:
+        """All rows, however narrow."""
+        most, self._mask_entries_max = self._mask_entries_max, 0
+        try:
+            yield
+        finally:
+            self._mask_entries_max = most
 
     def forward(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
         """Logprob of each completion token and entropy of its distribution, both [N]."""

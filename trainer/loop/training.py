@@ -162,7 +162,9 @@ class Training(ABC):
         self._say("starting")
         self._outbox = Outbox(self._layout.outgoing, self._layout.model)
         self._open_world(begins=not found)
-        self._lead = Lead(Learner(self._layout.model, self._t, self._ranks, threads=self._engine.thread_count))
+        learner = Learner(self._layout.model, self._t, self._ranks, threads=self._engine.thread_count)
+        learner.require_right()
+        self._lead = Lead(learner)
         self._report.parameters = sum(p.numel() for p in self._lead.model.parameters())
         self._open_rollouts()
         if self._evaluator is not None:

@@ -31,16 +31,19 @@ class Imported:
     """Tokens that end an answer."""
     prompt_template: str | None
     """The model's chat template around one question of a user, where it has one: for [spec.sampling]."""
+    unlisted: bool = False
+    """Whether it was let in though it is not in the list: nobody is slashed in a run of it."""
 
 
-def make_policy(source: Path, target: Path) -> Imported:
+def make_policy(source: Path, target: Path, *, unlisted: bool = False) -> Imported:
     """Makes `target`, which must not be there yet, of the model in `source`.
 
-    Raises UsageError, ConfigError for a folder that no policy can be made of, PreflightError where the disk refuses.
+    `unlisted` lets one in that is not in the list, where engine and trainer compute it as it is alone (unlisted.py). Raises UsageError,
+    ConfigError for a folder that no policy can be made of, PreflightError where the disk refuses or the self-check fails.
     """
     if target.exists():
         raise UsageError(f"{target} exists already", hint="name a folder that does not")
-    config = _config(source)
+    config = _config(source, unlisted=unlisted)
     if not (source / "tokenizer.json").is_file():
         hint = "transformers can make one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise ConfigError(f"{source} has no tokenizer.json", hint=hint)
@@ -63,14 +66,19 @@ def make_policy(source: Path, target: Path) -> Imported:
             partial, {name: tensor.nbytes for name, tensor in weights.items()}, lambda name: weights[name].detach()
         )
         load_weights(model, partial)  # as every node will: raises for NaN and infinity
+        if architectures.is_unlisted(config):
+            from trainer.models.unlisted import require_computed
+
+            require_computed(partial)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Imported(str(target), parameters, sorted(tokenizer.end_tokens), _chat_template(source))
+    ends, template = sorted(tokenizer.end_tokens), _chat_template(source)
+    return Imported(str(target), parameters, ends, template, architectures.is_unlisted(config))
 
 
-def _config(source: Path) -> dict[str, Any]:
+def _config(source: Path, *, unlisted: bool) -> dict[str, Any]:
     """config.json with every token that ends an answer, also those that only generation_config.json names, and without dropout.
 
-    Raises ConfigError for a model that is not computed rightly.
+    Raises ConfigError for a model that is not computed rightly, or is `unlisted` and never computed.
     """
     config = _json(source / "config.json")
     generation = _json(source / "generation_config.json") if (source / "generation_config.json").exists() else {}
@@ -80,7 +88,15 @@ def _config(source: Path) -> dict[str, Any]:
     if not ends:
         raise ConfigError(f"neither config.json nor generation_config.json of {source} has an eos_token_id")
     right = architectures.without_dropout(config | {"eos_token_id": ends[0] if len(ends) == 1 else ends})
-    architectures.require_right(right, str(source / "config.json"))
+    right.pop(architectures.UNLISTED, None)  # what another import has found out
+    where = str(source / "config.json")
+    try:
+        architectures.require_right(right, where)
+    except ConfigError:
+        if not unlisted:
+            raise
+        right[architectures.UNLISTED] = True
+        architectures.require_right(right, where)
     return right
 
 

@@ -41,17 +41,16 @@ def run_worker(
 ) -> None:
     """Runs a worker with the engine of its settings or another one."""
     from node.contributor.worker import Worker
-    from node.engine import make_engine
     from node.engine.hardware import measure_of
     from protocol.shell.role import role
 
     place = open_home(home)
     node = settings(place).value
     with role(place, node, password_file, what="a turn of the node") as up:
-        made = engine or partial(make_engine, node.engine.of_run(up.connection.spec.model))
+        chosen = engine or node.engine.of_run(up.connection.spec.model)
         measure = partial(measure_of, node.engine)
         worker = Worker(
-            up.connection, place, node.work, made, up.ending, adopt=adopt, progress=up.progress, measure=measure
+            up.connection, place, node.work, chosen, up.ending, adopt=adopt, progress=up.progress, measure=measure
         )
         with closing(worker):
             worker.run()

@@ -1,0 +1,209 @@
+"""The self-check at start: whoever computes a model compares itself with the plain model (plain.py) before its work counts.
+
+A few sequences of random tokens of the actual model, some longer than its sliding window: a node and a validator compare their
+engine's decoding and prefill, the trainer its packed rows (trainer/learning/self_check.py). Logprobs may lie as far apart as
+rounding in the run's type explains, which is measured on the model itself; beyond that is an error. It says which way differs, and tries
+what explains it: each feature that the model has is switched off in the plain model, until that agrees with the way.
+
+Bounded: some hundred tokens, and two sequences as long as the window where that is no work of minutes. Does not cover: places beyond
+the window's end that only longer sequences reach, and what hides within rounding.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.engine.features import features, window_of
+from node.engine.interface import Engine, Prompt, Verifier
+from node.engine.settings import EngineSettings
+from protocol.errors import IntegrityError, PreflightError, Unavailable
+from protocol.model_files import CONFIG
+
+if TYPE_CHECKING:
+    from node.engine.plain import PlainModel
+
+log = logging.getLogger(__name__)
+
+Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""Token ids of prompt and completion."""
+Logprobs = Sequence[NDArray[np.floating]]
+"""Of each sequence's completion, at temperature 1."""
+
+_PROMPTS, _NEW_TOKENS = (7, 29, 45), 24
+_AROUND = (
+    -8,
+    9,
+)  # tokens by which the longest prompts are longer than the window: one whose completion crosses it, one beyond it
+_WORK_MAX = {"cpu": 4e12}  # operations that the sequences of a window may take; a minute or two on one core
+_WORK_MAX_ELSEWHERE = 4e15
+_ROUNDINGS = 5.0  # times the mean error that rounding explains; measured ratios: 0.6 to 2.6
+_FLOOR = 1e-4  # nats: mean error that is none, whatever rounding explains
+
+
+class SelfCheck:
+    """What a role asks of its engine with each version, and is answered with the first."""
+
+    _passed: ClassVar[set[tuple[object, ...]]] = set()  # what has passed in this process
+
+    def __init__(self, settings: EngineSettings, compute_dtype: str) -> None:
+        self._settings = settings
+        self._dtype = compute_dtype
+        self._done = False
+
+    def __call__(self, engine: Engine, folder: Path) -> None:
+        """Raises PreflightError where the engine computes another model than the one in `folder`, Unavailable where that makes no
+        numbers: the next version may."""
+        if self._done:
+            return
+        case = ((folder / CONFIG).read_bytes(), self._dtype, *self._settings.model_dump().items())
+        if case not in self._passed:
+            self._compare(engine, folder)
+            self._passed.add(case)
+        self._done = True
+
+    def _compare(self, engine: Engine, folder: Path) -> None:
+        from node.engine import device
+        from node.engine.plain import PlainModel
+
+        where = device.named(self._settings.device)
+        plain = PlainModel(folder, where)
+        try:
+            sequences, ways = _asked(engine, prompts(plain.config, plain.parameters, where.type))
+        except (ValueError, IntegrityError) as error:
+            raise Unavailable(f"the first version of the weights computes no numbers here: {error}") from error
+        Measure(plain, sequences, self._dtype).require(ways)
+        log.info("self-check: decoding and prefill agree with the plain model")
+
+
+def _asked(engine: Engine, asked: Sequence[Sequence[int]]) -> tuple[Sequences, dict[str, Logprobs]]:
+    """What the engine makes of prompts, and the logprobs that it claims and scores."""
+    made = engine.generate(
+        [Prompt(list(prompt), (number,)) for number, prompt in enumerate(asked)], temperature=1.0, max_new_tokens=_NEW_TOKENS,
+        end_tokens=frozenset(), prove=False,
+    )  # fmt: skip
+    sequences = [(prompt, one.tokens) for prompt, (one,) in zip(asked, made, strict=True)]
+    claimed = [np.array(one.logprobs) for (one,) in made]
+    return sequences, {"the engine's decoding": claimed, "the engine's prefill": _prefilled(engine, sequences)}
+
+
+def _prefilled(engine: Verifier, sequences: Sequences) -> Logprobs:
+    found: dict[int, NDArray[np.floating]] = {}
+    for batch in engine.prefill_in_batches([(list(prompt), list(tokens)) for prompt, tokens in sequences]):
+        for i, hidden in batch.items():
+            found[i] = engine.score(hidden, list(sequences[i][1]), key=0, temperature=1.0).logprobs
+    return [found[i] for i in range(len(sequences))]
+
+
+def prompts(config: Any, parameters: int, device: str) -> list[list[int]]:
+    """Random prompts for a model of this transformers configuration; all fit its positions with a completion."""
+    room = int(getattr(config, "max_position_embeddings", None) or 1 << 20) - _NEW_TOKENS
+    lengths = [min(length, max(1, room)) for length in _PROMPTS]
+    window = window_of(config)
+    if window is not None and window + _AROUND[0] > max(lengths):
+        longest = [min(window + more, room) for more in _AROUND]
+        if 2.0 * parameters * sum(longest) <= _WORK_MAX.get(device, _WORK_MAX_ELSEWHERE):
+            lengths += longest
+        else:
+            log.warning(
+                "self-check: sequences longer than the window of %d tokens would take too long on this device", window
+            )
+    rng = np.random.default_rng(0)
+    return [rng.integers(2, int(config.vocab_size), length).tolist() for length in lengths]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What ways of computing a model are held against: the plain model's logprobs of these sequences."""
+
+    plain: PlainModel
+    sequences: Sequences
+    dtype: str
+    """What the ways compute in."""
+
+    @cached_property
+    def _exact(self) -> Logprobs:
+        return self._computed()
+
+    @cached_property
+    def limit(self) -> float:
+        """Mean error, in nats, that rounding explains."""
+        import torch
+
+        few = [i for i, (prompt, _) in enumerate(self.sequences) if len(prompt) <= max(_PROMPTS)]
+        chosen = [self.sequences[i] for i in few]
+        moved = self.plain.logprobs(chosen, noise=torch.finfo(getattr(torch, self.dtype)).eps / 4)
+        return max(_FLOOR, _ROUNDINGS * _mean_error([self._exact[i] for i in few], [one.numpy() for one in moved]))
+
+    def _computed(self) -> Logprobs:
+        """By the plain model as it is now; sequences of like length at a time."""
+        order = sorted(range(len(self.sequences)), key=lambda i: len(self.sequences[i][0]))
+        found: dict[int, NDArray[np.floating]] = {}
+        for part in (
+            [i for i in order if len(self.sequences[i][0]) <= max(_PROMPTS)],
+            [i for i in order if len(self.sequences[i][0]) > max(_PROMPTS)],
+        ):
+            if part:
+                made = self.plain.logprobs([self.sequences[i] for i in part])
+                found |= {i: one.numpy() for i, one in zip(part, made, strict=True)}
+        return [found[i] for i in range(len(self.sequences))]
+
+    def require(self, ways: Mapping[str, Logprobs]) -> None:
+        """Raises PreflightError that names the ways which differ, and what explains it."""
+        errors = {way: _mean_error(self._exact, found) for way, found in ways.items()}
+        wrong = [way for way, error in errors.items() if not error <= self.limit]  # NaN is wrong
+        if not wrong:
+            return
+        right = [way for way in ways if way not in wrong]
+        told = "; ".join(self._told(way, ways[way], errors[way]) for way in wrong)
+        beside = f"; {' and '.join(right)} agree{'s' if len(right) == 1 else ''} with it" if right else ""
+        raise PreflightError(
+            f"the model is not computed here as it is alone, and nothing was made with it: {told}{beside}",
+            hint="look for a modified engine or faulty memory; else this model cannot be used with this version of the software",
+        )
+
+    def _told(self, way: str, found: Logprobs, error: float) -> str:
+        far = f"{way} lies {error:.3g} nats on average from the plain model, and {self.dtype} explains {self.limit:.2g}"
+        return f"{far}: {self._explained(found) or self._placed(found)}"
+
+    def _explained(self, found: Logprobs) -> str | None:
+        """What the plain model has to leave out to agree with what was found."""
+        known = features(self.plain.model)
+        for count in (1, 2):
+            for chosen in combinations(known, count):
+                for feature in chosen:
+                    feature.off()
+                try:
+                    error = _mean_error(self._computed(), found)
+                finally:
+                    for feature in chosen:
+                        feature.on()
+                if error <= self.limit:
+                    return f"as if {' and '.join(feature.name for feature in chosen)} were ignored"
+        return None
+
+    def _placed(self, found: Logprobs) -> str:
+        """From which token of a sequence on the logprobs lie apart."""
+        beyond = max(10 * self.limit, 1e-3)
+        places = [
+            len(prompt) + int(at)
+            for (prompt, _), one, exact in zip(self.sequences, found, self._exact, strict=True)
+            for at in np.flatnonzero(~(np.abs(one - exact) <= beyond))[:1]
+        ]
+        which = f"{len(places)} of {len(self.sequences)} sequences"
+        return f"in {which}, from token {min(places)} on" if places else "everywhere a little"
+
+
+def _mean_error(exact: Logprobs, found: Logprobs) -> float:
+    """Mean |difference| of logprobs, in nats; infinite for what is no number."""
+    error = np.abs(np.concatenate([np.asarray(one, np.float64) for one in exact]) - np.concatenate(found))
+    return float(error.mean()) if np.isfinite(error).all() else math.inf

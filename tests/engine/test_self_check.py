@@ -1,0 +1,191 @@
+"""The self-check at start passes what is right, and names what is computed otherwise than by the plain model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from node.engine import Completion, EngineSettings, Prompt, self_check
+from node.engine.plain import PlainModel
+from node.engine.self_check import SelfCheck, prompts, window_of
+from node.engine.torch_engine import TorchEngine
+from protocol.errors import PreflightError, Unavailable
+from tests.engine.models import RIGHT, make
+from trainer.models.pretrained import make_policy
+
+SETTINGS = EngineSettings(device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def nothing_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SelfCheck, "_passed", set())
+
+
+def policy(name: str, folder: Path) -> Path:
+    make_policy(make(RIGHT[name], folder / "theirs"), folder / "policy")
+    return folder / "policy"
+
+
+def loaded(folder: Path, dtype: str = "float32", kind: type[TorchEngine] = TorchEngine) -> TorchEngine:
+    engine = kind(dtype, SETTINGS)
+    engine.load(folder)
+    return engine
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "name", ["mistral with a window", "gemma2", "granite", "gpt2", "qwen3_moe", "llama with llama3 rope"]
+)
+def test_an_engine_that_is_right_passes(name: str, dtype: str, tmp_path: Path) -> None:
+    folder = policy(name, tmp_path)
+    SelfCheck(SETTINGS, dtype)(loaded(folder, dtype), folder)
+
+
+def _config(key: str, value: Any) -> Callable[[Any], None]:
+    return lambda model: setattr(model.config, key, value)
+
+
+def _uncapped(model: Any) -> None:
+    for module in model.modules():
+        if hasattr(module, "attn_logit_softcapping"):
+            module.attn_logit_softcapping = None
+
+
+def _unscaled(model: Any) -> None:
+    rotary = model.base_model.rotary_emb
+    rotary.inv_freq, rotary.attention_scaling = rotary.compute_default_rope_parameters(
+        rotary.config, device=rotary.inv_freq.device
+    )
+
+
+def _half_rotated(model: Any) -> None:
+    model.base_model.rotary_emb.inv_freq *= 0.5
+
+
+def _first_layer(model: Any) -> None:
+    model.base_model.layers = model.base_model.layers[:1]
+
+
+BROKEN: dict[str, tuple[str, Callable[[Any], None], str]] = {
+    "window": ("mistral with a window", _config("sliding_window", 1 << 30), "as if the sliding window of 8 tokens were ignored"),
+    "cap on scores": ("gemma2", _uncapped, "as if the soft cap of 2 on attention scores were ignored"),
+    "cap on logits": ("gemma2", _config("final_logit_softcapping", None), "as if the soft cap of 3 on logits were ignored"),
+    "scale": ("cohere", _config("logit_scale", 1.0), "as if the scale of 0.25 on logits were ignored"),
+    "division": ("granite", _config("logits_scaling", 1.0), "as if the division of logits by 8 were ignored"),
+    "scaling of rope": ("llama with llama3 rope", _unscaled, "as if the llama3 scaling of rotary positions were ignored"),
+    "rope": ("llama", _half_rotated, "in 3 of 3 sequences, from token"),
+    "layers": ("llama", _first_layer, "in 3 of 3 sequences, from token"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_an_engine_computes_otherwise_is_named(what: str, tmp_path: Path) -> None:
+    name, breaks, told = BROKEN[what]
+    folder = policy(name, tmp_path)
+    engine = loaded(folder)
+    breaks(engine._model)
+    with pytest.raises(PreflightError, match="not computed here as it is alone") as error:
+        SelfCheck(SETTINGS, "float32")(engine, folder)
+    said = str(error.value)
+    assert told in said and "the engine's decoding lies" in said and "the engine's prefill lies" in said, said
+
+
+def test_two_features_that_are_ignored_together_are_both_named(tmp_path: Path) -> None:
+    folder = policy("gemma2", tmp_path)
+    engine = loaded(folder, "bfloat16")
+    _uncapped(engine._model)
+    engine._model.config.final_logit_softcapping = None
+    with pytest.raises(PreflightError, match="the soft cap of 2 on attention scores and the soft cap of 3 on logits"):
+        SelfCheck(SETTINGS, "bfloat16")(engine, folder)
+
+
+class Forgetful(TorchEngine):
+    """Claims logprobs of its decoding that are another temperature's."""
+
+    def generate(self, prompts: Sequence[Prompt], **how: Any) -> list[list[Completion]]:
+        made = super().generate(prompts, **how)
+        for group in made:
+            for one in group:
+                one.logprobs = [1.1 * logprob for logprob in one.logprobs]
+        return made
+
+
+def test_the_way_that_differs_is_named_and_the_one_that_agrees(tmp_path: Path) -> None:
+    folder = policy("llama", tmp_path)
+    with pytest.raises(PreflightError, match=r"the engine's decoding lies .*; the engine's prefill agrees with it$"):
+        SelfCheck(SETTINGS, "float32")(loaded(folder, kind=Forgetful), folder)
+
+
+def test_a_check_that_cannot_run_is_no_pass(tmp_path: Path) -> None:
+    folder = policy("llama", tmp_path)
+    engine, check = loaded(folder), SelfCheck(SETTINGS, "float32")
+    kept = engine._model.base_model.norm.weight.clone()
+    with torch.no_grad():
+        engine._model.base_model.norm.weight.fill_(float("nan"))
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="computes no numbers here"):
+            check(engine, folder)
+    with torch.no_grad():
+        engine._model.base_model.norm.weight.copy_(kept)
+    check(engine, folder)
+
+
+def test_it_is_asked_once_for_a_model_and_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = policy("llama", tmp_path)
+    engine, asked = loaded(folder), []
+    compare = SelfCheck._compare
+    monkeypatch.setattr(SelfCheck, "_compare", lambda *given: (asked.append(given), compare(*given)))
+    first = SelfCheck(SETTINGS, "float32")
+    for check in (first, first, SelfCheck(SETTINGS, "float32")):
+        check(engine, folder)
+    assert len(asked) == 1
+    SelfCheck(SETTINGS.model_copy(update={"memory": "50%"}), "float32")(engine, folder)
+    assert len(asked) == 2
+
+
+def test_sequences_are_longer_than_the_window_where_that_takes_no_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    from transformers import LlamaConfig, MistralConfig
+
+    assert [len(prompt) for prompt in prompts(LlamaConfig(), 10**9, "cpu")] == [7, 29, 45]
+    windowed = MistralConfig(sliding_window=512)
+    assert [len(prompt) for prompt in prompts(windowed, 10**8, "cpu")] == [7, 29, 45, 504, 521]
+    assert not caplog.records
+    assert [len(prompt) for prompt in prompts(windowed, 10**10, "cpu")] == [7, 29, 45]
+    assert "window of 512 tokens would take too long" in caplog.text
+    assert len(prompts(windowed, 10**10, "cuda")) == 5
+    few = LlamaConfig(max_position_embeddings=32)
+    assert max(len(prompt) for prompt in prompts(few, 1, "cpu")) + self_check._NEW_TOKENS == 32
+    assert window_of(MistralConfig(sliding_window=None)) is None
+
+
+def test_the_plain_model_holds_one_block_at_a_time(tmp_path: Path) -> None:
+    folder = policy("llama", tmp_path)
+    plain = PlainModel(folder, torch.device("cpu"))
+    held: list[int] = []
+
+    def count(*_: object) -> None:
+        held.append(sum(any(not p.is_meta for p in layer.parameters()) for layer in plain.model.base_model.layers))
+
+    for layer in plain.model.base_model.layers:
+        layer.mlp.register_forward_hook(count)
+    plain.logprobs([([5, 6, 7], [8, 9])])
+    assert held == [1] * len(plain.model.base_model.layers)
+    count()
+    assert held[-1] == 0
+
+
+def test_noise_moves_logprobs_as_far_as_rounding_does(tmp_path: Path) -> None:
+    """The measure of what honest work in bfloat16 may stray by, against honest work in bfloat16."""
+    folder = policy("llama", tmp_path)
+    plain = PlainModel(folder, torch.device("cpu"))
+    sequences, ways = self_check._asked(loaded(folder, "bfloat16"), prompts(plain.config, plain.parameters, "cpu"))
+    exact = [one.numpy() for one in plain.logprobs(sequences)]
+    noisy = [one.numpy() for one in plain.logprobs(sequences, noise=torch.finfo(torch.bfloat16).eps / 4)]
+    explained = self_check._mean_error(exact, noisy)
+    assert 0.2 < self_check._mean_error(exact, ways["the engine's prefill"]) / explained < 3
+    assert np.isfinite(explained)

@@ -1,0 +1,124 @@
+"""A model that is not listed is let in where its self-check passes, says so to every role, and nobody is slashed for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm.tiny_run import TinyRun
+
+from node.engine import EngineSettings, make_engine
+from node.judging.equipment import Equipment
+from protocol import architectures, runspec
+from protocol.architectures import UNLISTED, require_right
+from protocol.errors import ConfigError, MurmurationError
+from protocol.shell import runfile
+from tests.engine.models import RIGHT, WRONG, make
+from trainer.models.pretrained import make_policy
+
+LLAMA = RIGHT["llama"]
+SIZES = {key: value for key, value in LLAMA.items() if key != "model_type"}
+NOBODYS: dict[str, dict[str, Any]] = {
+    "an architecture that is right": {**SIZES, "model_type": "ernie4_5", "head_dim": 8},
+    "a key that changes nothing": LLAMA | {"attention_temperature": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", NOBODYS)
+def test_what_passes_is_let_in_and_says_so(name: str, tmp_path: Path) -> None:
+    theirs = make(NOBODYS[name], tmp_path / "theirs")
+    with pytest.raises(ConfigError):
+        make_policy(theirs, tmp_path / "policy")
+    assert make_policy(theirs, tmp_path / "policy", unlisted=True).unlisted
+    config = architectures.require_file(tmp_path / "policy/config.json")
+    assert config[UNLISTED] is True
+
+
+def test_a_listed_model_is_not_called_unlisted(tmp_path: Path) -> None:
+    theirs = make(LLAMA, tmp_path / "theirs")
+    config = json.loads((theirs / "config.json").read_text())
+    (theirs / "config.json").write_text(json.dumps(config | {UNLISTED: True}))
+    assert not make_policy(theirs, tmp_path / "policy", unlisted=True).unlisted
+    assert UNLISTED not in json.loads((tmp_path / "policy/config.json").read_text())
+
+
+def test_another_folder_s_word_lets_nothing_in(tmp_path: Path) -> None:
+    theirs = make(NOBODYS["an architecture that is right"], tmp_path / "theirs")
+    config = json.loads((theirs / "config.json").read_text())
+    (theirs / "config.json").write_text(json.dumps(config | {UNLISTED: True}))
+    with pytest.raises(ConfigError, match="models of type 'ernie4_5' are refused"):
+        make_policy(theirs, tmp_path / "policy")
+
+
+WRONGLY = {
+    name: WRONG[name] for name in ("falcon", "qwen3_next", "gpt_oss", "llama with dynamic rope", "llama with long rope")
+}
+WRONGLY["attention of its own"] = {**SIZES, "model_type": "nemotron"}
+
+
+@pytest.mark.parametrize("name", WRONGLY)
+def test_what_is_computed_wrongly_stays_out(name: str, tmp_path: Path) -> None:
+    theirs = make(WRONGLY[name], tmp_path / "theirs")
+    with pytest.raises(MurmurationError):
+        make_policy(theirs, tmp_path / "policy", unlisted=True)
+    assert not (tmp_path / "policy").exists()
+
+
+@pytest.mark.parametrize(
+    "never",
+    [
+        {"auto_map": {"AutoConfig": "theirs.Config"}}, {"quantization_config": {"quant_method": "gptq"}}, {"text_config": {"a": 1}},
+        {"is_encoder_decoder": True}, {"rope_scaling": {"type": "longrope"}},
+        {"rope_parameters": {"full_attention": {"rope_type": "dynamic"}}},
+    ],
+)  # fmt: skip
+def test_no_word_lets_in_what_is_never_computed(never: dict[str, Any]) -> None:
+    require_right({"model_type": "nobodys", UNLISTED: True})
+    with pytest.raises(ConfigError):
+        require_right({"model_type": "nobodys", UNLISTED: True} | never)
+    with pytest.raises(ConfigError):
+        require_right({"model_type": "nobodys", UNLISTED: "true"})
+
+
+def marked(folder: Path, model: Path) -> Path:
+    """The model of a run, as if it had been let in unlisted."""
+    folder.mkdir()
+    for file in model.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {UNLISTED: True}))
+    return folder
+
+
+def test_the_run_spec_says_what_the_model_says(tiny_run: TinyRun, tmp_path: Path) -> None:
+    file, unlisted = tiny_run.folder / "run.toml", marked(tmp_path / "policy", tiny_run.model)
+    spec, plain = runfile.complete(file, unlisted), runfile.complete(file, tiny_run.model)
+    assert (spec.model.unlisted, plain.model.unlisted) == (True, False)
+    assert b"unlisted" not in plain.canonical()  # specs of before keep their digests
+    assert runspec.from_canonical(spec.canonical()) == spec
+    said = tmp_path / "run.toml"
+    said.write_text(file.read_text().replace("[spec.model]\n", "[spec.model]\nunlisted = true\n"))
+    with pytest.raises(ConfigError, match=r"spec\.model\.unlisted is True, and the model .* is in the list"):
+        runfile.complete(said, tiny_run.model)
+    said.write_text(said.read_text().replace("unlisted = true\n", "unlisted = false\n"))
+    with pytest.raises(ConfigError, match=r"spec\.model\.unlisted is False, and the model .* is not in the list"):
+        runfile.complete(said, unlisted)
+
+
+def test_no_role_loads_an_unlisted_model_for_a_spec_that_does_not_say_so(tiny_run: TinyRun, tmp_path: Path) -> None:
+    unlisted = marked(tmp_path / "policy", tiny_run.model)
+    digest = hashlib.sha256((unlisted / "config.json").read_bytes()).hexdigest()
+    model = tiny_run.spec.model.model_copy(update={"config": digest})
+    engine = partial(make_engine, EngineSettings(device="cpu"))
+    for said in (False, True):
+        spec = tiny_run.spec.model_copy(update={"model": model.model_copy(update={"unlisted": said})})
+        with Equipment(spec, tiny_run.context.domain, 1, engine, lambda: unlisted) as equipment:
+            if said:
+                equipment.load(unlisted)
+                continue
+            with pytest.raises(ConfigError, match="and the run spec does not say so"):
+                equipment.load(unlisted)
