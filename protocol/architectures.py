@@ -16,15 +16,16 @@ transformers makes of a stray `sliding_window` depends on the place that reads i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from protocol.config_keys import DROPOUTS, FEATURES, FIXED, NEVER, NOTES, REFUSED, ROPE_KEYS, ROPE_REASONS, SIZES
 from protocol.errors import ConfigError
 
 Config = Mapping[str, Any]
-
 
 _ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 
@@ -41,6 +42,8 @@ class Architecture:
     """What transformers takes where config.json leaves out a feature of `FEATURES` and does not leave it off."""
     windows: Literal["none", "every", "listed"] = "none"
     """Which layers have the window of `sliding_window`, where it is set: every one, or those that `layer_types` lists."""
+    switched: bool = False
+    """Whether `use_sliding_window` has to be on for that."""
     ropes: bool = False
     """Whether layers with a window have rotary positions of their own: `rope_parameters` by the layer's type."""
     rope_types: frozenset[str] = _ROPES
@@ -61,10 +64,10 @@ _GEMMA = frozenset({"hidden_activation", "query_pre_attn_scalar", "final_logit_s
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture("LlamaForCausalLM", frozenset({"mlp_bias"})),
-    "qwen2": Architecture("Qwen2ForCausalLM", windows="listed", title="Qwen 2, 2.5"),
-    "qwen3": Architecture("Qwen3ForCausalLM", windows="listed", title="Qwen 3"),
+    "qwen2": Architecture("Qwen2ForCausalLM", windows="listed", switched=True, title="Qwen 2, 2.5"),
+    "qwen3": Architecture("Qwen3ForCausalLM", windows="listed", switched=True, title="Qwen 3"),
     "qwen3_moe": Architecture(
-        "Qwen3MoeForCausalLM", _MIXTURE | {"decoder_sparse_step", "mlp_only_layers"}, windows="listed", title="Qwen 3 MoE"
+        "Qwen3MoeForCausalLM", _MIXTURE | {"decoder_sparse_step", "mlp_only_layers"}, windows="listed", switched=True, title="Qwen 3 MoE"
     ),
     "mistral": Architecture("MistralForCausalLM", windows="every"),
     "mixtral": Architecture("MixtralForCausalLM", _MIXTURE, windows="every"),
@@ -109,7 +112,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "ministral": Architecture("MinistralForCausalLM", windows="listed"),
     "smollm3": Architecture(
-        "SmolLM3ForCausalLM", frozenset({"mlp_bias", "no_rope_layers", "no_rope_layer_interval"}), windows="listed", title="SmolLM 3"
+        "SmolLM3ForCausalLM", frozenset({"mlp_bias", "no_rope_layers", "no_rope_layer_interval"}), windows="listed", switched=True, title="SmolLM 3"
     ),
     "deepseek_v3": Architecture(
         "DeepseekV3ForCausalLM",
@@ -122,109 +125,8 @@ ARCHITECTURES: dict[str, Architecture] = {
 }  # fmt: skip
 """By `model_type`."""
 
-_SIZES = frozenset({
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "max_position_embeddings", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "attention_bias", "rope_theta",
-})  # fmt: skip
-"""Keys of all architectures that may hold any value."""
-
-_NOTES = frozenset({
-    "model_type", "architectures", "cache_implementation", "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "initializer_range",
-    "bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id", "num_labels", "problem_type", "return_dict", "_commit_hash",
-    "name_or_path", "_attn_implementation_autoset", "gradient_checkpointing", "tokenizer_class",
-    "pretraining_tp", "max_window_layers", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size", "num_mtp_layers",
-    "num_nextn_predict_layers", "classifier_dropout", "is_llama_config", "transformers.js_config", "task_specific_params", "summary_type",
-    "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "unsloth_version", "unsloth_fixed",
-    # Settings of text generation, from the time when they stood in config.json: nothing here reads them.
-    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "early_stopping", "do_sample", "num_beams", "num_beam_groups",
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "diversity_penalty", "repetition_penalty",
-    "encoder_repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
-    "num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id",
-    "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "sep_token_id",
-    "decoder_start_token_id", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
-    "assistant_lookbehind", "target_lookbehind",
-})  # fmt: skip
-"""Keys that say nothing of the computation."""
-
-_FIXED: Config = {
-    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "scale_attn_weights": True,
-    "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": False, "use_embedding_sharing": True,
-    "position_embedding_type": "rope_gptj", "order_of_interleaved_layers": "local_attn_first",
-}  # fmt: skip
-"""Keys of which one value is right: what transformers computes whatever they say, or what was compared."""
-
-DROPOUTS = frozenset({
-    "attention_dropout", "residual_dropout", "embedding_dropout", "hidden_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "router_jitter_noise",
-})  # fmt: skip
-"""Chances of leaving something out in training: the trainer's logprobs would not be those of the nodes."""
-
-_NOT_HERE = "but for the models whose own it is: what a stray key changes depends on who reads it"
-_WINDOWS = "its windows have not been compared in packed rows"
-_STATE = "the state of its linear attention would leak from one packed sequence into the next"
-_BIASES = "its positions are biases of the attention (alibi), which packed rows do not have"
-
-FEATURES: dict[str, str] = {
-    "auto_map": "it names program code of its own, and nobody runs a stranger's code",
-    "quantization_config": "quantized weights cannot be trained, and no two engines compute them alike",
-    "text_config": "models of more than text are not computed here",
-    "vision_config": "models of more than text are not computed here",
-    "audio_config": "models of more than text are not computed here",
-    "is_encoder_decoder": "it is no decoder alone",
-    "add_cross_attention": "it is no decoder alone",
-    "is_decoder": "it is part of a larger model",
-    "use_sliding_window": _NOT_HERE,
-    "sliding_window": _NOT_HERE,
-    "attention_chunk_size": "packed rows know no chunks",
-    "use_bidirectional_attention": "tokens would see what comes after them",
-    "attn_logit_softcapping": _NOT_HERE,
-    "final_logit_softcapping": _NOT_HERE,
-    "logit_scale": _NOT_HERE,
-    "logits_scaling": _NOT_HERE,
-    "embedding_multiplier": _NOT_HERE,
-    "residual_multiplier": _NOT_HERE,
-    "attention_multiplier": _NOT_HERE,
-    "alibi": _BIASES,
-    "use_mrope": "its positions are those of images",
-    "rope_interleaved": "its rotary positions are interleaved, which is ignored",
-    "scale_attn_by_inverse_layer_idx": "it has not been compared",
-    "reorder_and_upcast_attn": "it is ignored by the kernels in use",
-    "output_attentions": "the kernels in use have none to give",
-    "output_hidden_states": "it keeps every layer's states in memory",
-    "output_router_logits": "it keeps every layer's routes in memory",
-    "chunk_size_feed_forward": "it has not been compared",
-    "per_layer_config": "layers that differ have not been compared",
-    **dict.fromkeys(DROPOUTS, "what it leaves out by chance would make the trainer's logprobs others than the nodes'"),
-}
-"""Keys that must be off (false, null, 0 or empty), and why."""
-
-_ROPE_KEYS = frozenset({
-    "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
-    "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
-})  # fmt: skip
-_ROPE_REASONS = {
-    "dynamic": "its frequencies change with the longest sequence of the batch",
-    "longrope": "its frequencies change with the length of the sequence",
-}
-
-REFUSED: dict[str, str] = {
-    **dict.fromkeys(("gemma3", "gemma3n", "gemma4", "mistral3", "llama4"), "models of more than text are not computed here"),
-    **dict.fromkeys(("vaultgemma", "gemma3n_text", "gemma4_text", "exaone4", "afmoe"), _WINDOWS),
-    **dict.fromkeys(("phimoe", "mimo_v2_flash"), _WINDOWS),
-    "gpt_oss": "the sinks of its attention are missing in packed rows",
-    **dict.fromkeys(("granitemoe", "granitemoeshared"), "nobody has compared its mixture of experts; Granite without one is right"),
-    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "lfm2", "lfm2_moe"), _STATE),
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "falcon_h1", "jamba", "bamba", "zamba", "zamba2", "nemotron_h"), _STATE),
-    **dict.fromkeys(("granitemoehybrid", "kimi_linear", "minimax", "olmo_hybrid", "recurrent_gemma", "rwkv", "xlstm"), _STATE),
-    **dict.fromkeys(("falcon", "bloom", "mpt"), _BIASES),
-}  # fmt: skip
-"""Why some `model_type` is not in the list; of the others it is only known that nobody has compared them."""
-
 UNLISTED = "murmuration_unlisted"
 """Key of config.json: true where the model is none of the list, and its self-check passed when it was imported."""
-_NEVER = (
-    "auto_map", "quantization_config", "text_config", "vision_config", "audio_config", "is_encoder_decoder", "add_cross_attention",
-)  # fmt: skip
-"""Features that no self-check makes up for."""
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -236,11 +138,11 @@ def require_right(config: Config, where: str = "config.json") -> None:
     """
     kind = config.get("model_type")
     known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
-    for key in _NEVER:
+    for key in NEVER:
         if config.get(key):
             raise _refused(where, f"{key} is set", FEATURES[key])
     if is_unlisted(config):
-        _require_steady_rope(config, where)
+        _require_steady(config, where)
         return
     if known is None:
         reason = REFUSED.get(str(kind), "nobody has shown that it is computed rightly")
@@ -250,6 +152,7 @@ def require_right(config: Config, where: str = "config.json") -> None:
     if named != [known.name]:
         raise _refused(where, f"architectures is {named!r}", f"of type {kind!r} only {known.name} is computed")
     _require_layers(config, known, where)
+    _require_amounts(config, known, where)
     _require_rope(config, known, where)
     for key, value in {**known.defaults, **config}.items():
         if key in ("layer_types", "rope_scaling", "rope_parameters") or _is_free(key, known):
@@ -258,9 +161,9 @@ def require_right(config: Config, where: str = "config.json") -> None:
         if key in FEATURES:
             if value:
                 raise _refused(where, said, FEATURES[key], _hint(key))
-        elif key in _FIXED:
-            if value is not None and value != _FIXED[key]:
-                raise _refused(where, said, f"only {_FIXED[key]!r} is computed")
+        elif key in FIXED:
+            if value is not None and value != FIXED[key]:
+                raise _refused(where, said, f"only {FIXED[key]!r} is computed")
         elif value is not None:
             hint = "remove the key, if the model is the same without it"
             raise _refused(where, said, "nobody has compared what it changes", hint)
@@ -294,6 +197,9 @@ def without_dropout(config: Config) -> dict[str, Any]:
 
 def most_tokens(config: Config) -> int | None:
     """Tokens of the longest sequence that can be computed, prompt and completion; None: there is no such limit."""
+    if is_unlisted(config):  # whether its positions are learnt nobody knows
+        most = config.get("max_position_embeddings", config.get("n_positions"))
+        return most if isinstance(most, int) else None
     known = ARCHITECTURES.get(str(config.get("model_type")))
     if known is None or known.positions is None:
         return None
@@ -301,10 +207,22 @@ def most_tokens(config: Config) -> int | None:
     return most if isinstance(most, int) else None
 
 
+def require_positions(config: Config, tokens: int) -> None:
+    """Raises ConfigError where a prompt and its completion, so many tokens together, are longer than the model has positions."""
+    most = most_tokens(config)
+    if most is not None and tokens > most:
+        raise ConfigError(
+            f"a prompt and its completion may take {tokens} tokens, and the model has {most} positions",
+            hint="lower spec.sampling.max_new_tokens, or choose another model",
+        )
+
+
 def _is_free(key: str, known: Architecture) -> bool:
-    if key in ("use_sliding_window", "sliding_window"):
+    if key == "use_sliding_window":
+        return known.switched
+    if key == "sliding_window":
         return known.windows != "none"
-    return key in _SIZES or key in _NOTES or key in known.sizes
+    return key in SIZES or key in NOTES or key in known.sizes
 
 
 def _require_layers(config: Config, known: Architecture, where: str) -> None:
@@ -312,13 +230,41 @@ def _require_layers(config: Config, known: Architecture, where: str) -> None:
     types = config.get("layer_types") or []
     if not isinstance(types, list):
         raise _refused(where, f"layer_types holds {types!r}", "expected a list")
-    allowed = {_FULL, _SLIDING} if known.windows == "listed" else {_FULL}
-    if known.windows == "every" and config.get("sliding_window"):
-        allowed = {_SLIDING}  # whatever the list says, transformers gives every layer the window
-    if odd := [kind for kind in types if kind not in allowed]:
+    if odd := [kind for kind in types if kind not in _kinds(config, known)]:
         known_kind = odd[0] in (_FULL, _SLIDING)
         reason = "layers of this architecture are all alike" if known_kind else "nobody has compared such layers"
         raise _refused(where, f"layer_types holds {odd[0]!r}", reason)
+    if known.windows == "none" or known.switched:
+        return
+    if config.get("use_sliding_window") is not None and config.get("sliding_window"):
+        raise _refused(
+            where, "use_sliding_window stands beside sliding_window", FEATURES["use_sliding_window"], "remove it"
+        )
+    if known.windows == "listed" and not config.get("sliding_window", True) and not types:
+        hint = f"list every layer as {_FULL!r} in layer_types, if the model has no windows"
+        raise _refused(where, f"sliding_window is {config['sliding_window']!r}", "some layers have it by default", hint)
+
+
+def _kinds(config: Config, known: Architecture) -> tuple[str, ...]:
+    """What `layer_types` may hold."""
+    if known.windows == "none":
+        return (_FULL,)
+    if known.windows == "every":  # whatever the list says, transformers gives the window to all layers
+        return ((_SLIDING,) if config["sliding_window"] else (_FULL,)) if "sliding_window" in config else ()
+    is_on = config.get("use_sliding_window") if known.switched else True
+    return (_FULL, _SLIDING) if is_on and config.get("sliding_window", True) else (_FULL,)
+
+
+def _require_amounts(config: Config, known: Architecture, where: str) -> None:
+    """Of windows, caps and scales, where the model has them, that they are numbers above 0: places that read another differ."""
+    for key in sorted(config.keys() & known.sizes & FEATURES.keys()):
+        value = config[key]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < math.inf):
+            raise _refused(where, f"{key} is {value!r}", "expected a number above 0")
+    window = config.get("sliding_window")
+    if known.windows != "none" and window is not None and (type(window) is not int or window < 1):
+        raise _refused(where, f"sliding_window is {window!r}", "expected a number of tokens")
 
 
 def _require_rope(config: Config, known: Architecture, where: str) -> None:
@@ -335,15 +281,19 @@ def _require_rope(config: Config, known: Architecture, where: str) -> None:
                 _require_one_rope(one, f"{key}.{name}" if name else key, known, where)
 
 
-def _require_steady_rope(config: Config, where: str) -> None:
-    """Of a model that is not listed: no frequencies that change, which sequences of a self-check may be too short or too long to show."""
+def _require_steady(config: Config, where: str) -> None:
+    """Of a model that is not listed: nothing by chance, and no rotary frequencies that change, which the sequences of a self-check may
+    be too short or too long to show."""
+    for key in sorted(DROPOUTS & config.keys()):
+        if config[key]:
+            raise _refused(where, f"{key} is {config[key]!r}", FEATURES[key], _hint(key))
     for key in ("rope_scaling", "rope_parameters"):
         rope = config.get(key)
         ropes = [rope, *rope.values()] if isinstance(rope, dict) else []
         for one in (one for one in ropes if isinstance(one, dict)):
-            kind = str(one.get("rope_type", one.get("type")))
-            if kind in _ROPE_REASONS:
-                raise _refused(where, f"{key} is of type {kind!r}", _ROPE_REASONS[kind])
+            for kind in (str(one.get("rope_type")), str(one.get("type"))):
+                if kind in ROPE_REASONS:
+                    raise _refused(where, f"{key} is of type {kind!r}", ROPE_REASONS[kind])
 
 
 def _require_one_rope(rope: Any, key: str, known: Architecture, where: str) -> None:
@@ -351,11 +301,11 @@ def _require_one_rope(rope: Any, key: str, known: Architecture, where: str) -> N
         raise _refused(where, f"{key} is {rope!r}", "expected an object")
     for name in ("rope_type", "type"):
         kind = rope.get(name)
-        if kind is not None and kind not in known.rope_types:
-            reason = _ROPE_REASONS.get(str(kind), "nobody has shown that it is computed rightly")
+        if kind is not None and (not isinstance(kind, str) or kind not in known.rope_types):
+            reason = ROPE_REASONS.get(str(kind), "nobody has shown that it is computed rightly")
             raise _refused(where, f"{key}.{name} is {kind!r}", reason)
     partial = {"partial_rotary_factor"} if known.partial else set()
-    if odd := sorted(rope.keys() - _ROPE_KEYS - partial):
+    if odd := sorted(rope.keys() - ROPE_KEYS - partial):
         raise _refused(where, f"{key} holds {odd[0]!r}", "nobody has compared what it changes")
 
 

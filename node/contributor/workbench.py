@@ -9,7 +9,7 @@ from pathlib import Path
 from node.contributor import generation
 from node.contributor.generation import Made, Place
 from node.contributor.submission_log import LoggedSubmission
-from node.engine import Engine
+from node.engine import Engine, EngineSettings
 from node.judging import probe
 from node.judging.candidate import Commitment, PrefillPlan, RunContext
 from node.judging.equipment import Equipment
@@ -35,15 +35,12 @@ class Workbench:
         self,
         connection: Connection,
         folder: Path,
-        engine: Callable[[str], Engine],
+        engine: Callable[[str], Engine] | EngineSettings,
         self_check_share: float,
         say: Callable[..., None],
         clock: Clock = SYSTEM,
-        *,
-        check: Callable[[Engine, Path], None] = lambda *_: None,
     ) -> None:
-        """`folder` holds the node's data, `engine` makes the engine for a compute dtype, `say` tells the node's status, `check` is asked
-        of the engine and its version."""
+        """`folder` holds the node's data, `engine` is as an Equipment's, `say` tells the node's status."""
         self._c = connection
         self._self_check_share = self_check_share
         self._say = say
@@ -56,7 +53,6 @@ class Workbench:
             engine,
             self._versions.newest,
             connection.fetch_tasks,
-            check,
         )
         self.engine = self.equipment.engine  # one that cannot be made is found out now
         self._is_like_the_reference = False

@@ -23,9 +23,8 @@ from node.contributor.settings import WorkSettings
 from node.contributor.submission_log import SubmissionLog
 from node.contributor.verdicts import Verdicts
 from node.contributor.workbench import Workbench
-from node.engine import Engine, EngineSettings, make_engine
+from node.engine import Engine, EngineSettings
 from node.engine.hardware import Measurement, measure_of
-from node.engine.self_check import SelfCheck
 from protocol import metrics
 from protocol.chain.reverts import banned
 from protocol.chain.transaction_log import TransactionLog
@@ -75,9 +74,8 @@ class Worker:
         measure: Callable[[], Measurement] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`engine`: settings of the one to make, by default unset ones, and it is checked with its first version (self_check.py); or
-        what makes one for a compute dtype, whose maker answers for it. `measure` the measurement of its device, by default that of
-        unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it.
+        """`engine` is as an Equipment's, by default that of unset settings; `measure` makes the measurement of its device, by default
+        that of unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it.
 
         `adopt`: the seat's last submission counts as made here, though this home knows nothing of it (alone.py).
         """
@@ -95,15 +93,11 @@ class Worker:
         self._alone = Alone(connection.chain, connection.run, self._address, self.submissions)
         if adopt:
             self._alone.adopt(connection.chain.seat(connection.run, self._address))
-        checks = {}
-        if engine is None or isinstance(engine, EngineSettings):
-            chosen = (engine or EngineSettings()).of_run(connection.spec.model)
-            engine = partial(make_engine, chosen)
-            checks = {"check": SelfCheck(chosen, connection.spec.model.compute_dtype)}
+        engine = engine or EngineSettings()
         measure = measure or partial(measure_of, EngineSettings())
         self._seat_class = SeatClass(connection.spec, measure, self._stop, clock)
         share = settings.self_check_share
-        self._workbench = Workbench(connection, home.data, engine, share, self._say, clock, **checks)
+        self._workbench = Workbench(connection, home.data, engine, share, self._say, clock)
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)
         self._verdicts = Verdicts(connection, self.submissions, retry, clock)

@@ -55,9 +55,9 @@ DEGRADATIONS: dict[str, Degradation] = {
 """Degradations that need nothing but the model, by name."""
 
 
-def _linear(model: nn.Module) -> Iterator[nn.Linear]:
+def _linear(model: Any) -> Iterator[nn.Linear]:
     """Linear layers but the output layer, which may share its memory with the embeddings."""
-    head = getattr(model, "lm_head", None)
+    head = model.get_output_embeddings()
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and layer is not head:
             yield layer

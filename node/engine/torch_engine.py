@@ -27,7 +27,7 @@ from node.engine.memory import DecodingPlan, MemoryBudget
 from node.engine.settings import EngineSettings
 from node.engine.weights import build_model, load_weights
 from protocol import architectures
-from protocol.errors import ConfigError, IntegrityError
+from protocol.errors import IntegrityError
 from protocol.sampling import TokenScores
 
 TokenIds = Sequence[int] | NDArray[np.integer[Any]]
@@ -98,7 +98,8 @@ class TorchEngine:
         prove: bool = True,
     ) -> list[list[Completion]]:
         """Completions per prompt and key, in order (node/engine/interface.py). What is sampled from, protocol/sampling.py defines."""
-        self._require_positions(prompts, max_new_tokens)
+        longest = max(len(prompt.tokens) for prompt in prompts) + max_new_tokens
+        architectures.require_positions(self._model.config.to_dict(), longest)
         requests = requests_of(prompts)
         while left := [request for request in requests if not request.done]:
             prefill = min(_PREFILL_TOKENS, self._prefill_most)
@@ -253,13 +254,3 @@ class TorchEngine:
             raise error
         self._shrunk, self._rows_most, self._prefill_most = True, rows // 2, prefilled // 2
         log.warning("%s; from now on %d sequences are computed at once, not %d", said, self._rows_most, rows)
-
-    def _require_positions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> None:
-        config = self._model.config
-        facts = {"model_type": config.model_type, "max_position_embeddings": config.max_position_embeddings}
-        most = architectures.most_tokens(facts)
-        longest = max(len(prompt.tokens) for prompt in prompts) + max_new_tokens
-        if most is not None and longest > most:
-            raise ConfigError(
-                f"a prompt and its completion may take {longest} tokens, and the model has {most} positions"
-            )

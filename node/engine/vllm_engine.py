@@ -224,7 +224,7 @@ class VllmEngine:
         lives = _LIVES
         with self._busy:
             while True:
-                self._require_positions(tokens)
+                self._require_room(tokens)
                 before = len(done)
                 try:
                     attempt(self._live())
@@ -323,15 +323,9 @@ class VllmEngine:
 
     # ---- limits --------------------------------------------------------------------------------------------------------
 
-    def _require_positions(self, tokens: int) -> None:
+    def _require_room(self, tokens: int) -> None:
         """That one sequence of so many tokens fits the model's positions and this machine's memory."""
-        config = self._model.config
-        facts = {"model_type": config.model_type, "max_position_embeddings": config.max_position_embeddings}
-        most = architectures.most_tokens(facts)
-        if most is not None and tokens > most:
-            raise ConfigError(
-                f"a prompt and its completion may take {tokens} tokens, and the model has {most} positions"
-            )
+        architectures.require_positions(self._model.config.to_dict(), tokens)
         assert self._footprint is not None
         vllm_plan.require_room(self._footprint, self._most(), tokens)
 

@@ -6,10 +6,11 @@ Worker, validator and replay have one each, so that a rule finds the same things
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
-from node.engine import Engine
+from node.engine import Engine, EngineSettings, make_engine
+from node.engine.self_check import SelfCheck
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
 from protocol import architectures
 from protocol.environments import TaskSet
@@ -27,19 +28,22 @@ class Equipment:
         spec: RunSpec,
         domain: Domain,
         run: int,
-        engine: Callable[[str], Engine],
+        engine: Callable[[str], Engine] | EngineSettings,
         any_version: Callable[[], Path],
         fetch_tasks: Callable[[Sandbox], None] = lambda _: None,
-        check: Callable[[Engine, Path], None] = lambda *_: None,
     ) -> None:
-        """`engine` makes the engine for a compute dtype, when it is first needed; `any_version` is a folder of weights, for what all
-        versions share; `fetch_tasks` brings task files that are not here; `check` is told of the engine and each version that it holds,
-        and raises where that is computed wrongly.
+        """`engine`: settings of the one to make, which is compared with the plain model when it holds its first version
+        (node/engine/self_check.py); or what makes one for a compute dtype, whose maker answers for it. It is made when it is first
+        needed. `any_version` is a folder of weights, for what all versions share; `fetch_tasks` brings task files that are not here.
 
         Starts the sandbox's child. Raises what keeps the run's problems from being drawn here as everywhere.
         """
+        self._check: SelfCheck | None = None
+        if isinstance(engine, EngineSettings):
+            settings = engine.of_run(spec.model)
+            self._check = SelfCheck(settings, spec.model.compute_dtype)
+            engine = partial(make_engine, settings)
         self._make_engine = engine
-        self._check = check
         self._any_version = any_version
         self._tokenizer: Tokenizer | None = None
         self.loaded: bytes | None = None
@@ -84,12 +88,13 @@ class Equipment:
         self._tokenizer = self._tokenizer or Tokenizer(folder)
 
     def load(self, folder: Path, manifest: bytes | None = None) -> None:
-        """Has the engine hold the version in `folder`, of this manifest. Raises IntegrityError where it cannot be used, and whatever
-        the check raises."""
+        """Has the engine hold the version in `folder`, of this manifest. Raises IntegrityError where it cannot be used, ConfigError
+        where the run spec does not say that its model is unlisted, and what the self-check raises."""
         self.loaded = None  # an engine that fails half-way holds neither
         _require_said(self.context.spec, folder)
         self.engine.load(folder)
-        self._check(self.engine, folder)
+        if self._check is not None:
+            self._check(self.engine, folder)
         self.read_tokenizer(folder)
         self.loaded = manifest
 

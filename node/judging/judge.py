@@ -21,8 +21,8 @@ _TEXT_MOST = 300  # characters of each text in a receipt
 def judge(candidate: Candidate, rules: Iterable[str] = tuple(RULES)) -> Finding | None:
     """The first finding of the named rules, in their order, or a hard one of `sampling` after a soft one of `computation`.
 
-    In a hardware class that nobody calibrated, and of a model that is not listed, nothing is worse than soft. None accepts. Raises whatever keeps a rule from
-    running: then there is no verdict.
+    In a hardware class that nobody calibrated, and of a model that is not listed, nothing is worse than soft. None accepts. Raises
+    whatever keeps a rule from running: then there is no verdict.
     """
     return _capped(candidate, _first(candidate, rules))
 

@@ -7,11 +7,10 @@ was never served): those it takes from the evidence.
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from node.engine import EngineSettings, make_engine
+from node.engine import EngineSettings
 from node.judging.candidate import PrefillPlan
 from node.judging.equipment import Equipment
 from node.judging.evidence import Evidence
@@ -34,7 +33,7 @@ def replay(
     spec, time = evidence.spec, evidence.receipt.details.time
     plan = evidence.plan
     drawn_with = None if evidence.receipt.details.prefill == prefill_sampling.NO_COMMITMENT else plan.secret
-    engine = partial(make_engine, (settings or EngineSettings()).of_run(spec.model))
+    engine = settings or EngineSettings()
     with Equipment(spec, evidence.domain, evidence.run, engine, lambda: _given(weights)) as equipment:
         context, path = equipment.context, evidence.rollout
         if path is None:

@@ -7,11 +7,9 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 
-from node.engine import EngineSettings, make_engine
-from node.engine.self_check import SelfCheck
+from node.engine import EngineSettings
 from node.judging.candidate import Commitment, PrefillPlan
 from node.judging.equipment import Equipment
 from node.judging.judge import details, judge
@@ -56,9 +54,8 @@ class Bench:
         self._versions = Versions(connection, folder / "weights", head=self._head)
         self._fetches = Fetches(self._versions, patience, clock)
         self._equipment = Equipment(
-            spec, connection.chain.domain, connection.run, partial(make_engine, engine.of_run(spec.model)), self._versions.newest,
-            connection.fetch_tasks, SelfCheck(engine, spec.model.compute_dtype),
-        )  # fmt: skip
+            spec, connection.chain.domain, connection.run, engine, self._versions.newest, connection.fetch_tasks
+        )
         self.context = self._equipment.context
         self._connection = connection
         self._files = folder / "rollouts"

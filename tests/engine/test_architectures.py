@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from node.engine.torch_engine import TorchEngine
 from protocol import architectures
 from protocol.architectures import ARCHITECTURES, require_right
+from protocol.config_keys import FEATURES, REFUSED
 from protocol.errors import ConfigError
 from protocol.model_files import CONFIG
 from protocol.shell import runfile
@@ -75,7 +77,7 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(kind: str) -> None:
     """A feature that is on by default, and that nobody knew of, would be on in silence."""
     known = ARCHITECTURES[kind]
     taken = as_written({"model_type": kind}, use_diff=False)
-    features = architectures.FEATURES.keys() - known.sizes - (WINDOWS if known.windows != "none" else set())
+    features = FEATURES.keys() - known.sizes - (WINDOWS if known.windows != "none" else set())
     on = {key: value for key, value in taken.items() if key in features and value}
     assert on == dict(known.defaults)
 
@@ -91,8 +93,8 @@ def test_settings_of_generation_that_old_files_hold_are_no_features() -> None:
 
 
 def test_what_is_refused_with_a_reason_is_something_that_transformers_knows() -> None:
-    assert set(architectures.REFUSED) <= set(CONFIG_MAPPING)
-    assert not set(architectures.REFUSED) & set(ARCHITECTURES)
+    assert set(REFUSED) <= set(CONFIG_MAPPING)
+    assert not set(REFUSED) & set(ARCHITECTURES)
 
 
 LLAMA, MISTRAL = RIGHT["llama"], RIGHT["mistral with a window"]
@@ -111,6 +113,27 @@ STRAY = LLAMA | {"sliding_window": WINDOW}
             "'chunked_attention': nobody has compared such layers",
         ),
         (LLAMA | {"layer_types": "full"}, "layer_types holds 'full'"),
+        (LLAMA | {"layer_types": [["full_attention"]] * 3}, "layer_types holds .'full_attention'.: nobody"),
+        (LLAMA | {"rope_scaling": {"type": ["linear"]}}, "rope_scaling.type is .'linear'.: nobody"),
+        ({"model_type": "mistral", "layer_types": ["full_attention"]}, "layer_types holds 'full_attention': layers of"),
+        (MISTRAL | {"use_sliding_window": False}, "use_sliding_window stands beside sliding_window: but for"),
+        (MISTRAL | {"sliding_window": "8"}, "sliding_window is '8': expected a number of tokens"),
+        (MISTRAL | {"sliding_window": 0}, "sliding_window is 0: expected a number of tokens"),
+        (MISTRAL | {"sliding_window": True}, "sliding_window is True: expected a number of tokens"),
+        (RIGHT["gemma2"] | {"sliding_window": None}, "sliding_window is None: some layers have it by default"),
+        (
+            RIGHT["gemma2"] | {"sliding_window": None, "layer_types": ["sliding_attention"] * 3},
+            "layer_types holds 'sliding_attention': layers of this",
+        ),
+        (
+            RIGHT["qwen2"] | {"sliding_window": WINDOW, "layer_types": ["sliding_attention"] * 3},
+            "layer_types holds 'sliding_attention': layers of this",
+        ),
+        (RIGHT["gemma2"] | {"final_logit_softcapping": 0.0}, "final_logit_softcapping is 0.0: expected a number above"),
+        (RIGHT["gemma2"] | {"attn_logit_softcapping": math.nan}, "attn_logit_softcapping is nan: expected a number"),
+        (RIGHT["cohere"] | {"logit_scale": 0}, "logit_scale is 0: expected a number above 0"),
+        (RIGHT["granite"] | {"logits_scaling": True}, "logits_scaling is True: expected a number above 0"),
+        (RIGHT["granite"] | {"logits_scaling": math.inf}, "logits_scaling is inf: expected a number above 0"),
         ({"model_type": "exaone4"}, "models of type 'exaone4' are refused: its windows have not been compared"),
         (WRONG["gpt_oss"], "models of type 'gpt_oss' are refused: the sinks of its attention"),
         (WRONG["qwen3_next"], "models of type 'qwen3_next' are refused: the state of its linear attention"),
@@ -223,3 +246,11 @@ def test_learnt_positions_bound_a_sequence() -> None:
     assert architectures.most_tokens({"model_type": "gpt2"}) == 1024
     assert architectures.most_tokens({"model_type": "gpt2", "max_position_embeddings": 64}) == 64
     assert architectures.most_tokens(RIGHT["llama"]) is None
+    unlisted = {"model_type": "opt", architectures.UNLISTED: True}
+    assert (
+        architectures.most_tokens(unlisted | {"max_position_embeddings": 64}) == 64
+    )  # nobody knows whether they are learnt
+    assert architectures.most_tokens(unlisted) is None
+    architectures.require_positions(RIGHT["gpt2"], 128)
+    with pytest.raises(ConfigError, match="may take 129 tokens, and the model has 128 positions"):
+        architectures.require_positions(RIGHT["gpt2"], 129)

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from swarm.tiny_run import TinyRun
 
-from node.engine import Completion, EngineSettings, Prompt, self_check
+from node.engine import Completion, EngineSettings, Prompt, device, self_check
 from node.engine.plain import PlainModel
 from node.engine.self_check import SelfCheck, prompts, window_of
 from node.engine.torch_engine import TorchEngine
+from node.judging.equipment import Equipment
 from protocol.errors import PreflightError, Unavailable
 from tests.engine.models import RIGHT, make
 from trainer.models.pretrained import make_policy
 
+ROOT = Path(__file__).parents[2]
 SETTINGS = EngineSettings(device="cpu")
 
 
@@ -135,6 +138,84 @@ def test_a_check_that_cannot_run_is_no_pass(tmp_path: Path) -> None:
     check(engine, folder)
 
 
+def test_a_plain_model_that_makes_no_numbers_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of infinity would let everything pass."""
+    folder = policy("llama", tmp_path)
+    engine = loaded(folder)
+    monkeypatch.setattr(
+        PlainModel, "logprobs", lambda _, sequences, **how: [torch.full((24,), np.nan) for _ in sequences]
+    )
+    with pytest.raises(Unavailable, match=r"plain model .* computes no numbers"):
+        SelfCheck(SETTINGS, "float32")(engine, folder)
+    with pytest.raises(Unavailable):
+        SelfCheck(SETTINGS, "float32")(engine, folder)
+
+
+def test_a_plain_model_that_has_no_room_on_the_device_is_computed_on_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = policy("llama", tmp_path)
+    engine, places = loaded(folder), []
+    make = PlainModel.__init__
+
+    def full(plain: PlainModel, of: Path, where: torch.device) -> None:
+        places.append(where.type)
+        if where.type == "cuda":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        make(plain, of, where)
+
+    monkeypatch.setattr(PlainModel, "__init__", full)
+    named = device.named
+    monkeypatch.setattr(device, "named", lambda asked: torch.device("cuda") if asked == "auto" else named(asked))
+    SelfCheck(EngineSettings(), "float32")(engine, folder)
+    assert places == ["cuda", "cpu"]
+    monkeypatch.setattr(PlainModel, "__init__", lambda *_: (_ for _ in ()).throw(RuntimeError("another fault")))
+    with pytest.raises(RuntimeError, match="another fault"):
+        SelfCheck(EngineSettings(memory="50%"), "float32")(engine, folder)
+
+
+def test_a_judge_s_engine_is_compared_with_the_first_version_that_it_holds(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node's, a validator's, and that of a verdict made again."""
+    context = tiny_run.context
+    with Equipment(tiny_run.spec, context.domain, 1, SETTINGS, lambda: tiny_run.model) as equipment:
+        equipment.load(tiny_run.model, b"right")
+        assert equipment.loaded == b"right"
+    monkeypatch.setattr(SelfCheck, "_passed", set())
+    monkeypatch.setattr(TorchEngine, "load", _loads_half)
+    with Equipment(tiny_run.spec, context.domain, 1, SETTINGS, lambda: tiny_run.model) as equipment:
+        with pytest.raises(PreflightError, match="not computed here as it is alone"):
+            equipment.load(tiny_run.model, b"wrong")
+        assert equipment.loaded is None
+
+
+UNCHECKED = {
+    "node/engine/factory.py": "the factory itself",
+    "node/judging/calibration/measure.py": "measures engines that differ, on purpose too",
+    "trainer/models/tiny.py": "makes a model, whose weights change all the time",
+}
+
+
+def test_who_makes_an_engine_compares_it_with_the_plain_model() -> None:
+    makers = {
+        str(path.relative_to(ROOT)): path.read_text()
+        for package in ("node", "trainer", "protocol")
+        for path in (ROOT / package).rglob("*.py")
+        if "make_engine(" in path.read_text() or "(make_engine" in path.read_text()
+    }
+    assert UNCHECKED.keys() <= makers.keys() and len(makers) > len(UNCHECKED)
+    assert [path for path, text in makers.items() if "SelfCheck(" not in text and path not in UNCHECKED] == []
+
+
+_load = TorchEngine.load
+
+
+def _loads_half(engine: TorchEngine, folder: Path) -> None:
+    _load(engine, folder)
+    _half_rotated(engine._model)
+
+
 def test_it_is_asked_once_for_a_model_and_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = policy("llama", tmp_path)
     engine, asked = loaded(folder), []
@@ -156,10 +237,14 @@ def test_sequences_are_longer_than_the_window_where_that_takes_no_minutes(caplog
     assert [len(prompt) for prompt in prompts(windowed, 10**8, "cpu")] == [7, 29, 45, 504, 521]
     assert not caplog.records
     assert [len(prompt) for prompt in prompts(windowed, 10**10, "cpu")] == [7, 29, 45]
-    assert "window of 512 tokens would take too long" in caplog.text
+    assert "window of 512 tokens would take too much" in caplog.text
     assert len(prompts(windowed, 10**10, "cuda")) == 5
     few = LlamaConfig(max_position_embeddings=32)
     assert max(len(prompt) for prompt in prompts(few, 1, "cpu")) + self_check._NEW_TOKENS == 32
+    out_of_reach = MistralConfig(sliding_window=512, max_position_embeddings=500)
+    assert len(prompts(out_of_reach, 1, "cpu")) == 3
+    assert len(prompts(MistralConfig(sliding_window=1 << 40), 1, "cpu")) == 3
+    assert len(prompts(MistralConfig(sliding_window=9000), 1, "cuda")) == 3  # masks of its square
     assert window_of(MistralConfig(sliding_window=None)) is None
 
 

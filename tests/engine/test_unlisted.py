@@ -73,7 +73,8 @@ def test_what_is_computed_wrongly_stays_out(name: str, tmp_path: Path) -> None:
     [
         {"auto_map": {"AutoConfig": "theirs.Config"}}, {"quantization_config": {"quant_method": "gptq"}}, {"text_config": {"a": 1}},
         {"is_encoder_decoder": True}, {"rope_scaling": {"type": "longrope"}},
-        {"rope_parameters": {"full_attention": {"rope_type": "dynamic"}}},
+        {"rope_parameters": {"full_attention": {"rope_type": "dynamic"}}}, {"rope_scaling": {"rope_type": "default", "type": "dynamic"}},
+        {"attention_dropout": 0.1},
     ],
 )  # fmt: skip
 def test_no_word_lets_in_what_is_never_computed(never: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ def test_pieces_are_the_mask(
 ) -> None:
     how = {"sliding_window": window, "softcap": cap}
     for rows in pack(samples_of(sizes), width, 3):
-        windowed = {} if window is None else {"windowed": rows.within(window)}
+        windowed = {} if window is None else {"windowed": {window: rows.within(window)}}
         masked = attended(rows, attention_mask=rows.mask, **windowed, **how)
         with mock.patch.object(attention, "_BLOCK", 5):
             pieces = attended(rows, attention_mask=None, layout=rows.layout, **how)
@@ -92,16 +92,17 @@ def test_pieces_are_the_mask(
 @pytest.mark.parametrize("cap", [None, 0.5])
 def test_masks_windows_and_caps_are_what_they_say(window: int | None, cap: float | None) -> None:
     (rows,) = pack(samples_of([(0, 6, 7), (0, 6, 3), (1, 2, 9), (2, 9, 1)]), 20, 3)
-    windowed = {} if window is None else {"windowed": rows.within(window)}
+    windowed = {} if window is None else {"windowed": {window: rows.within(window)}}
     found = attended(rows, attention_mask=rows.mask, sliding_window=window, softcap=cap, **windowed)
     for one, other in zip(found, exactly(rows, window, cap), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_window_without_its_mask_is_an_error() -> None:
+@pytest.mark.parametrize("others", [None, {5: torch.ones(1, 1, 13, 13, dtype=torch.bool)}])
+def test_a_window_without_its_mask_is_an_error(others: dict[int, Tensor] | None) -> None:
     (rows,) = pack(samples_of([(0, 6, 7)]), 20, 1)
-    with pytest.raises(ValueError, match="a layer has a window"):
-        attended(rows, attention_mask=rows.mask, sliding_window=4)
+    with pytest.raises(ValueError, match="a layer has a window of 4 tokens"):
+        attended(rows, attention_mask=rows.mask, sliding_window=4, windowed=others)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

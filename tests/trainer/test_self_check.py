@@ -23,7 +23,7 @@ def learner(name: str, folder: Path, dtype: str = "float32") -> Learner:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["mistral with a window", "gemma2", "cohere2", "gpt2"])
+@pytest.mark.parametrize("name", ["mistral with a window", "gemma2", "cohere2", "gpt2", "qwen3"])
 def test_a_trainer_that_is_right_passes(name: str, dtype: str, tmp_path: Path) -> None:
     learner(name, tmp_path, dtype).require_right()
 

@@ -60,8 +60,8 @@ class Evaluator:
         """The environment of each held-out problem."""
 
     def load(self, folder: Path) -> None:
-        """Makes the engine's model of these weights and checks it, so that the first evaluation, beside the training, need not: while a model is
-        built, transformers changes the type that every thread's new tensors have."""
+        """Makes the engine's model of these weights and checks it, so that the first evaluation, beside the training, need not: while
+        a model is built, transformers changes the type that every thread's new tensors have."""
         self._engine.load(folder)
         self._check(self._engine, folder)
 

@@ -24,6 +24,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from node.engine import Adjustable, Completion, Engine, EngineSettings, Prompt, Readable, make_engine
+from node.engine.self_check import SelfCheck
 from node.engine.weights import build_model, load_weights, save_weights
 from protocol import seeds
 from protocol.environments import TaskSet
@@ -46,7 +47,8 @@ def make(spec: RunSpec, policy: Path, settings: EngineSettings, *, prompts: int,
     """
     if not 1 <= prompts <= SEQUENCES_MAX or tokens < 1:
         raise UsageError(f"a probe has 1 to {SEQUENCES_MAX} prompts, and one token at least")
-    engine = make_engine(settings.of_run(spec.model), spec.model.compute_dtype)
+    chosen = settings.of_run(spec.model)
+    engine = make_engine(chosen, spec.model.compute_dtype)
     if not isinstance(engine, Readable):
         raise ConfigError(
             f"the engine {settings.name!r} shows no logits, of which a probe is made", hint='set engine.name to "torch"'
@@ -54,6 +56,7 @@ def make(spec: RunSpec, policy: Path, settings: EngineSettings, *, prompts: int,
     tokenizer, most = Tokenizer(policy), min(tokens, spec.sampling.max_new_tokens)
     with version_0(policy) as folder:
         engine.load(folder)
+        SelfCheck(chosen, spec.model.compute_dtype)(engine, folder)
         asked = _prompts(spec, tokenizer, prompts)
         made = engine.generate(
             asked, **spec.sampling.distribution, max_new_tokens=most, end_tokens=tokenizer.end_tokens

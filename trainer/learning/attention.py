@@ -5,14 +5,15 @@ takes one. Wide rows are attended as what they consist of: a prompt by itself, c
 itself. For both torch has kernels that hold no scores, and nothing is computed that a mask would have hidden. A sliding window is
 cut into blocks of queries, each with the few keys that it sees.
 
-A mask that transformers is given replaces all masks of its own, those of windows too: `windowed` is the one for layers that have
-a window. Soft caps on scores are soft_cap.py's.
+A mask that transformers is given replaces all masks of its own, those of windows too: `windowed` has those for layers with a
+window, by its tokens. Soft caps on scores are soft_cap.py's.
 
 Registered with transformers under the name `PACKED`; layout and masks reach it through the model's keyword arguments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,24 +41,26 @@ def attend(
     attention_mask: Tensor | None,
     *,
     layout: Layout | None = None,
-    windowed: Tensor | None = None,
+    windowed: Mapping[int, Tensor] | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **how: Any,
 ) -> tuple[Tensor, None]:
     """query [R, H, W, D], key and value [R, H / G, W, D] → [R, W, H, D]; what padding attends to is zero where there is a layout.
 
-    `windowed` [R, 1, W, W] stands for `attention_mask` in layers with a window. Raises ValueError where such a layer has neither it
-    nor a layout.
+    A mask [R, 1, W, W] of `windowed` stands for `attention_mask` in layers with that window. Raises ValueError for one without a mask
+    or a layout.
     """
     if layout is not None:
+        # Where normed queries come in float32 (Qwen 3 under autocast), some kernels do not cast them.
+        query, key = query.to(value.dtype), key.to(value.dtype)
         scale = how.get("scaling") or query.shape[3] ** -0.5
         reach = _Reach(scale, how.get("dropout", 0.0), sliding_window, softcap)
         return _piecewise(query, key, value, layout, reach), None
     if sliding_window is not None:
-        if windowed is None:
-            raise ValueError("a layer has a window, and no mask of it was given")
-        attention_mask = windowed
+        if windowed is None or sliding_window not in windowed:
+            raise ValueError(f"a layer has a window of {sliding_window} tokens, and no mask of it was given")
+        attention_mask = windowed[sliding_window]
     if softcap is not None:
         scale = how.get("scaling") or query.shape[3] ** -0.5
         return capped(query, key, value, attention_mask, scale=scale, cap=softcap).transpose(1, 2).contiguous(), None

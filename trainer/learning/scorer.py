@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from node.engine.features import window_of
 from node.engine.output import bend_of
 from trainer.learning.attention import MASK_ENTRIES_MAX, PACKED
 from trainer.learning.logprobs import token_logprobs
@@ -27,9 +28,9 @@ class Scorer(nn.Module):
         self.model = model
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
         self._casts = casts and self._dtype != torch.float32
-        # A model with attention of its own says no in a warning; it would ignore a layout, so it gets masks of any size.
         self._bend = bend_of(model.config)
-        self._window: int | None = getattr(model.config, "sliding_window", None)
+        self._window = window_of(model.config)
+        # A model with attention of its own says no in a warning; it would ignore a layout, so it gets masks of any size.
         self._mask_entries_max = MASK_ENTRIES_MAX if model.config._attn_implementation == PACKED else sys.maxsize
 
     @property
@@ -64,7 +65,7 @@ class Scorer(nn.Module):
         if rows.mask_entries > self._mask_entries_max:
             return {"layout": rows.layout}
         masks = {"attention_mask": rows.mask}
-        return masks if self._window is None else masks | {"windowed": rows.within(self._window)}
+        return masks if self._window is None else masks | {"windowed": {self._window: rows.within(self._window)}}
 
     def _autocast(self, device: str) -> AbstractContextManager[Any]:
         return torch.autocast(device, self._dtype) if self._casts else nullcontext()

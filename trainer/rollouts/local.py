@@ -16,6 +16,7 @@ import numpy as np
 
 from node.engine import EngineSettings, make_engine
 from node.engine.samples import generated
+from node.engine.self_check import SelfCheck
 from protocol import seeds
 from protocol.environments import Grader, Tasks
 from protocol.environments.assignment import assign
@@ -53,12 +54,18 @@ class LocalGeneration:
         self._tasks = tasks
         self._grader = grader
         self._tokenizer = tokenizer
-        self._engine = make_engine(engine.of_run(spec.model), spec.model.compute_dtype)
+        settings = engine.of_run(spec.model)
+        self._engine = make_engine(settings, spec.model.compute_dtype)
+        self._check = SelfCheck(settings, spec.model.compute_dtype)
         self._seed = hashlib.sha256(f"murmuration/solo/1/{seed}".encode()).digest()
         self._hardware = min(
             map(int, spec.reward.budgets), default=0
         )  # budgets are those of the first class that has any
-        self.load = self._engine.load
+
+    def load(self, folder: Path) -> None:
+        """Loads a version; the first one is compared with the plain model. Raises as engine and self-check do."""
+        self._engine.load(folder)
+        self._check(self._engine, folder)
 
     def __call__(self, step: int, sequence: int) -> list[Sample]:
         """Raises Unavailable where the weights compute no numbers, and what the grader raises."""

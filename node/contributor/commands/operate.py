@@ -47,10 +47,16 @@ def run_worker(
     place = open_home(home)
     node = settings(place).value
     with role(place, node, password_file, what="a turn of the node") as up:
-        chosen = engine or node.engine.of_run(up.connection.spec.model)
         measure = partial(measure_of, node.engine)
         worker = Worker(
-            up.connection, place, node.work, chosen, up.ending, adopt=adopt, progress=up.progress, measure=measure
+            up.connection,
+            place,
+            node.work,
+            engine or node.engine,
+            up.ending,
+            adopt=adopt,
+            progress=up.progress,
+            measure=measure,
         )
         with closing(worker):
             worker.run()
