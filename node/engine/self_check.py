@@ -188,10 +188,8 @@ class Measure:
             way for way, error in errors.items() if not error <= _FLOOR and not error <= self.limit
         ]  # NaN is wrong
         if not wrong:
-            said = " and ".join(f"{way} by {error:.2g}" for way, error in errors.items())
-            log.info(
-                "self-check: %d tokens differ from the plain model's, in nats on average, in %s", self._tokens, said
-            )
+            said = ", ".join(f"{way} {error:.2g} nats" for way, error in errors.items())
+            log.info("self-check passed; mean distance to the plain model, of %d tokens: %s", self._tokens, said)
             return
         right = [way for way in ways if way not in wrong]
         told = "; ".join(self._told(way, ways[way], errors[way]) for way in wrong)

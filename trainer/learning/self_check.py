@@ -7,7 +7,6 @@ and once in pieces, where the model takes both.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,6 @@ from node.engine.self_check import Logprobs, Measure, Sequences, prompts
 from trainer.learning.packing import TrainingSample, pack
 from trainer.learning.ranks import Ranks
 from trainer.learning.scorer import Scorer
-
-log = logging.getLogger("trainer")
 
 _NEW_TOKENS = 24
 _WIDTH = 512  # of the rows, at least: the short sequences lie side by side
@@ -44,7 +41,6 @@ def require(policy: Scorer, folder: Path, ranks: Ranks, dtype: str, width: int) 
             ways["the trainer's rows in pieces"] = _packed(policy, sequences, ranks, max(width, _WIDTH))
     if ranks.leads:
         Measure(PlainModel(folder, ranks.device), sequences, dtype).require(ways)
-        log.info("self-check: packed rows agree with the plain model")
 
 
 @torch.no_grad()
