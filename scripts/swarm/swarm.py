@@ -120,7 +120,7 @@ class Swarm:
         self.nodes.sort(key=lambda member: member.name)
         self.validators.sort(key=lambda member: member.name)
         say("starting trainer, hub, relay, validators and nodes")
-        self._start_roles()
+        self._start_roles(say)
         self._remember()
 
     def down(self) -> None:
@@ -304,7 +304,7 @@ class Swarm:
         self.murmur("node", "stake", "--home", home, "--spec", self.folder / "spec.json", "--yes")
         self.nodes.append(Member(name, home, made["node"], made["operator"], cheat))
 
-    def _start_roles(self) -> None:
+    def _start_roles(self, say: Callable[[str], None]) -> None:
         looking = float(self._environment["MURMUR_PEERS__FIND_SECONDS"]) * slowness()
         self._environment["MURMUR_PEERS__FIND_SECONDS"] = f"{looking:.0f}"
         self.start("trainer", "trainer", "run", f"@{self.run_toml}")
@@ -314,11 +314,11 @@ class Swarm:
         self.start("relay", "relay", "start", "--home", relay)
         for validator in self.validators:
             self.start_validator(validator)
-        self._start_honest()
+        self._start_honest(say)
         if cheats := [f"{node.cheat}={node.home}" for node in self.nodes if node.is_cheat]:
             self.start(CHEATS, *cheats, module="cheats.play")
 
-    def _start_honest(self) -> None:
+    def _start_honest(self, say: Callable[[str], None]) -> None:
         """The one on vLLM first, which takes its time: a few steps could be over before it has made anything."""
         *others, last = self.honest
         if self.settings.vllm is None:
@@ -326,6 +326,8 @@ class Swarm:
         else:
             python, files = self.settings.vllm, last.home / "data/rollouts"
             started = self.start(last.name, "node", "start", "--home", last.home, python=python, environment=_VLLM)
+
+            say(f"waiting for the first work of {last.name}, which computes with vLLM")
 
             def has_worked() -> bool:
                 started.require_running()
