@@ -19,7 +19,7 @@ from node.engine.device import driver_state
 from protocol.errors import PreflightError
 
 _SECONDS = 530.0
-_DRY_SECONDS = 300.0
+_DRY_SECONDS = 600.0
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def run(at: Place, report: Record) -> None:
     if at.dry:
         variants = variants[:2]
     spec = SamplingSpec(group_size=4, groups_per_submission=16, temperature="1", max_new_tokens=6 if at.dry else 64)
-    matrix = Matrix([at.model], _DTYPE, spec, 1 if at.dry else 8, 2 if at.dry else 4, [], engines, variants)
+    matrix = Matrix([at.model], _DTYPE, spec, 1 if at.dry else 8, 2 if at.dry else 4, [], engines, variants, Random(0))
     tasks: Any = _Prompts(8 if at.dry else 48)
     measured = measure(matrix, tasks, lambda text: print(text, flush=True))
     content = calibration(matrix, measured, [0])

@@ -1,6 +1,7 @@
 """tests/gpu, in this process: how many passed, and what the others said. On a CPU they are collected, and each says why it is skipped.
 
-Nothing of the other tests is needed, neither their fixtures nor what those import: a machine that has a GPU may have little else.
+Without the contract of the vLLM engine, whose starts alone take longer than all else: `scripts/test gpu` has it, and the section `vllm` checks
+that its work is honest. Nothing of the other tests is needed, neither their fixtures nor what those import: a machine that has a GPU may have little else.
 """
 
 from __future__ import annotations
@@ -53,20 +54,19 @@ def run(at: Place, report: Record) -> None:
         raise NotRun("pytest is not installed") from error
     results = _Results(report)
     folder = ROOT / "tests/gpu"
-    code = pytest.main(
-        [
-            str(folder),
-            "-q",
-            "--rootdir",
-            str(ROOT),
-            "--confcutdir",
-            str(folder),
-            "-p",
-            "no:cacheprovider",
-            "--tb=short",
-        ],
-        plugins=[results],
-    )
+    how = [
+        "-q",
+        "-m",
+        "not vllm",
+        "--tb=short",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(ROOT),
+        "--confcutdir",
+        str(folder),
+    ]
+    code = pytest.main([str(folder), *how], plugins=[results])
     report.fact(slowest=results.slowest)
     for outcome in ("passed", "failed", "skipped"):
         report.row(Row(f"tests {outcome}", "tests", results.counts[outcome], None, None, None))

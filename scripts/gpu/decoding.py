@@ -1,7 +1,7 @@
 """The engine on torch: tokens per second, what proofs and the seeded draw cost of them, what `generate` makes, and a validator.
 
 The peer is the very same engine without proofs that draws by softmax and `torch.multinomial`. Both run in turns, the best round of
-each counts. 64 tokens of prompt, 16 samples of each, 128 new tokens; rows as many as a batch.
+each counts. 64 tokens of prompt, 16 samples of each, 96 new tokens; rows as many as a batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(at: Place, report: Record) -> None:
     ours, plain = TorchEngine("bfloat16", settings), qwen3.Plain("bfloat16", settings)
     ours.load(at.model)
     plain._model = ours._model
-    width, new, rounds = (8, 6, 1) if at.dry else (64, 128, 2)
+    width, new, rounds = (8, 6, 1) if at.dry else (64, 96, 2)
     for rows in (4, 8) if at.dry else (1, 32, 256, 1024):
         asked = work(rows, ours.vocabulary, width)
         _against_none(report, at, ours, plain, asked, new, rounds)

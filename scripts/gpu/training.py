@@ -96,6 +96,8 @@ def _steps(
         clock.seconds(lambda step=step: found.append(learner.learn(groups, step)), at.device) for step in range(_STEPS)
     ]
     report.fact(**{f"seconds_of_steps_{name}": [round(seconds, 3) for seconds in took]})
+    if settings.compile_layers:
+        report.fact(graphs_compiled=torch._dynamo.utils.counters["stats"]["unique_graphs"])
     if any(metrics.skipped for metrics in found):
         raise AssertionError(f"{sum(metrics.skipped for metrics in found)} optimizer steps had no finite gradient")
     tokens = sum(len(sample.prompt) * (i == 0) + len(sample.completion) for of in groups for i, sample in enumerate(of))

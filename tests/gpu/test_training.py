@@ -103,12 +103,6 @@ def test_ligers_kernels_compute_the_same(checkpointing: bool, one_rank: Ranks, m
     require_same(learn(Learner(model, settings, one_rank)), on_the_cpu)
 
 
-@pytest.mark.cuda_alone
-@pytest.mark.timeout(300)
-def test_compiled_layers_compute_the_same(one_rank: Ranks, model: Path, on_the_cpu: Curve) -> None:
-    require_same(learn(Learner(model, ranked.settings(compile_layers=True), one_rank)), on_the_cpu)
-
-
 @pytest.mark.parametrize("to_the_cpu", [True, False], ids=["from there to the CPU", "from the CPU to there"])
 def test_either_goes_on_from_the_others_checkpoint(
     to_the_cpu: bool, one_rank: Ranks, model: Path, on_the_cpu: Curve, tmp_path: Path
@@ -161,3 +155,10 @@ def test_a_trainer_alone_takes_the_gpu(one_rank: Ranks, monkeypatch: pytest.Monk
     monkeypatch.setattr("trainer.learning.ranks.group", note)  # there is a group already
     with torchrun():
         assert made == [torch.device("cuda", 0)]
+
+
+@pytest.mark.cuda_alone
+@pytest.mark.timeout(300)
+def test_compiled_layers_compute_the_same(one_rank: Ranks, model: Path, on_the_cpu: Curve) -> None:
+    """The last one: it takes longer than all the others."""
+    require_same(learn(Learner(model, ranked.settings(compile_layers=True), one_rank)), on_the_cpu)

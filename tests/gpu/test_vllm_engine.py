@@ -11,6 +11,7 @@ import torch
 from tests.engine.contract import EngineContract, Setting
 
 pytestmark = [
+    pytest.mark.vllm,
     pytest.mark.cuda_alone,
     pytest.mark.timeout(600),
     pytest.mark.skipif(

@@ -26,10 +26,11 @@ from protocol.errors import PreflightError
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.timeout(420)
 def test_a_dry_run_runs_every_section_on_the_cpu(tmp_path: Path) -> None:
     environment = os.environ | {"MURMUR_PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [str(ROOT / "scripts/gpu-report"), "--dry-run", "--out", str(tmp_path), "--json"], capture_output=True, text=True, timeout=110,
+        [str(ROOT / "scripts/gpu-report"), "--dry-run", "--out", str(tmp_path), "--json"], capture_output=True, text=True, timeout=400,
         env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + (tmp_path / "gpu-report.log").read_text()[-3000:]
@@ -42,7 +43,7 @@ def test_a_dry_run_runs_every_section_on_the_cpu(tmp_path: Path) -> None:
     of = {section["section"]: section for section in report["sections"]}
     assert of["vllm"]["reason"] or of["vllm"]["rows"]
     assert of["checks"]["facts"]["outcomes"].keys() <= {"passed", "skipped"}
-    assert sum(of["checks"]["facts"]["outcomes"].values()) > 150
+    assert sum(of["checks"]["facts"]["outcomes"].values()) > 140
     assert {pair["made_by"] for pair in of["margins"]["facts"]["pairs"]} == {"cpu", "cpu again"}
     assert (tmp_path / of["calibration"]["facts"]["file"]).is_file()
     for section in report["sections"]:
