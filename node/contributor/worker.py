@@ -14,6 +14,7 @@ from functools import partial
 
 from node.contributor import submission_log
 from node.contributor.alone import Alone, last_place
+from node.contributor.challenged import Challenged
 from node.contributor.defence import Defence
 from node.contributor.delivery import Delivery
 from node.contributor.failures import Failures
@@ -25,10 +26,11 @@ from node.contributor.verdicts import Verdicts
 from node.contributor.workbench import Workbench
 from node.engine import Engine, EngineSettings
 from node.engine.hardware import Measurement, measure_of
-from protocol import metrics
+from protocol import challenge, metrics
 from protocol.chain.reverts import banned
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Publication, Role, Seat
+from protocol.challenge import Int8, Int32
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, PreflightError, TransactionReverted
 from protocol.logs import about
@@ -72,10 +74,11 @@ class Worker:
         adopt: bool = False,
         progress: Callable[[], None] = lambda: None,
         measure: Callable[[], Measurement] | None = None,
+        product: Callable[[Int8, Int8], Int32] = challenge.product,
         clock: Clock = SYSTEM,
     ) -> None:
         """`engine` is as an Equipment's, by default that of unset settings; `measure` makes the measurement of its device, by default
-        that of unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it.
+        that of unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it; `product` answers challenges.
 
         `adopt`: the seat's last submission counts as made here, though this home knows nothing of it (alone.py).
         """
@@ -101,6 +104,8 @@ class Worker:
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)
         self._verdicts = Verdicts(connection, self.submissions, retry, clock)
+        answers = settings.answer_challenges
+        self._challenged = Challenged(connection, home.data, product, clock) if answers else None
         self._failures = Failures(retry, clock)
 
     def stop(self) -> None:
@@ -110,6 +115,8 @@ class Worker:
     def run(self) -> None:
         """Works until stopped. Raises what this node cannot go on with; failures.py says what that is."""
         threading.Thread(target=self._verdicts.follow, args=(self._stop,), name="verdicts", daemon=True).start()
+        if self._challenged is not None:
+            threading.Thread(target=self._challenged.follow, args=(self._stop,), name="challenges", daemon=True).start()
         try:
             while not self._stop.is_set():
                 self._try_turn()

@@ -19,6 +19,7 @@ from node.judging.judge import details
 from node.judging.rules import available
 from node.validator import judgement_log as states
 from node.validator.bench import Bench
+from node.validator.challenger import Challenger
 from node.validator.court import Court
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
@@ -121,6 +122,7 @@ class ValidatorService:
             connection, sender, self._book, self._receipts.of, settings.retry_seconds, clock
         )
         self._cases = self._book.open_cases()
+        self._challenger = Challenger(connection, self._book, home.data, settings, clock)
         self._away = Backoff(settings.retry_seconds, clock=clock)  # the hub, after it failed
 
     def stop(self) -> None:
@@ -135,6 +137,9 @@ class ValidatorService:
 
     def run(self) -> None:
         """Judges until stopped. Raises only what is this validator's own trouble, LockHeld where another copy of it runs."""
+        if self._settings.challenge_hours:
+            challenges = self._challenger.follow
+            threading.Thread(target=challenges, args=(self._stop,), name="challenges", daemon=True).start()
         while not self._stop.is_set():
             try:
                 with _TURN.time():

@@ -18,6 +18,7 @@ from protocol.clock import SYSTEM, Clock
 from protocol.constants import SPEC_BYTES_MAX
 from protocol.deadline import Deadline, Transport, within
 from protocol.errors import HashMismatch, Malformed, Oversized, Unavailable
+from protocol.hub.challenges import ORDER, Message
 from protocol.hub.wire import PAGE, WAIT_MAX, Refused, Stored, TryAgain, sign_write
 from protocol.identity import Key
 from protocol.runspec import PinnedFile, RunSpec
@@ -168,6 +169,25 @@ class HubClient:
                 return None
             raise
         return SignedVoucher.parse(answer, self._domain, self.run, validator, trainer)
+
+    def say(self, node: str, value: dict[str, Any]) -> None:
+        """Says the next message of a seat's challenge."""
+        body = canonical.encode(value)
+        self._write("POST", f"challenges/{node}", body, hashlib.sha256(body).digest())
+
+    def said(self, node: str, after: int, *, wait: int = 0) -> list[tuple[str, dict[str, Any]]]:
+        """(signer, body) of the messages of a seat's challenge but for the first `after`. Raises BadSignature where one says what nobody
+        signed, or is too old."""
+        assert self._now is not None
+        answer = self._json(f"challenges/{node}?after={after}&wait={wait}", wait=wait)
+        listed = answer.get("messages") if isinstance(answer, dict) else None
+        if not isinstance(listed, list) or len(listed) > len(ORDER):
+            raise Malformed("the hub's messages make no sense")
+        if not listed:
+            return []
+        messages, now = [Message.parse(one) for one in listed], self._now()
+        path = self._path(f"challenges/{node}")
+        return [(message.signer(self._domain, self.run, path, now), message.value) for message in messages]
 
     # ---- HTTP ----------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@
     GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
     POST /v1/runs/R/opinions               asks the other validators to check a submission as well; 409 beyond OPINIONS_OPEN_MAX
     GET  /v1/runs/R/opinions?after=N&wait=S   such requests
+    POST /v1/runs/R/challenges/0xNODE      the next message of the challenge of a seat (challenges.py); 409 where it is not its turn
+    GET  /v1/runs/R/challenges/0xNODE?after=N&wait=S   its messages but for the first N, none while there is no challenge
     GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
 A write that names what the hub has not read off the chain yet may be answered with 503 and `Retry-After: seconds`.

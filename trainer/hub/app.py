@@ -30,9 +30,10 @@ from protocol.errors import (
     RpcUnavailable,
     Unavailable,
 )
+from protocol.hub.challenges import MESSAGE_BYTES_MAX
 from protocol.hub.wire import PAGE, WAIT_MAX, Refused, TryAgain
 from trainer.hub.database import Database
-from trainer.hub.hub import Hub, Signed, bytes32
+from trainer.hub.hub import Hub, Signed, address, bytes32
 
 Cursor = Annotated[int, Query(ge=0, lt=2**62)]
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX)]
@@ -77,7 +78,7 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     @app.get(f"{base}/status")
     async def trainer_status() -> dict[str, Any]:
         shown = json.loads(status.read_bytes()) if status.exists() else {}
-        return {**shown, "hub": {"refused": dict(hub.refused)}}
+        return {**shown, "hub": {"refused": dict(hub.refused), "challenges": hub.challenges.results}}
 
     @app.put(f"{base}/submissions/{{submission}}")
     async def upload(submission: str, request: Request) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
 
     @app.get(f"{base}/vouchers/{{validator}}")
     async def voucher(validator: str) -> dict[str, Any]:
-        return hub.voucher(validator)
+        return hub.voucher(address(validator))
 
     @app.post(f"{base}/opinions")
     async def add_opinion(request: Request) -> Response:
@@ -118,6 +119,16 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     async def opinions(after: Cursor = 0, wait: Wait = 0) -> Response:
         entries = await hub.listing(lambda: database.opinions(after, PAGE), wait)
         return _listed([(number, {"submission": submission.hex()}) for number, submission in entries])
+
+    @app.post(f"{base}/challenges/{{node}}")
+    async def add_message(node: str, request: Request) -> Response:
+        await hub.add_message(address(node), await _body(request, MESSAGE_BYTES_MAX), _signed(request))
+        return Response(status_code=204)
+
+    @app.get(f"{base}/challenges/{{node}}")
+    async def messages(node: str, after: Cursor = 0, wait: Wait = 0) -> dict[str, Any]:
+        said = await hub.messages(address(node), after, wait)
+        return {"messages": [message.as_json() for message in said]}
 
     def _listed(entries: list[tuple[int, Any]]) -> Response:
         listed = [{"id": number, "value": value} for number, value in entries]
@@ -165,14 +176,14 @@ async def _parts(request: Request) -> AsyncIterator[bytes]:
         raise Unavailable("the sender went away") from error
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, cap: int = RECEIPT_BYTES_MAX) -> bytes:
     parts, size = [], 0
     try:
         async with asyncio.timeout(_BODY_SECONDS_MAX):
             async for part in _parts(request):
                 size += len(part)
-                if size > RECEIPT_BYTES_MAX:
-                    raise Oversized(f"more than {RECEIPT_BYTES_MAX} bytes")
+                if size > cap:
+                    raise Oversized(f"more than {cap} bytes")
                 parts.append(part)
     except TimeoutError as error:
         raise Unavailable(f"the request took longer than {_BODY_SECONDS_MAX} s") from error

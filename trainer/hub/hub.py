@@ -25,11 +25,24 @@ from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.environments.taskfile import path_of
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
-from protocol.hub.wire import EXPIRY, OPINIONS_OPEN_MAX, WAIT_MAX, Refused, Stored, check_write
+from protocol.hub import challenges as challenge_wire
+from protocol.hub.challenges import Message
+from protocol.hub.wire import (
+    ADDRESS,
+    EXPIRY,
+    NONCE,
+    OPINIONS_OPEN_MAX,
+    SIGNATURE,
+    WAIT_MAX,
+    Refused,
+    Stored,
+    check_write,
+)
 from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.signing import StorageReceipt
 from protocol.verdict import Receipt
+from trainer.hub.challenges import Challenges
 from trainer.hub.database import Database
 from trainer.hub.looks import Looks
 from trainer.hub.store import Store
@@ -84,6 +97,7 @@ class Hub:
         self.run = run
         self.spec = spec
         self.refused: Counter[str] = Counter()
+        self.challenges = Challenges(clock)
         self._chain = chain
         self._book = book
         self._store = store
@@ -178,6 +192,22 @@ class Hub:
         if self._db.add_opinion(submission, address, self.now):
             await self.notify()
 
+    async def add_message(self, node: str, data: bytes, request: Signed) -> None:
+        """Takes the next message of a challenge: of a seated validator, or of the seat that one has asked."""
+        value = challenge_wire.read(data)
+        if value["say"] == challenge_wire.RESULT:
+            challenge_wire.outcome_of(value)
+        if request.headers.get(ADDRESS) == node:  # only where a dialogue with it is open
+            speaker, nonce = self._signer(request, hashlib.sha256(data).digest())
+            self.challenges.require_turn(node, speaker, value)
+            self._admit(speaker, nonce, request, len(data))
+        else:
+            speaker = await self._validator(request, data)
+            self.challenges.require_turn(node, speaker, value)
+        headers = {name: request.headers[name] for name in (ADDRESS, NONCE, EXPIRY, SIGNATURE)}
+        self.challenges.say(node, speaker, Message(headers, value), self.now)
+        await self.notify()
+
     def _declared_size(self, request: Signed) -> int:
         """Bytes the upload may have: what it declares, at most the run's cap."""
         declared = request.headers.get("content-length", "")
@@ -221,8 +251,6 @@ class Hub:
 
     def voucher(self, validator: str) -> dict[str, Any]:
         """What the run has promised a validator so far (vouchers.py)."""
-        if not is_checksum_address(validator):
-            raise Malformed("no address")
         text = self._store.get("vouchers", f"{validator}.json")
         if text is None:
             raise Refused("nothing is owed to this validator yet", NOT_FOUND)
@@ -245,6 +273,11 @@ class Hub:
     async def listing(self, entries: Callable[[], list[tuple[int, Any]]], wait: float) -> list[tuple[int, Any]]:
         await self.wait_for(lambda: bool(entries()), wait)
         return entries()
+
+    async def messages(self, node: str, after: int, wait: float) -> list[Message]:
+        """What was said in the challenge of a seat, after so many messages."""
+        await self.wait_for(lambda: bool(self.challenges.said(node, after)), wait)
+        return self.challenges.said(node, after)
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
         """Returns when the condition holds or the time is up."""
@@ -297,6 +330,12 @@ class Signed:
     method: str
     path: str
     headers: Mapping[str, str]
+
+
+def address(text: str) -> str:
+    if not is_checksum_address(text):
+        raise Malformed("no address")
+    return text
 
 
 def bytes32(text: str) -> bytes:

@@ -122,7 +122,7 @@ class HubService:
                 for thread in followers:
                     thread.start()
                 while not self._stop.is_set():
-                    self._tell(local, publisher, origin_server, files)
+                    self._tell(local, publisher, origin_server, files, hub)
                     self._clock.wait(self._stop, 0.5)
                 for thread in followers:
                     thread.join(10)
@@ -211,13 +211,14 @@ class HubService:
             if not again:
                 self._clock.wait(self._stop, pause)
 
-    def _tell(self, url: str, publisher: Publisher, origin: ShardServer, files: Store) -> None:
+    def _tell(self, url: str, publisher: Publisher, origin: ShardServer, files: Store, hub: Hub) -> None:
         status = {
             "pid": os.getpid(),
             "url": url,
             "published": publisher.published,
             "bytes_served": origin.counts.bytes_served,
             "waiting_for_bucket": files.waiting if isinstance(files, ArchivedStore) else 0,
+            "challenges": hub.challenges.results,
             "metrics_url": None if self._exporter is None else self._exporter.url,
         }
         write_json(self._layout.hub_status, status)

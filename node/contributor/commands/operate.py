@@ -41,6 +41,7 @@ def run_worker(
 ) -> None:
     """Runs a worker with the engine of its settings or another one."""
     from node.contributor.worker import Worker
+    from node.engine import int8
     from node.engine.hardware import measure_of
     from protocol.shell.role import role
 
@@ -57,6 +58,7 @@ def run_worker(
             adopt=adopt,
             progress=up.progress,
             measure=measure,
+            product=partial(int8.product, node.engine.device),
         )
         with closing(worker):
             worker.run()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -232,13 +233,15 @@ def start(
 @app.command()
 def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """Show seat, stake and what the running validator does."""
+    from node.validator.challenger import FILE, results
+
     place, settings = open_home(home)
     chain = settings.chain.open()
     address = place.address("validator")
     seat, account = chain.validator(settings.chain.run, address), chain.account(address)
     role = _role(seat, chain.block().time)
     status = place.read_status() or {"state": "never started"}
-    data = {
+    data: dict[str, Any] = {
         "validator": address,
         "role": role,
         "open_cases": seat.open_cases,
@@ -246,6 +249,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         "stake": account.active,
         "locked": account.locked,
         "doing": status,
+        "challenges": results(place.data / FILE),
     }
 
     def text() -> None:
@@ -255,6 +259,13 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         )
         counts = ", ".join(f"{status[k]} {k}" for k in ("pending", "accept", "soft", "hard") if k in status)
         typer.echo(f"Judging\n  {status['state']}" + (f": {counts}" if counts else ""))
+        if data["challenges"]:
+            typer.echo("Challenges (a seat may have had another machine answer)")
+        for node, last in data["challenges"].items():
+            tried = ", ".join(f"{count} {outcome}" for outcome, count in last["counts"].items() if count)
+            rate = f", {last['operations_per_second'] / 1e12:.3g} int8 TOPS" if last["operations_per_second"] else ""
+            ago = duration(int(time.time()) - last["time"])
+            typer.echo(f"  {node}  {last['outcome']} {ago} ago{rate}; in all {tried}")
 
     emit(data, as_json, text)
 

@@ -1,0 +1,92 @@
+"""Answering challenges (protocol/hub/challenges.py), beside the work and never in its way: in a thread of its own, one at a time.
+
+What is not answered costs nothing, so that whatever fails is logged and left: the next look begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from protocol import challenge, metrics
+from protocol.challenge import Int8, Int32, Tree, operations, require_side
+from protocol.clock import SYSTEM, Clock
+from protocol.errors import MurmurationError, Unavailable
+from protocol.hub import challenges as wire
+from protocol.hub.challenges import ASK, OPENING, READY, ROOT, ROWS, SEED, Dialogue
+from protocol.retry import jittered
+from protocol.shell.connection import Connection
+from protocol.shell.home import read_json, write_json
+
+log = logging.getLogger("node")
+
+FILE = "challenges.json"
+"""In the node's data folder: how many were answered, and of the last: its time, side and this machine's own operations per second."""
+
+_ANSWERED = metrics.counter("murmur_node_challenges_total", "Challenges of validators that were answered.")
+
+
+class Challenged:
+    """For one thread."""
+
+    def __init__(
+        self, connection: Connection, folder: Path, product: Callable[[Int8, Int8], Int32], clock: Clock = SYSTEM
+    ) -> None:
+        """`product` multiplies as challenge.product does."""
+        self._c = connection
+        self._file = folder / FILE
+        self._product = product
+        self._clock = clock
+        self._address = connection.key.address
+
+    def follow(self, stop: threading.Event) -> None:
+        """Looks for challenges until `stop` is set."""
+        while not self._clock.wait(stop, jittered(wire.LOOK_SECONDS)):
+            try:
+                self.turn()
+            except MurmurationError as error:
+                log.info("a challenge was not answered: %s", error)
+                if isinstance(error, Unavailable):
+                    self._c.forget_hub()
+            except Exception:
+                log.exception("a challenge was not answered")
+
+    def turn(self) -> bool:
+        """Whether a challenge was there and answered. Raises what kept it from being answered."""
+        hub, domain, run = self._c.hub, self._c.chain.domain, self._c.run
+        said = hub.said(self._address, 0)
+        if len(said) != 1:  # nobody asks, or it is under way without us
+            return False
+        validator, ask = said[0]
+        wire.require(ask)
+        if ask["say"] != ASK or not self._c.chain.validator(run, validator).serves(self._c.block_time()):
+            return False
+        side = require_side(ask["side"])
+        dialogue = Dialogue(hub, self._address, ask["challenge"], validator, self._clock)
+        dialogue.say(READY)
+        seed = dialogue.hear(SEED, wire.ROOT_SECONDS)
+        if seed is None:
+            return False
+        began = self._clock.monotonic()
+        tree = self._tree(wire.seed_of(domain, run, self._address, wire.bytes32(seed, "nonce")), side)
+        seconds = self._clock.monotonic() - began
+        dialogue.say(ROOT, root=tree.root.hex())
+        asked = dialogue.hear(ROWS, wire.OPENING_SECONDS)
+        if asked is None:
+            return False
+        dialogue.say(OPENING, opening=wire.opening_text(tree.opening(wire.rows_of(asked, side))))
+        self._note(side, seconds)
+        return True
+
+    def _tree(self, seed: bytes, side: int) -> Tree:
+        left, right = (challenge.matrix(seed, name, side) for name in ("left", "right"))
+        return Tree(self._product(left, right))
+
+    def _note(self, side: int, seconds: float) -> None:
+        _ANSWERED.add()
+        answered = ((read_json(self._file) or {}).get("answered") or 0) + 1
+        rate = round(operations(side) / max(seconds, 1e-6))
+        last = {"time": round(self._clock.wall()), "side": side, "operations_per_second": rate}
+        write_json(self._file, {"answered": answered, **last})
