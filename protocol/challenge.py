@@ -1,4 +1,4 @@
-"""A challenge: the product of two seeded int8 matrices, committed to by a Merkle root before anybody says which rows are looked at.
+"""A matrix challenge (not that of a submission, which is a case on chain): the product of two seeded int8 matrices, committed to by a Merkle root before anybody says which rows are looked at.
 
     seed    = SHA-256("murmuration/challenge/1" ‖ chain id u64 ‖ contract 20 ‖ run u64 ‖ node 20 ‖ nonce 32)
     X       = the raw 64-bit words of Philox4x64-10 from counter 1 on, little-endian, as int8, row after row; its 128-bit key is the

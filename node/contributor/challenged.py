@@ -1,4 +1,4 @@
-"""Answering challenges (protocol/hub/challenges.py), beside the work and never in its way: in a thread of its own, one at a time.
+"""Answering matrix challenges (protocol/hub/challenges.py), beside the work and never in its way: in a thread of its own, one at a time.
 
 What is not answered costs nothing, so that whatever fails is logged and left: the next look begins anew.
 """
@@ -22,21 +22,21 @@ from protocol.shell.home import read_json, write_json
 
 log = logging.getLogger("node")
 
-FILE = "challenges.json"
-"""In the node's data folder: how many were answered, and of the last: its time, side and this machine's own operations per second."""
-
-_ANSWERED = metrics.counter("murmur_node_challenges_total", "Challenges of validators that were answered.")
+_ANSWERED = metrics.counter(
+    "murmur_node_matrix_challenges_total", "Matrix challenges of validators that were answered."
+)
 
 
 class Challenged:
     """For one thread."""
 
     def __init__(
-        self, connection: Connection, folder: Path, product: Callable[[Int8, Int8], Int32], clock: Clock = SYSTEM
+        self, connection: Connection, file: Path, product: Callable[[Int8, Int8], Int32], clock: Clock = SYSTEM
     ) -> None:
-        """`product` multiplies as challenge.product does."""
+        """`file`: how many were answered, and of the last its time, side and this machine's own operations per second. `product` multiplies
+        as challenge.product does."""
         self._c = connection
-        self._file = folder / FILE
+        self._file = file
         self._product = product
         self._clock = clock
         self._address = connection.key.address

@@ -104,8 +104,8 @@ class Worker:
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)
         self._verdicts = Verdicts(connection, self.submissions, retry, clock)
-        answers = settings.answer_challenges
-        self._challenged = Challenged(connection, home.data, product, clock) if answers else None
+        answers = settings.answer_matrix_challenges
+        self._challenged = Challenged(connection, home.challenges, product, clock) if answers else None
         self._failures = Failures(retry, clock)
 
     def stop(self) -> None:

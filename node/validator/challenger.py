@@ -1,4 +1,4 @@
-"""Challenging seats (protocol/hub/challenges.py): one at a time, drawn by chance, at times nobody can foresee. For status only.
+"""Matrix challenges of seats (protocol/hub/challenges.py): one at a time, drawn by chance, at times nobody can foresee. For status only.
 
 In a thread of its own: judging never waits for it. What fails on the way (the hub, the chain, a hub that lies) is no result.
 """
@@ -11,7 +11,6 @@ import secrets
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from node.validator.settings import JudgeSettings
 from protocol import metrics
@@ -42,19 +41,16 @@ from protocol.shell.home import read_json, write_json
 
 log = logging.getLogger("validator")
 
-FILE = "challenges.json"
-"""In the validator's data folder: by seat, its last challenge and how many came to which outcome."""
-
 _SEATS_MAX = 1000  # that are remembered, those challenged last
 _DRAWS = 8  # at the chain for a seat that still works
 _CHANCE = random.SystemRandom()
 _CHALLENGES = metrics.counter(
-    "murmur_validator_challenges_total", "Challenges of seats, by what came of them: passed, false, late, silent.",
+    "murmur_validator_matrix_challenges_total", "Matrix challenges of seats, by what came of them: passed, false, late, silent.",
     "outcome",
 )  # fmt: skip
 _RATE = metrics.gauge(
-    "murmur_validator_challenge_rate",
-    "Operations per second that the last challenge shows that a seat passed; the way to the hub and back counts as well.",
+    "murmur_validator_matrix_challenge_rate",
+    "Operations per second of the last matrix challenge that a seat passed; the way to the hub and back counts as well.",
     "node",
 )
 
@@ -79,17 +75,18 @@ class Challenger:
     """For one thread."""
 
     def __init__(
-        self, connection: Connection, view: View, folder: Path, settings: JudgeSettings, clock: Clock = SYSTEM
+        self, connection: Connection, view: View, file: Path, settings: JudgeSettings, clock: Clock = SYSTEM
     ) -> None:
+        """`file`: by seat its last challenge, and how many came to which outcome."""
         self._c = connection
         self._view = view
-        self._file = folder / FILE
+        self._file = file
         self._settings = settings
         self._clock = clock
 
     def follow(self, stop: threading.Event) -> None:
         """Challenges until `stop` is set; times between are exponentially distributed, so that the last tells nothing of the next."""
-        mean = 3600 * self._settings.challenge_hours
+        mean = 3600 * self._settings.matrix_challenge_hours
         while not self._clock.wait(stop, _CHANCE.expovariate(1 / mean)):
             try:
                 node = self._draw()
@@ -105,9 +102,9 @@ class Challenger:
     def turn(self, node: str) -> Result:
         """Challenges a seat. Raises what keeps it from a result; then there is none."""
         dialogue = Dialogue(self._c.hub, node, secrets.token_hex(32), node, self._clock)
-        dialogue.say(ASK, side=self._settings.challenge_side)
+        dialogue.say(ASK, side=self._settings.matrix_challenge_side)
         outcome, seconds = self._outcome(dialogue, node)
-        result = Result(node, outcome, self._settings.challenge_side, seconds, round(self._clock.wall()))
+        result = Result(node, outcome, self._settings.matrix_challenge_side, seconds, round(self._clock.wall()))
         self._note(result)
         dialogue.say(RESULT, outcome=outcome, milliseconds=round(1000 * seconds))
         return result
@@ -115,7 +112,7 @@ class Challenger:
     def _outcome(self, dialogue: Dialogue, node: str) -> tuple[str, float]:
         if dialogue.hear(READY, wire.READY_SECONDS) is None:
             return SILENT, 0.0
-        nonce, side = secrets.token_bytes(32), self._settings.challenge_side
+        nonce, side = secrets.token_bytes(32), self._settings.matrix_challenge_side
         dialogue.say(SEED, nonce=nonce.hex())
         began = self._clock.monotonic()
         answer = dialogue.hear(ROOT, wire.ROOT_SECONDS)
@@ -150,7 +147,7 @@ class Challenger:
         if result.outcome == PASSED:
             _RATE.set(result.rate, node=result.node)
         log.info("challenge of %s: %s, %.3g operations per second", result.node, result.outcome, result.rate)
-        noted = results(self._file)
+        noted = read_json(self._file) or {}
         counts = noted.pop(result.node, {}).get("counts", dict.fromkeys(OUTCOMES, 0))
         counts[result.outcome] += 1
         noted[result.node] = {
@@ -158,8 +155,3 @@ class Challenger:
             "operations_per_second": result.rate, "counts": counts,
         }  # fmt: skip
         write_json(self._file, dict(list(noted.items())[-_SEATS_MAX:]))
-
-
-def results(file: Path) -> dict[str, Any]:
-    """By seat, the one challenged last at the end."""
-    return read_json(file) or {}

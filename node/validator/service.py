@@ -122,7 +122,7 @@ class ValidatorService:
             connection, sender, self._book, self._receipts.of, settings.retry_seconds, clock
         )
         self._cases = self._book.open_cases()
-        self._challenger = Challenger(connection, self._book, home.data, settings, clock)
+        self._challenger = Challenger(connection, self._book, home.challenges, settings, clock)
         self._away = Backoff(settings.retry_seconds, clock=clock)  # the hub, after it failed
 
     def stop(self) -> None:
@@ -137,7 +137,7 @@ class ValidatorService:
 
     def run(self) -> None:
         """Judges until stopped. Raises only what is this validator's own trouble, LockHeld where another copy of it runs."""
-        if self._settings.challenge_hours:
+        if self._settings.matrix_challenge_hours:
             challenges = self._challenger.follow
             threading.Thread(target=challenges, args=(self._stop,), name="challenges", daemon=True).start()
         while not self._stop.is_set():

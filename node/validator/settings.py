@@ -23,10 +23,10 @@ class JudgeSettings(Settings):
     """How long a soft finding waits for others on the same seat, in block time: one case and one bond for all of them."""
     retry_seconds: float = Field(default=5.0, gt=0)
     """Pause before a judgement that could not be made is tried again."""
-    challenge_hours: float = Field(default=0.0, ge=0)
-    """Mean time between challenges: one seat, drawn by chance, is asked for a matrix product, for status only; 0: never."""
-    challenge_side: Literal[64, 128, 256, 512, 1024, 2048, 4096] = 1024
-    """Rows and columns of the matrices of a challenge."""
+    matrix_challenge_hours: float = Field(default=0.0, ge=0)
+    """Mean time between matrix challenges: one seat, drawn by chance, is asked for a matrix product, for status only; 0: never."""
+    matrix_challenge_side: Literal[64, 128, 256, 512, 1024, 2048, 4096] = 1024
+    """Rows and columns of their matrices."""
     evidence_most: int = Field(default=500, ge=0)
     """Rejected submissions whose evidence is kept after their cases are closed; that of open cases is kept in any case."""
     evidence_days: float = Field(default=90.0, ge=0)

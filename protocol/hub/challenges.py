@@ -1,4 +1,4 @@
-"""How a challenge (protocol/challenge.py) is asked through the hub: a dialogue of signed messages between a validator and a seat.
+"""How a matrix challenge (protocol/challenge.py) is asked through the hub: a dialogue of signed messages between a validator and a seat.
 
     validator  ask      side of the matrices                           seat  ready     it has time now
     validator  seed     the nonce that they are drawn with             seat  root      Merkle root of their product

@@ -2,7 +2,7 @@
 
 <home>/<role>.toml        settings (protocol/settings.py)      <home>/keys/<name>.json   keystores, 0600
 <home>/data/              databases, weights, rollouts          <home>/<role>.lock        held while the role runs
-<home>/status.json        what the running role does, for `status`
+<home>/status.json        what the running role does, for `status`    <home>/matrix-challenges.json   what became of matrix challenges
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class Home:
         folder = self.path / "data"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    @property
+    def challenges(self) -> Path:
+        """What became of matrix challenges: a validator's by seat, or how many a node has answered and the last of them."""
+        return self.path / "matrix-challenges.json"
 
     def keystore(self, name: str) -> Path:
         return self.path / "keys" / f"{name}.json"

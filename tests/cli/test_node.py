@@ -15,6 +15,7 @@ from node.contributor import submission_log as states
 from node.contributor.submission_log import SubmissionLog
 from protocol.chain.types import Role, Stage, State
 from protocol.identity import Key
+from protocol.shell.home import write_json
 from protocol.submission import SubmissionRef
 from protocol.verdict import Details, Outcome, Receipt
 from tests.cli.conftest import PASSWORD, Console, Contributor, init_options
@@ -181,6 +182,14 @@ def test_a_wrong_setting_is_named(contributor: Contributor, old: str, new: str, 
     assert "Traceback" not in done.err
 
 
+def test_status_shows_the_challenges_that_were_answered(contributor: Contributor) -> None:
+    last = {"answered": 3, "time": 1_700_000_000, "side": 1024, "operations_per_second": 68_000_000_000}
+    write_json(contributor.home.challenges, last)
+    assert contributor.status()["matrix_challenges"] == last
+    assert "challenged 3 answered, the last" in (shown := contributor.run("status").out)
+    assert "0.068 int8 TOPS by itself" in shown
+
+
 def test_a_contract_that_is_not_there_is_named(contributor: Contributor) -> None:
     config = contributor.home.config
     config.write_text(config.read_text().replace(contributor.world.chain.runs.address, Key.generate().address))
@@ -331,8 +340,6 @@ def test_status_of_a_running_node_shows_what_it_does(contributor: Contributor) -
 
 def test_a_process_that_is_gone_does_not_run(contributor: Contributor) -> None:
     import subprocess
-
-    from protocol.shell.home import write_json
 
     contributor.seat()
     gone = subprocess.Popen(["true"])

@@ -13,7 +13,7 @@ from swarm.anvil import Anvil
 from swarm.world import TOKEN, World
 
 from node.validator.judgement_log import JudgementLog
-from protocol.shell.home import Home
+from protocol.shell.home import Home, write_json
 from tests.cli.conftest import PASSWORD, Console, Ended, init_options
 
 Run = Callable[..., Ended]
@@ -88,6 +88,19 @@ def test_validator_status_is_json_in_every_state(validator: tuple[World, str, Ru
     found = run("status", "--json").json
     assert (found["validator"], found["role"], found["doing"]["state"]) == (address, "none", "never started")
     assert run("status").code == 0
+
+
+def test_validator_status_shows_the_challenges_of_each_seat(validator: tuple[World, str, Run, Path]) -> None:
+    _, _, run, path = validator
+    counts = {"passed": 2, "false": 0, "late": 0, "silent": 1}
+    last = {"time": 1_700_000_000, "side": 1024, "seconds": 0.5, "counts": counts}
+    passed = {**last, "outcome": "passed", "operations_per_second": 4.2e9}
+    silent = {**last, "outcome": "silent", "operations_per_second": 0.0}
+    write_json(path / "matrix-challenges.json", {"0xAA": passed, "0xBB": silent})
+    assert run("status", "--json").json["matrix_challenges"] == {"0xAA": passed, "0xBB": silent}
+    shown = run("status").out
+    assert re.search("0xAA  passed .* ago, 0.0042 int8 TOPS; in all 2 passed, 1 silent", shown)
+    assert re.search("0xBB  silent .* ago; in all 2 passed, 1 silent", shown)
 
 
 def test_help_lists_commands_in_the_order_in_which_they_are_needed(console: Console) -> None:

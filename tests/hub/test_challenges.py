@@ -95,7 +95,7 @@ def test_there_is_one_challenge_of_a_seat_and_one_of_a_validator(desk: Desk, nod
 def test_a_result_ends_a_challenge_at_any_point_and_is_shown(desk: Desk, node: Key, validator: Key, count: int) -> None:
     begun(desk, validator, node, count)
     say(desk, validator, node, RESULT)
-    shown = desk.client().status()["hub"]["challenges"][node.address]
+    shown = desk.client().status()["hub"]["matrix_challenges"][node.address]
     assert (shown["outcome"], shown["side"], shown["validator"]) == ("passed", 64, validator.address)
     assert shown["operations_per_second"] == 2 * 64**3 // 2
     assert refused(desk, node, node, SAID[1]) == 409

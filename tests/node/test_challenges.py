@@ -13,14 +13,13 @@ import pytest
 import torch
 from swarm.anvil import Anvil
 
-from node.contributor.challenged import FILE as ANSWERED
 from node.contributor.challenged import Challenged
 from node.contributor.settings import WorkSettings
 from node.contributor.worker import Worker
 from node.engine import int8
 from node.engine.torch_engine import TorchEngine
 from node.validator import challenger as challenger_module
-from node.validator.challenger import FILE, Challenger, results
+from node.validator.challenger import Challenger
 from node.validator.service import ValidatorService
 from node.validator.settings import JudgeSettings
 from protocol import challenge
@@ -36,7 +35,7 @@ from tests.clock import VirtualClock
 from tests.hub.desk import Desk, open_desk
 from tests.node.stage import Stage, eventually, running
 
-SETTINGS = JudgeSettings(challenge_side=64)
+SETTINGS = JudgeSettings(matrix_challenge_side=64)
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +70,13 @@ class Hurried(HubClient):
 
 
 def a_seat(desk: Desk, key: Key, folder: Path, product: Any = challenge.product) -> Challenged:
-    return Challenged(Party(desk, key), folder, product)  # type: ignore[arg-type]
+    return Challenged(Party(desk, key), folder / "node.json", product)  # type: ignore[arg-type]
 
 
 def a_challenger(desk: Desk, folder: Path, hub: Callable[[Key], HubClient] | None = None, **more: Any) -> Challenger:
     key = desk.validator()
     party = Party(desk, key, None if hub is None else hub(key))
-    return Challenger(party, Book(desk.world.chain, desk.world.run), folder, SETTINGS, **more)  # type: ignore[arg-type]
+    return Challenger(party, Book(desk.world.chain, desk.world.run), folder / "seats.json", SETTINGS, **more)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -100,16 +99,16 @@ def answering(seat: Challenged) -> Iterator[list[MurmurationError]]:
 
 def test_an_honest_seat_passes_and_all_sides_show_it(desk: Desk, tmp_path: Path) -> None:
     node, challenger = desk.node(), a_challenger(desk, tmp_path)
-    with answering(a_seat(desk, node, tmp_path / "..")) as raised:
+    with answering(a_seat(desk, node, tmp_path)) as raised:
         result = challenger.turn(node.address)
     assert raised == []
     assert (result.outcome, result.side) == ("passed", 64)
     assert result.rate > 0
-    noted = results(tmp_path / FILE)[node.address]
+    noted = read_json(tmp_path / "seats.json")[node.address]
     assert noted["counts"] == {"passed": 1, "false": 0, "late": 0, "silent": 0}
     assert noted["operations_per_second"] == result.rate
     assert desk.hub.challenges.results[node.address]["outcome"] == "passed"
-    own = read_json(tmp_path / ".." / ANSWERED)
+    own = read_json(tmp_path / "node.json")
     assert (own["answered"], own["side"]) == (1, 64)
     assert challenger_module._RATE.values()[node.address,] == result.rate
 
@@ -122,7 +121,7 @@ def test_another_product_is_false(desk: Desk, tmp_path: Path) -> None:
     node = desk.node()
     with answering(a_seat(desk, node, tmp_path, off_by_one)):
         assert a_challenger(desk, tmp_path).turn(node.address).outcome == "false"
-    assert results(tmp_path / FILE)[node.address]["counts"]["false"] == 1
+    assert read_json(tmp_path / "seats.json")[node.address]["counts"]["false"] == 1
 
 
 def with_fields(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
@@ -226,7 +225,7 @@ def test_a_hub_that_hands_on_the_words_of_another_gives_no_result(desk: Desk, tm
     challenger = a_challenger(desk, tmp_path, lambda key: Lied(desk, key, clock), clock=clock)
     with pytest.raises(ProtocolViolation, match="no part of this"):
         challenger.turn(node.address)
-    assert results(tmp_path / FILE) == {}
+    assert not (tmp_path / "seats.json").exists()
 
 
 def test_a_seat_answers_nobody_but_validators(desk: Desk, tmp_path: Path) -> None:
@@ -273,14 +272,14 @@ def test_a_running_validator_challenges_a_running_node_that_is_willing(
     monkeypatch.setattr(wire, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(wire, "READY_SECONDS", 20.0 if answers else 0.5)
     node, validator = stage.seated(), stage.validator()
-    settings = WorkSettings(retry_seconds=0.05, answer_challenges=answers)
+    settings = WorkSettings(retry_seconds=0.05, answer_matrix_challenges=answers)
     worker = Worker(stage.connection(node), stage.home("node"), settings, lambda dtype: TorchEngine(dtype))
-    judge = JudgeSettings(challenge_hours=0.1 / 3600, challenge_side=64)
+    judge = JudgeSettings(matrix_challenge_hours=0.1 / 3600, matrix_challenge_side=64)
     service = ValidatorService(stage.connection(validator), stage.home("validator", "validator"), judge)
-    file = stage.home("validator", "validator").data / FILE
+    file = stage.home("validator", "validator").challenges
     with running(worker) as ended, running(service) as judging:
-        noted = eventually(lambda: results(file).get(node.address), within=30.0, what="a challenge ends")
+        noted = eventually(lambda: (read_json(file) or {}).get(node.address), within=30.0, what="a challenge ends")
     assert noted["outcome"] == ("passed" if answers else "silent")
-    assert (read_json(stage.home("node").data / ANSWERED) is not None) == answers
+    assert (read_json(stage.home("node").challenges) is not None) == answers
     assert ended.error is None
     assert judging.error is None

@@ -68,6 +68,8 @@ def test_products_are_exact_also_of_the_largest_values(side: int) -> None:
     left, right = (rng.integers(-128, 128, (8, side)).astype(np.int8) for _ in range(2))
     left[0] = right[0] = -128
     left[1], right[1] = 127, -128
+    left[2], right[2] = 127, 127
+    right[2, 0] = 126  # the sum is odd: beyond 2²⁴ float32 has no such number
     assert (product(left, right) == left.astype(np.int64) @ right.astype(np.int64).T).all()
 
 

@@ -19,6 +19,7 @@ from protocol.errors import ConfigError
 from protocol.exporter import Exporter, Health
 from protocol.metrics import MetricsSettings
 from protocol.rollout import Sample
+from protocol.shell.home import write_json
 from tests.trainer import small
 from trainer.config import AlarmSettings, Layout, MetricSettings, RunSettings, TrainSettings
 from trainer.learning.learner import StepMetrics
@@ -309,6 +310,16 @@ def test_status_says_what_is_waited_for_and_until_when(report: Report, layout: L
     lines = list(status_lines(read_status(layout)))
     assert lines[0] == "step 6 of 9: waiting for rollouts have 3, need 16"
     assert lines[1] == "  waiting for rollouts for 0 s of at most 3600 s"
+
+
+def test_status_shows_what_validators_told_the_hub_of_challenges(report: Report, layout: Layout) -> None:
+    report.say("training", 6)
+    assert "matrix_challenges" not in read_status(layout)
+    last = {"outcome": "passed", "operations_per_second": 10**12, "validator": "0xBB"}
+    layout.hub_status.parent.mkdir(parents=True, exist_ok=True)
+    write_json(layout.hub_status, {"matrix_challenges": {"0xAA": last}})
+    assert read_status(layout)["matrix_challenges"] == {"0xAA": last}
+    assert "  matrix challenge of 0xAA: passed, 1 int8 TOPS, says 0xBB" in list(status_lines(read_status(layout)))
 
 
 def test_environments_of_the_same_dataset_have_names_of_their_own() -> None:

@@ -78,7 +78,7 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     @app.get(f"{base}/status")
     async def trainer_status() -> dict[str, Any]:
         shown = json.loads(status.read_bytes()) if status.exists() else {}
-        return {**shown, "hub": {"refused": dict(hub.refused), "challenges": hub.challenges.results}}
+        return {**shown, "hub": {"refused": dict(hub.refused), "matrix_challenges": hub.challenges.results}}
 
     @app.put(f"{base}/submissions/{{submission}}")
     async def upload(submission: str, request: Request) -> dict[str, Any]:

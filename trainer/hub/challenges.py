@@ -1,4 +1,4 @@
-"""Challenges on their way between validators and seats: one dialogue a seat and one a validator, in memory only.
+"""Matrix challenges on their way between validators and seats: one dialogue a seat and one a validator, in memory only.
 
 The hub keeps order, sizes and time; what is said it does not judge. A restart forgets what is under way, and then it has no result.
 """
@@ -18,7 +18,7 @@ from protocol.hub.wire import Refused
 
 _RESULTS_MAX = 256  # seats whose last result is shown
 _CHALLENGES = metrics.counter(
-    "murmur_hub_challenges_total", "Challenges that validators told the result of.", "outcome"
+    "murmur_hub_matrix_challenges_total", "Matrix challenges that validators told the result of.", "outcome"
 )
 
 

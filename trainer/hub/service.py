@@ -218,7 +218,7 @@ class HubService:
             "published": publisher.published,
             "bytes_served": origin.counts.bytes_served,
             "waiting_for_bucket": files.waiting if isinstance(files, ArchivedStore) else 0,
-            "challenges": hub.challenges.results,
+            "matrix_challenges": hub.challenges.results,
             "metrics_url": None if self._exporter is None else self._exporter.url,
         }
         write_json(self._layout.hub_status, status)

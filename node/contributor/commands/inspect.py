@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.contributor import challenged, submission_log
+from node.contributor import submission_log
 from node.contributor.commands.appeal import find
 from node.contributor.commands.context import DEFAULT_HOME, HomeOption, open_chain, open_home, settings
 from node.contributor.submission_log import SubmissionLog
@@ -64,7 +64,7 @@ def collect(place: Home, chain: Chain, run: int) -> dict[str, Any]:
         "open_hard": seat.open_hard, "stake": account.active, "locked": account.locked, "leaving": account.leaving,
         "head": head.step if head else None, "running": running, "doing": status if running else None,
         "submissions": dict(counts), "ready_units": ready, "pending_units": pending, "reward": policy.reward,
-        "gas": gas, "paused": chain.paused(run), "challenges": read_json(place.data / challenged.FILE), "next": _next_command(address, seat, running, ready, gas, counts),
+        "gas": gas, "paused": chain.paused(run), "matrix_challenges": read_json(place.challenges), "next": _next_command(address, seat, running, ready, gas, counts),
     }  # fmt: skip
 
 
@@ -107,8 +107,11 @@ def _print_status(d: dict[str, Any]) -> None:
     typer.echo(f"  now        {state}" + (f" ({', '.join(more)})" if more else ""))
     shown = ", ".join(f"{count} {state}" for state, count in sorted(d["submissions"].items())) or "none"
     typer.echo(f"  submitted  {shown}")
-    if d["challenges"]:
-        last, ago = d["challenges"], duration(int(datetime.now(UTC).timestamp()) - d["challenges"]["time"])
+    if d["matrix_challenges"]:
+        last, ago = (
+            d["matrix_challenges"],
+            duration(int(datetime.now(UTC).timestamp()) - d["matrix_challenges"]["time"]),
+        )
         rate = last["operations_per_second"] / 1e12
         typer.echo(f"  challenged {last['answered']} answered, the last {ago} ago: {rate:.3g} int8 TOPS by itself")
     typer.echo("\nRewards")

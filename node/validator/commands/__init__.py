@@ -14,7 +14,7 @@ from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home,
 from protocol.chain.types import Validator
 from protocol.errors import InsufficientFunds, UsageError
 from protocol.shell.cli import Json, PasswordFile, Yes, confirm, emit, group
-from protocol.shell.home import Home
+from protocol.shell.home import Home, read_json
 from protocol.shell.money import deposit, duration, parse_tokens, tokens
 
 if TYPE_CHECKING:
@@ -233,8 +233,6 @@ def start(
 @app.command()
 def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
     """Show seat, stake and what the running validator does."""
-    from node.validator.challenger import FILE, results
-
     place, settings = open_home(home)
     chain = settings.chain.open()
     address = place.address("validator")
@@ -249,7 +247,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         "stake": account.active,
         "locked": account.locked,
         "doing": status,
-        "challenges": results(place.data / FILE),
+        "matrix_challenges": read_json(place.challenges) or {},
     }
 
     def text() -> None:
@@ -259,9 +257,9 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         )
         counts = ", ".join(f"{status[k]} {k}" for k in ("pending", "accept", "soft", "hard") if k in status)
         typer.echo(f"Judging\n  {status['state']}" + (f": {counts}" if counts else ""))
-        if data["challenges"]:
-            typer.echo("Challenges (a seat may have had another machine answer)")
-        for node, last in data["challenges"].items():
+        if data["matrix_challenges"]:
+            typer.echo("Matrix challenges (a seat may have had another machine answer)")
+        for node, last in data["matrix_challenges"].items():
             tried = ", ".join(f"{count} {outcome}" for outcome, count in last["counts"].items() if count)
             rate = f", {last['operations_per_second'] / 1e12:.3g} int8 TOPS" if last["operations_per_second"] else ""
             ago = duration(int(time.time()) - last["time"])
