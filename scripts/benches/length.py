@@ -66,6 +66,12 @@ class Measured:
 
     error: float
     task_reward: float
+    answers: int
+
+    @property
+    def least(self) -> float:
+        """What one answer can change of a mean, by one token or by its reward: a mean of nothing is taken as that in a ratio."""
+        return 1 / self.answers
 
 
 @dataclass(frozen=True)
@@ -102,13 +108,18 @@ def _runs(steps: int, seeds: Sequence[int]) -> list[Learned]:
 def rows(learned: Sequence[Learned]) -> list[Row]:
     found: list[Row] = []
     for of in learned:
-        error, reward = (of.before.error, of.after.error), (of.before.task_reward, of.after.task_reward)
+        before, after = of.before, of.after
+        shorter = before.error / max(after.error, after.least)
+        better = after.task_reward / max(before.task_reward, before.least)
         found += [
-            Row(f"length error, seed {of.seed}", "tokens", error[1], error[0], error[0] / error[1], _SHORTER),
-            Row(f"task reward, seed {of.seed}", "reward", reward[1], reward[0], reward[1] / reward[0], 1.0),
+            Row(f"length error, seed {of.seed}", "tokens", after.error, before.error, shorter, _SHORTER),
+            Row(f"task reward, seed {of.seed}", "reward", after.task_reward, before.task_reward, better, 1.0),
         ]
-    after = statistics.fmean(of.after.error for of in learned)
-    found.append(Cost("length error, and of one length for all", "tokens", after, blind(), blind() / after, None))
+    mean = statistics.fmean(of.after.error for of in learned)
+    least = min(of.after.least for of in learned)
+    found.append(
+        Cost("length error, and of one length for all", "tokens", mean, blind(), blind() / max(mean, least), None)
+    )
     return found
 
 
@@ -212,6 +223,7 @@ def measure(run: solo.Solo) -> Measured:
     return Measured(
         error=statistics.fmean(abs(budget - len(of)) for (_, budget), of in zip(asked, completions, strict=True)),
         task_reward=statistics.fmean(run.sandbox.score(answers, held_out=True)),
+        answers=len(asked),
     )
 
 

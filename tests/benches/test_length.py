@@ -35,7 +35,7 @@ def test_spaces_after_an_answer_are_neither_right_nor_wrong(tmp_path: Path) -> N
             assert score(tasks.specs, index, "5" + answer + " " * spaces) == 0
 
 
-GOOD = Measured(1.4, 0.7)
+GOOD = Measured(1.4, 0.7, 240)
 
 
 def learned(before: Measured, after: Measured) -> Learned:
@@ -44,17 +44,22 @@ def learned(before: Measured, after: Measured) -> Learned:
 
 @pytest.mark.parametrize(
     ("after", "met"),
-    [(GOOD, [True, True]), (Measured(1.6, 0.7), [False, True]), (Measured(1.4, 0.5), [True, False])],
+    [(GOOD, [True, True]), (Measured(1.6, 0.7, 240), [False, True]), (Measured(1.4, 0.5, 240), [True, False])],
 )
 def test_a_third_of_the_error_without_loss_of_reward_is_what_counts(after: Measured, met: list[bool]) -> None:
-    rows = length.rows([learned(Measured(4.5, 0.6), after)])
+    rows = length.rows([learned(Measured(4.5, 0.6, 240), after)])
     assert [row.met for row in rows] == [*met, None]
 
 
 def test_a_length_for_all_budgets_cannot_pass_for_one_that_was_read() -> None:
     assert length.blind() == pytest.approx(8 / 3)
-    rows = length.rows([learned(Measured(4.5, 0.6), Measured(length.blind(), 0.6))])
+    rows = length.rows([learned(Measured(4.5, 0.6, 240), Measured(length.blind(), 0.6, 240))])
     assert rows[0].met is False
+
+
+def test_an_error_of_nothing_is_taken_as_one_token_in_one_answer() -> None:
+    rows = length.rows([learned(Measured(4.5, 0.0, 240), Measured(0.0, 0.6, 240))])
+    assert [(row.ours, row.ratio) for row in rows] == [(0, 4.5 * 240), (0.6, 0.6 * 240), (0, length.blind() * 240)]
 
 
 def test_lengths_are_measured_on_every_held_out_problem_with_every_budget(run_file: Path, tmp_path: Path) -> None:
@@ -63,7 +68,9 @@ def test_lengths_are_measured_on_every_held_out_problem_with_every_budget(run_fi
         assert found == length.measure(run)
         assert 0 < found.error < max(length.BUDGETS)
         run.spec = run.spec.model_copy(update={"sampling": run.spec.sampling.model_copy(update={"max_new_tokens": 1})})
-        assert length.measure(run) == Measured(13.0, 0.0)  # one token each: 9, 13 and 17 from the budgets
+        assert length.measure(run) == Measured(
+            13.0, 0.0, found.answers
+        )  # one token each: 9, 13 and 17 from the budgets
 
 
 def test_a_run_ends_where_nothing_is_left_to_learn_and_its_curve_with_it(tmp_path: Path) -> None:
