@@ -1,4 +1,4 @@
-"""The researcher's own settings: [trainer], [hub], [vouchers] and [engine] of run.toml, beside [chain] and [peers] that every role has.
+"""The researcher's own settings: [trainer], [hub], [vouchers], [engine] and [evaluation] of run.toml, beside [chain] and [peers] that every role has.
 
 Nothing here is hashed or agreed upon: contributors and validators never see it. Defaults are INTELLECT-2's recipe
 (arXiv 2505.07291, section 3 and the numbers in its appendix) where it names one.
@@ -20,6 +20,7 @@ from protocol.metrics import MetricsSettings
 from protocol.settings import Loaded, Settings, load, read_toml
 from protocol.shell.money import parse_tokens
 from protocol.shell.peers import PeerSettings
+from trainer.engines import EvaluationSettings, TrainerEngine
 from trainer.location import Location
 from trainer.recipes import RECIPES, Aggregation, Clip, Correction, Name
 
@@ -269,20 +270,14 @@ class VoucherSettings(Settings):
         return parse_tokens(self.per_submission, least=0)
 
 
-class EvaluationEngine(EngineSettings):
-    """[engine] of run.toml: what evaluates and filters. `threads` are those of the training as well."""
-
-    memory: str = "25%"
-    """What model and batches may take of the device's memory, beside the training: a share ("25%") or an amount ("24GiB")."""
-
-
 class RunSettings(Settings):
     chain: ChainSettings
     peers: PeerSettings = PeerSettings()
     trainer: TrainSettings
     hub: HubSettings = HubSettings()
     vouchers: VoucherSettings = VoucherSettings()
-    engine: EvaluationEngine = EvaluationEngine()
+    engine: TrainerEngine = TrainerEngine()
+    evaluation: EvaluationSettings = EvaluationSettings()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()
 
@@ -313,7 +308,8 @@ class SoloTable(Settings):
 class SoloSettings(Settings):
     trainer: TrainSettings
     solo: SoloTable = SoloTable()
-    engine: EvaluationEngine = EvaluationEngine()
+    engine: TrainerEngine = TrainerEngine()
+    evaluation: EvaluationSettings = EvaluationSettings()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()
 
@@ -331,26 +327,36 @@ def load_run(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[R
     return load(RunSettings, file, overrides, tables=("spec", "policy", "solo"))
 
 
-class _EngineOnly(Settings):
-    engine: EvaluationEngine = EvaluationEngine()
+class _Engines(Settings):
+    engine: TrainerEngine = TrainerEngine()
+    evaluation: EvaluationSettings = EvaluationSettings()
 
 
 def load_engine(file: Path) -> EngineSettings:
     """[engine] of a run.toml, whose other tables need not be complete yet."""
-    others = tuple(set(read_toml(file)) - {"engine"})
-    return load(_EngineOnly, file, tables=others).value.engine
+    return _load_engines(file).engine
 
 
-class _Planned(Settings):
+def load_evaluation_engine(file: Path) -> EngineSettings:
+    """The same with what [evaluation.engine] says of it."""
+    found = _load_engines(file)
+    return found.evaluation.engine.over(found.engine)
+
+
+def _load_engines(file: Path) -> _Engines:
+    others = tuple(set(read_toml(file)) - set(_Engines.model_fields))
+    return load(_Engines, file, tables=others).value
+
+
+class _Planned(_Engines):
     trainer: TrainSettings
-    engine: EvaluationEngine = EvaluationEngine()
 
 
-def load_planned(file: Path, overrides: Mapping[str, Any] | None = None) -> tuple[TrainSettings, EvaluationEngine]:
-    """[trainer] and [engine] of a run.toml, whose other tables need not be complete yet."""
-    others = tuple(set(read_toml(file)) - {"trainer", "engine"})
+def load_planned(file: Path, overrides: Mapping[str, Any] | None = None) -> tuple[TrainSettings, EngineSettings]:
+    """[trainer] of a run.toml and the engine that evaluates; its other tables need not be complete yet."""
+    others = tuple(set(read_toml(file)) - set(_Planned.model_fields))
     found = load(_Planned, file, overrides, tables=others).value
-    return found.trainer, found.engine
+    return found.trainer, found.evaluation.engine.over(found.engine)
 
 
 class Outputs:

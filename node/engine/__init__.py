@@ -7,6 +7,9 @@
     sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch    device.py   what computes
     fused_draw.py     drawing on a GPU, in one kernel
     weights.py        loading a published version safely         footprint.py  what a model takes of its device
+    separate_engine.py  one of them in a process of its own, beside other work       separate_server.py  the same from the inside
+    separate_messages.py  what passes between the two                               version_files.py    whether a version is still there
+    process.py        a process that computes for a role                serving.py  the same from the inside
     vllm_engine.py    the one on vLLM                vllm_build.py    which vLLM, and for which device
     vllm_process.py   the process that it runs in    vllm_server.py   the same from the inside
     vllm_capture.py   hidden states out of it        vllm_sampling.py the same draw inside it

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
 from node.engine.interface import Engine
@@ -37,7 +38,6 @@ def make_engine(settings: EngineSettings, compute_dtype: str) -> Engine:
             f"engine.dtype is {settings.dtype}, and the run computes in {compute_dtype}",
             hint='leave it "auto", or join a run that computes in it',
         )
-    found = {point.name: point for point in entry_points(group=GROUP)} | ENGINES
     if settings.batch_invariant and settings.name not in BATCH_INVARIANT:
         raise ConfigError(
             f"batch-invariant computation is asked for, by the run or by engine.batch_invariant, and the engine {settings.name!r}"
@@ -49,12 +49,18 @@ def make_engine(settings: EngineSettings, compute_dtype: str) -> Engine:
             f"engine.tensor_parallel is {settings.tensor_parallel}, and the engine {settings.name!r} computes on one device",
             hint=f"engine.name must be one of: {', '.join(TENSOR_PARALLEL)}",
         )
-    if settings.name not in found:
-        known = ", ".join(sorted(found))
-        raise ConfigError(f"there is no engine {settings.name!r}", hint=f"engine.name is one of: {known}")
-    try:
-        make = found[settings.name].load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"engine {settings.name!r} cannot be imported: {error}") from error
-    made: Engine = make(compute_dtype, settings)
+    made: Engine = maker(settings.name)(compute_dtype, settings)
     return made
+
+
+def maker(name: str) -> Callable[[str, EngineSettings], Engine]:
+    """Imports the engine of this name, and makes none yet. Raises ConfigError where there is none, or it cannot be imported."""
+    found = {point.name: point for point in entry_points(group=GROUP)} | ENGINES
+    if name not in found:
+        known = ", ".join(sorted(found))
+        raise ConfigError(f"there is no engine {name!r}", hint=f"engine.name is one of: {known}")
+    try:
+        make: Callable[[str, EngineSettings], Engine] = found[name].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"engine {name!r} cannot be imported: {error}") from error
+    return make

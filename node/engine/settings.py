@@ -12,11 +12,14 @@ from node.engine.memory import parse
 from protocol.runspec import ModelSpec
 from protocol.settings import Settings
 
+DEVICE = r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$"
+"""What a device is called."""
+
 
 class EngineSettings(Settings):
     name: str = "torch"
     """Engine that computes: "torch", "vllm" where vllm 0.32.0 is installed, or one that an installed package adds."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")
+    device: str = Field(default="auto", pattern=DEVICE)
     """"auto" (the first NVIDIA GPU, or else the CPU), "cpu", "cuda", "cuda:N" or, as far as it goes, "mps"."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """What is computed in: the run spec's type. Named here, it must be the same, or the role does not start."""

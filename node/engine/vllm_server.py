@@ -1,8 +1,8 @@
 """The process that vLLM runs in: takes jobs of its parent (vllm_engine.py) over a pipe and answers as results appear.
 
-    python -m node.engine.vllm_server FD        started by VllmEngine, never by hand
+    python -m node.engine.vllm_server PID FD        started by VllmEngine, never by hand (serving.py)
 
-A crash, a device out of memory or a kernel that hangs takes this process with it and not the role. Jobs come one at a time:
+Jobs come one at a time:
 
     start     the arguments of the engine          → which runner is live, and what is in it
     load      a folder that the parent has checked  → nothing, or why the weights are those of no version now
@@ -15,40 +15,31 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sized
 from multiprocessing.connection import Connection
-from threading import Thread
 from typing import Any
 
 import numpy as np
 
+from node.engine.serving import BEAT_SECONDS, Server, run
 from node.engine.vllm_process import NOT_NUMBERS
 
-BEAT_SECONDS = 1.0
-"""Between two signs of life, where a step of the engine takes no longer."""
 
-
-class Server:
+class VllmServer(Server):
     def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+        super().__init__(pipe)
         self._engine: Any = None
         self._rows = 0
         self._count = 0
 
-    def serve(self) -> None:
-        """Until the parent is gone."""
-        while True:
-            try:
-                job = json.loads(self._pipe.recv_bytes())
-            except (EOFError, OSError):
-                return
-            try:
-                getattr(self, f"_{job.pop('job')}")(**job)
-            except Exception as error:  # noqa: BLE001  whatever a library raises: the parent decides what it means
-                self._say(error=type(error).__name__, message=str(error)[:2000])
+    def _do(self, message: bytes) -> None:
+        job = json.loads(message)
+        getattr(self, f"_{job.pop('job')}")(**job)
+
+    def _fail(self, error: Exception) -> None:
+        self._say(error=type(error).__name__, message=str(error)[:2000])
 
     def _say(self, **message: Any) -> None:
         self._pipe.send_bytes(json.dumps(message).encode())
@@ -177,14 +168,6 @@ def _bytes(states: Any) -> bytes:
     return raw
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process once its parent is gone, whatever it does just then: it may be far from its pipe for minutes."""
-    while os.getppid() == parent:
-        time.sleep(BEAT_SECONDS)
-    os._exit(1)
-
-
 if __name__ == "__main__":
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
-    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    Server(Connection(int(sys.argv[1]))).serve()
+    run(VllmServer)

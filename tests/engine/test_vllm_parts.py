@@ -18,13 +18,14 @@ import torch
 from swarm.processes import wait_until
 
 from node.engine import device, vllm_build, vllm_check, vllm_plan, vllm_process
+from node.engine import process as processes
 from node.engine.interface import Completion
 from node.engine.memory import Footprint
 from node.engine.proofs import bits
 from node.engine.settings import EngineSettings
 from node.engine.vllm_engine import VllmEngine
 from node.engine.vllm_process import Lost, Process
-from node.engine.vllm_server import Server
+from node.engine.vllm_server import VllmServer
 from protocol import toploc
 from protocol.errors import IntegrityError, PreflightError
 from protocol.sampling import TokenScores
@@ -39,7 +40,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     """One whose kernel counts in `tmp_path / "kills"`."""
-    monkeypatch.setattr(vllm_process, "_KILLS", (tmp_path / "none", tmp_path / "kills"))
+    monkeypatch.setattr(processes, "_KILLS", (tmp_path / "none", tmp_path / "kills"))
     (tmp_path / "kills").write_text("oom 3\noom_kill 7\n")
     made = Process(dict(os.environ), 60)
     yield made
@@ -68,7 +69,7 @@ def test_a_process_without_a_sign_of_life_hangs(process: Process) -> None:
 
 def test_a_process_that_takes_nothing_in_hangs(process: Process) -> None:
     """More than the pipe holds: nobody would ever end this write."""
-    vllm_process._limit(process._pipe, 0.2)
+    processes._limit(process._pipe, 0.2)
     os.kill(process.pid, signal.SIGSTOP)
     with pytest.raises(Lost, match="it takes nothing in"):
         process.ask("nothing", prompts=[0] * (1 << 20))
@@ -102,7 +103,7 @@ def test_a_process_that_computes_is_alive_but_not_for_ever(starting: Starts) -> 
 def test_a_process_that_leaves_its_pipe_and_does_not_end_hangs(
     starting: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_process, "_END_SECONDS", 0.2)
+    monkeypatch.setattr(processes, "_END_SECONDS", 0.2)
     process = starting("import os, sys, time; os.close(int(sys.orig_argv[-1])); time.sleep(600)")
     with pytest.raises(Lost, match="does not end"):
         process.ask("nothing")
@@ -126,7 +127,7 @@ def test_requests_that_vllm_drops_are_an_error_and_no_loop_without_end(
     kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=0))
     monkeypatch.setitem(sys.modules, "vllm.sampling_params", kinds)
     ours, theirs = Pipe()
-    server = Server(theirs)
+    server = VllmServer(theirs)
     server._rows = 2
     server._engine = SimpleNamespace(add_request=lambda *_: "", has_unfinished_requests=lambda: False)
     with ours, theirs, pytest.raises(RuntimeError, match="2 requests were never finished"):

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from node.engine import Prompt
+from node.engine import EngineSettings, Prompt
+from node.engine.separate_engine import SeparateEngine
 from node.engine.torch_engine import TorchEngine
 from protocol import seeds
 from protocol.environments import TaskSet
@@ -49,6 +50,22 @@ def test_the_same_weights_score_the_same(made: Made, evaluator: Evaluator, first
     save_file({name: torch.zeros_like(t) for name, t in tensors.items()}, untrained / "model.safetensors")
     assert evaluator.evaluate(untrained).score == 0
     assert evaluator.evaluate(made.folder) == first
+
+
+def test_an_engine_in_a_process_of_its_own_scores_the_same(
+    made: Made, tasks: TaskSet, evaluator: Evaluator, first: Evaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens in batches of another size: problems are scored in the sandbox here as there."""
+    monkeypatch.setattr(evaluate, "_BATCH", 20)
+    engine = SeparateEngine("float32", EngineSettings(threads=1))
+    try:
+        separate = Evaluator(made.spec, tasks, evaluator._grader, engine)
+        separate.load(made.folder)
+        left = iter([2.0, 1.0])
+        assert separate.evaluate(made.folder, left=lambda: next(left)) == first
+        assert engine.pid is not None
+    finally:
+        engine.close()
 
 
 def test_the_batch_it_is_computed_in_does_not_matter(

@@ -161,6 +161,16 @@ def test_what_is_proposed_fits_and_nothing_of_it_is_idle(tmp_path: Path) -> None
         assert not under(tight, how, fewer).fits, path
 
 
+@pytest.mark.parametrize(("device", "beside"), [("auto", True), ("cuda:1", True), ("cuda:2", False), ("cpu", False)])
+def test_what_evaluates_elsewhere_takes_nothing_of_the_gpus_that_train(
+    tmp_path: Path, device: str, beside: bool
+) -> None:
+    folder, file = write_config(tmp_path / "model"), run_file(tmp_path)
+    trainer, engine = load_planned(file, {"evaluation.engine.device": device, "evaluation.engine.memory": "2GiB"})
+    two = replace(GPUS, ranks=2, per_machine=2)
+    assert Budgets(folder, WORK, engine, two).budget(trainer).device.evaluation == beside * (2 << 30)
+
+
 def test_what_no_setting_makes_fit_is_refused_with_what_would(tmp_path: Path) -> None:
     folder = write_config(tmp_path / "model", hidden_size=2048, intermediate_size=8192)
     file = run_file(tmp_path)

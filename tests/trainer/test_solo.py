@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from protocol.errors import ConfigError, IntegrityError, UsageError
 from protocol.settings import read_toml
-from tests.trainer import small, speaking
+from tests.trainer import engine_here, small, speaking
 from trainer.commands import app
 from trainer.config import Outputs, load_run, load_solo
 from trainer.learning import tensors
@@ -82,6 +82,12 @@ def records(file: Path) -> list[dict[str, Any]]:
 
 def weights(file: Path, step: int) -> dict[str, Any]:
     return tensors.read(outputs(file).checkpoints / f"step_{step}" / TENSORS, MODEL)
+
+
+@pytest.fixture(autouse=True)
+def evaluating_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for `trained`, which is made before."""
+    engine_here.use(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -285,8 +285,9 @@ def test_an_evaluation_that_hangs_does_not_end_the_training(bench: Bench) -> Non
 
 
 def test_an_evaluation_that_overruns_its_deadline_is_a_missing_point_and_nothing_else(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("trainer.loop.training._ENDING_SECONDS", 0.0)
     released = threading.Event()
 
     class Slow:

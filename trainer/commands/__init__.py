@@ -158,7 +158,7 @@ def evaluate(
     """Score a checkpoint on the run's held-out problems beside the base model, with 95 % confidence intervals."""
     from protocol.logs import only_warnings
     from protocol.shell import runfile
-    from trainer.config import load_engine
+    from trainer.config import load_evaluation_engine
     from trainer.evaluation.comparison import against, run_file_of
     from trainer.rollouts.questions import of_checkpoint
 
@@ -170,7 +170,13 @@ def evaluate(
         _progress("problems", 2 * len(questions.tasks.held_out)) as advance,
     ):
         rows = against(
-            base or model, checkpoint, questions, model, samples=samples, engine=load_engine(path), progress=advance
+            base or model,
+            checkpoint,
+            questions,
+            model,
+            samples=samples,
+            engine=load_evaluation_engine(path),
+            progress=advance,
         )
     emit({"samples": samples, "rows": [asdict(row) for row in rows]}, as_json, lambda: _print_rows(rows))
 
@@ -259,7 +265,7 @@ def filter_(
     """Keep the training problems that a model solves sometimes. Can be interrupted; the same command goes on."""
     from protocol.logs import only_warnings
     from protocol.shell import runfile
-    from trainer.config import load_engine
+    from trainer.config import load_evaluation_engine
     from trainer.evaluation.filter import Band, OfflineFilter
 
     only_warnings()
@@ -267,7 +273,7 @@ def filter_(
     folder = model or runfile.model_folder(path)
     band = Band(low, high)
     spec = runfile.complete(path, folder)
-    submission = OfflineFilter(spec, folder, samples=samples, problems=problems, engine=load_engine(path))
+    submission = OfflineFilter(spec, folder, samples=samples, problems=problems, engine=load_evaluation_engine(path))
     with _progress("problems", submission.total) as advance:
         made = submission.run(out, band, advance)
     emit(asdict(made), as_json, lambda: _show_filtered(made, path))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from node.engine import EngineSettings, Generator, Prompt, make_engine
@@ -48,22 +49,28 @@ class Evaluation:
 
 
 class Evaluator:
-    def __init__(self, spec: AnswerSpec, tasks: Tasks, grader: Grader, engine: EngineSettings | None = None) -> None:
+    def __init__(
+        self, spec: AnswerSpec, tasks: Tasks, grader: Grader, engine: Generator | EngineSettings | None = None
+    ) -> None:
+        """`engine`: one to generate with, in a process of its own perhaps; or the settings of one that is made here."""
         self._spec = spec
         self._tasks = tasks
         self._grader = grader
-        settings = (engine or EngineSettings()).of_run(spec.model)
-        self._engine = make_engine(settings, spec.model.compute_dtype)
-        self._check = SelfCheck(settings, spec.model.compute_dtype)
+        self._check: Callable[[Path], None] = lambda _: None  # a process of its own checks itself
+        if engine is None or isinstance(engine, EngineSettings):
+            settings, dtype = (engine or EngineSettings()).of_run(spec.model), spec.model.compute_dtype
+            engine = made = make_engine(settings, dtype)
+            self._check = partial(SelfCheck(settings, dtype), made)
+        self._engine: Generator = engine
         names = names_of(tasks.datasets)
         self.names = [names[problem.environment] for problem in tasks.held_out]
         """The environment of each held-out problem."""
 
     def load(self, folder: Path) -> None:
-        """Makes the engine's model of these weights and checks it, so that the first evaluation, beside the training, need not: while
-        a model is built, transformers changes the type that every thread's new tensors have."""
+        """Makes the engine's model of these weights and checks it, before the first evaluation: what cannot be computed here is found out
+        at once."""
         self._engine.load(folder)
-        self._check(self._engine, folder)
+        self._check(folder)
 
     def evaluate(self, folder: Path, *, left: Callable[[], float] = lambda: float("inf")) -> Evaluation:
         """Scores the weights in `folder`, one sample per problem.
@@ -90,8 +97,7 @@ class Evaluator:
         return self._score(folder, samples, progress)
 
     def _score(self, folder: Path, samples: int, progress: Callable[[int], object]) -> list[list[Scored]]:
-        self._engine.load(folder)
-        self._check(self._engine, folder)
+        self.load(folder)
         sampler = Sampler(self._spec, self._engine, Tokenizer(folder), self._grader)
         scored: list[list[Scored]] = []
         size = max(1, _BATCH // samples)

@@ -3,7 +3,7 @@
     murmur trainer solo MODEL TASKS --reward my_file.py:reward          murmur trainer solo @run.toml
 
 This process generates with the weights that were handed over `staleness` steps ago, grades, and learns; what a step consists of,
-checkpoints, evaluation and metrics are those of every training (training.py).
+checkpoints, evaluation in a process of its own and metrics are those of every training (training.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Solo(Training):
     ) -> None:  # fmt: skip
         """`look` is shown the samples of the first step and of every step that is evaluated."""
         spec, trainer = questions.spec, settings.trainer
-        super().__init__(trainer, settings.engine, layout, spec, stop, ranks, exporter=exporter, clock=clock)
+        super().__init__(
+            trainer, settings.engine, settings.evaluation, layout, spec, stop, ranks, exporter=exporter, clock=clock
+        )
         command = f"murmur trainer solo @{layout.file}"
         self._beginning = command, f"{command} --resume"
         self._questions = questions
@@ -52,6 +54,8 @@ class Solo(Training):
     def _open_world(self, *, begins: bool) -> None:
         if begins:  # of a life that saved nothing
             self._outbox.remove_after(-1)
+        if self._questions.tasks.held_out:
+            self._separate.begin()
 
     def _open_rollouts(self) -> None:
         q, tokenizer = self._questions, Tokenizer(self._layout.model)
@@ -62,7 +66,7 @@ class Solo(Training):
             names=names_of(q.tasks.datasets), environment=self._environment,
         )  # fmt: skip
         self._source = _Local(self._batches.counts)
-        self._evaluator = Evaluator(q.spec, q.tasks, q.grader, self._engine) if q.tasks.held_out else None
+        self._evaluator = Evaluator(q.spec, q.tasks, q.grader, self._separate) if q.tasks.held_out else None
 
     def _environment(self, sample: Sample) -> int:
         return self._questions.tasks.problems([sample.problem])[0].environment

@@ -44,7 +44,9 @@ class Trainer(Training):
         self, settings: RunSettings, layout: Layout, spec: RunSpec, hub: HubProcess, stop: Event, ranks: Ranks,
         *, exporter: Exporter | None = None, clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
-        super().__init__(settings.trainer, settings.engine, layout, spec, stop, ranks, exporter=exporter, clock=clock)
+        super().__init__(
+            settings.trainer, settings.engine, settings.evaluation, layout, spec, stop, ranks, exporter=exporter, clock=clock
+        )  # fmt: skip
         self._settings = settings
         self._hub = hub
         self._run = settings.chain.run
@@ -53,6 +55,7 @@ class Trainer(Training):
 
     def _open_world(self, *, begins: bool) -> None:
         self._open_chain()
+        self._separate.begin()
         if begins and (self._outbox.waiting() or self._published()):
             raise IntegrityError(
                 f"run {self._run} has published weights already, and no checkpoint of them is here",
@@ -80,7 +83,7 @@ class Trainer(Training):
         return self._book.ask(lambda one, at: one.published(self._run, at=at), "the number of versions")
 
     def _open_rollouts(self) -> None:
-        self._evaluator = Evaluator(self._spec, self._tasks, self._scoring, self._engine)
+        self._evaluator = Evaluator(self._spec, self._tasks, self._scoring, self._separate)
         self._source = self._open_source()
 
     def _open_source(self) -> RolloutSource:

@@ -1,26 +1,31 @@
 """What every training does, wherever its rollouts come from: learn, checkpoint, hand the weights over, evaluate; again.
 
 train.py learns from a run's swarm, solo.py from rollouts that this process makes itself. Writing a version and evaluating it go on
-beside the next steps. Order within a step: checkpoint before outbox, so that no step is ever handed over from weights that a crash
+beside the next steps; answers are generated for it in a process of their own (node/engine/separate_engine.py), on the device that
+[evaluation.engine] names. Order within a step: checkpoint before outbox, so that no step is ever handed over from weights that a crash
 could change. Every phase has a deadline (phases.py), and a watchdog that ends the process when one is overrun. An evaluation that
-overruns its own is a missing point, and nothing else.
+fails, for its deadline, its process or its weights, is a missing point, and nothing else.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
 from node.engine import EngineSettings
+from node.engine.separate_engine import SeparateEngine
+from protocol import metrics
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, UsageError
+from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, Unavailable, UsageError
 from protocol.exporter import Exporter
 from protocol.runspec import AnswerSpec
 from protocol.tokenizer import Tokenizer
 from trainer.config import Outputs, TrainSettings
+from trainer.engines import EvaluationSettings
 from trainer.evaluation.evaluate import Evaluation, Evaluator
 from trainer.hub.outbox import Outbox
 from trainer.learning import randomness
@@ -37,6 +42,11 @@ from trainer.telemetry.watchdog import Watchdog
 
 log = logging.getLogger("trainer")
 
+_MISSED = metrics.counter(
+    "murmur_trainer_evaluations_missed_total", "Evaluations that gave no result; the log says why."
+)
+
+_ENDING_SECONDS = 45.0  # for an evaluation whose deadline is over to end the process that computes
 _STOPPING_SECONDS = 20.0  # for an evaluation that is under way when the trainer is told to stop
 
 
@@ -63,8 +73,8 @@ class Training(ABC):
     """None where nothing is held out."""
 
     def __init__(
-        self, settings: TrainSettings, engine: EngineSettings, layout: Outputs, spec: AnswerSpec, stop: Event, ranks: Ranks,
-        *, exporter: Exporter | None = None, clock: Clock = SYSTEM,
+        self, settings: TrainSettings, engine: EngineSettings, evaluation: EvaluationSettings, layout: Outputs, spec: AnswerSpec,
+        stop: Event, ranks: Ranks, *, exporter: Exporter | None = None, clock: Clock = SYSTEM,
     ) -> None:  # fmt: skip
         """`exporter` shows the trainer's metrics and is told of every change of phase."""
         settings.loss.require_logprobs(spec.sampling.logprobs)
@@ -80,7 +90,10 @@ class Training(ABC):
         deadlines = self._t.deadlines
         self._publishing: Line[Path] = Line("publishing", self._phases, deadlines.publishing)
         self._evaluating: Line[tuple[int, Evaluation | None]] = Line(
-            "evaluating", self._phases, deadlines.evaluating, fatal=False
+            "evaluating", self._phases, deadlines.evaluating + _ENDING_SECONDS, fatal=False
+        )
+        self._separate = SeparateEngine(
+            spec.model.compute_dtype, evaluation.engine.over(engine).of_run(spec.model), clock=clock
         )
         self._version: Job[Path] | None = None  # the newest that was handed over
         self._step = 0
@@ -99,7 +112,10 @@ class Training(ABC):
 
     def run(self, *, resume: bool) -> None:
         """Trains to the last step. Raises UsageError when `resume` does not fit what is on disk."""
-        with Watchdog(self._phases, self._layout.stacks, self._report.overrun, again=self._beginning[1]):
+        with (
+            Watchdog(self._phases, self._layout.stacks, self._report.overrun, again=self._beginning[1]),
+            closing(self._separate),
+        ):
             with self._phases("starting", self._t.deadlines.starting):
                 self._open(resume)
             try:
@@ -167,8 +183,7 @@ class Training(ABC):
         self._lead = Lead(learner)
         self._report.parameters = sum(p.numel() for p in self._lead.model.parameters())
         self._open_rollouts()
-        if self._evaluator is not None:
-            self._evaluator.load(self._layout.model)
+        self._prepare_evaluation()
         if found:
             self._restore(*found)
         else:
@@ -179,6 +194,16 @@ class Training(ABC):
         if not found:
             self._evaluate()
         log.info("training from step %d to %d", self._step, self._t.steps)
+
+    def _prepare_evaluation(self) -> None:
+        """Raises what says that evaluation cannot work here with these settings. A process that is lost may not be, later on."""
+        until = self._clock.monotonic() + self._t.deadlines.starting / 2
+        try:
+            with self._separate.within(lambda: until - self._clock.monotonic()):
+                if self._evaluator is not None:
+                    self._evaluator.load(self._layout.model)
+        except Unavailable as error:
+            log.warning("what evaluates is not ready: %s", _with_hint(error))
 
     def _restore(self, folder: Path, state: dict[str, Any]) -> None:
         if state["spec"] != self._spec.digest.hex():
@@ -262,16 +287,23 @@ class Training(ABC):
         self._finish_evaluation()
         step, version = self._step, self._version
         if self._evaluating.is_busy:
+            _MISSED.add()
             log.warning("step %d is not evaluated: the evaluation before it does not end", step)
             return
         until = self._clock.monotonic() + self._t.deadlines.evaluating
 
+        def left() -> float:
+            return until - self._clock.monotonic()
+
         def score() -> tuple[int, Evaluation | None]:
             try:
                 weights = version.result(self._t.deadlines.publishing)
-                return step, evaluator.evaluate(weights, left=lambda: until - self._clock.monotonic())
-            except (MurmurationError, ValueError) as error:  # no time, a verifier that hangs, weights that compute NaN
-                log.warning("step %d could not be evaluated: %s", step, error)
+                with self._separate.within(left):
+                    return step, evaluator.evaluate(weights, left=left)
+            except (MurmurationError, ValueError) as error:
+                # No time, a process or a verifier that was lost, a version that retention has removed, weights that compute NaN.
+                _MISSED.add()
+                log.warning("step %d could not be evaluated: %s", step, _with_hint(error))
                 return step, None
 
         self._evaluating.start(score)
@@ -289,3 +321,8 @@ class Training(ABC):
 
     def _say(self, state: str, **waiting: Any) -> None:
         self._report.say(state, self._step, getattr(self, "_source", None), **waiting)
+
+
+def _with_hint(error: Exception) -> str:
+    hint = getattr(error, "hint", "")
+    return f"{error} ({hint})" if hint else str(error)

@@ -162,7 +162,7 @@ class Budgets:
         return other
 
     def budget(self, s: TrainSettings, *, evaluates_on: str | None = None) -> Budget:
-        """What settings take; `evaluates_on` instead of `engine.device`."""
+        """What settings take; `evaluates_on` instead of `evaluation.engine.device`."""
         m, n = self.machines, self.sizes
         one = self._pass(s)
         part = -(-n.all // m.ranks)
@@ -201,7 +201,10 @@ class Budgets:
         return 4 * n.outside + 4 * n.head + layer * 2 * n.block + (layer + 4) * n.block
 
     def _evaluation(self, device: str) -> int:
-        """What the engine may take of the first rank's device, where it is the same."""
+        """What the engine may take of the first rank's device, where it is the same: not of a GPU that no rank of the machine has."""
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and int(number or 0) >= self.machines.per_machine:
+            return 0
         on_cpu = device == "cpu" or (device == "auto" and self.machines.on_cpu)
         return memory.parse(self._engine.memory, self.machines.memory) if on_cpu == self.machines.on_cpu else 0
 

@@ -20,7 +20,7 @@ _WORDS = {
     "gathered": "layers gathered whole, and their gradients",
     "activations": "activations",
     "logits": "logits",
-    "evaluation": "evaluation, first rank ([engine] memory)",
+    "evaluation": "evaluation, first rank ([evaluation.engine] memory)",
     "libraries": "CUDA and NCCL, estimated",
     "version": "version to publish, bfloat16",
     "saving": "files of a checkpoint, while it is written",

@@ -53,7 +53,7 @@ def _combinations(plan: Budgets, s: TrainSettings) -> Iterator[dict[str, Any]]:
     steps: list[tuple[str, Any, bool]] = [
         ("trainer.activation_checkpointing", True, not s.activation_checkpointing),
         ("trainer.rows_per_forward", 1, s.rows_per_forward > 1),
-        ("engine.device", "cpu", gpu),
+        ("evaluation.engine.device", "cpu", gpu),
         ("trainer.kl.reference", "host" if gpu else "disk", bool(s.kl.weight) and s.kl.reference == "device"),
         ("trainer.compute_dtype", "bfloat16", s.compute_dtype == "float32"),
         ("trainer.optimizer.offload", True, gpu and not s.optimizer.offload),
@@ -90,4 +90,4 @@ def under(plan: Budgets, settings: TrainSettings, changes: Changes) -> Budget:
             for parent in parents[1:]:
                 place = place[parent]
             place[leaf] = value
-    return plan.budget(TrainSettings.model_validate(tree), evaluates_on=changes.get("engine.device"))
+    return plan.budget(TrainSettings.model_validate(tree), evaluates_on=changes.get("evaluation.engine.device"))

@@ -1,0 +1,54 @@
+"""The engines of a training, as run.toml says: [engine], and what of it is otherwise for evaluation and filter. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from node.engine.memory import parse
+from node.engine.settings import DEVICE, EngineSettings
+from protocol.settings import Settings
+
+
+class TrainerEngine(EngineSettings):
+    """[engine] of run.toml: what evaluates and filters, but for what [evaluation.engine] says, and generates for `murmur trainer solo`.
+    `threads` are those of the training as well."""
+
+    memory: str = "25%"
+    """What model and batches may take of the device's memory, beside the training: a share ("25%") or an amount ("24GiB")."""
+
+
+class EvaluationEngine(Settings):
+    """Where evaluation and offline filter compute. What is not set is as in [engine]."""
+
+    name: str | None = None
+    """Engine that computes."""
+    device: str | None = Field(default=None, pattern=DEVICE)
+    """A GPU that does not train ("cuda:7") leaves the training all of its own; "cpu" all GPUs, and is many times slower."""
+    dtype: Literal["auto", "float32", "bfloat16"] | None = None
+    """What is computed in: the run spec's type, and no other."""
+    memory: str | None = None
+    """What model and batches may take of that device's memory: a share ("80%") or an amount ("24GiB")."""
+    tensor_parallel: int | None = Field(default=None, ge=1, le=64)
+    """GPUs that one model is split over ("vllm" only)."""
+    batch_invariant: bool | None = None
+    """Kernels whose results do not depend on what else is in the batch ("vllm" on some NVIDIA GPUs only)."""
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] | None = None
+    """Torch threads on the CPU. Where the training computes on the same CPU, leave it some: both together should be no more than its
+    cores."""
+
+    @field_validator("memory")
+    @classmethod
+    def _is_an_amount(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse(text, 1)
+        return text
+
+    def over(self, engine: EngineSettings) -> EngineSettings:
+        """`engine`, but for what is set here."""
+        return engine.model_copy(update=self.model_dump(exclude_none=True))
+
+
+class EvaluationSettings(Settings):
+    engine: EvaluationEngine = EvaluationEngine()
