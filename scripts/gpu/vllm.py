@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-import benches.engine_vllm
+import benches
 from benches import Cost, Row, peers
 
 from gpu import NotRun, Place, Record, clock
@@ -32,7 +32,7 @@ def run(at: Place, report: Record) -> None:
             "vllm is not installed: pip install 'murmuration[vllm]', or MURMUR_VLLM=ENVIRONMENT scripts/gpu-report vllm"
         )
     try:
-        engine = VllmEngine("bfloat16", EngineSettings(name="vllm", device=at.device, memory=f"{_SHARE}%"))
+        engine = VllmEngine("bfloat16", EngineSettings(name="vllm", device=at.device, memory=f"{_SHARE}%", threads=1))
     except MurmurationError as error:
         raise NotRun(str(error)) from error
     engine.load(at.model)
@@ -43,7 +43,9 @@ def run(at: Place, report: Record) -> None:
     report.fact(seconds_to_start=round(time.perf_counter() - began, 1))
     sizes = (4,) if at.dry else (1, 32, 256)
     try:
-        with peers.Conversation(Path(sys.executable), Path(benches.engine_vllm.__file__), at.model) as bare:
+        with peers.Conversation(
+            Path(sys.executable), Path(benches.__file__).with_name("engine_vllm.py"), at.model
+        ) as bare:
             for rows in sizes:
                 _against_bare(report, engine, bare, rows, width, new, rounds=1 if at.dry else 3)
         _against_torch(report, at, engine, max(sizes), width, new)
