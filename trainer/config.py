@@ -96,7 +96,8 @@ class LossSettings(Settings):
 
 class KlSettings(Settings):
     weight: float = Field(default=0.001, ge=0)
-    """Weight of the KL divergence from the policy before training (the folder `model`); 0 never loads it a second time."""
+    """Weight of the KL divergence from the policy before training (the folder `model`); 0 never loads it a second time, nor do adapters,
+    under which it lies unchanged."""
     reference: Literal["device", "host", "disk"] = "device"
     """Where the reference lies between steps: beside the policy; in host memory, from where a GPU gets it layer by layer; or in its
     folder alone, from where it is read at the beginning of each step."""
@@ -168,6 +169,11 @@ class TrainSettings(Settings):
     kl: KlSettings = KlSettings()
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type the model computes in; master weights, logprobs and the optimizer are float32 always."""
+    lora_rank: int = Field(default=0, ge=0)
+    """Rank of the adapters that are trained in place of the weights, one on every linear layer but the head; 0: all weights are trained.
+    What is published are the weights with the adapters merged into them."""
+    lora_alpha: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """What adapters add is multiplied by this divided by `lora_rank`; else twice the rank."""
     activation_checkpointing: bool = False
     """Recompute the layers in the backward pass: less memory, about a third more time."""
     kernels: Literal["torch", "liger"] = "torch"
@@ -201,6 +207,12 @@ class TrainSettings(Settings):
     def _least_is_no_more_than_a_batch(self) -> TrainSettings:
         if self.groups_least is not None and self.groups_least > self.groups_per_step:
             raise ValueError(f"groups_least is {self.groups_least}, more than groups_per_step, {self.groups_per_step}")
+        return self
+
+    @model_validator(mode="after")
+    def _alpha_is_of_adapters(self) -> TrainSettings:
+        if self.lora_alpha is not None and not self.lora_rank:
+            raise ValueError("lora_alpha says how adapters are scaled, and there are none: set lora_rank")
         return self
 
     @property

@@ -71,6 +71,23 @@ def blame(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
     return {"metrics": asdict(metrics), "changed": not small.equal(before, lead.snapshot())}
 
 
+def adapters(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """As `train`, with adapters; and its last step once more, from the checkpoint."""
+    own = folder / "adapters"
+    own.mkdir(exist_ok=True)
+    if not (own / "model").exists():
+        (own / "model").symlink_to(folder / "model")
+    found = train(lead, own, ranks)
+    lead.restore(own / f"checkpoints-{ranks.size}" / f"step_{STEPS}")
+    return found | {"again": asdict(lead.learn(batch(STEPS), STEPS))}
+
+
+def rounded(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """Adapters beside layers in bfloat16."""
+    types = sorted({str(parameter.dtype) for parameter in lead.model.parameters()})
+    return {"types": types, "steps": [asdict(lead.learn(batch(step), step)) for step in range(2)]}
+
+
 def _poisoned(sample: Any) -> Any:
     return replace(sample, advantage=float("nan")) if sample.name == "0.3.2" else sample
 
@@ -97,8 +114,13 @@ def hang(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
 
 
 SCENES: dict[str, Callable[[Lead, Path, Ranks], dict[str, Any]]] = {
-    scene.__name__: scene for scene in (train, resume, blame, full_disk, hang)
+    scene.__name__: scene for scene in (train, resume, blame, full_disk, hang, adapters, rounded)
 }
+SETTINGS: dict[str, dict[str, Any]] = {
+    "adapters": {"lora_rank": 5, "activation_checkpointing": True},
+    "rounded": {"lora_rank": 5, "activation_checkpointing": True, "compute_dtype": "bfloat16"},
+}
+"""What a scene changes of them. Of five rows the second of two ranks has two."""
 _phases = Phases()
 
 
@@ -123,18 +145,20 @@ class WithoutDisk(Learner):
 
 def alone(folder: Path, what: str) -> dict[str, Any]:
     """What one rank finds, in this process."""
-    return SCENES[what](Lead(Learner(folder / "model", settings())), folder, Ranks.alone())
+    learner = Learner(folder / "model", settings(**SETTINGS.get(what, {})))
+    return SCENES[what](Lead(learner), folder, Ranks.alone())
 
 
 def main(folder: Path, what: str) -> None:
     with torchrun() as ranks:
         last = ranks.rank == ranks.size - 1
         kind = {"hang": Hanging, "full_disk": WithoutDisk}.get(what, Learner) if last else Learner
-        learner = kind(folder / "model", settings(), ranks)
+        how = settings(**SETTINGS.get(what, {}))
+        learner = kind(folder / "model", how, ranks)
         with Watchdog(_phases, folder / f"stacks-{ranks.rank}.txt", lambda phase: None):
             if not ranks.leads:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                follow(learner, settings(), _phases)
+                follow(learner, how, _phases)
                 return
             lead = Lead(learner)
             found = SCENES[what](lead, folder, ranks)

@@ -289,7 +289,7 @@ def test_a_record_tells_what_came_in_since_the_step_before(report: Report, layou
 
 
 def test_speed_counts_the_time_of_training_alone(report: Report, layout: Layout) -> None:
-    report.parameters = 1000
+    report.operations = 6000
     report._phases._seconds.update({"training": 2.0, "waiting for rollouts": 50.0})
     report.step(0, [group(0)], LEARNT, DataCounts())
     told = records(layout)[-1]

@@ -88,8 +88,13 @@ def settings(**changes: Any) -> TrainSettings:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"activation_checkpointing": True, "rows_per_forward": 2}, {"kl": KlSettings(weight=0.1)}],
-    ids=["plain", "checkpointing", "reference"],
+    [
+        {},
+        {"activation_checkpointing": True, "rows_per_forward": 2},
+        {"kl": KlSettings(weight=0.1)},
+        {"lora_rank": 8, "kl": KlSettings(weight=0.1)},
+    ],
+    ids=["plain", "checkpointing", "reference", "adapters"],
 )
 def test_a_small_models_plan_is_what_the_allocator_counts(changes: dict[str, Any], tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")
@@ -136,6 +141,29 @@ def test_weights_gradients_and_moments_are_shared_by_the_ranks(tmp_path: Path) -
     for name in ("weights", "gradients", "optimizer"):
         assert getattr(one, name) == pytest.approx(8 * getattr(eight, name), rel=1e-3)
     assert one.activations == eight.activations
+
+
+def test_adapters_alone_have_gradients_and_moments(tmp_path: Path) -> None:
+    """Rank 8 on the seven layers of each of four blocks; what is frozen is kept in the type that blocks are computed in."""
+    folder = write_config(tmp_path / "model")
+    made = Budgets(folder, WORK, EngineSettings(), replace(GPUS, ranks=1, per_machine=1))
+    shapes = [(128, 128), (128, 64), (128, 64), (128, 128), (128, 384), (128, 384), (384, 128)]
+    adapters = 4 * sum(8 * (into + out) for into, out in shapes)
+    how = settings(compute_dtype="bfloat16", lora_rank=8, kl=KlSettings(weight=0.1))
+    found = made.budget(how)
+    assert found.adapters == adapters
+    assert (found.device.gradients, found.device.optimizer) == (4 * adapters, 8 * adapters)
+    n = made.sizes
+    assert found.device.weights == 2 * (n.all - n.outside) + 4 * n.outside + 4 * adapters
+    assert found.device.reference == 0
+    assert found.host.saving == 2 * 12 * adapters
+    whole = made.budget(settings(compute_dtype="bfloat16", kl=KlSettings(weight=0.1)))
+    assert whole.adapters == 0
+    assert found.device.total < whole.device.total
+    assert all(
+        path != "trainer.kl.reference"
+        for path in fitting(made.on(replace(made.machines, memory=1 << 20)), how).changes or {}
+    )
 
 
 def run_file(folder: Path, **trainer: Any) -> Path:

@@ -80,6 +80,31 @@ def test_they_publish_the_same_weights(curve: Callable[[int], dict[str, Any]], s
         assert torch.allclose(tensor.float(), together[name].float(), rtol=0.01, atol=1e-4), name
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_any_number_of_ranks_trains_the_same_adapters(folder: Path, size: int) -> None:
+    """Sharded in rows that no number of ranks divides; the reference is the same sharded model without them."""
+    alone, together = ranked.alone(folder, "adapters"), torchrun(size, folder, "adapters")
+    for one, many in zip([*alone["steps"], alone["again"]], [*together["steps"], together["again"]], strict=True):
+        for name in ("loss", "entropy", "kl", "log_ratio", "gradient_norm"):
+            assert many[name] == pytest.approx(one[name], rel=CURVE, abs=1e-7), name
+    assert together["again"] == together["steps"][-1]
+    assert max(step["kl"] for step in alone["steps"]) > 1e-5
+    versions = [small.stored(Path(found["version"])) for found in (alone, together)]
+    assert versions[0].keys() == versions[1].keys() == small.stored(folder / "model").keys()
+    for name, tensor in versions[0].items():
+        assert torch.allclose(tensor.float(), versions[1][name].float(), rtol=0.01, atol=1e-4), name
+
+
+@pytest.mark.long
+def test_layers_that_are_never_updated_lie_in_the_type_they_are_computed_in(folder: Path) -> None:
+    """Alone they are float32, and cast where they are used."""
+    alone, together = ranked.alone(folder, "rounded"), torchrun(2, folder, "rounded")
+    assert (alone["types"], together["types"]) == (["torch.float32"], ["torch.bfloat16", "torch.float32"])
+    for one, many in zip(alone["steps"], together["steps"], strict=True):
+        for name in ("entropy", "gradient_norm"):
+            assert many[name] == pytest.approx(one[name], rel=0.05), name
+
+
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.long
 def test_a_checkpoint_of_any_number_of_ranks_is_resumed_by_any(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from torch import Tensor
 from node.engine.weights import stored_tensors
 from protocol.errors import IntegrityError
 from trainer.config import TrainSettings
-from trainer.learning import loss, optimizer, self_check, tensors
+from trainer.learning import lora, loss, optimizer, self_check, tensors
 from trainer.learning.kernels import compile_layers, use_liger
 from trainer.learning.loading import fill, unfilled
 from trainer.learning.packing import PackedRows, TrainingSample, pack
@@ -35,9 +35,13 @@ from trainer.recipes import RECIPES
 
 log = logging.getLogger("trainer")
 
-MODEL, _OPTIMIZER = "model/", "optimizer/"
-"""What the names of a checkpoint's tensors begin with."""
+MODEL, ADAPTERS, _OPTIMIZER = "model/", "adapters/", "optimizer/"
+"""What the names of a checkpoint's tensors begin with: weights, or adapters where those are what is trained, and the optimizer's."""
 _NAMED = 8  # rollouts to blame that a message lists
+
+
+Scored = Callable[[PackedRows], tuple[Tensor, Tensor]]
+"""A scorer, or the policy as it was before training."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +131,12 @@ class Learner:
         self._settings = settings
         self._objective = loss.OBJECTIVES[RECIPES[settings.loss.name].objective]
         self._folder = model
-        self._reference: Scorer | None = None
+        self._adapters = lora.Adapters.of(settings)
+        self._reference: Scored | None = None
         self.policy = self._before_training(learns=True)
         self.model: Any = self.policy.model
-        self.optimizer = optimizer.make(self.model.parameters(), settings.optimizer, self.ranks.device)
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = optimizer.make(trained, settings.optimizer, self.ranks.device)
 
     def require_right(self) -> None:
         """The self-check at start, before anything is learnt; every rank has to ask. Raises PreflightError (self_check.py)."""
@@ -169,7 +175,7 @@ class Learner:
         self._reference = reference if self._settings.kl.reference != "disk" else None
         return made
 
-    def _batch(self, samples: Sequence[TrainingSample], reference: Scorer | None, *, first: bool) -> Batch:
+    def _batch(self, samples: Sequence[TrainingSample], reference: Scored | None, *, first: bool) -> Batch:
         rows = pack(samples, self._settings.pack_tokens, self._settings.rows_per_forward)
         dealt = deal([part.ids.numel() for part in rows], self.ranks.size)
         owners = [next(rank for rank, own in enumerate(dealt) if i in own) for i in range(len(rows))]
@@ -178,7 +184,7 @@ class Learner:
         shares = [self._share(part, reference, first=first, counts=i < len(own)) for i, part in enumerate(mine)]
         return Batch(rows, owners, shares)
 
-    def _share(self, rows: PackedRows, reference: Scorer | None, *, first: bool, counts: bool = True) -> Share:
+    def _share(self, rows: PackedRows, reference: Scored | None, *, first: bool, counts: bool = True) -> Share:
         here = rows.to(self.ranks.device)
         frozen = self._frozen(here, reference) if reference else None
         return Share(here, self._old(here, first=first), frozen, counts)
@@ -190,10 +196,16 @@ class Learner:
             return rows.behaviour
         return None if first else self._frozen(rows, self.policy)
 
-    def _load_reference(self) -> Scorer:
+    def _load_reference(self) -> Scored:
+        if self._adapters is not None:
+            return self._without_adapters
         if self._reference is None:
             return self._before_training(learns=False)
         return self._reference
+
+    def _without_adapters(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
+        with lora.without_adapters(self.model):
+            return self._logprobs(rows, self.policy)
 
     def _before_training(self, *, learns: bool) -> Scorer:
         """The model as the run begins with it, this rank's part of it; policy and reference are computed by the same kernels."""
@@ -204,15 +216,19 @@ class Learner:
         if s.compile_layers:
             compile_layers(model)
         model.train(learns).requires_grad_(learns)
+        adapters = self._adapters if learns else None
+        if self.ranks.mesh is not None and (adapters is not None or not learns):
+            round_layers(model, compute)  # as they would be gathered: they are never updated
+        if adapters is not None:
+            adapters.attach(model)
         if learns and s.activation_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         scorer = Scorer(model, s.compute_dtype, casts=self.ranks.mesh is None)
         on_host = not learns and s.kl.reference == "host" and self.ranks.offloads
-        if not learns and self.ranks.mesh is not None:
-            round_layers(scorer, compute)  # as they would be gathered
         self.ranks.shard(scorer, compute, on_host=on_host)
         device = self.ranks.device
         fill(model, self._folder, torch.device("cpu") if on_host else device, buffers=device)
+        lora.begin(model, s.seed)
         return scorer
 
     def _update(self, batch: Batch) -> tuple[_Sums, float]:
@@ -300,21 +316,22 @@ class Learner:
             )
             yield Share(rows.to(self.ranks.device), old, reference)
 
-    def _logprobs(self, rows: PackedRows, scorer: Scorer) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, rows: PackedRows, scorer: Scored) -> tuple[Tensor, Tensor]:
         """Logprob of each completion token and entropy of its distribution, both [N]."""
         made: tuple[Tensor, Tensor] = scorer(rows)
         return made
 
     @torch.no_grad()
-    def _frozen(self, rows: PackedRows, scorer: Scorer) -> Tensor:
+    def _frozen(self, rows: PackedRows, scorer: Scored) -> Tensor:
         return self._logprobs(rows, scorer)[0]
 
     # ---- state ---------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Model and optimizer in full precision, each rank its part. Raises OSError, on every rank."""
-        named = {f"{MODEL}{name}": tensor.detach() for name, tensor in stored_tensors(self.model).items()}
-        for name, parameter in stored_tensors(self.model).items():
+        """What is trained and the optimizer in full precision, each rank its part. Raises OSError, on every rank."""
+        prefix, trained = self._trained()
+        named = {f"{prefix}{name}": tensor.detach() for name, tensor in trained.items()}
+        for name, parameter in trained.items():
             state = self.optimizer.state.get(parameter, {})
             named |= {f"{_OPTIMIZER}{name}/{key}": value for key, value in state.items()}
         tensors.write(folder, named)
@@ -323,8 +340,9 @@ class Learner:
         """Exactly what `save` wrote, with any number of ranks. Raises IntegrityError."""
         held = tensors.shapes(folder)
         into: dict[str, Tensor] = {}
-        for name, parameter in stored_tensors(self.model).items():
-            into[f"{MODEL}{name}"] = parameter.detach()
+        prefix, trained = self._trained()
+        for name, parameter in trained.items():
+            into[f"{prefix}{name}"] = parameter.detach()
             made = optimizer.fresh(parameter, on_host=isinstance(self.optimizer, optimizer.HostedAdamW))
             state = {key: value for key, value in made.items() if f"{_OPTIMIZER}{name}/{key}" in held}
             into |= {f"{_OPTIMIZER}{name}/{key}": value for key, value in state.items()}
@@ -334,6 +352,18 @@ class Learner:
             if held.get(name) != tensor.shape:
                 raise IntegrityError(f"{folder} holds {name} as {held.get(name)}, not {tuple(tensor.shape)}")
         tensors.read_into(folder, into)
+
+    def _trained(self) -> tuple[str, dict[str, Tensor]]:
+        """What a checkpoint holds of the model, and what its names begin with there."""
+        if self._adapters is None:
+            return MODEL, stored_tensors(self.model)
+        return ADAPTERS, lora.tensors(self.model)
+
+
+def operations(model: torch.nn.Module) -> int:
+    """Of a token's forward and backward pass: for each parameter 2 and 2, and 2 for its gradient where it is trained (PaLM, arXiv
+    2204.02311, appendix B)."""
+    return sum((6 if parameter.requires_grad else 4) * parameter.numel() for parameter in model.parameters())
 
 
 def _nothing(like: TrainingSample) -> PackedRows:

@@ -20,9 +20,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from node.engine.weights import meta_model, stored_tensors
+from node.engine.weights import meta_model
 from protocol.errors import IntegrityError
 from protocol.model_files import weight_files
+from trainer.learning import lora
+from trainer.learning.ranks import own_rows
 
 _MAPPED = 64 << 20
 """Bytes that are read of a file before it is opened anew: what was read of a mapped file counts as this process's memory."""
@@ -46,10 +48,12 @@ def unfilled(folder: Path) -> Any:
 def fill(model: Any, folder: Path, device: torch.device, *, buffers: torch.device | None = None) -> None:
     """Gives an `unfilled` model, sharded or whole, memory on `device` and the folder's tensors. Raises IntegrityError.
 
+    Adapters get memory too, and no values (lora.py).
+
     `buffers`: where those lie, if not beside the parameters: who keeps parameters on the host brings nothing else to the device.
     """
     _materialise(model, device)
-    into = stored_tensors(model)
+    into = lora.base_tensors(model)
     seen: set[str] = set()
     for name, held in weight_files(folder).items():
         seen |= _read(folder / name, held, into)
@@ -110,16 +114,6 @@ def _copy(file: Any, name: str, into: Tensor, path: Path) -> None:
     # Of what was read, as this rank holds it: a number may be too large for a narrower type.
     if not all(math.isfinite(end) for end in local.aminmax()):
         raise IntegrityError(f"tensor {name} of {path} holds NaN or infinity")
-
-
-def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """This rank's part of a tensor, and the index of its first row: FSDP2 shards rows, as many as there are to each rank but the last."""
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(tensor, DTensor):
-        return tensor, 0
-    each = -(-tensor.shape[0] // tensor.device_mesh.size())
-    return tensor.to_local(), min(tensor.shape[0], each * tensor.device_mesh.get_local_rank())
 
 
 def _batches(names: list[str], into: dict[str, Tensor]) -> Iterator[list[str]]:

@@ -156,6 +156,23 @@ def gathered(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def own_rows(tensor: Tensor) -> tuple[Tensor, int]:
+    """This rank's part of a tensor, and the index of its first row: FSDP2 shards rows, as many as there are to each rank but the last."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return tensor, 0
+    each = -(-tensor.shape[0] // tensor.device_mesh.size())
+    return tensor.to_local(), min(tensor.shape[0], each * tensor.device_mesh.get_local_rank())
+
+
+def everywhere(tensor: Tensor) -> Tensor:
+    """A tensor whole on every rank, in such a form that shards of others can be multiplied with it; every rank has to ask."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    return tensor.redistribute(placements=[Replicate()]) if isinstance(tensor, DTensor) else tensor
+
+
 def deal(costs: Sequence[float], ranks: int) -> list[list[int]]:
     """Indices for each rank: all get the same number but for what is missing at the end, and about the same cost."""
     room = -(-len(costs) // ranks)

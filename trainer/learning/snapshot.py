@@ -1,4 +1,7 @@
-"""A bf16 copy of the learner's weights, as they are published. The learner goes on at once; the copy is written meanwhile."""
+"""A bf16 copy of the learner's weights, as they are published: with adapters merged into them, where those are what is trained.
+
+The learner goes on at once; the copy is written meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from node.engine.weights import stored_tensors
+from trainer.learning.lora import merged
 from trainer.learning.ranks import gathered
 
 
@@ -18,8 +21,8 @@ def snapshot(model: Any, *, keep: bool = True) -> dict[str, Tensor]:
     copy: it moves less memory than a copy in full precision would.
     """
     kept = {}
-    for name, tensor in stored_tensors(model).items():
-        whole = gathered(tensor.detach().to(torch.bfloat16, copy=True))
+    for name, tensor in merged(model):
+        whole = gathered(tensor.to(torch.bfloat16, copy=True))
         if keep:
             kept[name] = whole.cpu().contiguous()
     return kept

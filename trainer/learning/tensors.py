@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,6 +75,13 @@ def read(folder: Path, prefix: str) -> dict[str, Tensor]:
         raise IntegrityError(f"{folder} holds nothing named {prefix}…")
     read_into(folder, made)
     return {name.removeprefix(prefix): tensor for name, tensor in made.items()}
+
+
+def read_one(folder: Path, name: str, shape: Sequence[int]) -> Tensor:
+    """One float32 tensor, whole. For one process alone. Raises IntegrityError."""
+    tensor = torch.empty(tuple(shape))
+    read_into(folder, {name: tensor})
+    return tensor
 
 
 @contextmanager

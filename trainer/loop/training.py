@@ -28,9 +28,9 @@ from trainer.config import Outputs, TrainSettings
 from trainer.engines import EvaluationSettings
 from trainer.evaluation.evaluate import Evaluation, Evaluator
 from trainer.hub.outbox import Outbox
-from trainer.learning import randomness
+from trainer.learning import lora, randomness
 from trainer.learning.checkpoint import Checkpoints
-from trainer.learning.learner import Learner, StepMetrics
+from trainer.learning.learner import Learner, StepMetrics, operations
 from trainer.learning.ranks import Ranks
 from trainer.loop.background import Job, Line
 from trainer.loop.followers import Lead
@@ -181,7 +181,8 @@ class Training(ABC):
         learner = Learner(self._layout.model, self._t, self._ranks, threads=self._engine.thread_count)
         learner.require_right()
         self._lead = Lead(learner)
-        self._report.parameters = sum(p.numel() for p in self._lead.model.parameters())
+        self._adapters = lora.identity(self._t, self._layout.model)
+        self._report.operations = operations(self._lead.model)
         self._open_rollouts()
         self._prepare_evaluation()
         if found:
@@ -208,6 +209,7 @@ class Training(ABC):
     def _restore(self, folder: Path, state: dict[str, Any]) -> None:
         if state["spec"] != self._spec.digest.hex():
             raise IntegrityError(f"{folder} belongs to a run with another spec")
+        lora.require_same(state.get("lora"), self._adapters, folder)
         self._lead.restore(folder)
         self._source.restore(state["consumed"])
         self._saved = int(state["step"])
@@ -264,6 +266,8 @@ class Training(ABC):
             "spec": self._spec.digest.hex(), "consumed": self._source.cursor,
             "trained_tokens": self._report.trained_tokens, "evaluations": self._report.evaluations,
         }  # fmt: skip
+        if self._adapters is not None:
+            state["lora"] = self._adapters
         with self._phases("saving", self._t.deadlines.saving):
             self._say("saving")
             self._checkpoints.save(self._step, state, self._write_checkpoint)

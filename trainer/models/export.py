@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from protocol.errors import UsageError
-from protocol.model_files import INDEX
+from protocol.errors import IntegrityError, UsageError
+from protocol.model_files import INDEX, weight_files
 from trainer.folder import whole
 from trainer.learning.checkpoint import STATE, TENSORS, verify
+
+if TYPE_CHECKING:
+    import torch
 
 DTYPES = ("bfloat16", "float32")
 BESIDE = ("*.json", "*.txt", "*.model", "*.jinja")  # config, tokenizer, chat template: whatever the model came with
@@ -22,19 +27,20 @@ def export(
 ) -> Path:
     """Writes the weights of `checkpoint` and the other files of `model` into `target`, which must not be there yet.
 
-    bfloat16 is what was published. Weights of more than `shard_bytes`, else 4 GiB, go into many files, one in memory at a time. Raises UsageError, IntegrityError for a damaged checkpoint, PreflightError.
+    bfloat16 is what was published. Where adapters were trained, they are merged into the weights of `model`. Weights of more than
+    `shard_bytes`, else 4 GiB, go into many files, one in memory at a time. Raises UsageError, IntegrityError for a damaged checkpoint or
+    adapters of another model, PreflightError.
     """
     import torch
 
     from node.engine.weights import SHARD_BYTES, write_tensors
-    from trainer.learning import tensors
-    from trainer.learning.learner import MODEL
 
     if target.exists():
         raise UsageError(f"{target} exists already", hint="name a folder that does not")
     if dtype not in DTYPES:
         raise UsageError(f"{dtype} is no dtype to export", hint=" or ".join(DTYPES))
-    verify(checkpoint)
+    state = verify(checkpoint)
+    shapes, tensor = _merged(checkpoint, model, state) if state.get("lora") else _trained(checkpoint)
     target.parent.mkdir(parents=True, exist_ok=True)
     with whole(target, f"the model {target}") as partial:
         for pattern in BESIDE:
@@ -42,20 +48,56 @@ def export(
                 if path.name != INDEX:  # of the model's own files of weights
                     shutil.copyfile(path, partial / path.name)
         kind: torch.dtype = getattr(torch, dtype)
-        held = {
-            name.removeprefix(MODEL): shape
-            for name, shape in tensors.shapes(checkpoint / TENSORS).items()
-            if name.startswith(MODEL)
-        }
-        sizes = {name: shape.numel() * kind.itemsize for name, shape in held.items()}
-
-        def stored(name: str) -> torch.Tensor:
-            tensor = torch.empty(held[name])
-            tensors.read_into(checkpoint / TENSORS, {f"{MODEL}{name}": tensor})
-            return tensor.to(kind)
-
-        write_tensors(partial, sizes, stored, shard_bytes or SHARD_BYTES)
+        sizes = {name: math.prod(shape) * kind.itemsize for name, shape in shapes.items()}
+        write_tensors(partial, sizes, lambda name: tensor(name).to(kind), shard_bytes or SHARD_BYTES)
     return target
+
+
+Tensors = tuple[Mapping[str, Sequence[int]], Callable[[str], "torch.Tensor"]]
+"""Shapes by name, and what reads one in float32."""
+
+
+def _trained(checkpoint: Path) -> Tensors:
+    """Of a checkpoint of all weights."""
+    from trainer.learning import tensors
+    from trainer.learning.learner import MODEL
+
+    shapes = tensors.shapes(checkpoint / TENSORS)
+    held = {name.removeprefix(MODEL): shape for name, shape in shapes.items() if name.startswith(MODEL)}
+    if not held:
+        raise IntegrityError(f"{checkpoint} holds no weights")
+    return held, lambda name: tensors.read_one(checkpoint / TENSORS, f"{MODEL}{name}", held[name])
+
+
+def _merged(checkpoint: Path, model: Path, state: Mapping[str, Any]) -> Tensors:
+    """Of a checkpoint of adapters and the weights they were trained on."""
+    from safetensors import safe_open
+
+    from trainer.learning import lora, tensors
+    from trainer.learning.learner import ADAPTERS
+
+    adapters = lora.Adapters(int(state["lora"]["rank"]), float(state["lora"]["alpha"]))
+    if lora.digest_of(model) != state["lora"]["base"]:
+        raise IntegrityError(f"{checkpoint} holds adapters of other weights than those in {model}")
+    held = tensors.shapes(checkpoint / TENSORS)
+    places: dict[str, tuple[Path, list[int]]] = {}
+    for file in weight_files(model):
+        with safe_open(model / file, "pt") as opened:
+            places |= {name: (model / file, opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+
+    def of_adapter(layer: str, part: str) -> torch.Tensor:
+        name = f"{ADAPTERS}{layer}.{part}.weight"
+        return tensors.read_one(checkpoint / TENSORS, name, held[name])
+
+    def tensor(name: str) -> torch.Tensor:
+        with safe_open(places[name][0], "pt") as opened:
+            weight: torch.Tensor = opened.get_tensor(name).float()
+        layer = name.removesuffix(".weight")
+        if f"{ADAPTERS}{layer}.lora_A.weight" not in held:
+            return weight
+        return lora.merge(weight, of_adapter(layer, "lora_A"), of_adapter(layer, "lora_B"), adapters.scale)
+
+    return {name: shape for name, (_, shape) in places.items()}, tensor
 
 
 def is_checkpoint(folder: Path) -> bool:

@@ -17,6 +17,7 @@ from node.engine import footprint, machine, memory
 from node.engine.settings import EngineSettings
 from node.engine.weights import meta_model, stored_tensors
 from trainer.config import TrainSettings
+from trainer.learning.lora import Adapters
 from trainer.learning.ranks import blocks
 from trainer.learning.tensors import FILE_BYTES
 from trainer.planning.passes import META, Pass, Work, measure
@@ -77,6 +78,28 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """Parameters that have gradients: all of them, or adapters in their place."""
+
+    all: int
+    block: int
+    """Of the block that has most."""
+    largest: int
+    """Of the largest tensor."""
+    head: int
+    """Of an output layer of its own."""
+
+    @classmethod
+    def of(cls, sizes: Sizes, adapted: Any) -> Trained:
+        """`adapted`: the model with adapters; None where everything is trained."""
+        if adapted is None:
+            return cls(sizes.all, sizes.block, sizes.largest, sizes.head)
+        own = [p.numel() for p in adapted.parameters() if p.requires_grad]
+        per_block = [sum(p.numel() for p in block.parameters() if p.requires_grad) for block in blocks(adapted)]
+        return cls(sum(own), max(per_block), max(own), 0)
+
+
+@dataclass(frozen=True)
 class DeviceBytes:
     """Bytes on one rank's device while it learns, when most is alive. The first rank's: it evaluates as well."""
 
@@ -119,6 +142,8 @@ class Budget:
     machines: Machines
     tokens: int
     """That go through the model at once."""
+    adapters: int
+    """Parameters of adapters, which are trained in place of the weights; 0: there are none."""
 
     @property
     def device_room(self) -> int:
@@ -148,6 +173,7 @@ class Budgets:
         self._engine = engine
         self.machines = machines
         self._passes: dict[tuple[Any, ...], Pass] = {}
+        self._trained: dict[int, Trained] = {}
         self.sizes = Sizes.of(meta_model(folder, torch.float32))
 
     @property
@@ -163,20 +189,21 @@ class Budgets:
 
     def budget(self, s: TrainSettings, *, evaluates_on: str | None = None) -> Budget:
         """What settings take; `evaluates_on` instead of `evaluation.engine.device`."""
-        m, n = self.machines, self.sizes
+        m, n, t = self.machines, self.sizes, self.trained(s)
         one = self._pass(s)
-        part = -(-n.all // m.ranks)
+        part = -(-t.all // m.ranks)
         layer = 2 if s.compute_dtype == "bfloat16" else 4
-        offload, reference = s.optimizer.offload and not m.on_cpu, s.kl.reference if s.kl.weight else None
-        # In a group the layers of the reference are kept as they are gathered; alone on a CPU they are the policy's in float32.
+        offload = s.optimizer.offload and not m.on_cpu
+        reference = s.kl.reference if s.kl.weight and not s.lora_rank else None  # under adapters it is there anyway
+        # In a group layers that are never updated are kept as they are gathered; alone on a CPU they are float32.
         frozen = ((n.all - n.outside) * (layer if m.sharded else 4) + n.outside * 4) // m.ranks
         beside = reference == "device" or (reference == "host" and m.on_cpu)
         device = DeviceBytes(
-            weights=4 * part,
+            weights=4 * part + (frozen if s.lora_rank else 0),
             gradients=4 * part,
-            optimizer=8 * -(-n.largest // m.ranks) if offload else 8 * part,
+            optimizer=8 * -(-t.largest // m.ranks) if offload else 8 * part,
             reference=frozen if beside else 0,
-            gathered=self._gathered(layer),
+            gathered=self._gathered(layer, t, adapts=bool(s.lora_rank)),
             activations=max(0, one.most - one.logits),
             logits=one.logits,
             evaluation=self._evaluation(evaluates_on or self._engine.device),
@@ -190,15 +217,27 @@ class Budgets:
             version=2 * n.all,
             saving=per * saved * (1 if m.on_cpu else 2),
         )
-        return Budget(device, host, m, one.tokens)
+        return Budget(device, host, m, one.tokens, t.all if s.lora_rank else 0)
 
-    def _gathered(self, layer: int) -> int:
+    def trained(self, s: TrainSettings) -> Trained:
+        """What settings leave to be trained. Raises ConfigError for adapters that this model cannot have."""
+        adapters = Adapters.of(s)
+        if adapters is None:
+            return Trained.of(self.sizes, None)
+        if adapters.rank not in self._trained:
+            model = meta_model(self._folder, torch.float32)
+            adapters.attach(model)
+            self._trained[adapters.rank] = Trained.of(self.sizes, model)
+        return self._trained[adapters.rank]
+
+    def _gathered(self, layer: int, t: Trained, *, adapts: bool) -> int:
         """The outermost parameters whole, two blocks (the next is fetched early), and the gradients of one of each, with the copy that
         is summed over ranks. An output layer's own gradient waits for the embedding's; where they are one, the pass has it."""
         n = self.sizes
         if not self.machines.sharded:
             return 0
-        return 4 * n.outside + 4 * n.head + layer * 2 * n.block + (layer + 4) * n.block
+        block = n.block + (t.block if adapts else 0)
+        return 4 * n.outside + 4 * t.head + layer * 2 * block + (layer + 4) * t.block
 
     def _evaluation(self, device: str) -> int:
         """What the engine may take of the first rank's device, where it is the same: not of a GPU that no rank of the machine has."""
@@ -209,7 +248,7 @@ class Budgets:
         return memory.parse(self._engine.memory, self.machines.memory) if on_cpu == self.machines.on_cpu else 0
 
     def _pass(self, s: TrainSettings) -> Pass:
-        key = (s.compute_dtype, s.activation_checkpointing, s.pack_tokens, s.rows_per_forward)
+        key = (s.compute_dtype, s.activation_checkpointing, s.pack_tokens, s.rows_per_forward, s.lora_rank)
         if key not in self._passes:
             model = meta_model(self._folder, torch.float32)
             self._passes[key] = measure(model, s, self._work, on_cpu=self.machines.on_cpu)

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 from trainer.config import TrainSettings
 from trainer.learning import attention, logprobs
 from trainer.learning.logprobs import token_logprobs
+from trainer.learning.lora import Adapters
 from trainer.learning.packing import PackedRows, TrainingSample, pack
 from trainer.learning.ranks import round_layers
 from trainer.learning.scorer import Scorer
@@ -71,12 +72,14 @@ def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = F
     """
     compute: torch.dtype = getattr(torch, settings.compute_dtype)
     model.train()
+    if adapters := Adapters.of(settings):
+        adapters.attach(model)
     if settings.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     scorer = Scorer(model, settings.compute_dtype, casts=False)
     round_layers(scorer, compute)
     for parameter in scorer.parameters():
-        parameter.grad = torch.empty_like(parameter)  # of the rows before
+        parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None  # of the rows before
     rows = work.rows(settings).to(META)
     with _kernels(on_cpu), _Live() as live:
         chosen, entropy = scorer(rows)

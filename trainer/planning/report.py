@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -44,7 +44,7 @@ class PlanReport:
     def as_dict(self) -> dict[str, Any]:
         found = self.found
         return {
-            "model": self.model, "parameters": self.sizes.all, "machines": asdict(self.asked.machines),
+            "model": self.model, "parameters": self.sizes.all, "adapters": self.asked.adapters, "machines": asdict(self.asked.machines),
             "tokens": self.asked.tokens, "device": _bytes(self.asked.device), "host": _bytes(self.asked.host),
             "fits": self.asked.fits, "changes": None if found.changes is None else dict(found.changes), "ranks": self.ranks,
             "changed": None if not found.changes else {"device": _bytes(found.budget.device), "host": _bytes(found.budget.host)},
@@ -59,7 +59,8 @@ class PlanReport:
             if not m.sharded
             else f"{m.ranks} rank{'s' if m.ranks > 1 else ''}, {m.per_machine} on each machine"
         )
-        yield f"{self.model}: {self.sizes.all:,} parameters. {kind}; {self.asked.tokens:,} tokens go through the model at once."
+        adapters = f" and {self.asked.adapters:,} of adapters, which alone are trained" if self.asked.adapters else ""
+        yield f"{self.model}: {self.sizes.all:,} parameters{adapters}. {kind}; {self.asked.tokens:,} tokens go through the model at once."
         yield from _budget(self.asked)
         yield ""
         yield f"a node, in {self.node_dtype}"
@@ -112,21 +113,23 @@ def _budget(b: Budget) -> Iterator[str]:
     m = b.machines
     yield ""
     yield "each rank's part of its machine's memory" if m.on_cpu else "each rank's GPU"
-    yield from _parts(b.device)
+    yield from _parts(
+        b.device, _WORDS | {"weights": "weights as they are computed, and adapters"} if b.adapters else _WORDS
+    )
     if not m.on_cpu:
         yield _sum(b.device.total, b.device_room, m.memory)
     yield ""
     yield "each machine's memory"
     if m.on_cpu:
         yield _line(f"its {m.per_machine} rank{'s' if m.per_machine > 1 else ''}", b.device.total * m.per_machine)
-    yield from _parts(b.host)
+    yield from _parts(b.host, _WORDS)
     yield _sum(b.host_needed, b.host_room, m.host)
 
 
-def _parts(of: Any) -> Iterator[str]:
+def _parts(of: Any, words: Mapping[str, str]) -> Iterator[str]:
     for field in fields(of):
         if size := getattr(of, field.name):
-            yield _line(_WORDS[field.name], size)
+            yield _line(words[field.name], size)
 
 
 def _line(what: str, size: int) -> str:

@@ -54,7 +54,11 @@ def _combinations(plan: Budgets, s: TrainSettings) -> Iterator[dict[str, Any]]:
         ("trainer.activation_checkpointing", True, not s.activation_checkpointing),
         ("trainer.rows_per_forward", 1, s.rows_per_forward > 1),
         ("evaluation.engine.device", "cpu", gpu),
-        ("trainer.kl.reference", "host" if gpu else "disk", bool(s.kl.weight) and s.kl.reference == "device"),
+        (
+            "trainer.kl.reference",
+            "host" if gpu else "disk",
+            bool(s.kl.weight) and not s.lora_rank and s.kl.reference == "device",
+        ),
         ("trainer.compute_dtype", "bfloat16", s.compute_dtype == "float32"),
         ("trainer.optimizer.offload", True, gpu and not s.optimizer.offload),
     ]

@@ -57,8 +57,8 @@ class Report:
         self._counts = DataCounts()  # as they stood at the last step
         self._seconds: dict[str, float] = {}
         self.trained_tokens = 0
-        self.parameters = 0
-        """Of the model, for MFU."""
+        self.operations = 0
+        """Of the model, forwards and backwards, per token; for MFU."""
 
     def open(self, step: int, tokenizer: Tokenizer | None = None) -> None:
         """From here on metrics are written, beginning with those of `step`; without `tokenizer` no texts of samples."""
@@ -173,8 +173,7 @@ class Report:
         return {
             "seconds": {name: round(value, 4) for name, value in spent.items()},
             "tokens_per_second": tokens / training if training else None,
-            # 6 operations per parameter and token: forward 2, backward 4 (PaLM, arXiv 2204.02311, appendix B).
-            "mfu": 6 * self.parameters * tokens / (training * peak) if training and peak else None,
+            "mfu": self.operations * tokens / (training * peak) if training and peak else None,
         }
 
     def _bytes_broadcast(self) -> int | None:
