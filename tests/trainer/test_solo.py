@@ -203,6 +203,29 @@ def test_another_sampling_is_another_training(mine: Mine) -> None:
         train(file, resume=True)
 
 
+# ---- adapters ------------------------------------------------------------------------------------------------------------
+
+
+def test_adapters_learn_what_the_function_rewards_and_go_on_where_they_stopped(mine: Mine, tmp_path: Path) -> None:
+    """Rollouts come from merged weights. Another rank does not go on."""
+    file, stop = mine.prepare("adapted", **{"trainer.lora_rank": 8, "trainer.optimizer.lr": 3e-2}), Event()
+    train(file, stop=stop, look=lambda step, _: stop.set())
+    text = file.read_text()
+    file.write_text(text.replace("lora_rank = 8", "lora_rank = 4"))
+    with pytest.raises(ConfigError, match=r"trained with lora_rank = 8, and trainer\.lora_rank is 4") as caught:
+        train(file, resume=True)
+    assert caught.value.hint == "set trainer.lora_rank = 8, or begin another training"
+    file.write_text(text)
+    train(file, resume=True)
+    rewards = [record["reward"] for record in records(file) if "reward" in record]
+    assert len(rewards) == STEPS
+    assert rewards[-1] > 2 * rewards[0]
+    checkpoint = outputs(file).checkpoints / f"step_{STEPS}"
+    exported = CliRunner().invoke(app, ["export", str(checkpoint), str(tmp_path / "taken")])
+    assert exported.exit_code == 0, exported.output
+    assert small.equal(small.stored(tmp_path / "taken"), small.stored(outputs(file).outgoing / str(STEPS)))
+
+
 # ---- what goes wrong -----------------------------------------------------------------------------------------------------
 
 

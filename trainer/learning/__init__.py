@@ -8,6 +8,6 @@ soft_cap.py    caps on attention scores
 ranks.py       processes that train together  tensors.py     named tensors on disk, by shards
 checkpoint.py  what a resumed run needs       randomness.py  torch's own random numbers
 snapshot.py    a bf16 copy, to be published   loading.py   the model, each rank its part
-optimizer.py   AdamW, on device or host
+optimizer.py   AdamW, on device or host       lora.py    adapters, trained in place of weights
 self_check.py  packed rows against the plain model
 """
