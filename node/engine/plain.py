@@ -13,7 +13,7 @@ Shapes: R rows, T tokens, P places, V vocabulary.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ _SCORES_MAX = 1 << 26  # of attention, that exist at once
 
 
 class PlainModel:
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        """Raises ConfigError for a model that may not be computed, IntegrityError for a folder that no model can be made of."""
+    def __init__(
+        self, folder: Path, device: torch.device, *, change: Callable[[str, Tensor], Tensor] | None = None
+    ) -> None:
+        """`change`: what is computed with in place of each tensor that is read, by name. Raises ConfigError for a model that may not be computed, IntegrityError for a folder that no model can be made of."""
         self.model = meta_model(folder, torch.float32)
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
         self._device = device
@@ -42,6 +44,7 @@ class PlainModel:
         self._owners = _owners(self.model)
         if missing := sorted(self._owners.keys() - self._files.keys()):
             raise IntegrityError(f"tensor {missing[0]} is missing in {folder}")
+        self._change = change or (lambda _, tensor: tensor)
         self._noise = 0.0
         _make_buffers(self.model, device)
         self.model.set_attn_implementation(PLAIN if _has_eager(self.model) else "eager")
@@ -96,7 +99,7 @@ class PlainModel:
         for path, of in by_file.items():
             with safe_open(path, "pt", device=str(self._device)) as file:
                 for name in of:
-                    self._put(name, file.get_tensor(name).to(torch.float32))
+                    self._put(name, self._change(name, file.get_tensor(name).to(torch.float32)))
 
     def _leave(self, names: Sequence[str]) -> None:
         for name in names:

@@ -155,6 +155,8 @@ def main(folder: Path, what: str) -> None:
         kind = {"hang": Hanging, "full_disk": WithoutDisk}.get(what, Learner) if last else Learner
         how = settings(**SETTINGS.get(what, {}))
         learner = kind(folder / "model", how, ranks)
+        if what in SETTINGS:
+            learner.require_right()
         with Watchdog(_phases, folder / f"stacks-{ranks.rank}.txt", lambda phase: None):
             if not ranks.leads:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)

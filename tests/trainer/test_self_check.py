@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,17 @@ import torch
 
 from protocol.errors import PreflightError
 from tests.engine.models import RIGHT, make
+from tests.trainer import small
 from trainer.config import TrainSettings
-from trainer.learning import attention
+from trainer.learning import attention, lora
 from trainer.learning.learner import Learner
 from trainer.learning.packing import PackedRows
 from trainer.models.pretrained import make_policy
 
 
-def learner(name: str, folder: Path, dtype: str = "float32") -> Learner:
+def learner(name: str, folder: Path, dtype: str = "float32", lora_rank: int = 0) -> Learner:
     make_policy(make(RIGHT[name], folder / "theirs"), folder / "policy")
-    return Learner(folder / "policy", TrainSettings(steps=1, compute_dtype=dtype))
+    return Learner(folder / "policy", TrainSettings(steps=1, compute_dtype=dtype, lora_rank=lora_rank))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -67,6 +69,49 @@ def test_what_packed_rows_compute_otherwise_is_named(
 ) -> None:
     name, breaks, told = BROKEN[what]
     one = learner(name, tmp_path)
+    breaks(monkeypatch)
+    with pytest.raises(PreflightError, match=told):
+        one.require_right()
+
+
+# ---- adapters ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["mistral with a window", "qwen3_moe", "llama with a tied head"])
+def test_adapters_that_are_right_pass_and_are_as_they_were(name: str, dtype: str, tmp_path: Path) -> None:
+    one = learner(name, tmp_path, dtype, lora_rank=4)
+    before = {name: tensor.detach().clone() for name, tensor in lora.tensors(one.model).items()}
+    one.require_right()
+    assert small.equal(before, {name: tensor.detach() for name, tensor in lora.tensors(one.model).items()})
+
+
+def _merged_otherwise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lora, "merge", lambda weight, a, b, scale: weight + b @ a * (0.5 * scale))
+
+
+def _a_layer_left_out(patch: pytest.MonkeyPatch) -> None:
+    merge = lora.merge
+    patch.setattr(lora, "merge", lambda weight, *how: weight if weight.shape == (32, 32) else merge(weight, *how))
+
+
+def _never_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lora, "without_adapters", lambda model: nullcontext())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("breaks", "told"),
+    [
+        (_merged_otherwise, "the trainer's adapters lies"),
+        (_a_layer_left_out, "the trainer's adapters lies"),
+        (_never_off, "the trainer's packed rows lies"),
+    ],
+)
+def test_adapters_that_are_merged_otherwise_than_they_compute_are_found(
+    breaks: Callable[[pytest.MonkeyPatch], None], told: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = learner("llama", tmp_path, dtype, lora_rank=4)
     breaks(monkeypatch)
     with pytest.raises(PreflightError, match=told):
         one.require_right()

@@ -141,7 +141,7 @@ class Learner:
     def require_right(self) -> None:
         """The self-check at start, before anything is learnt; every rank has to ask. Raises PreflightError (self_check.py)."""
         s = self._settings
-        self_check.require(self.policy, self._folder, self.ranks, s.compute_dtype, s.pack_tokens)
+        self_check.require(self.policy, self._folder, self.ranks, s.compute_dtype, s.pack_tokens, self._adapters)
 
     def learn(self, groups: Sequence[Sequence[TrainingSample]], step: int) -> StepMetrics:
         """One rollout step: `optimizer_steps` optimizer steps over the groups, which are dealt out at random."""

@@ -31,6 +31,8 @@ from protocol.model_files import weight_files
 from trainer.config import TrainSettings
 from trainer.learning.ranks import everywhere, own_rows
 
+_TRIAL = 0.06  # deviation of what trial values add to weights, times √I: weights themselves are about 1 / √I
+
 
 class LoraLinear(nn.Linear):
     """A linear layer that keeps its weight, by name and as it is, beside an adapter."""
@@ -130,6 +132,24 @@ def begin(model: nn.Module, seed: int) -> None:
         drawn = torch.empty(layer.lora_A.weight.shape).uniform_(-bound, bound, generator=_random(f"{seed}/{name}"))
         _set(layer.lora_A.weight, drawn)
         _set(layer.lora_B.weight, torch.zeros(layer.lora_B.weight.shape))
+
+
+@contextmanager
+def tried(model: nn.Module) -> Iterator[None]:
+    """With adapters that move each weight by a few per cent, whatever they are; afterwards they are as they were."""
+    before = []
+    with torch.no_grad():
+        for name, layer in _layers(model):
+            b_Or = layer.lora_B.weight
+            before.append((b_Or, own_rows(b_Or)[0].clone()))
+            size = _TRIAL * math.sqrt(3 / b_Or.shape[1]) / layer.scale  # A is uniform within 1 / √I
+            _set(b_Or, size * torch.randn(b_Or.shape, generator=_random(f"trial/{name}")))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, own in before:
+                own_rows(tensor)[0].copy_(own)
 
 
 @contextmanager

@@ -3,31 +3,41 @@
 All are held against one measure, so a trainer, a node and a validator that pass compute the same model but for rounding. Sequences of
 the actual model, longer than any window, are packed as samples are: several in a row, two completions of one prompt; once by masks
 and once in pieces, where the model takes both.
+
+Adapters (lora.py) get trial values for the time of it, since fresh ones add nothing: with them rows have to be what the plain model
+computes of merged weights, which nodes and validators get; and without them, as the reference is, what it computes of the base.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from node.engine.plain import PlainModel
 from node.engine.self_check import Logprobs, Measure, Sequences, prompts
+from trainer.learning import lora
 from trainer.learning.packing import TrainingSample, pack
-from trainer.learning.ranks import Ranks
+from trainer.learning.ranks import Ranks, gathered
 from trainer.learning.scorer import Scorer
 
 _NEW_TOKENS = 24
 _WIDTH = 512  # of the rows, at least: the short sequences lie side by side
 
 
-def require(policy: Scorer, folder: Path, ranks: Ranks, dtype: str, width: int) -> None:
-    """Raises PreflightError, on rank 0, where packed rows are computed otherwise than the model in `folder` is alone.
+def require(
+    policy: Scorer, folder: Path, ranks: Ranks, dtype: str, width: int, adapters: lora.Adapters | None = None
+) -> None:
+    """Raises PreflightError, on rank 0, where packed rows are computed otherwise than the model in `folder` is alone, or with `adapters`
+    otherwise than the merged model.
 
     Every rank has to call it: the policy may be sharded. `dtype` is what its layers compute in, `width` that of the run's rows.
     """
+    width = max(width, _WIDTH)
     config = policy.model.config
     parameters = sum(parameter.numel() for parameter in policy.parameters())
     asked = prompts(config, parameters, ranks.device.type)
@@ -35,12 +45,30 @@ def require(policy: Scorer, folder: Path, ranks: Ranks, dtype: str, width: int) 
     sequences = [
         (prompt, rng.integers(2, int(config.vocab_size), _NEW_TOKENS).tolist()) for prompt in (asked[0], *asked)
     ]
-    ways = {"the trainer's packed rows": _packed(policy, sequences, ranks, max(width, _WIDTH))}
-    if policy.takes_pieces:
-        with policy.in_pieces():
-            ways["the trainer's rows in pieces"] = _packed(policy, sequences, ranks, max(width, _WIDTH))
+    with lora.tried(policy.model):
+        with lora.without_adapters(policy.model):
+            ways = {"the trainer's packed rows": _packed(policy, sequences, ranks, width)}
+            if policy.takes_pieces:
+                with policy.in_pieces():
+                    ways["the trainer's rows in pieces"] = _packed(policy, sequences, ranks, width)
+        adapted = {"the trainer's adapters": _packed(policy, sequences, ranks, width)} if adapters else {}
+        values = {name: gathered(tensor.detach()).clone() for name, tensor in lora.tensors(policy.model).items()}
     if ranks.leads:
         Measure(PlainModel(folder, ranks.device), sequences, dtype).require(ways)
+        if adapters:
+            plain = PlainModel(folder, ranks.device, change=_merging(values, adapters.scale))
+            Measure(plain, sequences, dtype).require(adapted)
+
+
+def _merging(values: Mapping[str, Tensor], scale: float) -> Callable[[str, Tensor], Tensor]:
+    """Of a base's tensor what is published of it."""
+
+    def merged(name: str, tensor: Tensor) -> Tensor:
+        layer = name.removesuffix(".weight")
+        a, b = (values.get(f"{layer}.{part}.weight") for part in ("lora_A", "lora_B"))
+        return tensor if a is None or b is None else lora.merge(tensor, a, b, scale)
+
+    return merged
 
 
 @torch.no_grad()
