@@ -21,6 +21,7 @@ from swarm.tiny_run import TinyRun
 
 from node.engine import Adjustable, Completion, Engine, Prompt, footprint, vllm_plan
 from node.engine.degrade import DEGRADATIONS
+from node.engine.self_check import SelfCheck
 from node.engine.settings import EngineSettings
 from node.engine.vllm_engine import VllmEngine
 from node.engine.vllm_process import Process
@@ -198,6 +199,18 @@ def test_a_reload_reaches_a_head_that_shares_the_embeddings_weights(setting: Set
         for which in (version, another, version):
             engine.load(which)
             require_drawn(tied, tied.one_each(), generate(engine, tied.one_each()), version=which)
+    finally:
+        engine.close()
+
+
+def test_windows_and_caps_are_those_of_the_plain_model(tmp_path: Path) -> None:
+    """As the self-check of a node at its start sees it."""
+    settings, policy = EngineSettings(name="vllm", device="cpu", memory="1GiB"), tmp_path / "policy"
+    make_policy(models.make(models.RIGHT["gemma2"] | {"head_dim": 32}, tmp_path / "theirs"), policy)
+    engine = VllmEngine("float32", settings)
+    try:
+        engine.load(policy)
+        SelfCheck(settings, "float32")(engine, policy)
     finally:
         engine.close()
 
