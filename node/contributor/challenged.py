@@ -27,7 +27,7 @@ _ANSWERED = metrics.counter(
 )
 
 
-class Challenged:
+class ChallengedSeat:
     """For one thread."""
 
     def __init__(

@@ -14,7 +14,7 @@ from functools import partial
 
 from node.contributor import submission_log
 from node.contributor.alone import Alone, last_place
-from node.contributor.challenged import Challenged
+from node.contributor.challenged import ChallengedSeat
 from node.contributor.defence import Defence
 from node.contributor.delivery import Delivery
 from node.contributor.failures import Failures
@@ -105,7 +105,7 @@ class Worker:
         self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)
         self._verdicts = Verdicts(connection, self.submissions, retry, clock)
         answers = settings.answer_matrix_challenges
-        self._challenged = Challenged(connection, home.challenges, product, clock) if answers else None
+        self._challenged = ChallengedSeat(connection, home.challenges, product, clock) if answers else None
         self._failures = Failures(retry, clock)
 
     def stop(self) -> None:

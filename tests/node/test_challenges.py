@@ -13,7 +13,7 @@ import pytest
 import torch
 from swarm.anvil import Anvil
 
-from node.contributor.challenged import Challenged
+from node.contributor.challenged import ChallengedSeat
 from node.contributor.settings import WorkSettings
 from node.contributor.worker import Worker
 from node.engine import int8
@@ -69,8 +69,8 @@ class Hurried(HubClient):
         return found
 
 
-def a_seat(desk: Desk, key: Key, folder: Path, product: Any = challenge.product) -> Challenged:
-    return Challenged(Party(desk, key), folder / "node.json", product)  # type: ignore[arg-type]
+def a_seat(desk: Desk, key: Key, folder: Path, product: Any = challenge.product) -> ChallengedSeat:
+    return ChallengedSeat(Party(desk, key), folder / "node.json", product)  # type: ignore[arg-type]
 
 
 def a_challenger(desk: Desk, folder: Path, hub: Callable[[Key], HubClient] | None = None, **more: Any) -> Challenger:
@@ -80,7 +80,7 @@ def a_challenger(desk: Desk, folder: Path, hub: Callable[[Key], HubClient] | Non
 
 
 @contextmanager
-def answering(seat: Challenged) -> Iterator[list[MurmurationError]]:
+def answering(seat: ChallengedSeat) -> Iterator[list[MurmurationError]]:
     """Looks until there is a challenge and answers it; what is raised meanwhile is listed."""
     raised: list[MurmurationError] = []
 
