@@ -32,17 +32,9 @@ _REST_SECONDS, _REST_MOST_SECONDS = 1.0, 300.0  # before another process is star
 _SECONDS = 3600.0  # for a job, where nobody says
 _TRANSFER_SECONDS = 30.0  # in which some part of a message must come through
 _CLOSING_SECONDS = 60.0  # for a job whose process was killed to notice
-_KEPT_BACK = (
-    "MURMUR_PASSWORD",
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
-"""Of the environment: a secret, and what makes a process of torchrun's one of its ranks."""  # fmt: skip
+_RANK_OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_KEPT_BACK = ("MURMUR_PASSWORD", *_RANK_OF_TORCHRUN)
+"""Of the environment: a secret, and what would make the process one of torchrun's ranks."""
 _SERVER = "node.engine.separate_server"
 
 
