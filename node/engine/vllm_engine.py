@@ -32,7 +32,7 @@ from node.engine.interface import Completion, Prompt
 from node.engine.memory import Footprint
 from node.engine.settings import EngineSettings
 from node.engine.vllm_plan import Plan
-from node.engine.vllm_process import Lost, Process
+from node.engine.vllm_process import Lost, VllmProcess
 from node.engine.weights import build_model, load_weights, meta_model, require_weights, save_weights, stored_tensors
 from protocol import architectures
 from protocol.errors import ConfigError, PreflightError, Unavailable
@@ -76,7 +76,7 @@ class VllmEngine:
         self._config: bytes = b""
         self._model: Any = None
         self._footprint: Footprint | None = None
-        self._process: Process | None = None
+        self._process: VllmProcess | None = None
         self._backoff = Backoff(_REST_SECONDS, _REST_MOST_SECONDS)
         self._busy = RLock()
 
@@ -106,7 +106,7 @@ class VllmEngine:
                 self.close()
             # Otherwise whoever asks for something first starts the process: it may be that the memory is too little.
 
-    def _reload(self, process: Process) -> bool:
+    def _reload(self, process: VllmProcess) -> bool:
         """Whether the process holds the version now, and nothing of the one before."""
         try:
             answer = process.ask("load", seconds=_START_SECONDS, folder=str(self._folder))
@@ -163,7 +163,7 @@ class VllmEngine:
         wanted = [(key, prompt.tokens) for prompt in prompts for key in prompt.keys]
         done: dict[int, Completion] = {}
 
-        def attempt(process: Process) -> None:
+        def attempt(process: VllmProcess) -> None:
             left = [[i, *wanted[i]] for i in range(len(wanted)) if i not in done]
             sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
             for index, completion in _generated(
@@ -194,7 +194,7 @@ class VllmEngine:
     def _prefill(self, batch: list[list[Any]]) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
 
-        def attempt(process: Process) -> None:
+        def attempt(process: VllmProcess) -> None:
             found.update(_prefilled(process, [one for one in batch if one[0] not in found]))
 
         self._persist(attempt, max(len(ids) for _, ids, _ in batch) + 1, found)
@@ -207,7 +207,7 @@ class VllmEngine:
         hidden, tokens = hidden_TH.detach().cpu().contiguous(), [int(token) for token in tokens_T]
         found: dict[int, TokenScores] = {}
 
-        def attempt(process: Process) -> None:
+        def attempt(process: VllmProcess) -> None:
             sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
             found[0] = _scored(process, hidden, tokens, key, sampling)
 
@@ -216,7 +216,7 @@ class VllmEngine:
 
     # ---- the process and its successors --------------------------------------------------------------------------------
 
-    def _persist(self, attempt: Callable[[Process], None], tokens: int, done: Sized) -> None:
+    def _persist(self, attempt: Callable[[VllmProcess], None], tokens: int, done: Sized) -> None:
         """Lets a process attempt it, and when that is lost another one, as long as `done` grows. `tokens`: of the longest sequence.
 
         Raises PreflightError where processes end without having done anything, Unavailable where the device was out of memory again.
@@ -254,12 +254,12 @@ class VllmEngine:
         else:
             log.warning("vLLM is started anew in %.0f s: %s", self._backoff.failed(), error)
 
-    def _live(self) -> Process:
+    def _live(self) -> VllmProcess:
         """The process, started and checked where there is none."""
         if self._process is None:
             time.sleep(self._backoff.left())
             kind = self._device.type
-            self._process = Process(self._environment(), _SILENT_SECONDS[kind], _BUSY_SECONDS[kind])
+            self._process = VllmProcess(self._environment(), _SILENT_SECONDS[kind], _BUSY_SECONDS[kind])
             arguments = self._arguments(self._plan)
             facts = self._process.ask(
                 "start", seconds=_START_SECONDS, rows=2 * self._plan.sequences, arguments=arguments
@@ -272,7 +272,7 @@ class VllmEngine:
             )  # fmt: skip
         return self._process
 
-    def _check(self, process: Process) -> None:
+    def _check(self, process: VllmProcess) -> None:
         """Raises PreflightError unless the process draws and proves as it should."""
         ids, keys = vllm_check.prompt(self.vocabulary), vllm_check.KEYS
         sampling = {"temperature": vllm_check.TEMPERATURE, "top_k": 0, "top_p": 1.0}
@@ -342,20 +342,22 @@ class VllmEngine:
         return int(self._share * self._allowed)
 
 
-def _generated(process: Process, **job: Any) -> Iterator[tuple[int, Completion]]:
+def _generated(process: VllmProcess, **job: Any) -> Iterator[tuple[int, Completion]]:
     """Completions by index, as they are ready."""
     for answer, _ in process.run("generate", **job):
         proofs = [bytes.fromhex(proof) for proof in answer["proofs"]]
         yield answer["index"], Completion(answer["tokens"], answer["logprobs"], proofs)
 
 
-def _prefilled(process: Process, sequences: list[list[Any]]) -> Iterator[tuple[int, Tensor]]:
+def _prefilled(process: VllmProcess, sequences: list[list[Any]]) -> Iterator[tuple[int, Tensor]]:
     """States by index, of [index, token ids, first position whose state is wanted]."""
     for answer, data in process.run("prefill", sequences=sequences):
         dtype = getattr(torch, answer["dtype"])
         yield answer["index"], torch.frombuffer(bytearray(data), dtype=dtype).view(answer["shape"])
 
 
-def _scored(process: Process, hidden_TH: Tensor, tokens: list[int], key: int, sampling: dict[str, Any]) -> TokenScores:
+def _scored(
+    process: VllmProcess, hidden_TH: Tensor, tokens: list[int], key: int, sampling: dict[str, Any]
+) -> TokenScores:
     margins, logprobs = np.frombuffer(process.score(hidden_TH, tokens, key, sampling), "<f8").reshape(2, -1)
     return TokenScores(margins, logprobs)

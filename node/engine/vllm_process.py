@@ -18,13 +18,13 @@ from node.engine import process
 from node.engine.process import Lost, is_memory
 from protocol.errors import IntegrityError
 
-__all__ = ["NOT_NUMBERS", "Lost", "Process"]
+__all__ = ["NOT_NUMBERS", "Lost", "VllmProcess"]
 
 NOT_NUMBERS = "NotNumbers"
 """Name of an error that comes out: hidden states hold NaN or infinity."""
 
 
-class Process(process.Process):
+class VllmProcess(process.Process):
     def __init__(self, environment: Mapping[str, str], silent_seconds: float, busy_seconds: float = 0) -> None:
         super().__init__("node.engine.vllm_server", environment, silent_seconds, busy_seconds)
 

@@ -24,7 +24,7 @@ from node.engine.degrade import DEGRADATIONS
 from node.engine.self_check import SelfCheck
 from node.engine.settings import EngineSettings
 from node.engine.vllm_engine import VllmEngine
-from node.engine.vllm_process import Process
+from node.engine.vllm_process import VllmProcess
 from node.engine.weights import meta_model
 from node.judging.judge import judge
 from protocol.errors import ConfigError, PreflightError, Unavailable
@@ -170,7 +170,7 @@ def test_a_load_under_load_mixes_no_versions(setting: Setting, alive: VllmEngine
     generate(alive, asked, most=1)
     running, start = Event(), alive._live
 
-    def live() -> Process:
+    def live() -> VllmProcess:
         running.set()
         return start()
 

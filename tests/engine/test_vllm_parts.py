@@ -24,7 +24,7 @@ from node.engine.memory import Footprint
 from node.engine.proofs import bits
 from node.engine.settings import EngineSettings
 from node.engine.vllm_engine import VllmEngine
-from node.engine.vllm_process import Lost, Process
+from node.engine.vllm_process import Lost, VllmProcess
 from node.engine.vllm_server import VllmServer
 from protocol import toploc
 from protocol.errors import IntegrityError, PreflightError
@@ -38,22 +38,22 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VllmProcess]:
     """One whose kernel counts in `tmp_path / "kills"`."""
     monkeypatch.setattr(processes, "_KILLS", (tmp_path / "none", tmp_path / "kills"))
     (tmp_path / "kills").write_text("oom 3\noom_kill 7\n")
-    made = Process(dict(os.environ), 60)
+    made = VllmProcess(dict(os.environ), 60)
     yield made
     made.end()
 
 
-def lost(process: Process) -> Lost:
+def lost(process: VllmProcess) -> Lost:
     with pytest.raises(Lost) as told:
         process.ask("nothing")
     return told.value
 
 
-def test_who_is_killed_was_not_out_of_memory_unless_the_kernel_says_so(process: Process, tmp_path: Path) -> None:
+def test_who_is_killed_was_not_out_of_memory_unless_the_kernel_says_so(process: VllmProcess, tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     told = lost(process)
     assert (str(told), told.is_memory) == ("its process was killed by SIGKILL: it said nothing", False)
@@ -61,13 +61,13 @@ def test_who_is_killed_was_not_out_of_memory_unless_the_kernel_says_so(process: 
     assert lost(process).is_memory
 
 
-def test_a_process_without_a_sign_of_life_hangs(process: Process) -> None:
+def test_a_process_without_a_sign_of_life_hangs(process: VllmProcess) -> None:
     os.kill(process.pid, signal.SIGSTOP)
     with pytest.raises(Lost, match="it hangs: no sign of life for 0 s"):
         process.ask("nothing", seconds=0.2)
 
 
-def test_a_process_that_takes_nothing_in_hangs(process: Process) -> None:
+def test_a_process_that_takes_nothing_in_hangs(process: VllmProcess) -> None:
     """More than the pipe holds: nobody would ever end this write."""
     processes._limit(process._pipe, 0.2)
     os.kill(process.pid, signal.SIGSTOP)
@@ -75,18 +75,18 @@ def test_a_process_that_takes_nothing_in_hangs(process: Process) -> None:
         process.ask("nothing", prompts=[0] * (1 << 20))
 
 
-Starts = Callable[[str], Process]
+Starts = Callable[[str], VllmProcess]
 
 
 @pytest.fixture
 def starting(tmp_path: Path) -> Iterator[Starts]:
     """Starts processes that do this first."""
-    made: list[Process] = []
+    made: list[VllmProcess] = []
 
-    def start(code: str) -> Process:
+    def start(code: str) -> VllmProcess:
         (tmp_path / "sitecustomize.py").write_text(code)
         path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-        made.append(Process({**os.environ, "PYTHONPATH": path}, 60, 3))
+        made.append(VllmProcess({**os.environ, "PYTHONPATH": path}, 60, 3))
         return made[-1]
 
     yield start
@@ -109,7 +109,7 @@ def test_a_process_that_leaves_its_pipe_and_does_not_end_hangs(
         process.ask("nothing")
 
 
-def test_a_process_that_has_ended_is_not_killed_again(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_ended_is_not_killed_again(process: VllmProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number may be that of somebody else's process by then."""
     os.kill(process.pid, signal.SIGKILL)
     lost(process)
@@ -164,7 +164,7 @@ def test_what_it_says_of_itself_is_taken_for_what_it_is(
 def test_a_process_ends_with_the_role_that_was_killed(tmp_path: Path) -> None:
     """Also where it computes and does not look at its pipe."""
     code = (
-        "import os, signal, sys, time; from node.engine.vllm_process import Process; p = Process(dict(os.environ), 60);"
+        "import os, signal, sys, time; from node.engine.vllm_process import VllmProcess; p = VllmProcess(dict(os.environ), 60);"
         "print(p.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as role:

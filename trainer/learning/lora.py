@@ -186,11 +186,12 @@ def identity(settings: TrainSettings, folder: Path) -> dict[str, Any] | None:
 def require_same(saved: dict[str, Any] | None, ours: dict[str, Any] | None, folder: Path) -> None:
     """Raises ConfigError for a checkpoint of other adapters than the settings ask for, IntegrityError for one on another base."""
     for name in ("rank", "alpha"):
+        setting = f"lora_{name}"
         was, asked = (0 if of is None else of[name] for of in (saved, ours))
         if was != asked:
             raise ConfigError(
-                f"{folder} was trained with lora_{name} = {was:g}, and trainer.lora_{name} is {asked:g}",
-                hint=f"set trainer.lora_{name} = {was:g}, or begin another training",
+                f"{folder} was trained with {setting} = {was:g}, and trainer.{setting} is {asked:g}",
+                hint=f"set trainer.{setting} = {was:g}, or begin another training",
             )
     if saved is not None and ours is not None and saved["base"] != ours["base"]:
         raise IntegrityError(
