@@ -172,7 +172,9 @@ def test_one_that_was_killed_between_two_jobs_costs_none(
     first = engine.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: not is_alive(first), deadline=30, what="it is dead")
+    process = engine._process
+    assert process is not None
+    wait_until(lambda: process.has_ended, deadline=30, what="it is dead, with all its threads")
     engine.load(version(tmp_path, load="warn"))
     assert tokens(engine) == MADE
     assert engine.pid != first
