@@ -96,6 +96,7 @@ class Training(ABC):
             spec.model.compute_dtype, evaluation.engine.over(engine).of_run(spec.model), clock=clock
         )
         self._version: Job[Path] | None = None  # the newest that was handed over
+        self._adapters: dict[str, Any] | None = None  # what a checkpoint says of them
         self._step = 0
         self._saved = -1  # the step of the newest checkpoint that was written or restored
         self._mid_step = False  # the weights are those of no step
