@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def validator(desk: Desk) -> Key:
 
 
 def say(desk: Desk, key: Key, node: Key, value: dict[str, Any], name: str = NAME) -> None:
-    desk.client(key).say(node.address, {**value, "challenge": name})
+    with closing(desk.client(key)) as client:  # of one address the hub takes a few connections at once
+        client.say(node.address, {**value, "challenge": name})
 
 
 def begun(desk: Desk, validator: Key, node: Key, count: int, name: str = NAME) -> None:
