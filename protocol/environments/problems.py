@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,14 @@ from protocol import canonical
 from protocol.constants import HEAD_PROBLEMS
 from protocol.environments import selection, taskfile
 from protocol.environments.environment import Environment, Grants
+from protocol.environments.programs import ProgramEnvironment, Range, Trial, TrialRun
 from protocol.environments.registry import open_environment
+from protocol.errors import Unavailable
 from protocol.reward import canonical as canonical_reward
 from protocol.runspec import EnvironmentSpec, starts
+
+RunPrograms = Callable[[Sequence[Trial]], Sequence[Sequence[TrialRun]]]
+"""Runs each trial; the runs of its first tests, in order."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ class Problems:
         """How many problems were drawn for the held-out ones so far, those that asked a question again included."""
 
     @property
+    def runs_programs(self) -> bool:
+        return any(isinstance(one, ProgramEnvironment) for one in self._test)
+
+    @property
     def grants(self) -> Grants:
         """What the environments need, the most of each."""
         needed = [Grants(), *(type(one).grants for one in self._test)]
@@ -69,10 +78,40 @@ class Problems:
         return [problem for _, _, problem in self._held_out[start:]]
 
     def score(self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False) -> list[float]:
-        """Canonical task rewards of (index, answer); None stands for an answer that never ended and scores 0."""
+        """Canonical task rewards of (index, answer); None stands for an answer that never ended and scores 0. Runs no programs."""
+        return [high for _, high in self.ranges(items, held_out=held_out)]
+
+    def ranges(
+        self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False, claims: Sequence[float] | None = None,
+        run: RunPrograms | None = None,
+    ) -> list[Range]:  # fmt: skip
+        """The same, lowest and highest, of programs as well.
+
+        They differ only where `claims` says what somebody else measured, and an honest party may have measured either.
+        """
         if held_out:
             self.draw_held_out()
-        return [0.0 if text is None else canonical_reward(self._score(index, text, held_out)) for index, text in items]
+        found = [Range(0.0, 0.0)] * len(items)
+        asked: list[tuple[int, ProgramEnvironment, Any, Trial]] = []
+        for number, (index, text) in enumerate(items):
+            if text is None:
+                continue
+            environment, entry = self._asked(index, held_out)
+            if isinstance(environment, ProgramEnvironment):
+                trial = environment.trial(entry, text, None if claims is None else claims[number])
+                if trial is not None:
+                    asked.append((number, environment, entry, trial))
+            else:
+                found[number] = Range(*[canonical_reward(float(environment.score(entry, text)))] * 2)
+        if asked:
+            if run is None:
+                raise Unavailable("programs are run by the parent of the sandbox's child alone")
+            for (number, environment, entry, trial), runs in zip(
+                asked, run([trial for *_, trial in asked]), strict=True
+            ):
+                ends = environment.judge(entry, trial, runs, None if claims is None else claims[number])
+                found[number] = Range(*map(canonical_reward, ends))
+        return found
 
     def head(self, environment: EnvironmentSpec) -> str:
         """SHA-256 (hex) over the first problems of an environment, one of these or any other."""
@@ -114,13 +153,13 @@ class Problems:
         prompt = source.environment.prompt(entry)
         return Problem(number, index, prompt, source.environment.answer(entry), prompt in self._prompts)
 
-    def _score(self, index: int, text: str, held_out: bool) -> float:
+    def _asked(self, index: int, held_out: bool) -> tuple[Environment, Any]:
         if held_out:
             environment, entry, _ = self._held_out[index]
-            return float(environment.score(entry, text))
+            return environment, entry
         number, within = self._place(index)
         source = self._train[number]
-        return float(source.environment.score(source.entry(within), text))
+        return source.environment, source.entry(within)
 
 
 class _Training:

@@ -24,6 +24,7 @@ from protocol.runspec import EnvironmentSpec
 GROUP = "murmuration.environments"
 
 _OURS = {
+    "code": "protocol.environments.code:Code",
     "math": "protocol.environments.math:Maths",
     "parquet": "protocol.environments.taskfile:TaskFiles",
     "reasoning-gym": "protocol.environments.reasoning:ReasoningGym",

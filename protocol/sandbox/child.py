@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from protocol import parquet_footer, toploc
 from protocol.constants import TURNS_MAX
 from protocol.errors import Malformed, MurmurationError, PreflightError
-from protocol.sandbox import wire
+from protocol.sandbox import programs_wire, wire
 from protocol.sandbox.confinement import Kernel, confine
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ _MOST: dict[str, Callable[[int], int]] = {
 class Child:
     """One request after another; each answer bounded in time and size where the request may ask for any number of things."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Callable[[dict[str, Any]], tuple[dict[str, Any], wire.Arrays]] | None = None) -> None:
+        """`parent` answers what is asked of it in the middle of a request."""
         self.problems: Any = None
+        self._parent = parent
 
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
         match request:
@@ -56,8 +58,9 @@ class Child:
                 "logprobs": bool(on),
             }:
                 return read_rollouts(path, rows=rows, tokens=tokens, size=size, logprobs=on)
-            case {"op": "score", "items": items, "held_out": bool(held_out)}:
-                return {"rewards": self.problems.score(items, held_out=held_out)}, {}
+            case {"op": "score", "items": items, "held_out": bool(held_out), "claims": claims}:
+                ranges = self.problems.ranges(items, held_out=held_out, claims=claims, run=self._run)
+                return {"rewards": ranges}, {}
             case {"op": "problems", "indices": list(indices), "seconds": float(seconds)}:
                 return self._problems(indices, time.monotonic() + seconds), {}
             case {"op": "held out", "start": int(start), "seconds": float(seconds)}:
@@ -77,7 +80,17 @@ class Child:
 
         self.problems = Problems([environment_from(table) for table in tables])
         needed = self.problems.grants
-        return {"memory": needed.memory, "seconds": needed.seconds, "files": needed.files}
+        granted = {"memory": needed.memory, "seconds": needed.seconds, "files": needed.files}
+        return {**granted, "programs": self.problems.runs_programs}
+
+    def _run(self, trials: Sequence[Any]) -> list[list[Any]]:
+        """Programs are run by the parent, some at a time."""
+        assert self._parent is not None
+        found: list[list[Any]] = []
+        while len(found) < len(trials):
+            head, arrays = self._parent(programs_wire.asked(trials[len(found) :]))
+            found += programs_wire.told(head, arrays)
+        return found
 
     def _problems(self, indices: list[int], until: float) -> dict[str, Any]:
         """As many of these problems as there is time and room for; none while held-out ones are still to be drawn."""
@@ -272,10 +285,14 @@ def _not_finite(layout: Sequence[Column], arrays: wire.Arrays) -> str | None:
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    child = Child()
+    def parent(request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
+        _send(sink, wire.pieces(request, {}))
+        return _request(source, cap=programs_wire.ANSWER_BYTES_MAX)
+
+    child = Child(parent)
     while True:
         try:
-            request = _request(source)
+            request, _ = _request(source)
         except EOFError:
             return
         try:
@@ -287,13 +304,17 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
             reply = wire.pieces({"ok": False, "kind": "exhausted", "message": "needs more memory than it may have"}, {})
         except Exception as error:  # noqa: BLE001  one bad input must not end the service; the parent logs the answer
             reply = wire.pieces({"ok": False, "kind": "failed", "message": f"{type(error).__name__}: {error}"}, {})
-        for piece in reply:
-            sink.write(piece)
-        sink.flush()
+        _send(sink, reply)
         head, arrays, reply = {}, {}, []  # nothing of this answer is held while the next request is waited for
 
 
-def _request(source: BinaryIO) -> dict[str, Any]:
+def _send(sink: BinaryIO, message: list[bytes | memoryview]) -> None:
+    for piece in message:
+        sink.write(piece)
+    sink.flush()
+
+
+def _request(source: BinaryIO, *, cap: int = 0) -> tuple[dict[str, Any], wire.Arrays]:
     """Raises EOFError where there is none any more."""
 
     def receive(count: int) -> bytes:
@@ -302,7 +323,7 @@ def _request(source: BinaryIO) -> dict[str, Any]:
             raise EOFError
         return data
 
-    return wire.read(receive, cap=0)[0]
+    return wire.read(receive, cap=cap)
 
 
 def _blame(error: MurmurationError) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protocol.environments.problems import Problem
+from protocol.environments.programs import Range
 from protocol.errors import Unavailable
 from protocol.reward import canonical
 from protocol.rollout import ToolResult
@@ -94,15 +95,32 @@ class EnvironmentSandbox(ChildProcess):
 
         Raises Unavailable when a verifier dies or takes too long.
         """
-        head, _ = self._ask({"op": "score", "items": [list(item) for item in items], "held_out": held_out})
+        return [high for _, high in self._ranges(items, None, held_out)]
+
+    def bounds(self, items: Sequence[tuple[int, str | None]], claims: Sequence[float]) -> list[Range]:
+        """The canonical rewards that somebody may honestly have measured, lowest and highest, for answers of training problems.
+
+        `claims` are what they say they measured. The two differ only where a verdict depends on how fast a machine is. Raises as `score`.
+        """
+        return self._ranges(items, [canonical(claim) for claim in claims], False)
+
+    def _ranges(
+        self, items: Sequence[tuple[int, str | None]], claims: list[float] | None, held_out: bool
+    ) -> list[Range]:
+        head, _ = self._ask(
+            {"op": "score", "items": [list(item) for item in items], "held_out": held_out, "claims": claims}
+        )
         rewards = head.get("rewards")
-        if (
-            not isinstance(rewards, list)
-            or len(rewards) != len(items)
-            or not all(isinstance(r, float) for r in rewards)
-        ):
+        if not isinstance(rewards, list) or len(rewards) != len(items):
             raise Unavailable("the verifiers' answer makes no sense")
-        return [canonical(reward) for reward in rewards]
+        found = []
+        for ends in rewards:
+            match ends:
+                case [float(low), float(high)]:
+                    found.append(Range(canonical(low), canonical(high)))
+                case _:
+                    raise Unavailable("the verifiers' answer makes no sense")
+        return found
 
     def converses(self, environment: int) -> bool:
         """Whether an environment answers turns, so that samples may have several. None of today's does."""

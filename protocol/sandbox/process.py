@@ -34,8 +34,9 @@ from protocol.errors import (
 )
 from protocol.folders import TASKS_VARIABLE, tasks_folder
 from protocol.runspec import EnvironmentSpec
-from protocol.sandbox import wire
+from protocol.sandbox import programs_wire, wire
 from protocol.sandbox.confinement import Kernel, hide
+from protocol.sandbox.programs import Runner, survey
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class ChildProcess:
         self._answer_bytes = _ANSWER_BYTES
         self._process: subprocess.Popen[bytes] | None = None
         self._holder: ThreadPoolExecutor | None = None
+        self._runner: Runner | None = None
         self._lock = threading.Lock()
         self.restarts = 0
 
@@ -104,7 +106,10 @@ class ChildProcess:
             self.restarts += 1
         if self._process is None:
             process = self._start()
-            if self._granted(self._open(process)):
+            head = self._open(process)
+            if head.get("programs") is True:
+                self._runner = self._runner or self._programs()
+            if self._granted(head):
                 self._kill()
                 process = self._start()
                 self._open(process)
@@ -131,6 +136,15 @@ class ChildProcess:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, bufsize=0,
             start_new_session=True,
         )  # fmt: skip
+
+    def _programs(self) -> Runner:
+        """Raises PreflightError where this machine cannot run strangers' programs."""
+        try:
+            survey.require()
+        except PreflightError:
+            self._kill()
+            raise
+        return Runner()
 
     def _open(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         """Has the child open the environments; what it answers."""
@@ -159,15 +173,33 @@ class ChildProcess:
         return more
 
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
-        assert process.stdin and process.stdout
+        self._write(process, wire.encode(request))
+        allowed = len(request.get("items", ()))  # trials: one for each answer, at most
+        while True:
+            head, arrays = self._receive(process)
+            if head.get("op") != "run":
+                return head, arrays
+            trials = programs_wire.parsed(head)
+            allowed -= len(trials)
+            if self._runner is None or allowed < 0:
+                raise ChildDied("it asked for programs that nobody wants")
+            self._write(process, programs_wire.answer(self._runner.run_all(trials)))
+
+    def _write(self, process: subprocess.Popen[bytes], message: bytes) -> None:
+        assert process.stdin
         until = time.monotonic() + self._deadline
-        source, descriptor = process.stdin.fileno(), process.stdout.fileno()
-        rest = memoryview(wire.encode(request))
+        source = process.stdin.fileno()
+        rest = memoryview(message)
         while rest:
             left = until - time.monotonic()
             if left <= 0 or not select.select([], [source], [], left)[1]:
                 raise ChildDied(f"it took no request within {self._deadline:g} s")
             rest = rest[os.write(source, rest) :]
+
+    def _receive(self, process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], wire.Arrays]:
+        assert process.stdout
+        until = time.monotonic() + self._deadline
+        descriptor = process.stdout.fileno()
 
         def receive(count: int) -> bytearray:
             data = bytearray(count)  # filled in place: an answer is never held twice

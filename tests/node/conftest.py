@@ -23,7 +23,7 @@ def shared_machinery(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None
     def shared(spec: RunSpec) -> Any:
         assert spec.environments == tiny_run.spec.environments
         sandbox = Sandbox(spec)
-        for name in ("read", "score", "warm_up", "require_reader"):  # closing it is left to the session
+        for name in ("read", "score", "bounds", "warm_up", "require_reader"):  # closing it is left to the session
             setattr(sandbox, name, getattr(tiny_run.context.sandbox, name))
         return sandbox
 

@@ -72,14 +72,14 @@ def test_an_answer_that_breaks_its_verifier_is_soft(
     hostile, honest = stage.make(node, 0), stage.make(node, 1)
     sandbox = service._bench.context.sandbox
     poison = {s.problem for s in stage.context.sandbox.read(hostile.path).file.samples[:4]}
-    scored = sandbox.score
+    scored = sandbox.bounds
 
-    def breaking(items: Any, **options: Any) -> list[float]:
+    def breaking(items: Any, claims: Any) -> list[Any]:
         if any(problem in poison for problem, _ in items):
             raise DeadlineExceeded("the sandbox failed twice: it ended")
-        return scored(items, **options)
+        return scored(items, claims)
 
-    monkeypatch.setattr(sandbox, "score", breaking)
+    monkeypatch.setattr(sandbox, "bounds", breaking)
     submissions = [stage.submit(node, made) for made in (hostile, honest)]
     rounds(service)
     found = {r.submission: (r.outcome, r.details.rule) for r in panel.all_receipts()}
@@ -94,15 +94,15 @@ def test_answers_that_are_too_much_at_once_are_scored_one_by_one(
     stage.publish()
     service = panel.seat()
     sandbox = service._bench.context.sandbox
-    scored = sandbox.score
+    scored = sandbox.bounds
 
-    def narrow(items: Any, **options: Any) -> list[float]:
+    def narrow(items: Any, claims: Any) -> list[Any]:
         if len(items) > 1:
             raise DeadlineExceeded("the sandbox failed twice: no answer within 30 s")
-        return scored(items, **options)
+        return scored(items, claims)
 
     submission = stage.submit(node, stage.make(node))
-    monkeypatch.setattr(sandbox, "score", narrow)
+    monkeypatch.setattr(sandbox, "bounds", narrow)
     rounds(service)
     assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
 

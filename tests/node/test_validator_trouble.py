@@ -62,18 +62,18 @@ def test_verifiers_that_do_not_work_at_all_give_no_verdict(
     stage.publish()
     service, sandbox = panel.seat(), None
     sandbox = service._bench.context.sandbox
-    scored = sandbox.score
+    scored = sandbox.bounds
 
-    def dead(*arguments: Any, **options: Any) -> list[float]:
+    def dead(*arguments: Any, **options: Any) -> list[Any]:
         raise Unavailable("the sandbox does not start")
 
-    monkeypatch.setattr(sandbox, "score", dead)
+    monkeypatch.setattr(sandbox, "bounds", dead)
     monkeypatch.setattr(sandbox, "warm_up", dead)
     made = stage.make(node)
     submission = stage.submit(node, made)
     rounds(service)
     assert not panel.all_receipts()
-    monkeypatch.setattr(sandbox, "score", scored)
+    monkeypatch.setattr(sandbox, "bounds", scored)
     until(lambda: panel.receipts(submission), service, what="the verdict")
     assert panel.receipts(submission)[service._address].outcome == Outcome.ACCEPT
 

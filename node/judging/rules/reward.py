@@ -1,18 +1,21 @@
 """reward: task reward, length penalty and their difference are what the environment and the run spec say.
 
 Hard only for environments the spec declares exact; soft elsewhere, where a deadline or a float could explain it, and soft
-for an answer that no verifier gets to an end with: without a score nobody may earn. The verifiers run in the sandbox, for a
+for an answer that no verifier gets to an end with: without a score nobody may earn. Where a verdict depends on how fast a machine
+is, every reward that an honest node may have measured is right (protocol/environments/programs.py). The verifiers run in the sandbox, for a
 completion is a stranger's text. Task rewards are canonical (protocol/reward.py); two `STEP`s between two are always forgiven: one
 because machines may round a half-way score to both sides, one for what float32 makes of a reward.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 
 from node.judging.candidate import Candidate
 from protocol.environments.assignment import length_penalty
+from protocol.environments.programs import Range
 from protocol.errors import Malformed, Unavailable
 from protocol.reward import STEP
 from protocol.rollout import Sample
@@ -28,8 +31,8 @@ def check(c: Candidate) -> Finding | None:
         rewards = scorer.score(rows)
         if isinstance(rewards, Finding):
             return rewards
-        for row, task_reward in zip(rows, rewards, strict=True):
-            if finding := _compare(c, row, task_reward):
+        for row, bounds in zip(rows, rewards, strict=True):
+            if finding := _compare(c, row, bounds):
                 return finding
 
     return None
@@ -48,8 +51,9 @@ def _portions(c: Candidate) -> Iterator[list[int]]:
     yield rows
 
 
-def _compare(c: Candidate, row: int, task_reward: float) -> Finding | None:
+def _compare(c: Candidate, row: int, bounds: Range) -> Finding | None:
     sample, tolerance = c.samples[row], max(float(c.spec.verification.reward_tolerance), 2 * STEP)
+    task_reward = min(max(sample.task_reward, bounds.low), bounds.high) if math.isfinite(sample.task_reward) else bounds.low
     penalty = length_penalty(c.spec, sample.budget, len(sample.completion))
     expected = (task_reward, penalty, task_reward - penalty)
     found = (sample.task_reward, sample.length_penalty, sample.reward)
@@ -73,21 +77,22 @@ class _Scorer:
         self._c = c
         self._left = _SCORING_SECONDS
 
-    def score(self, rows: Sequence[int]) -> list[float] | Finding:
-        """Rewards of the answers of these rows, or the finding that one of them cannot be scored."""
+    def score(self, rows: Sequence[int]) -> list[Range] | Finding:
+        """What may honestly be claimed of the answers of these rows, or the finding that one of them cannot be scored."""
         sandbox, samples = self._c.context.sandbox, self._c.samples
         answers = [(samples[row].problem, self._answer(samples[row])) for row in rows]
+        claims = [float(samples[row].task_reward) for row in rows]
         try:
-            return sandbox.score(answers)
+            return sandbox.bounds(answers, claims)
         except (Malformed, Unavailable):
             sandbox.warm_up()
-        rewards: list[float] = []
-        for row, answer in zip(rows, answers, strict=True):
+        rewards: list[Range] = []
+        for row, answer, claim in zip(rows, answers, claims, strict=True):
             began = time.monotonic()
             try:
                 if self._left <= 0:
                     raise Unavailable(f"the verifiers took longer than {_SCORING_SECONDS:g} s")
-                rewards += sandbox.score([answer])
+                rewards += sandbox.bounds([answer], [claim])
             except (Malformed, Unavailable) as error:
                 sandbox.warm_up()
                 return Finding("reward", Outcome.SOFT, "no score", "a score", f"row {row}: {error}", 1 << row)

@@ -1,0 +1,224 @@
+"""Programs in Python, judged by tests: the environment `code`.
+
+A task file's `question` is the problem, its `answer` JSON with the tests, in one of two forms:
+
+    SYNTHETIC-1      {"language": "python", "test_cases": [{"type": "stdin_stdout" | "function_call", "input", "output", "fn_name"}]}
+    LiveCodeBench    {"public_test_cases", "private_test_cases": texts of JSON lists; "metadata": text of JSON with "func_name"}
+
+The program is the last closed block of ```python after the last </think>. It runs elsewhere (programs.py); what it said is compared
+here: lines without the white space at their ends, values of functions as JSON, numbers exactly unless the test has a `tolerance`.
+
+Wrong output decides. CPU time differs between machines: a test that took between a quarter and four times its limit may honestly
+have passed or been too slow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+from pydantic import Field
+
+from protocol.environments.environment import Config
+from protocol.environments.programs import ProgramEnvironment, Range, Trial, TrialCase, TrialRun
+from protocol.environments.taskfile import TaskFiles
+from protocol.errors import Malformed
+
+DOUBT = 4
+"""How many times slower than another an honest machine may be."""
+_WALL = 5  # times the CPU time, and a second: only what waits comes so far
+_FENCE = re.compile(r"^```([^\n`]*)\n", re.MULTILINE)
+_OUTPUT_SLACK = 1 << 12
+
+
+class CodeConfig(Config):
+    reward: Literal["all", "share"] = "all"
+    """1 where all tests pass, or the share of those that do."""
+    cpu_seconds: int = Field(default=6, ge=1, le=60)
+    """For one test."""
+    total_seconds: int = Field(default=30, ge=1, le=300)
+    """For all tests of a program, in CPU time."""
+    memory_mib: int = Field(default=1024, ge=64, le=8192)
+    tests: int = Field(default=32, ge=1, le=256)
+    """The first so many are run."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One test, and what is expected of it: text, or a value."""
+
+    data: str
+    function: str
+    output: Any
+    tolerance: float = 0.0
+
+
+class Code(TaskFiles, ProgramEnvironment):
+    """Rows of task files whose answers are tests."""
+
+    name = "code"
+    version = f"1 on Python {sys.version_info[0]}.{sys.version_info[1]}"
+    exact = False
+    Config = CodeConfig
+
+    def answer(self, entry: dict[str, Any]) -> None:  # type: ignore[override]
+        """None: a right program is not part of the task."""
+
+    def fingerprint(self, entry: dict[str, Any]) -> list[str]:
+        return [entry["question"], entry["answer"]]
+
+    score = ProgramEnvironment.score
+
+    def trial(self, entry: dict[str, Any], completion: str, claimed: float | None) -> Trial | None:
+        program = program_of(completion)
+        tests = self._tests(entry)
+        if program is None or not tests:
+            return None
+        # Who claims 0 is right as soon as one test takes a quarter of its limit; any other claim may need four times of it.
+        fails = claimed == 0 and self.config.reward == "all"
+        factor = 1.0 if claimed is None else 1 / DOUBT if fails else float(DOUBT)
+        return Trial(
+            program,
+            tuple(TrialCase(one.data, _OUTPUT_SLACK + 4 * len(_text(one.output)), one.function) for one in tests),
+            cpu=factor * self.config.cpu_seconds,
+            total=factor * self.config.total_seconds,
+            wall=factor * self._wall,
+            memory=self.config.memory_mib << 20,
+            stop=self.config.reward == "all",
+        )
+
+    def judge(self, entry: dict[str, Any], trial: Trial, runs: Sequence[TrialRun], claimed: float | None) -> Range:
+        tests = self._tests(entry)
+        doubt = 1 if claimed is None else DOUBT
+        low = high = 0
+        spent = accumulate(run.cpu for run in runs)
+        for test, run, so_far in zip(tests, runs, spent, strict=False):
+            used = max(run.cpu / self.config.cpu_seconds, run.wall / self._wall, so_far / self.config.total_seconds)
+            passed = run.status == 0 and not run.is_cut and agrees(test, run.output)
+            low += passed and used <= 1 / doubt
+            high += passed and used <= doubt
+        if self.config.reward == "all":
+            return Range(float(low == len(tests)), float(high == len(tests)))
+        return Range(low / len(tests), high / len(tests))
+
+    @property
+    def _wall(self) -> float:
+        return float(_WALL * self.config.cpu_seconds + 1)
+
+    def _tests(self, entry: dict[str, Any]) -> list[Expected]:
+        return cases_of(entry["answer"])[: self.config.tests]
+
+
+def program_of(completion: str) -> str | None:
+    """The last closed block of Python after the thoughts; None where there is none."""
+    text = completion.rpartition("</think>")[2]
+    if "<think>" in text:
+        return None
+    text = text.replace("\r\n", "\n")
+    found = None
+    position = 0
+    while opening := _FENCE.search(text, position):
+        closing = re.compile(r"^```[ \t]*$", re.MULTILINE).search(text, opening.end())
+        if closing is None:
+            break
+        if opening[1].strip() == "python":
+            found = text[opening.end() : closing.start()]
+        position = closing.end()
+    return found
+
+
+def cases_of(answer: str) -> list[Expected]:
+    """Raises Malformed for what is no list of tests."""
+    try:
+        table = json.loads(answer)
+        return _synthetic(table) if "test_cases" in table else _livecodebench(table)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Malformed(f"a task of code has no tests that can be read: {str(error)[:200]}") from error
+
+
+def _synthetic(table: dict[str, Any]) -> list[Expected]:
+    if table.get("language", "python") != "python":
+        raise ValueError(f"the language {table['language']!r}")
+    cases = table["test_cases"]
+    calls = [case for case in cases if case["type"] == "function_call"]
+    # A value stands bare, or as the only item of a list: which of them, all tests of a problem say together.
+    wrapped = all(isinstance(case["output"], list) and len(case["output"]) == 1 for case in calls)
+    found = []
+    for case in cases:
+        tolerance = float(case.get("tolerance", 0))
+        if case["type"] == "stdin_stdout":
+            found.append(Expected(str(case["input"]), "", str(case["output"]), tolerance))
+        elif case["type"] == "function_call":
+            value = case["output"][0] if wrapped else case["output"]
+            found.append(Expected(json.dumps(case["input"]), str(case["fn_name"]), value, tolerance))
+        else:
+            raise ValueError(f"a test of type {case['type']!r}")
+    return found
+
+
+def _livecodebench(table: dict[str, Any]) -> list[Expected]:
+    name = json.loads(table["metadata"] or "{}").get("func_name", "")
+    found = []
+    for case in json.loads(table["public_test_cases"]) + json.loads(table["private_test_cases"]):
+        if case["testtype"] == "stdin":
+            found.append(Expected(case["input"], "", case["output"]))
+        else:
+            arguments = [json.loads(line) for line in case["input"].split("\n")]
+            found.append(Expected(json.dumps(arguments), name, json.loads(case["output"])))
+    return found
+
+
+def agrees(test: Expected, output: bytes) -> bool:
+    """Whether a program's bytes say what is expected. They are a stranger's."""
+    try:
+        text = output.decode()
+        if test.function:
+            return same(json.loads(text), test.output, test.tolerance)
+    except (ValueError, RecursionError):
+        return False
+    given, wanted = _lines(text), _lines(test.output)
+    if given == wanted or not test.tolerance or len(given) != len(wanted):
+        return given == wanted
+    return all(
+        len(a.split()) == len(b.split()) and all(_close(x, y, test.tolerance) for x, y in zip(a.split(), b.split(), strict=True))
+        for a, b in zip(given, wanted, strict=True)
+    )  # fmt: skip
+
+
+def same(given: Any, wanted: Any, tolerance: float = 0.0) -> bool:
+    """Whether two values are one in JSON: true is not 1, and 5 is 5.0."""
+    if isinstance(given, bool) or isinstance(wanted, bool) or given is None or wanted is None:
+        return given is wanted
+    if isinstance(given, int | float) and isinstance(wanted, int | float):
+        return given == wanted or (tolerance > 0 and abs(given - wanted) <= tolerance * max(1.0, abs(wanted)))
+    if isinstance(given, list) and isinstance(wanted, list):
+        return len(given) == len(wanted) and all(same(a, b, tolerance) for a, b in zip(given, wanted, strict=True))
+    if isinstance(given, dict) and isinstance(wanted, dict):
+        return given.keys() == wanted.keys() and all(same(given[key], wanted[key], tolerance) for key in wanted)
+    return type(given) is type(wanted) and given == wanted
+
+
+def _close(given: str, wanted: str, tolerance: float) -> bool:
+    if given == wanted:
+        return True
+    try:
+        return abs(float(given) - float(wanted)) <= tolerance * max(1.0, abs(float(wanted)))
+    except (ValueError, OverflowError):
+        return False
+
+
+def _lines(text: str) -> list[str]:
+    lines = [line.rstrip() for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    first = next((at for at, line in enumerate(lines) if line), 0)
+    return lines[first:]
+
+
+def _text(output: Any) -> str:
+    return output if isinstance(output, str) else json.dumps(output)

@@ -1,0 +1,154 @@
+"""The environment `code`: what a program is worth, measured here and as somebody else may have measured it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.environments import taskfile
+from protocol.environments.code import Code, agrees, program_of, same, cases_of
+from protocol.environments.programs import TrialRun
+from protocol.errors import PreflightError
+from protocol.folders import TASKS_VARIABLE
+from protocol.runspec import FromFiles
+from protocol.sandbox import EnvironmentSandbox
+from protocol.sandbox.programs import survey, walls
+from tests.corpora.programs import problems
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
+DOUBLE = json.dumps(
+    {"test_cases": [{"type": "stdin_stdout", "input": f"{n}\n", "output": f"{2 * n}\n"} for n in (1, 4)]}
+)
+RIGHT = "```python\nprint(2 * int(input()))\n```"
+HALF = "```python\nprint(2)\n```"
+LOOP = "```python\nwhile True: pass\n```"
+Opened = Callable[..., EnvironmentSandbox]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """A sandbox of `code` with these tasks' tests; the held-out one is the last."""
+    monkeypatch.setattr(taskfile, "TEXT_BYTES_MAX", 8 << 20)  # one problem of the corpus is larger
+    monkeypatch.setenv(TASKS_VARIABLE, str(tmp_path / "tasks"))
+
+    def sandbox(*answers: str, **config: Any) -> EnvironmentSandbox:
+        rows = [(f"question {number}", answer) for number, answer in enumerate((*answers, DOUBLE))]
+        taskfile.write(iter(rows), tmp_path / "code.parquet")
+        file = taskfile.add(tmp_path / "code.parquet")
+        table = {
+            "package": "code", "version": Code.version, "dataset": "x", "config": config, "files": [file.model_dump()],
+            "size": len(answers), "held_out_size": 1, "head": "0" * 64, "exact": False,
+        }  # fmt: skip
+        return EnvironmentSandbox([FromFiles.model_validate(table)])
+
+    return sandbox
+
+
+def test_a_program_is_worth_what_its_tests_say(opened: Opened) -> None:
+    with opened(DOUBLE) as sandbox:
+        assert sandbox.score([(0, RIGHT), (0, HALF), (0, "no program"), (0, None)]) == [1.0, 0.0, 0.0, 0.0]
+        assert sandbox.score([(0, RIGHT)], held_out=True) == [1.0]
+    with opened(DOUBLE, reward="share") as sandbox:
+        assert sandbox.score([(0, RIGHT), (0, HALF)]) == [1.0, 0.5]
+
+
+def test_a_claim_that_another_machine_may_honestly_make_stands_and_no_other(opened: Opened) -> None:
+    with opened(DOUBLE, cpu_seconds=1) as sandbox:
+        answers = [(0, RIGHT), (0, RIGHT), (0, HALF), (0, LOOP)]
+        bounds = sandbox.bounds(answers, [1.0, 0.0, 1.0, 0.0])
+        assert bounds == [(1.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.0, 0.0)]
+
+
+@pytest.mark.parametrize(("cpu", "low", "high"), [(0.2, 1.0, 1.0), (0.3, 0.0, 1.0), (3.9, 0.0, 1.0), (4.1, 0.0, 0.0)])
+def test_between_a_quarter_and_four_times_the_limit_a_test_may_have_passed_or_not(
+    cpu: float, low: float, high: float
+) -> None:
+    environment = Code.__new__(Code)
+    environment.config = Code.Config(cpu_seconds=1)
+    entry = {"question": "", "answer": DOUBLE}
+    trial = environment.trial(entry, RIGHT, 1.0)
+    assert trial is not None and trial.cpu == 4.0
+    runs = [TrialRun(0, 0.01, 0.01, b"2"), TrialRun(0, cpu, cpu, b"8 \n\n")]
+    assert environment.judge(entry, trial, runs, 1.0) == (low, high)
+    assert environment.judge(entry, trial, runs, None) == (float(cpu <= 1), float(cpu <= 1))
+
+
+def test_without_bubblewrap_code_is_refused_before_any_work_and_others_are_not(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walls, "bubblewrap", lambda: None)
+    survey.require.cache_clear()
+    try:
+        with opened(DOUBLE) as sandbox, pytest.raises(PreflightError, match="bubblewrap"):
+            sandbox.warm_up()
+    finally:
+        survey.require.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("completion", "program"),
+    [
+        ("```python\na\n```\n```python\nb\n```", "b\n"),
+        ("<think>```python\na\n```</think>no", None),
+        ("<think>```python\na\n```", None),
+        ("```python\na", None),
+        ("```\na\n```", None),
+        ("```python\r\na\r\n```\r\n", "a\n"),
+    ],
+)
+def test_the_program_is_the_last_closed_block_of_python_after_the_thoughts(
+    completion: str, program: str | None
+) -> None:
+    assert program_of(completion) == program
+
+
+def test_values_are_compared_as_json() -> None:
+    assert same([1, {"a": 5}], [1.0, {"a": 5}]) and same(None, None) and same(0.3, 0.1 + 0.2, 1e-9)
+    assert not same(True, 1) and not same([1], [1, 2]) and not same("1", 1) and not same(0.3, 0.1 + 0.2)
+
+
+def _answer(problem: dict[str, Any]) -> str:
+    if problem["format"] == "synthetic-1":
+        return json.dumps(problem["verification_info"])
+    return json.dumps({key: problem[key] for key in ("public_test_cases", "private_test_cases", "metadata")})
+
+
+def _solutions(kinds: set[str], per_problem: int) -> list[tuple[int, str, dict[str, Any]]]:
+    return [
+        (number, problem["id"], each)
+        for number, problem in enumerate(problems())
+        for each in [one for one in problem["solutions"] if one["kind"] in kinds][:per_problem]
+    ]
+
+
+@pytest.mark.parametrize(
+    "some", [1, pytest.param(99, marks=[pytest.mark.long, pytest.mark.timeout(3000)])], ids=["one-of-each", "all"]
+)
+def test_every_program_of_the_corpus_has_the_share_that_it_is_labelled_with(opened: Opened, some: int) -> None:
+    kinds = {"right", "wrong", "crashing"} | ({"slow"} if some > 1 else set())
+    chosen = _solutions(kinds, some)
+    found: list[float] = []
+    with opened(*map(_answer, problems()), reward="share", cpu_seconds=2, tests=256) as sandbox:
+        for at in range(0, len(chosen), 16):
+            found += sandbox.score([(number, each["completion"]) for number, _, each in chosen[at : at + 16]])
+    counts = [len(cases_of(_answer(problem))) for problem in problems()]
+    wrong = {
+        (name, each["why"]): (share * counts[number], each["passed"])
+        for (number, name, each), share in zip(chosen, found, strict=True)
+        if round(share * counts[number]) != each["passed"]
+    }
+    assert not wrong
+
+
+def test_blank_lines_around_an_output_mean_nothing_and_tolerance_only_where_a_test_says_so() -> None:
+    (loose,) = cases_of(
+        json.dumps({"test_cases": [{"type": "stdin_stdout", "input": "", "output": "a 0.5\n", "tolerance": "1e-3"}]})
+    )
+    (strict,) = cases_of(json.dumps({"test_cases": [{"type": "stdin_stdout", "input": "", "output": "a 0.5\n"}]}))
+    assert agrees(loose, b"\n\na 0.5001  \n\n") and not agrees(strict, b"a 0.5001") and agrees(strict, b"a 0.5")
+    assert not agrees(loose, b"b 0.5") and not agrees(loose, b"a 0.51") and not agrees(strict, b"\xff")
