@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from protocol.environments import taskfile
-from protocol.environments.code import Code, agrees, program_of, same, cases_of
+from protocol.environments.code import Code, agrees, cases_of, program_of, same
 from protocol.environments.programs import TrialRun
 from protocol.errors import PreflightError
 from protocol.folders import TASKS_VARIABLE

@@ -64,6 +64,7 @@ def test_a_function_is_called_and_its_result_taken_back_as_json() -> None:
     [
         ("raise SystemExit(3)", 3),
         ("import sys; sys.exit()", 0),
+        ("exit(4)", 4),
         ("1/0", 1),
         ("def", 1),
         ("import os; os.abort()", -6),

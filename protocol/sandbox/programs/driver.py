@@ -8,6 +8,7 @@ the program's stdout, RESULT takes what functions return, and REPORT how a test 
 """
 
 import atexit
+import builtins
 import ctypes
 import os
 import resource
@@ -36,7 +37,7 @@ GIVEN = {
     "string": "ascii_letters ascii_lowercase ascii_uppercase digits",
     "typing": "Any Callable Deque Dict Generator Iterable Iterator List Optional Sequence Set Tuple Union",
 }
-"""What a program may use without an import, as those of contests do; such a name is imported only where the program mentions it."""
+"""What a function may use without an import, as starter codes of contests do; such a name is imported only where it is mentioned."""
 MODULES = ["bisect", "collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "random",
            "re", "string", "sys"]  # fmt: skip
 
@@ -166,9 +167,13 @@ def run(program: str, function: str, data: str) -> None:
     sys.argv[:] = ["solution.py"]
     module = type(sys)("solution" if function else "__main__")
     sys.modules[module.__name__] = module
+    builtins.exit = builtins.quit = sys.exit  # which the module site would add
+    opens = builtins.open
+    builtins.open = lambda file, *how, **more: opens(os.dup(0) if file == "/dev/stdin" else file, *how, **more)
     space = module.__dict__
     code = compile(program, "solution.py", "exec", dont_inherit=True)
-    provide(space, mentioned(code, set()))
+    if function:
+        provide(space, mentioned(code, set()))
     exec(code, space)  # noqa: S102  this is the place for it
     if function:
         owner = space.get("Solution")
@@ -186,7 +191,8 @@ def end(program: str, function: str, data: str) -> None:
             if "threading" in sys.modules:
                 sys.modules["threading"]._shutdown()
             atexit._run_exitfuncs()
-            sys.stdout.flush()
+            if not sys.stdout.closed:
+                sys.stdout.flush()
     except SystemExit as left:
         status = left.code & 0xFF if isinstance(left.code, int) else int(left.code is not None)
     except BaseException:  # noqa: BLE001  whatever a stranger raised
