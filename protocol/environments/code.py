@@ -56,6 +56,7 @@ class Expected:
     function: str
     output: Any
     tolerance: float = 0.0
+    has_imports: bool = False
     may_be_wrapped: bool = False
     """Whether the value may be the only item of `output` as well: SYNTHETIC-1 writes either."""
 
@@ -86,7 +87,10 @@ class Code(TaskFiles, ProgramEnvironment):
         factor = 1.0 if claimed is None else 1 / DOUBT if fails else float(DOUBT)
         return Trial(
             program,
-            tuple(TrialCase(one.data, _OUTPUT_SLACK + 4 * len(_text(one.output)), one.function) for one in tests),
+            tuple(
+                TrialCase(one.data, _OUTPUT_SLACK + 4 * len(_text(one.output)), one.function, one.has_imports)
+                for one in tests
+            ),
             cpu=factor * self.config.cpu_seconds,
             total=factor * self.config.total_seconds,
             wall=factor * self._wall,
@@ -154,7 +158,9 @@ def _synthetic(table: dict[str, Any]) -> list[Expected]:
             found.append(Expected(str(case["input"]), "", str(case["output"]), tolerance))
         elif case["type"] == "function_call":
             wrapped = isinstance(case["output"], list) and len(case["output"]) == 1
-            found.append(Expected(json.dumps(case["input"]), str(case["fn_name"]), case["output"], tolerance, wrapped))
+            found.append(
+                Expected(json.dumps(case["input"]), str(case["fn_name"]), case["output"], tolerance, True, wrapped)
+            )
         else:
             raise ValueError(f"a test of type {case['type']!r}")
     return found
@@ -165,10 +171,10 @@ def _livecodebench(table: dict[str, Any]) -> list[Expected]:
     found = []
     for case in json.loads(table["public_test_cases"]) + json.loads(table["private_test_cases"]):
         if case["testtype"] == "stdin":
-            found.append(Expected(case["input"], "", case["output"]))
+            found.append(Expected(case["input"], "", case["output"], has_imports=True))
         else:
             arguments = [json.loads(line) for line in case["input"].split("\n")]
-            found.append(Expected(json.dumps(arguments), name, json.loads(case["output"])))
+            found.append(Expected(json.dumps(arguments), name, json.loads(case["output"]), has_imports=True))
     return found
 
 

@@ -25,6 +25,8 @@ class TrialCase:
     """Bytes that it may write; one more ends it."""
     function: str = ""
     """What is called; empty: the program reads stdin and writes stdout."""
+    has_imports: bool = False
+    """Whether names that contests import for a program are there without an import (driver.py lists them)."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,10 @@ def parsed(head: dict[str, Any]) -> list[Trial]:
 
 
 def _trial(table: dict[str, Any]) -> Trial:
-    cases = tuple(TrialCase(str(one["data"]), int(one["output"]), str(one["function"])) for one in table["cases"])
+    cases = tuple(
+        TrialCase(str(one["data"]), int(one["output"]), str(one["function"]), bool(one["has_imports"]))
+        for one in table["cases"]
+    )
     trial = Trial(
         str(table["program"]), cases, cpu=float(table["cpu"]), total=float(table["total"]), wall=float(table["wall"]),
         memory=int(table["memory"]), stop=bool(table["stop"]),

@@ -28,7 +28,7 @@ def call(x86, arm, *arguments):
 
 
 def trial(program: str, *data: str, function: str = "", output: int = 1 << 16, **others: object) -> Trial:
-    cases = tuple(TrialCase(text, output, function) for text in data or ("",))
+    cases = tuple(TrialCase(text, output, function, has_imports=bool(function)) for text in data or ("",))
     limits: dict[str, object] = {"cpu": 5.0, "total": 60.0, "wall": 60.0, "memory": 512 << 20, "stop": False}
     return Trial(program, cases, **(limits | others))  # type: ignore[arg-type]
 

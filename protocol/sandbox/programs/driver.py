@@ -37,7 +37,7 @@ GIVEN = {
     "string": "ascii_letters ascii_lowercase ascii_uppercase digits",
     "typing": "Any Callable Deque Dict Generator Iterable Iterator List Optional Sequence Set Tuple Union",
 }
-"""What a function may use without an import, as starter codes of contests do; such a name is imported only where it is mentioned."""
+"""What a test may let a program use without an import, as starter codes of contests do; such a name is imported only where it is mentioned."""
 MODULES = ["bisect", "collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "random",
            "re", "string", "sys"]  # fmt: skip
 
@@ -111,9 +111,9 @@ def drop(uid: int) -> None:
     LIBC.capset(CAPABILITIES, bytes(24))
 
 
-def prepared(program_filter: bytes) -> tuple[str, str, str]:
-    """Takes the test and gives up what the program may not have; (program, function, data)."""
-    memory, cpu, threads, *sizes = (int.from_bytes(received(8), "big") for _ in range(6))
+def prepared(program_filter: bytes) -> tuple[str, str, str, bool]:
+    """Takes the test and gives up what the program may not have; (program, function, data, whether names are imported)."""
+    memory, cpu, threads, imports, *sizes = (int.from_bytes(received(8), "big") for _ in range(7))
     program, function, data = (received(size) for size in sizes)
     said(REPORT, b".")
     os.close(REPORT)
@@ -133,7 +133,7 @@ def prepared(program_filter: bytes) -> tuple[str, str, str]:
         os._exit(99)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD,))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return program.decode(), function.decode(), data.decode() if function else ""
+    return program.decode(), function.decode(), data.decode() if function else "", bool(imports)
 
 
 def fix_clock() -> None:
@@ -162,7 +162,7 @@ def provide(space: "dict[str, Any]", names: "set[str]") -> None:
             space[name] = getattr(__import__(module), name)
 
 
-def run(program: str, function: str, data: str) -> None:
+def run(program: str, function: str, data: str, imports: bool) -> None:
     fix_clock()
     sys.argv[:] = ["solution.py"]
     module = type(sys)("solution" if function else "__main__")
@@ -172,7 +172,7 @@ def run(program: str, function: str, data: str) -> None:
     builtins.open = lambda file, *how, **more: opens(os.dup(0) if file == "/dev/stdin" else file, *how, **more)
     space = module.__dict__
     code = compile(program, "solution.py", "exec", dont_inherit=True)
-    if function:
+    if imports:
         provide(space, mentioned(code, set()))
     exec(code, space)  # noqa: S102  this is the place for it
     if function:
@@ -181,12 +181,12 @@ def run(program: str, function: str, data: str) -> None:
         said(RESULT, json.dumps(call(*json.loads(data))).encode())
 
 
-def end(program: str, function: str, data: str) -> None:
+def end(program: str, function: str, data: str, imports: bool) -> None:
     """Runs the program and ends the process as Python would, but without taking the interpreter apart, which costs as much as all else."""
     status = 0
     try:
         try:
-            run(program, function, data)
+            run(program, function, data, imports)
         finally:
             if "threading" in sys.modules:
                 sys.modules["threading"]._shutdown()

@@ -246,5 +246,12 @@ def _first_process(info: int) -> int | None:
 
 def _frame(trial: Trial, case: TrialCase) -> bytes:
     texts = [text.encode("utf-8", "replace") for text in (trial.program, case.function, case.data)]
-    numbers = [ceil(trial.wall * 1000), trial.memory, ceil(trial.cpu), walls.THREADS, *map(len, texts)]
-    return b"".join([*(number.to_bytes(8, "big") for number in numbers), *texts])
+    numbers = [
+        ceil(trial.wall * 1000),
+        trial.memory,
+        ceil(trial.cpu),
+        walls.THREADS,
+        case.has_imports,
+        *map(len, texts),
+    ]
+    return b"".join([*(int(number).to_bytes(8, "big") for number in numbers), *texts])
