@@ -167,9 +167,9 @@ def run(program: str, function: str, data: str, imports: bool) -> None:
     sys.argv[:] = ["solution.py"]
     module = type(sys)("solution" if function else "__main__")
     sys.modules[module.__name__] = module
-    builtins.exit = builtins.quit = sys.exit  # which the module site would add
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # which the module site would add
     opens = builtins.open
-    builtins.open = lambda file, *how, **more: opens(os.dup(0) if file == "/dev/stdin" else file, *how, **more)
+    builtins.open = lambda file, *how, **more: opens(os.dup(0) if file == "/dev/stdin" else file, *how, **more)  # type: ignore[assignment]
     space = module.__dict__
     code = compile(program, "solution.py", "exec", dont_inherit=True)
     if imports:
