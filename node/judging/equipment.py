@@ -100,8 +100,8 @@ class Equipment:
         where the run spec does not say that its model is unlisted, Unfit where this machine computes another model than that, or has too
         little memory for the run's longest sequence: what it could not judge would be paid unjudged."""
         self.loaded = None  # an engine that fails half-way holds neither
-        require_nothing_else(folder)
         _require_said(self.context.spec, folder)
+        require_nothing_else(folder)
         try:
             self._made.load(folder)
             self.read_tokenizer(folder)
