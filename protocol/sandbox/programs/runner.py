@@ -249,3 +249,4 @@ def _frame(trial: Trial, case: TrialCase) -> bytes:
     # The kernel ends by ticks, which on a busy machine run ahead of the time that it measures: room for that, since the measure decides.
     cpu = ceil(1.5 * trial.cpu) + 1
     numbers = [ceil(trial.wall * 1000), trial.memory, cpu, walls.THREADS, case.has_imports, *map(len, texts)]
+    return b"".join([*(number.to_bytes(8, "big") for number in numbers), *texts])
