@@ -49,7 +49,7 @@ class CodeConfig(Config):
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedOutput:
     """One test, and what is expected of it: text, or a value."""
 
     data: str
@@ -61,7 +61,7 @@ class Expected:
     """Whether the value may be the only item of `output` as well: SYNTHETIC-1 writes either."""
 
 
-class Code(TaskFiles, ProgramEnvironment):
+class PythonCode(TaskFiles, ProgramEnvironment):
     """Rows of task files whose answers are tests."""
 
     name = "code"
@@ -116,7 +116,7 @@ class Code(TaskFiles, ProgramEnvironment):
     def _wall(self) -> float:
         return float(_WALL * self.config.cpu_seconds + 1)
 
-    def _tests(self, entry: dict[str, Any]) -> list[Expected]:
+    def _tests(self, entry: dict[str, Any]) -> list[ExpectedOutput]:
         return cases_of(entry["answer"])[: self.config.tests]
 
 
@@ -138,7 +138,7 @@ def program_of(completion: str) -> str | None:
     return found
 
 
-def cases_of(answer: str) -> list[Expected]:
+def cases_of(answer: str) -> list[ExpectedOutput]:
     """Raises Malformed for what is no list of tests."""
     try:
         table = json.loads(answer)
@@ -147,7 +147,7 @@ def cases_of(answer: str) -> list[Expected]:
         raise Malformed(f"a task of code has no tests that can be read: {str(error)[:200]}") from error
 
 
-def _synthetic(table: dict[str, Any]) -> list[Expected]:
+def _synthetic(table: dict[str, Any]) -> list[ExpectedOutput]:
     if table.get("language", "python") != "python":
         raise ValueError(f"the language {table['language']!r}")
     cases = table["test_cases"]
@@ -155,30 +155,32 @@ def _synthetic(table: dict[str, Any]) -> list[Expected]:
     for case in cases:
         tolerance = float(case.get("tolerance", 0))
         if case["type"] == "stdin_stdout":
-            found.append(Expected(str(case["input"]), "", str(case["output"]), tolerance))
+            found.append(ExpectedOutput(str(case["input"]), "", str(case["output"]), tolerance))
         elif case["type"] == "function_call":
             wrapped = isinstance(case["output"], list) and len(case["output"]) == 1
             found.append(
-                Expected(json.dumps(case["input"]), str(case["fn_name"]), case["output"], tolerance, True, wrapped)
+                ExpectedOutput(
+                    json.dumps(case["input"]), str(case["fn_name"]), case["output"], tolerance, True, wrapped
+                )
             )
         else:
             raise ValueError(f"a test of type {case['type']!r}")
     return found
 
 
-def _livecodebench(table: dict[str, Any]) -> list[Expected]:
+def _livecodebench(table: dict[str, Any]) -> list[ExpectedOutput]:
     name = json.loads(table["metadata"] or "{}").get("func_name", "")
     found = []
     for case in json.loads(table["public_test_cases"]) + json.loads(table["private_test_cases"]):
         if case["testtype"] == "stdin":
-            found.append(Expected(case["input"], "", case["output"], has_imports=True))
+            found.append(ExpectedOutput(case["input"], "", case["output"], has_imports=True))
         else:
             arguments = [json.loads(line) for line in case["input"].split("\n")]
-            found.append(Expected(json.dumps(arguments), name, json.loads(case["output"]), has_imports=True))
+            found.append(ExpectedOutput(json.dumps(arguments), name, json.loads(case["output"]), has_imports=True))
     return found
 
 
-def agrees(test: Expected, output: bytes) -> bool:
+def agrees(test: ExpectedOutput, output: bytes) -> bool:
     """Whether a program's bytes say what is expected. They are a stranger's."""
     try:
         text = output.decode()

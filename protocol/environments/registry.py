@@ -24,7 +24,7 @@ from protocol.runspec import EnvironmentSpec
 GROUP = "murmuration.environments"
 
 _OURS = {
-    "code": "protocol.environments.code:Code",
+    "code": "protocol.environments.code:PythonCode",
     "math": "protocol.environments.math:Maths",
     "parquet": "protocol.environments.taskfile:TaskFiles",
     "reasoning-gym": "protocol.environments.reasoning:ReasoningGym",

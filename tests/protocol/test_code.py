@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from protocol.environments import taskfile
-from protocol.environments.code import Code, agrees, cases_of, program_of, same
+from protocol.environments.code import PythonCode, agrees, cases_of, program_of, same
 from protocol.environments.programs import TrialRun
 from protocol.errors import PreflightError
 from protocol.folders import TASKS_VARIABLE
@@ -41,7 +41,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
         taskfile.write(iter(rows), tmp_path / "code.parquet")
         file = taskfile.add(tmp_path / "code.parquet")
         table = {
-            "package": "code", "version": Code.version, "dataset": "x", "config": config, "files": [file.model_dump()],
+            "package": "code", "version": PythonCode.version, "dataset": "x", "config": config, "files": [file.model_dump()],
             "size": len(answers), "held_out_size": 1, "head": "0" * 64, "exact": False,
         }  # fmt: skip
         return EnvironmentSandbox([FromFiles.model_validate(table)])
@@ -68,8 +68,8 @@ def test_a_claim_that_another_machine_may_honestly_make_stands_and_no_other(open
 def test_between_a_quarter_and_four_times_the_limit_a_test_may_have_passed_or_not(
     cpu: float, low: float, high: float
 ) -> None:
-    environment = Code.__new__(Code)
-    environment.config = Code.Config(cpu_seconds=1)
+    environment = PythonCode.__new__(PythonCode)
+    environment.config = PythonCode.Config(cpu_seconds=1)
     entry = {"question": "", "answer": DOUBLE}
     trial = environment.trial(entry, RIGHT, 1.0)
     assert trial is not None and trial.cpu == 4.0
