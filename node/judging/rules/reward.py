@@ -53,7 +53,9 @@ def _portions(c: Candidate) -> Iterator[list[int]]:
 
 def _compare(c: Candidate, row: int, bounds: Range) -> Finding | None:
     sample, tolerance = c.samples[row], max(float(c.spec.verification.reward_tolerance), 2 * STEP)
-    task_reward = min(max(sample.task_reward, bounds.low), bounds.high) if math.isfinite(sample.task_reward) else bounds.low
+    task_reward = (
+        min(max(sample.task_reward, bounds.low), bounds.high) if math.isfinite(sample.task_reward) else bounds.low
+    )
     penalty = length_penalty(c.spec, sample.budget, len(sample.completion))
     expected = (task_reward, penalty, task_reward - penalty)
     found = (sample.task_reward, sample.length_penalty, sample.reward)
