@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from node.engine.features import window_of
+from protocol import architectures
 from protocol.config_keys import ROPE_REASONS
 from protocol.errors import ConfigError, PreflightError
 from protocol.model_files import CONFIG
@@ -54,9 +55,14 @@ _KNOWN: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
+def positions(config: Any) -> int:
+    """Tokens of the longest sequence of a model of this transformers configuration; where none is said, more than any sequence has."""
+    return architectures.positions(config.to_dict()) or 1 << 30
+
+
 def beyond(config: Any, longest: int) -> dict[str, int]:
     """What a model of this transformers configuration does otherwise beyond more than `longest` tokens, and within its positions."""
-    most = getattr(config, "max_position_embeddings", None) or 1 << 62
+    most = positions(config)
     found = {key: of(config) for key, of in _KNOWN.items()}
     return {key: value for key, value in found.items() if isinstance(value, int) and longest <= value < most}
 

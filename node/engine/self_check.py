@@ -157,7 +157,7 @@ def _prefilled(engine: Verifier, sequences: Sequences) -> Logprobs:
 
 def prompts(config: Any, parameters: int, device: str) -> list[list[int]]:
     """Random prompts for a model of this transformers configuration; all fit its positions with a completion."""
-    room = int(getattr(config, "max_position_embeddings", None) or 1 << 20) - NEW_TOKENS
+    room = lengths.positions(config) - NEW_TOKENS
     sizes = [min(size, max(1, room)) for size in _PROMPTS]
     window = window_of(config)
     if window is not None and max(sizes) < window + _AROUND[0] < room:

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from node.engine import device, footprint, memory, version_files, vllm_build, vllm_check, vllm_plan
+from node.engine import device, footprint, lengths, memory, version_files, vllm_build, vllm_check, vllm_plan
 from node.engine.interface import Completion, Prompt
 from node.engine.memory import Footprint
 from node.engine.settings import EngineSettings
@@ -327,7 +327,7 @@ class VllmEngine:
         return dict(
             model=str(folder), skip_tokenizer_init=True, dtype=str(self._dtype).removeprefix("torch."),
             load_format="safetensors", generation_config="vllm", seed=0, trust_remote_code=False,
-            max_model_len=min(int(self._model.config.max_position_embeddings), plan.tokens),
+            max_model_len=min(lengths.positions(self._model.config), plan.tokens),
             max_num_seqs=plan.sequences, max_num_batched_tokens=plan.step,
             kv_cache_memory_bytes=plan.cache // devices, gpu_memory_utilization=min(1.0, max(0.01, share)),  # must be free at start
             block_size=vllm_plan.BLOCK, enable_prefix_caching=True, disable_log_stats=True, async_scheduling=False,
@@ -364,7 +364,7 @@ class VllmEngine:
     @property
     def _plan(self) -> Plan:
         assert self._footprint is not None
-        return vllm_plan.plan(self._footprint, self._most(), int(self._model.config.max_position_embeddings))
+        return vllm_plan.plan(self._footprint, self._most(), lengths.positions(self._model.config))
 
     def _most(self) -> int:
         """Bytes of all devices together."""

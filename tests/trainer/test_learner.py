@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from protocol.errors import IntegrityError
+from protocol.model_files import WEIGHTS
 from tests.trainer import small
 from trainer.config import KlSettings, LossSettings
 from trainer.learning import loss, tensors
@@ -332,6 +335,17 @@ def test_kl_pulls_the_policy_back_to_the_one_before_training(new_learner: NewLea
     found = [moved.learn(batch, step).kl for step in range(6)]
     assert 0 < found[-1] < 0.5 * found[0]
     assert (moved._reference is None) is not keep
+
+
+def test_a_reference_that_somebody_wrote_to_is_not_measured_against(model: Path, tmp_path: Path) -> None:
+    """It is read anew at each step, so what replaces it would be another reference from there on."""
+    policy = Path(shutil.copytree(model, tmp_path / "policy"))
+    learner = Learner(policy, with_kl(1.0, keep=False))
+    learner.learn(small.groups(2), 0)
+    shutil.copyfile(model / WEIGHTS, policy / "other")
+    (policy / "other").replace(policy / WEIGHTS)
+    with pytest.raises(IntegrityError, match="were written while"):
+        learner.learn(small.groups(2), 1)
 
 
 def test_kl_is_zero_and_without_gradient_where_policy_and_reference_are_one(new_learner: NewLearner) -> None:

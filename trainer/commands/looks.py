@@ -12,6 +12,8 @@ from protocol.errors import PreflightError
 from protocol.shell.cli import Json, emit, strip_at
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from trainer.config import Outputs
 
 _COLUMNS = 160  # of a table that is not printed to a terminal
@@ -49,8 +51,6 @@ def status(file: _File, alone: _Alone = False, as_json: Json = False) -> None:
 
 def samples(file: _File, alone: _Alone = False, as_json: Json = False) -> None:
     """Show some samples of the last step: texts, rewards, advantages."""
-    from rich.console import Console
-
     from trainer.telemetry.samples import newest, table
 
     found = newest(_outputs(file, alone).samples)
@@ -59,7 +59,14 @@ def samples(file: _File, alone: _Alone = False, as_json: Json = False) -> None:
     step, shown = found
 
     def text() -> None:
-        console = Console()
-        (console if console.is_terminal else Console(width=_COLUMNS)).print(table(step, shown))
+        printed(table(step, shown))
 
     emit({"step": step, "samples": [asdict(sample) for sample in shown]}, as_json, text)
+
+
+def printed(table: Table) -> None:
+    """As wide as the terminal, or wide enough where there is none."""
+    from rich.console import Console
+
+    console = Console()
+    (console if console.is_terminal else Console(width=_COLUMNS)).print(table)

@@ -26,6 +26,24 @@ def digest_of(folder: Path) -> str:
     return found.hexdigest()
 
 
+def stamp(folder: Path) -> list[tuple[str, int, int, int]]:
+    """What tells without reading them whether a policy's weights are the files they were: names, inodes, sizes, times of change."""
+    try:
+        found = ((name, (folder / name).stat()) for name in weight_files(folder))
+        return [(name, state.st_ino, state.st_size, state.st_mtime_ns) for name, state in found]
+    except OSError as error:
+        raise IntegrityError(f"cannot read the weights in {folder}: {error}") from error
+
+
+def require_untouched(stamped: list[tuple[str, int, int, int]], policy: Path) -> None:
+    """Raises IntegrityError where the weights in `policy` are read again, as the reference, and were written since they were `stamped`."""
+    if stamp(policy) != stamped:
+        raise IntegrityError(
+            f"the weights in {policy} were written while the training measures its divergence from them",
+            hint="bring back the policy that it began with, and resume",
+        )
+
+
 def require_same(saved: str, policy: Path, settings: TrainSettings, checkpoint: Path) -> None:
     """Raises IntegrityError where a training that began with the weights of digest `saved` needs them, and `policy` holds others."""
     if not (settings.lora_rank or settings.kl.weight) or digest_of(policy) == saved:

@@ -28,7 +28,7 @@ from node.engine.self_check import untried
 from node.engine.weights import stored_tensors
 from protocol.errors import IntegrityError
 from trainer.config import TrainSettings
-from trainer.learning import lora, loss, optimizer, self_check, tensors
+from trainer.learning import base, lora, loss, optimizer, self_check, tensors
 from trainer.learning.kernels import compile_layers, use_liger
 from trainer.learning.loading import fill, unfilled
 from trainer.learning.packing import PackedRows, TrainingSample, pack
@@ -134,6 +134,7 @@ class Learner:
         self._settings = settings
         self._objective = loss.OBJECTIVES[RECIPES[settings.loss.name].objective]
         self._folder = model
+        self._stamp = base.stamp(model)
         self._adapters = lora.Adapters.of(settings)
         self._reference: Scored | None = None
         self.policy = self._before_training(learns=True)
@@ -209,6 +210,7 @@ class Learner:
         if self._adapters is not None:
             return self._without_adapters
         if self._reference is None:
+            base.require_untouched(self._stamp, self._folder)
             return self._before_training(learns=False)
         return self._reference
 

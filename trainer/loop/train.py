@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 
+from node.engine import lengths
 from protocol.chain.sync import Book
 from protocol.clock import SYSTEM, Clock
 from protocol.environments import TaskSet
@@ -89,7 +90,7 @@ class Trainer(Training):
 
     def _open_source(self) -> RolloutSource:
         config = self._lead.model.config
-        bounds = Bounds(int(config.vocab_size), int(config.max_position_embeddings))
+        bounds = Bounds(int(config.vocab_size), lengths.positions(config))
         incoming = self._layout.output / "incoming"
         hub = self._hub_client(self._hub.wait_for_url())
         return RolloutSource(
