@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from protocol import config_bounds
 from protocol.config_keys import DROPOUTS, FEATURES, FIXED, NEVER, NOTES, REFUSED, ROPE_KEYS, ROPE_REASONS, SIZES
 from protocol.errors import ConfigError, Malformed, Oversized
 from protocol.model_files import read_json
@@ -147,6 +148,8 @@ def require_right(config: Config, where: str = "config.json") -> None:
     for key in NEVER:
         if config.get(key):
             raise _refused(where, f"{key} is set", FEATURES[key])
+    for what, expected in config_bounds.unbounded(config):
+        raise _refused(where, what, expected)
     if is_unlisted(config):
         _require_steady(config, where)
         return
@@ -160,6 +163,17 @@ def require_right(config: Config, where: str = "config.json") -> None:
     _require_layers(config, known, where)
     _require_amounts(config, known, where)
     _require_rope(config, known, where)
+    if positions(config) is None:
+        raise _refused(
+            where,
+            "max_position_embeddings is missing",
+            "it is where all parties stop",
+            "write what the model was trained for",
+        )
+    _require_known_keys(config, known, where)
+
+
+def _require_known_keys(config: Config, known: Architecture, where: str) -> None:
     for key, value in {**known.defaults, **config}.items():
         if key in ("layer_types", "rope_scaling", "rope_parameters") or _is_free(key, known):
             continue
@@ -181,14 +195,15 @@ def routes(config: Config) -> bool:
     return (known is not None and known.sizes >= _MIXTURE) or any(key in config for key in _EXPERTS)
 
 
-def require_soft(config: Config, compute_dtype: str, calibrated: Sequence[int]) -> None:
-    """Raises ConfigError for a mixture of experts in bfloat16 under which seats could be slashed: where the kernels of two honest machines
-    round otherwise a token goes to other experts, and its states have nothing in common any more."""
-    if routes(config) and compute_dtype != "float32" and calibrated:
+def require_soft(config: Config, calibrated: Sequence[int]) -> None:
+    """Raises ConfigError for a mixture of experts under which seats could be slashed: where two honest machines round otherwise a token goes
+    to other experts, and its states have nothing in common any more. In float32 that is rare, some decisions in a million: too rare for a
+    calibration to have seen it, and not for a run."""
+    if routes(config) and calibrated:
         raise ConfigError(
-            f"the model is a mixture of experts and the run computes in {compute_dtype}: rounding sends tokens to other experts, so that honest work"
+            "the model is a mixture of experts: rounding sends tokens to other experts, so that honest work"
             " may lie beyond any limit, and nobody may be slashed for it",
-            hint=f'set spec.verification.calibrated = [] and uncalibrated = {list(calibrated)}, or spec.model.compute_dtype = "float32"',
+            hint=f"set spec.verification.calibrated = [] and uncalibrated = {list(calibrated)}",
         )
 
 

@@ -15,7 +15,7 @@ SIZES = frozenset({
 
 NOTES = frozenset({
     "model_type", "architectures", "cache_implementation", "_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "initializer_range",
-    "bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id", "num_labels", "problem_type", "return_dict", "_commit_hash",
+    "bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id", "num_labels", "problem_type", "_commit_hash",
     "name_or_path", "_attn_implementation_autoset", "gradient_checkpointing", "tokenizer_class",
     "pretraining_tp", "max_window_layers", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size", "num_mtp_layers",
     "num_nextn_predict_layers", "classifier_dropout", "is_llama_config", "transformers.js_config", "task_specific_params", "summary_type",
@@ -32,7 +32,7 @@ NOTES = frozenset({
 """Keys that say nothing of the computation."""
 
 FIXED: Mapping[str, object] = {
-    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "scale_attn_weights": True,
+    "return_dict": True, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "scale_attn_weights": True,
     "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": False, "use_embedding_sharing": True,
     "position_embedding_type": "rope_gptj", "order_of_interleaved_layers": "local_attn_first",
 }  # fmt: skip

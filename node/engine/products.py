@@ -29,14 +29,17 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def install(model: nn.Module) -> None:
-    """From now on the model's linear layers in float32 on a CPU multiply as `linear` does."""
+    """From now on the model's linear layers in float32 on a CPU multiply as `linear` does; those of another class, where they have a
+    method `product`, in that method."""
     for layer in model.modules():
-        if type(layer) is nn.Linear and _is_meant(layer.weight):
-            layer.forward = MethodType(_forward, layer)
+        if isinstance(layer, nn.Linear) and _is_meant(layer.weight):
+            method = "forward" if type(layer) is nn.Linear else "product"
+            if hasattr(layer, method):
+                setattr(layer, method, MethodType(_forward, layer))
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear` of whatever type and device, quicker where it can be."""
+    """`torch.nn.functional.linear` of whatever type and device, quicker where it can be. Knows nothing of autocast."""
     return _linear(rows, weight, bias) if _is_meant(weight) else functional.linear(rows, weight, bias)
 
 
@@ -71,7 +74,7 @@ def _forward(layer: nn.Linear, rows: Tensor) -> Tensor:
 
 
 def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if rows.numel() * len(weight) < _WORTH or rows.dtype != torch.float32:
+    if rows.numel() * len(weight) < _WORTH or rows.dim() < 2 or rows.dtype != torch.float32:
         return functional.linear(rows, weight, bias)
     if torch.is_grad_enabled():
         made: Tensor = _Learnt.apply(rows, weight, bias)
@@ -80,6 +83,9 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    bias = None if bias is None else bias.contiguous()  # it reads any other as if it were
+    if not (weight.is_contiguous() or weight.t().is_contiguous()):
+        weight = weight.contiguous()  # a stride between numbers makes it a thousand times slower
     made: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return made
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import split_state_dict_into_shards_factory
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -28,6 +29,10 @@ SHARD_BYTES = 4 << 30
 
 _LOOKED_AT = 1 << 22  # numbers of a tensor whose copies are held at once
 
+_UNMADE = (
+    StrictDataclassError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, AssertionError, ArithmeticError, MemoryError,
+)  # fmt: skip
+"""What transformers raises for a config.json that it cannot make a model of."""
 _building = threading.Lock()
 """transformers builds a model under switches of the whole process: of two built at once, one comes out with its tied head untied."""
 
@@ -44,7 +49,6 @@ def build_model(folder: Path, dtype: torch.dtype) -> Any:
 
 def read_model(folder: Path, dtype: torch.dtype) -> tuple[Any, list[str]]:
     """The same of any model, and what there is to say of its tensors: which are missing, and which unknown."""
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -61,10 +65,7 @@ def read_model(folder: Path, dtype: torch.dtype) -> tuple[Any, list[str]]:
                 use_safetensors=True,
                 output_loading_info=True,
             )
-    except (
-        SafetensorError, StrictDataclassError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ImportError,
-        AssertionError,
-    ) as error:  # fmt: skip
+    except (*_UNMADE, SafetensorError, ImportError) as error:
         raise _unmade(folder, error) from error
     model.config.use_cache = True  # a model configured without decodes without a cache, silently and slowly
     odd = [f"tensor {name} is missing" for name in sorted(loading["missing_keys"])]
@@ -84,7 +85,7 @@ def meta_model(folder: Path, dtype: torch.dtype) -> Any:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except _UNMADE as error:
         raise _unmade(folder, error) from error
     model.tie_weights()
     return model.eval()

@@ -48,6 +48,8 @@ class Equipment:
         self._tokenizer: Tokenizer | None = None
         self._has_room = False
         self.loaded: bytes | None = None
+        self.is_mixture = False
+        """Whether the loaded model is one of experts: then a finding may be a token that rounding sent elsewhere."""
         """Digest of the manifest of the version that the engine holds."""
         sandbox = Sandbox(spec)
         try:
@@ -100,7 +102,7 @@ class Equipment:
         where the run spec does not say that its model is unlisted, Unfit where this machine computes another model than that, or has too
         little memory for the run's longest sequence: what it could not judge would be paid unjudged."""
         self.loaded = None  # an engine that fails half-way holds neither
-        _require_said(self.context.spec, folder)
+        self.is_mixture = _require_said(self.context.spec, folder)
         require_nothing_else(folder)
         try:
             self._made.load(folder)
@@ -122,16 +124,17 @@ class Equipment:
         return Candidate(self.context, commitment, path, self.engine, self.tokenizer, plan)
 
 
-def _require_said(spec: RunSpec, folder: Path) -> None:
-    """Raises ConfigError for a model that was let in unlisted where the run spec does not say so, and for a mixture of experts whose
-    routes rounding decides: hard verdicts would be wrong."""
+def _require_said(spec: RunSpec, folder: Path) -> bool:
+    """Whether the model is a mixture of experts. Raises ConfigError for one that was let in unlisted where the run spec does not say so,
+    and for a mixture in a run that slashes: rounding decides its routes, and hard verdicts would be wrong."""
     path = folder / CONFIG
-    if path.is_file() and not spec.model.unlisted and architectures.is_unlisted(architectures.require_file(path)):
+    if not path.is_file():
+        return False
+    config = architectures.require_file(path)
+    if not spec.model.unlisted and architectures.is_unlisted(config):
         raise ConfigError(
             f"{path}: the model is not in the list of those that are computed rightly, and the run spec does not say so",
             hint="join another run, or have its owner create it anew",
         )
-    if path.is_file():
-        architectures.require_soft(
-            architectures.require_file(path), spec.model.compute_dtype, spec.verification.calibrated
-        )
+    architectures.require_soft(config, spec.verification.calibrated)
+    return architectures.routes(config)

@@ -109,13 +109,16 @@ class Dialogue:
         """
         until = self._clock.monotonic() + within
         while (left := until - self._clock.monotonic()) > 0:
-            said = self._hub.said(self._node, ORDER.index(kind), wait=min(WAIT_MAX, ceil(left)))
+            wait, asked = min(WAIT_MAX, ceil(left)), self._clock.monotonic()
+            said = self._hub.said(self._node, ORDER.index(kind), wait=wait)
             if said:
                 speaker, value = said[0]
                 require(value)
                 if (speaker, value["say"], value["challenge"]) != (self._other, kind, self._name):
                     raise Malformed("the hub hands on what is no part of this challenge")
                 return value
+            if self._clock.monotonic() < asked + wait / 2:  # the hub was to answer when there is something to tell
+                self._clock.sleep(1.0)
         return None
 
 

@@ -154,7 +154,7 @@ def complete(file: Path, model: Path, *, probe: bool = True) -> RunSpec:
     _require_right_model(model, spec)
     _require_room_for_prompts(model, spec)
     config = architectures.require_file(model / CONFIG)
-    architectures.require_soft(config, spec.model.compute_dtype, spec.verification.calibrated)
+    architectures.require_soft(config, spec.verification.calibrated)
     _require_exceedable(spec)
     if found is not None:
         _require_measured(name, found, spec.verification.calibrated)

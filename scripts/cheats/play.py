@@ -19,6 +19,7 @@ from cheats.engines import ForcedTokenEngine, SmallerModelEngine
 from node.contributor.commands.context import open_home, settings
 from node.contributor.worker import Worker
 from node.engine.torch_engine import TorchEngine
+from protocol.environments.programs import Range
 from protocol.errors import MurmurationError
 from protocol.logs import set_up_logging
 from protocol.sandbox import Sandbox
@@ -38,6 +39,9 @@ class CreditingSandbox:
 
     def score(self, answers: Sequence[Any]) -> list[float]:
         return [1.0] * len(answers)
+
+    def bounds(self, answers: Sequence[Any], claims: Sequence[float]) -> list[Range]:
+        return [Range(1.0, 1.0)] * len(answers)
 
 
 class ForgingWorker(Worker):

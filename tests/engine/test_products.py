@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from node.engine import products
+from trainer.learning.lora import LoraLinear
 
 amd = pytest.mark.skipif(not products.is_faster(), reason="oneDNN's products are used on AMD's processors alone")
 
@@ -40,6 +41,42 @@ def test_rows_may_lie_anywhere() -> None:
         assert torch.allclose(layer(rows), expected, rtol=0, atol=1e-5)
         weight = torch.randn(128, 512).t()
         assert torch.allclose(products.linear(rows, weight, None), rows @ weight.t(), rtol=0, atol=1e-4)
+
+
+@amd
+def test_weights_and_biases_may_be_parts_of_others() -> None:
+    rows, weights, biases = torch.randn(64, 256), torch.randn(512, 512), torch.randn(512)
+    plain = torch.randn(256, 256)
+    parts = (
+        (plain, biases[::2]),
+        (plain, torch.ones(1).expand(256)),
+        (weights[::2, :256], biases[:256]),
+        (weights[:, ::2], None),
+    )
+    for weight, bias in parts:
+        expected = functional.linear(rows.double(), weight.double(), None if bias is None else bias.double())
+        assert torch.allclose(products.linear(rows, weight, bias).double(), expected, rtol=0, atol=1e-3)
+
+
+@amd
+@pytest.mark.parametrize("shape", [(256,), (0, 256), (64, 256)], ids=str)
+def test_gradients_of_few_rows_are_torchs_own(shape: tuple[int, ...]) -> None:
+    rows, weight = torch.randn(*shape, requires_grad=True), torch.randn(8192, 256, requires_grad=True)
+    products.linear(rows, weight).sum().backward()
+    assert rows.grad is not None and torch.allclose(rows.grad, weight.sum(0).expand_as(rows), atol=1e-3)
+
+
+@amd
+def test_adapted_layers_multiply_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = LoraLinear(nn.Linear(256, 1024), 4, 1.0)
+    rows = torch.randn(64, 256)
+    expected = layer(rows)
+    products.install(layer)
+    taken: list[Tensor] = []
+    product = products._product
+    monkeypatch.setattr(products, "_product", lambda *given: taken.append(given[1]) or product(*given))
+    assert torch.allclose(layer(rows), expected, rtol=0, atol=1e-4)
+    assert any(weight is layer.weight for weight in taken)
 
 
 @amd

@@ -13,7 +13,7 @@ from swarm.anvil import Anvil
 
 from protocol import canonical
 from protocol.errors import BadSignature
-from protocol.hub.challenges import DIALOGUE_SECONDS, MESSAGE_BYTES_MAX
+from protocol.hub.challenges import DIALOGUE_SECONDS, MESSAGE_BYTES_MAX, OPENING, Dialogue
 from protocol.hub.wire import Refused, sign_write
 from protocol.identity import Key
 from tests.clock import VirtualClock
@@ -181,3 +181,17 @@ def test_the_results_of_so_many_seats_are_kept(
         begun(desk, validator, asked, 1)
         say(desk, validator, asked, RESULT)
     assert list(desk.hub.challenges.results) == [others[1].address, others[0].address]
+
+
+def test_a_hub_that_answers_at_once_is_not_asked_without_pause(node: Key, validator: Key) -> None:
+    clock = VirtualClock()
+    asked: list[int] = []
+
+    class Empty:
+        def said(self, address: str, number: int, wait: int) -> list[object]:
+            asked.append(number)
+            return []
+
+    dialogue = Dialogue(Empty(), node.address, NAME, validator.address, clock)  # type: ignore[arg-type]
+    assert dialogue.hear(OPENING, 60.0) is None
+    assert len(asked) <= 61

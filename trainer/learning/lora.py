@@ -47,9 +47,13 @@ class LoraLinear(nn.Linear):
         self.adapted = True
         """False: it computes what it did before."""
 
+    def product(self, x: Tensor) -> Tensor:
+        """What it computed before."""
+        return super().forward(x)
+
     def forward(self, x: Tensor) -> Tensor:
         """[…, I] → […, O]"""
-        made = super().forward(x)
+        made = self.product(x)
         if self.adapted:
             made = made + self.lora_B(self.lora_A(x) * self.scale)
         return made

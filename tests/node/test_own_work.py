@@ -1,0 +1,26 @@
+"""A node judges its work before it submits it: a finding is a fault of its machine, but where rounding decides more than numbers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node.contributor.workbench import Workbench
+from protocol.errors import IntegrityError
+from protocol.verdict import Finding, Outcome
+
+
+@pytest.mark.parametrize("is_mixture", [False, True])
+@pytest.mark.parametrize("outcome", [None, Outcome.SOFT, Outcome.HARD])
+def test_only_a_soft_finding_in_a_mixture_of_experts_is_handed_in(is_mixture: bool, outcome: Outcome | None) -> None:
+    bench: Any = Workbench.__new__(Workbench)
+    bench.equipment, bench._self_check_share = SimpleNamespace(is_mixture=is_mixture), 1.0
+    bench._judge = lambda *_: outcome and Finding("sampling", outcome, "0.13", "0.125", "row 3")
+    made: Any = SimpleNamespace(commitment=lambda: None, path=None)
+    if outcome is None or (is_mixture and outcome is Outcome.SOFT):
+        bench.require_passing(made)
+    else:
+        with pytest.raises(IntegrityError, match="own work fails the rule sampling"):
+            bench.require_passing(made)
