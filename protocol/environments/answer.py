@@ -1,8 +1,8 @@
 """Whether a completion gives a task file's answer: a text comparison that any party repeats exactly and that always ends.
 
-The answer is what stands in the last \\boxed{…}, else the last line that is not empty; of a reasoning model, after </think>.
-It is right when it is the expected one but for spaces and a final period, or when both are the same decimal number or
-fraction. Covers no algebra, units or sets: `x + 1` is not `1 + x`.
+The answer is what stands in the last \\boxed{…}, else the last line that is not empty; of a reasoning model, after </think>,
+and a thought that never ends gives none. It is right when it is the expected one but for spaces and a final period, or when both are the
+same decimal number or fraction. Covers no algebra, units or sets: `x + 1` is not `1 + x`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from fractions import Fraction
 
 _NUMBER = re.compile(r"[+-]?(\d{1,64}(\.\d{0,64})?|\.\d{1,64})(/[1-9]\d{0,63})?", re.ASCII)
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))", re.ASCII)
+_BRACE = re.compile("[{}]")
 _BOXED = "\\boxed{"
 
 
@@ -31,6 +32,8 @@ def same(given: str, expected: str) -> bool:
 def said(completion: str) -> str:
     """What a completion gives as its answer."""
     text = completion.rpartition("</think>")[2]
+    if "<think>" in text:
+        return ""
     boxed = _last_boxed(text)
     if boxed is not None:
         return boxed
@@ -43,10 +46,10 @@ def _last_boxed(text: str) -> str | None:
     if begin < 0:
         return None
     depth = 1
-    for place in range(begin + len(_BOXED), len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
+    for brace in _BRACE.finditer(text, begin + len(_BOXED)):
+        depth += 1 if brace[0] == "{" else -1
         if not depth:
-            return text[begin + len(_BOXED) : place]
+            return text[begin + len(_BOXED) : brace.start()]
     return None
 
 

@@ -185,7 +185,7 @@ def test_a_right_answer_is_right(completion: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("completion", "expected"),
     [
-        ("", "42"), ("42\nor 43", "42"), ("\\boxed{42", "42}"), ("\\boxed{41} 42", "42"), ("<think>42</think>", "42"),
+        ("", "42"), ("42\nor 43", "42"), ("\\boxed{42", "42}"), ("\\boxed{41} 42", "42"), ("<think>42</think>", "42"), ("<think>So \\boxed{42}", "42"), ("a</think> <think>\n42", "42"),
         ("4 2 1", "42"), ("1/0", "1"), ("\\boxed{42}</think>\n7", "42"), ("nan", "0"), ("1e3", "1000"), ("1,00", "100"), ("9" * 100_000, "9"), ("٤٢", "42"),
         ("42", "42 apples"),
     ],
