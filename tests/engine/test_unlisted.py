@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from swarm.tiny_run import TinyRun
+from typer.testing import CliRunner
 
 from node.engine import EngineSettings, make_engine
 from node.judging.equipment import Equipment
@@ -20,6 +21,9 @@ from protocol.errors import ConfigError, MurmurationError
 from protocol.shell import runfile
 from tests.engine import every_type
 from tests.engine.models import RIGHT, WRONG, make
+from tests.trainer.speaking import write_rows
+from trainer.commands import app
+from trainer.loop.prepare import prepare
 from trainer.models.pretrained import make_policy
 
 LLAMA = RIGHT["llama"]
@@ -52,8 +56,29 @@ def test_another_folder_s_word_lets_nothing_in(tmp_path: Path) -> None:
     theirs = make(NOBODYS["an architecture that is right"], tmp_path / "theirs")
     config = json.loads((theirs / "config.json").read_text())
     (theirs / "config.json").write_text(json.dumps(config | {UNLISTED: True}))
-    with pytest.raises(ConfigError, match="models of type 'ernie4_5' are refused"):
+    with pytest.raises(ConfigError, match="models of type 'ernie4_5' are refused") as refused:
         make_policy(theirs, tmp_path / "policy")
+    assert "--unlisted lets it in" in refused.value.hint
+
+
+def test_what_was_let_in_is_trained_on_one_machine_when_that_is_asked_for(tmp_path: Path) -> None:
+    theirs = make(NOBODYS["an architecture that is right"], tmp_path / "theirs")
+    make_policy(theirs, tmp_path / "policy", unlisted=True)
+    rows = write_rows(tmp_path / "rows.jsonl")
+    again = ["solo", str(tmp_path / "policy"), str(rows), "--out", str(tmp_path / "out"), "--set", "spec.nothing=1"]
+    refused = CliRunner().invoke(app, again)
+    assert "--unlisted lets it in" in getattr(refused.exception, "hint", "")
+    file = prepare(tmp_path / "policy", rows, tmp_path / "out", unlisted=True)
+    assert runfile.answers(file, tmp_path / "out/policy").model.unlisted
+
+
+def test_what_no_word_lets_in_is_refused_without_naming_one(tmp_path: Path) -> None:
+    theirs = make(LLAMA, tmp_path / "theirs")
+    config = json.loads((theirs / "config.json").read_text())
+    (theirs / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(ConfigError, match="quantized") as refused:
+        make_policy(theirs, tmp_path / "policy")
+    assert "--unlisted" not in refused.value.hint
 
 
 WRONGLY = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protocol.shell.cli import Json, emit, strip_at
-from trainer.commands.runs import File
+from trainer.commands.runs import File, Unlisted
 
 if TYPE_CHECKING:
     from trainer.models.pretrained import Imported
@@ -51,12 +51,7 @@ def import_(
         Path, typer.Argument(help="Folder of a model, as Hugging Face has it: safetensors and tokenizer.json.")
     ],
     folder: Annotated[Path, typer.Argument(help="Where the policy goes; must not be there yet.")] = Path("policy"),
-    unlisted: Annotated[
-        bool,
-        typer.Option(
-            "--unlisted", help="Let in a model that is not listed, if its self-check passes: nobody is slashed."
-        ),
-    ] = False,
+    unlisted: Unlisted = False,
     as_json: Json = False,
 ) -> None:
     """Make a run's policy of a pretrained model, in bfloat16 and one file, as every version will be."""

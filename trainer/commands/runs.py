@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 File = Annotated[str, typer.Argument(help="The run's file, as @run.toml.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting for this start, as trainer.steps=500.")]
+Unlisted = Annotated[
+    bool, typer.Option("--unlisted", help="Let in a model that is not listed, if its self-check passes: nobody is slashed.")
+]  # fmt: skip
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print every setting and where it came from; start nothing.")]
 
 

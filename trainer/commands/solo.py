@@ -11,6 +11,7 @@ import typer
 from protocol.errors import ConfigError, UsageError
 from protocol.shell.cli import strip_at
 from protocol.shell.home import Home
+from trainer.commands.runs import Unlisted
 
 if TYPE_CHECKING:
     from trainer.config import Outputs, SoloSettings
@@ -37,6 +38,7 @@ def solo(
     answer: Annotated[str | None, typer.Option(help="Column of the answer; else `answer` or `solution`.")] = None,
     held_out: Annotated[int | None, typer.Option(min=0, help="Last rows, for evaluation; else a tenth, at most 64.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as spec.sampling.group_size=16.")] = None,
+    unlisted: Unlisted = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of @run.toml.")] = False,
 ) -> None:  # fmt: skip
     """Train on this machine alone: no chain, keys, hub or validators. Ctrl-C stops and saves."""
@@ -48,7 +50,7 @@ def solo(
         if value is not None
     }  # fmt: skip
     if tasks is None:
-        file = _run_file(model, [reward, question, answer, held_out], changes)
+        file = _run_file(model, [reward, question, answer, held_out, unlisted or None], changes)
     else:
         if resume:
             raise UsageError(
@@ -63,8 +65,9 @@ def solo(
                 hint=f"begin without torchrun, Ctrl-C, and go on with torchrun … murmur trainer solo @{out}/run.toml --resume",
             )
         file = prepare(
-            Path(model), tasks, out, reward=reward, question=question, answer=answer, held_out=held_out, changes=changes
-        )
+            Path(model), tasks, out, reward=reward, question=question, answer=answer, held_out=held_out, changes=changes,
+            unlisted=unlisted,
+        )  # fmt: skip
         typer.echo(f"made {file}", err=True)
         changes = {}
     _train(file, changes, resume=resume)

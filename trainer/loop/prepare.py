@@ -32,11 +32,12 @@ _HELD_OUT_MOST, _HELD_OUT_SHARE = 64, 10
 def prepare(
     model: Path, tasks: Path, folder: Path, *, reward: str | None = None, question: str | None = None,
     answer: str | None = None, held_out: int | None = None, changes: Mapping[str, Any] | None = None,
+    unlisted: bool = False,
 ) -> Path:  # fmt: skip
     """Makes `folder`, which must not be there yet or be empty; returns its run.toml.
 
     Without `reward` an answer counts as a task file's does. `held_out` rows are for evaluation, else a tenth, at most 64. `changes`:
-    values of run.toml by dotted path. Raises UsageError, ConfigError for a model, tasks or function that cannot be used, PreflightError.
+    values of run.toml by dotted path; `unlisted` as `make_policy` takes it. Raises UsageError, ConfigError for a model, tasks or function that cannot be used, PreflightError.
     """
     if (folder / RUN_FILE).exists():
         again = f"murmur trainer solo @{folder / RUN_FILE}"
@@ -57,7 +58,7 @@ def prepare(
         kept_back = min(_HELD_OUT_MOST, rows // _HELD_OUT_SHARE) if held_out is None else held_out
         if not 0 <= kept_back < rows:
             raise ConfigError(f"{kept_back} of {rows} rows of {tasks} cannot be held out")
-        imported = make_policy(model, partial / "policy")
+        imported = make_policy(model, partial / "policy", unlisted=unlisted)
         tables = solo(
             name=tasks.stem, rows=rows, held_out=kept_back, table=table, template=imported.prompt_template,
             positions=_positions(partial / "policy"), dtype="bfloat16" if _has_gpu() else "float32",

@@ -23,6 +23,8 @@ from protocol.tokenizer import Tokenizer
 from trainer.folder import whole
 from trainer.models.export import BESIDE
 
+_LET_IN = "--unlisted lets it in, if its self-check passes"
+
 
 @dataclass(frozen=True)
 class Imported:
@@ -100,12 +102,23 @@ def _config(source: Path, *, unlisted: bool) -> dict[str, Any]:
     where = str(source / "config.json")
     try:
         architectures.require_right(right, where)
-    except ConfigError:
-        if not unlisted:
-            raise
-        right[architectures.UNLISTED] = True
-        architectures.require_right(right, where)
+    except ConfigError as error:
+        marked = right | {architectures.UNLISTED: True}
+        if unlisted:
+            architectures.require_right(marked, where)
+            return marked
+        if _may_be_let_in(marked):
+            raise ConfigError(str(error), hint=f"{_LET_IN}; {error.hint}" if error.hint else _LET_IN) from error
+        raise
     return right
+
+
+def _may_be_let_in(marked: dict[str, Any]) -> bool:
+    try:
+        architectures.require_right(marked)
+    except ConfigError:
+        return False
+    return True
 
 
 def _json(path: Path) -> dict[str, Any]:
