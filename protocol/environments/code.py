@@ -33,6 +33,8 @@ DOUBT = 4
 """How many times slower than another an honest machine may be."""
 _WALL = 5  # times the CPU time, and a second: only what waits comes so far
 _FENCE = re.compile(r"^```([^\n`]*)\n", re.MULTILINE)
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a pair, which no file of source text can hold."""
 _OUTPUT_SLACK = 1 << 12
 
 
@@ -135,7 +137,7 @@ def program_of(completion: str) -> str | None:
         if opening[1].strip() == "python":
             found = text[opening.end() : closing.start()]
         position = closing.end()
-    return found
+    return None if found is None or _HALF.search(found) else found
 
 
 def cases_of(answer: str) -> list[ExpectedOutput]:

@@ -38,7 +38,7 @@ def draw(path: Path, panels: Sequence[Panel]) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PreflightError("plots need matplotlib", hint="pip install 'murmuration[report]'") from error
+        raise PreflightError("plots need matplotlib", hint=".venv/bin/pip install -e '.[report]'") from error
     figure = Figure(figsize=(4.5 * len(panels), 3.5), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, line in enumerate(panel.lines):

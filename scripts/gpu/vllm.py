@@ -29,7 +29,7 @@ _SHARE = 40  # per cent of the device's memory, for each of the two
 def run(at: Place, report: Record) -> None:
     if importlib.util.find_spec("vllm") is None:
         raise NotRun(
-            "vllm is not installed: pip install 'murmuration[vllm]', or MURMUR_VLLM=ENVIRONMENT scripts/gpu-report vllm"
+            "vllm is not installed: .venv/bin/pip install -e '.[vllm]', or MURMUR_VLLM=ENVIRONMENT scripts/gpu-report vllm"
         )
     try:
         engine = VllmEngine("bfloat16", EngineSettings(name="vllm", device=at.device, memory=f"{_SHARE}%", threads=1))

@@ -135,6 +135,23 @@ def test_vllm_is_asked_for_by_its_version(monkeypatch: pytest.MonkeyPatch) -> No
     make_engine(settings.model_copy(update={"device": "cpu"}), "float32")
 
 
+def test_a_gpu_that_torch_cannot_use_is_not_passed_over_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node on such a machine would compute on its CPU, and nobody would know why."""
+    driver = tmp_path / "version"
+    driver.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n")
+    monkeypatch.setattr(device, "_DRIVER", driver)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    device._warn_of_an_idle_gpu.cache_clear()
+    assert device.named("auto").type == "cpu"
+    assert "580.95.05 is loaded: the CPU computes; run scripts/setup" in caplog.text
+    with pytest.raises(PreflightError, match=r"580\.95\.05 is loaded") as refused:
+        device.named("cuda")
+    assert refused.value.hint == device.WITH_CUDA
+    device._warn_of_an_idle_gpu.cache_clear()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an NVIDIA GPU")
 def test_no_build_of_vllm_falls_back_to_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())

@@ -66,6 +66,7 @@ case "$*" in
     shift 3; echo "$*" >> "$STAND_INS/asked of pip"
     [[ "$*" != *"-e ."* ]] || {{ printf '#!/bin/sh\\nexec stand-in murmur\\n' > .venv/bin/murmur; chmod +x .venv/bin/murmur; }}
     . "$STAND_INS/pip" ;;
+  *"torch.version.cuda"*) [ -n "$WITH_CUDA" ] ;;
   "-c import torch"*) [ -z "$NO_TORCH" ] ;;
   -) exec {sys.executable} -I - ;;
   --version) echo "Python 3.12.0" ;;
@@ -251,6 +252,20 @@ def test_torchs_own_index_is_not_asked_where_none_can_be_reached(clone: Clone) -
     assert done.returncode == 5
     assert "SSLError(CERTIFICATE_VERIFY_FAILED)" in done.stderr
     assert len(clone.asked_of_pip()) == 1
+
+
+@pytest.mark.parametrize("has_cuda", [False, True])
+def test_a_gpu_that_comes_later_gets_torch_with_cuda(clone: Clone, has_cuda: bool) -> None:
+    """A build for the CPU has the version that is asked for, and would stay for ever."""
+    assert clone.set_up().returncode == 0
+    before = len(clone.asked_of_pip())
+    clone.stand_in("nvidia-smi", "#!/bin/sh\n")
+    clone.environment |= {"WITH_CUDA": "1"} if has_cuda else {}
+    done = clone.set_up()
+    assert (done.returncode, clone.stamped) == (0, True)
+    asked = clone.asked_of_pip()[before:]
+    assert (asked[:2] == ["uninstall -q -y torch", "install torch==2.13.0"]) is not has_cuda
+    assert ("does not compute on the GPU" in done.stderr) is not has_cuda
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def _connect(location: Location, timeout: float) -> tuple[Any, Any]:
         import obstore
         from obstore.store import S3Store
     except ImportError:
-        raise ConfigError("a bucket needs the package obstore", hint="pip install 'murmuration[s3]'") from None
+        raise ConfigError("a bucket needs the package obstore", hint=".venv/bin/pip install -e '.[s3]'") from None
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
     if endpoint.startswith("http://") and not plain:

@@ -20,7 +20,7 @@ def use_liger(model: Any) -> None:
         liger = importlib.import_module("liger_kernel.transformers.monkey_patch")
     except ImportError as error:
         raise PreflightError(
-            f"liger-kernel cannot be imported: {error}", hint="pip install 'murmuration[liger]'"
+            f"liger-kernel cannot be imported: {error}", hint=".venv/bin/pip install -e '.[liger]'"
         ) from error
     patch = liger.MODEL_TYPE_TO_APPLY_LIGER_FN.get(model.config.model_type)
     if patch is None:

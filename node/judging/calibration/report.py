@@ -141,7 +141,7 @@ def _plot(path: Path, name: str, of: FittedLimits, measured: Measurements) -> No
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PreflightError("the report needs matplotlib", hint="pip install 'murmuration[report]'") from error
+        raise PreflightError("the report needs matplotlib", hint=".venv/bin/pip install -e '.[report]'") from error
     rows = {"honest": measured.honest, **measured.cheats}
     smallest = of.soft / 1e4
     most = max(of.hard, *(max(_largest(checked, name)) for checked in rows.values()))

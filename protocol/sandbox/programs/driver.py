@@ -181,6 +181,13 @@ def run(program: str, function: str, data: str, imports: bool) -> None:
         said(RESULT, json.dumps(call(*json.loads(data))).encode())
 
 
+def let_go(space: "dict[str, Any]") -> None:
+    """Of what the program holds, as Python does at its end: its destructors are part of it."""
+    for name in list(space):
+        if name != "__builtins__":
+            space[name] = None
+
+
 def end(program: str, function: str, data: str, imports: bool) -> None:
     """Runs the program and ends the process as Python would, but without taking the interpreter apart, which costs as much as all else."""
     status = 0
@@ -191,6 +198,7 @@ def end(program: str, function: str, data: str, imports: bool) -> None:
             if "threading" in sys.modules:
                 sys.modules["threading"]._shutdown()
             atexit._run_exitfuncs()
+            let_go(vars(sys.modules["solution" if function else "__main__"]))
             if not sys.stdout.closed:
                 sys.stdout.flush()
     except SystemExit as left:
