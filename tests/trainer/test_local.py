@@ -81,8 +81,13 @@ def test_a_stop_is_seen_between_submissions() -> None:
     assert told == [0]
 
 
-def test_the_version_is_as_old_as_it_is_said_to_be_or_the_oldest_that_is_left(tmp_path: Path) -> None:
+def test_the_version_is_as_old_as_it_is_said_to_be_or_the_oldest_that_is_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for version in (4, 5, 6):
         (tmp_path / str(version)).mkdir()
-    assert [version_for(step, 2, tmp_path) for step in (0, 3, 6, 7, 8)] == [4, 4, 4, 5, 6]
+    assert [version_for(step, 2, tmp_path) for step in (6, 7, 8)] == [4, 5, 6]
     assert version_for(6, 0, tmp_path) == 6
+    assert not caplog.messages
+    assert version_for(5, 2, tmp_path) == 4
+    assert "step 5: version 3 of the weights, which was to answer for it, is gone; version 4 does" in caplog.text

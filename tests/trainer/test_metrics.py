@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,44 @@ def test_numbers_can_be_read_with_tensorboard(layout: Layout) -> None:
     read = events.EventAccumulator(str(layout.tensorboard)).Reload()
     assert read.Tags()["scalars"] == ["loss", "reward_by_environment/rotate_matrix"]
     assert [(event.step, event.value) for event in read.Scalars("loss")] == [(6, 0.5), (7, 0.5)]
+
+
+def test_a_resumed_training_tells_of_no_step_twice(layout: Layout, caplog: pytest.LogCaptureFixture) -> None:
+    first = Metrics(MetricSettings(tensorboard=False), layout, step=0)
+    for step in (0, 1, 2, 3):
+        first.write(step, RECORD)
+        first.show(step, [SAID, SAID])
+    first.write(1, {"held_out_score": 0.5})  # evaluations come later than the steps they are of
+    first.close()
+    with layout.metrics.open("a") as file:
+        file.write('{"step": 1, "los')
+    second = Metrics(MetricSettings(tensorboard=False), layout, step=2)
+    second.write(2, {"loss": 0.25})
+    second.close()
+    told = [json.loads(line) for line in layout.metrics.read_text().splitlines()]
+    assert [(one["step"], one.get("loss")) for one in told] == [(0, 0.5), (1, 0.5), (1, None), (2, 0.25)]
+    shown = [json.loads(line)["step"] for line in layout.samples.read_text().splitlines()]
+    assert shown == [0, 0, 1, 1]
+    assert sorted(path.name for path in layout.output.iterdir()) == ["metrics.jsonl", "samples.jsonl"]
+    assert not caplog.messages
+
+
+def test_a_full_disk_leaves_what_was_told_as_it_was(
+    layout: Layout, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Metrics(MetricSettings(tensorboard=False), layout, step=0).write(3, {})
+    written = layout.metrics.read_text()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("trainer.telemetry.metrics.os.fsync", full)
+    Metrics(MetricSettings(tensorboard=False), layout, step=2)
+    Metrics(MetricSettings(tensorboard=False), layout, step=4)  # needs no room
+    assert len(caplog.messages) == 1
+    assert layout.metrics.read_text() == written
+    assert "metrics.jsonl may tell of steps from 2 on twice: No space left" in caplog.text
+    assert [path.name for path in layout.output.iterdir()] == ["metrics.jsonl"]
 
 
 def test_weights_and_biases_is_missed_only_where_it_was_asked_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -64,6 +65,28 @@ def test_nothing_is_used_twice_after_a_restore(field: Field, node: Key, validato
     second = field.submission(node, sequence=1)
     field.judge(validator, second)
     assert usable(resumed, field.first) == both(field, first, second) - taken
+
+
+def test_what_was_counted_before_a_restore_is_counted_once(field: Field, node: Key, validator: Key) -> None:
+    """The pool is filled again from the same files."""
+    first, source = field.submission(node), field.source()
+    field.judge(validator, first)
+    source.poll()
+    source.take(field.first, 1)
+    saved = json.loads(json.dumps(source.counts.for_checkpoint()))
+    before = source.counts.as_json()
+    resumed = field.source("resumed")
+    resumed.restore(source.cursor)
+    resumed.counts.go_on_from(saved)
+    resumed.poll()
+    assert resumed.ready(field.first) == 1
+    assert resumed.counts.as_json() == before | {"longest": 0}
+    second = field.submission(node, sequence=1)
+    field.judge(validator, second)
+    resumed.poll()
+    assert (resumed.counts.samples, resumed.counts.groups) == (2 * before["samples"], 2 * before["groups"])
+    resumed.forget_before(field.first + 3)
+    assert resumed.counts.counted == {}
 
 
 def test_a_checkpoint_remembers_only_what_could_be_met_again(field: Field, node: Key, validator: Key) -> None:

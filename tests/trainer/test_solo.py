@@ -119,8 +119,7 @@ def test_a_step_tells_what_a_researcher_looks_for_first(trained: Path) -> None:
     assert last["reward_deviation"] > 0
     assert last["seconds"]["generating"] > 0
     assert last["staleness"] == 0
-    held_out = [record["step"] for record in records(trained) if "held_out_score" in record]
-    assert held_out == [0, 3, 6]
+    assert held_out(trained) == [0, 3, 6]
 
 
 def test_its_samples_are_kept_and_shown(trained: Path) -> None:
@@ -178,8 +177,10 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(mine: Mine, t
     with pytest.raises(UsageError, match="in progress") as caught:
         train(file)
     assert caught.value.hint == f"murmur trainer solo @{file} --resume"
-    train(file, resume=True)
+    second = train(file, resume=True)
     assert small.equal(weights(file, STEPS), weights(trained, STEPS))
+    assert told(file) == told(trained)
+    assert [one["step"] for one in second.evaluations] == held_out(file) == [0, 3, 6]
 
 
 def test_steps_that_no_checkpoint_has_are_trained_again(
@@ -187,16 +188,48 @@ def test_steps_that_no_checkpoint_has_are_trained_again(
 ) -> None:
     """A kill after step 5: checkpoint 4 is the newest, and version 5 was handed over already."""
     file = mine.prepare("killed")
-    with opened(file) as training:
-        monkeypatch.setattr(training, "_save_what_can_be", lambda: None)
-        batches = training._wait_for_batch
-        monkeypatch.setattr(training, "_wait_for_batch", lambda: 1 / 0 if training.step == 5 else batches())
-        with pytest.raises(ZeroDivisionError):
-            training.run(resume=False)
-        training._publishing.finish()
+    kill(file, monkeypatch)
     assert (outputs(file).outgoing / "5").exists()
     train(file, resume=True)
     assert small.equal(weights(file, STEPS), weights(trained, STEPS))
+
+
+def kill(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begins a training that ends after the rollouts for step 5, and saves nothing on its way out."""
+    with opened(file) as training, monkeypatch.context() as patched:
+        patched.setattr(training, "_save_what_can_be", lambda _: None)
+        batches = training._wait_for_batch
+        patched.setattr(training, "_wait_for_batch", lambda: batches() and 1 / 0 if training.step == 5 else batches())
+        with pytest.raises(ZeroDivisionError):
+            training.run(resume=False)
+        training._publishing.finish()
+
+
+def told(file: Path) -> list[tuple[Any, ...]]:
+    """Of each step: what was said of it that no clock has a part in."""
+    lines = [record for record in records(file) if "loss" in record]
+    shown = [json.loads(line) for line in outputs(file).samples.read_text().splitlines()]
+    names = ("step", "reward", "samples", "groups", "generated_tokens", "zero_advantage_groups", "staleness")
+    return [(*(line[name] for name in names), [one for one in shown if one["step"] == line["step"]]) for line in lines]
+
+
+def held_out(file: Path) -> list[int]:
+    return [record["step"] for record in records(file) if "held_out_score" in record]
+
+
+def test_a_killed_training_with_stale_rollouts_goes_on_as_if_it_had_not_been(
+    mine: Mine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The versions that answered before the checkpoint answer after it; every step and sample is told of once, and totals go on."""
+    files = [mine.prepare(name, **{"solo.staleness": 2}) for name in ("stale", "stale-killed")]
+    train(files[0])
+    assert [record["staleness"] for record in records(files[0]) if "staleness" in record] == [0, 1, 2, 2, 2, 2]
+    kill(files[1], monkeypatch)
+    train(files[1], resume=True)
+    assert small.equal(*(weights(file, STEPS) for file in files))
+    assert told(files[1]) == told(files[0])
+    assert "is gone" not in caplog.text
+    assert sorted(path.name for path in outputs(files[1]).outgoing.iterdir()) == ["2", "3", "4", "5", "6"]
 
 
 def test_other_tasks_are_another_training_and_another_reward_is_not(mine: Mine, tmp_path: Path) -> None:
@@ -402,9 +435,3 @@ def test_many_ranks_do_not_make_one_folder(mine: Mine, tmp_path: Path, monkeypat
     assert isinstance(refused.exception, UsageError)
     assert "torchrun" in str(refused.exception)
     assert not out.exists()
-
-
-def test_rollouts_are_as_stale_as_they_are_asked_to_be(mine: Mine) -> None:
-    file = mine.prepare("stale", **{"solo.staleness": 2, "trainer.steps": 4})
-    train(file)
-    assert [record["staleness"] for record in records(file) if "staleness" in record] == [0, 1, 2, 2]

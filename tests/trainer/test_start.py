@@ -37,6 +37,7 @@ from trainer.learning.ranks import Ranks
 from trainer.learning.snapshot import snapshot
 from trainer.loop.followers import Lead
 from trainer.loop.train import Trainer
+from trainer.rollouts.counts import DataCounts
 from trainer.rollouts.data import RolloutSource
 from trainer.rollouts.files import Bounds
 from trainer.rollouts.pool import TrainingGroup
@@ -53,7 +54,7 @@ class Bench:
     def checkpoint(self, step: int) -> None:
         state = {
             "spec": self.spec.digest.hex(), "base": base.digest_of(self.layout.model), "lora": None, "consumed": [],
-            "trained_tokens": 5, "evaluations": [],
+            "trained_tokens": 5, "evaluations": [], "counts": DataCounts().for_checkpoint(),
         }  # fmt: skip
         Checkpoints(self.layout.checkpoints, keep=2).save(step, state, Lead(self.learner).save)
 
@@ -376,7 +377,8 @@ def test_a_save_that_fails_as_well_does_not_hide_the_error(
     monkeypatch.setattr(bench.learner, "save", full)
     with pytest.raises(DeadlineExceeded):
         trainer.run(resume=False)
-    assert "step 1 could not be saved" in caplog.text
+    assert "step 1 could not be saved: cannot write the checkpoint of step 1: No space left on device" in caplog.text
+    assert "Traceback" not in caplog.text
     assert "No space left" in caplog.text
 
 

@@ -7,7 +7,7 @@ config.json and tokenizer.json. A version appears under its name by an atomic re
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,12 @@ class Outbox:
         for later in self.waiting():
             if later > step:
                 shutil.rmtree(self.folder / str(later))
+
+    def keep_only(self, steps: Collection[int]) -> None:
+        """Forgets all other versions."""
+        for other in self.waiting():
+            if other not in steps:
+                shutil.rmtree(self.folder / str(other), ignore_errors=True)
 
     def remove_before(self, step: int) -> None:
         """Forgets versions older than `step`."""

@@ -87,7 +87,7 @@ class Solo(Training):
         self._note_evaluation(self._evaluating.take())
         self._publishing.finish()
         if not self._evaluating.is_busy:  # it may read any of them
-            self._outbox.remove_before(self._step - self._staleness)
+            self._outbox.keep_only({*self._versions_for(self._step), *self._versions_for(self._saved)})
         version, needed = version_for(self._step, self._staleness, self._outbox.folder), self._t.groups_per_step
         with self._phases("generating", self._t.rollout_wait_seconds):
             self._generation.load(self._outbox.folder / str(version))
@@ -99,6 +99,10 @@ class Solo(Training):
             except RewardError as error:
                 raise RewardError(f"step {self._step}: {error}", hint=f"mend it, then: {self._beginning[1]}") from error
         return None if found is None else found[0]
+
+    def _versions_for(self, step: int) -> range:
+        """Those that steps from `step` on are made with, as far as they are there by then."""
+        return range(step - self._staleness, step + 1)
 
     def _advance(self, batch: list[TrainingGroup], metrics: StepMetrics) -> None:
         super()._advance(batch, metrics)

@@ -132,11 +132,9 @@ class Training(ABC):
                     self._train()
                     self._finish()
                 except BaseException as error:  # whatever ends it: versions that are out should not have to be given up
-                    if self._stop.is_set() and isinstance(error, Exception):
-                        log.exception(
-                            "step %d failed while the training was being stopped", self._step
-                        )  # the signal goes first
-                    self._save_what_can_be()
+                    if self._stop.is_set() and isinstance(error, Exception):  # the signal goes first
+                        _tell_of(error, f"step {self._step} failed while the training was being stopped")
+                    self._save_what_can_be(error)
                     raise
                 finally:
                     self._lead.end()
@@ -204,9 +202,9 @@ class Training(ABC):
             randomness.begin(self._t.seed)
             self._base = base.digest_of(self._layout.model)
             self._save()  # the first one too: what is handed over can always be made again
-        self._report.open(self._step, Tokenizer(self._layout.model))
+        self._report.open(self._saved, Tokenizer(self._layout.model))
         self._publish()
-        if not found:
+        if self._lacks_evaluation():
             self._evaluate()
         log.info("training from step %d to %d", self._step, self._t.steps)
 
@@ -231,8 +229,14 @@ class Training(ABC):
         self._saved = int(state["step"])
         self._step = self._next_step(self._saved)
         self._source.forget_before(self._step)
-        self._report.restore(state["evaluations"], int(state["trained_tokens"]))
+        self._source.counts.go_on_from(state["counts"])
+        self._report.restore(state["evaluations"], int(state["trained_tokens"]), self._source.counts)
         log.info("resumed from %s", folder)
+
+    def _lacks_evaluation(self) -> bool:
+        """Whether the weights that a process begins with should have been evaluated: a checkpoint is older than its evaluation."""
+        due = self._saved % self._t.evaluate_every == 0 or self._saved == self._t.steps
+        return due and all(one["step"] != self._saved for one in self.evaluations)
 
     def _finish(self) -> None:
         finished = self._step >= self._t.steps
@@ -254,14 +258,15 @@ class Training(ABC):
             self._clock.sleep(0.05)
         self._note_evaluation(self._evaluating.take())
 
-    def _save_what_can_be(self) -> None:
-        """Saves the present step on the way out of an error, which stays the one that is told."""
+    def _save_what_can_be(self, told: BaseException) -> None:
+        """Saves the present step on the way out of `told`, which stays the error that ends the training."""
         try:
             self._publishing.finish()
             if not self._mid_step and self._saved != self._step:
                 self._save()
-        except Exception:
-            log.exception("step %d could not be saved", self._step)
+        except Exception as error:  # noqa: BLE001
+            if str(error) != str(told):  # a disk that is full is so once more
+                _tell_of(error, f"step {self._step} could not be saved")
 
     # ---- a step --------------------------------------------------------------------------------------------------------
 
@@ -281,6 +286,7 @@ class Training(ABC):
         state = {
             "spec": self._spec.digest.hex(), "base": self._base, "lora": lora.identity(self._t), "consumed": self._source.cursor,
             "trained_tokens": self._report.trained_tokens, "evaluations": self._report.evaluations,
+            "counts": self._report.counts.for_checkpoint(),
         }  # fmt: skip
         with self._phases("saving", self._t.deadlines.saving):
             self._say("saving")
@@ -339,6 +345,14 @@ class Training(ABC):
 
     def _say(self, state: str, **waiting: Any) -> None:
         self._report.say(state, self._step, getattr(self, "_source", None), **waiting)
+
+
+def _tell_of(error: Exception, what: str) -> None:
+    """Logs an error that does not end the training. Those of our own say what to do; of others one wants to see the place."""
+    if isinstance(error, MurmurationError):
+        log.error("%s: %s", what, _with_hint(error))
+    else:
+        log.error("%s", what, exc_info=error)
 
 
 def _with_hint(error: Exception) -> str:

@@ -64,7 +64,7 @@ class Tally:
 
 @dataclass
 class DataCounts:
-    """Counts since the process started."""
+    """Counts since the training began: a resumed one goes on from those of its checkpoint."""
 
     environments: dict[str, Tally] = field(default_factory=dict)
     """By name of the environment."""
@@ -78,7 +78,8 @@ class DataCounts:
     bad_groups: int = 0
     """Left out because no finite advantages can be computed from their rewards."""
     bad_receipts: int = 0
-    """Malformed, forged, of another run or spec, or of somebody who held no seat when it came; ignored."""
+    """Malformed, forged, of another run or spec, or of somebody who held no seat when it came; ignored. Since the
+    process started, which reads all of them anew."""
     bad_files: int = 0
     """Accepted by validators and yet not there for as long as they were of use, not the committed bytes, or nothing the model
     could be trained on."""
@@ -86,6 +87,9 @@ class DataCounts:
     """Groups trained on, by staleness, in steps."""
     longest: int = 0
     """Tokens of the longest completion since this was last set back, as it is with each step."""
+
+    counted: dict[str, int] = field(default_factory=dict)
+    """Submissions (hex → step) that stand in these counts and could be met again by a process that resumes."""
 
     def add(self, environment: str, samples: Iterable[Sample], end_tokens: Collection[int]) -> None:
         tally = self.environments.setdefault(environment, Tally())
@@ -113,7 +117,24 @@ class DataCounts:
         return self.all.reward
 
     def as_json(self) -> dict[str, Any]:
-        return {"samples": self.samples, "tokens": self.tokens, **asdict(self), "staleness": dict(self.staleness)}
+        told = {name: value for name, value in self._values().items() if name != "counted"}
+        return {"samples": self.samples, "tokens": self.tokens, **told}
+
+    def for_checkpoint(self) -> dict[str, Any]:
+        """What `go_on_from` takes."""
+        return {name: value for name, value in self._values().items() if name not in ("bad_receipts", "longest")}
+
+    def go_on_from(self, saved: dict[str, Any]) -> None:
+        """Counts on from what an earlier process had counted."""
+        values = saved | {
+            "environments": {name: Tally(**tally) for name, tally in saved["environments"].items()},
+            "staleness": Counter({int(steps): count for steps, count in saved["staleness"].items()}),
+        }
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def _values(self) -> dict[str, Any]:
+        return asdict(self) | {"staleness": dict(self.staleness)}  # asdict spoils a Counter
 
 
 def names_of(datasets: Iterable[str]) -> list[str]:

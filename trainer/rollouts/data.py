@@ -48,6 +48,8 @@ class _Submission:
     event: Submission
     read: bool = False
     groups: tuple[TrainingGroup, ...] = ()
+    fresh: bool = True
+    """Not in the counts of the checkpoint that this process went on from."""
     broken: bool = False
     """Accepted, but of no use: the line ends here as if it had been rejected."""
 
@@ -138,6 +140,7 @@ class RolloutSource:
         }
         self._verdicts = defaultdict(dict, {key: of for key, of in self._verdicts.items() if key[0] >= oldest})
         self._pool.forget_before(oldest)
+        self.counts.counted = {id_: of for id_, of in self.counts.counted.items() if of >= oldest}
         self._duplicates = {key for key in self._duplicates if key[0] in self._submissions}
 
     @property
@@ -242,7 +245,7 @@ class RolloutSource:
         for group in state.groups:
             if not self._pool.add(group) and group.name not in self._duplicates:
                 self._duplicates.add(group.name)
-                self.counts.duplicate_groups += 1
+                self.counts.duplicate_groups += state.fresh
         return True
 
     def _withdraw(self, submission: bytes) -> None:
@@ -259,16 +262,18 @@ class RolloutSource:
             samples = self._files.read(self.hub, state.event)
         except ProtocolViolation as error:
             log.error("validators accepted %s, which cannot be used: %s", state.event.root.hex(), error)
-            self.counts.bad_files += 1
             state.broken, samples = True, ()
         if samples is None:
             return
         state.read = True
+        state.fresh = submission.hex() not in self.counts.counted
+        self.counts.counted[submission.hex()] = state.event.step
+        self.counts.bad_files += state.broken and state.fresh
         size = self._spec.sampling.group_size
-        for sample in samples:
+        for sample in samples if state.fresh else ():
             self.counts.add(self._environment(sample), [sample], self._end_tokens)
         found = [
-            self._group(submission, index, state.event, samples[index * size : (index + 1) * size])
+            self._group(submission, index, state, samples[index * size : (index + 1) * size])
             for index in range(len(samples) // size)
         ]
         state.groups = tuple(group for group in found if group is not None)
@@ -276,18 +281,21 @@ class RolloutSource:
     def _environment(self, sample: Sample) -> str:
         return self._environments[bisect_right(self._starts, sample.problem) - 1]
 
-    def _group(self, submission: bytes, index: int, s: Submission, samples: tuple[Sample, ...]) -> TrainingGroup | None:
+    def _group(
+        self, submission: bytes, index: int, state: _Submission, samples: tuple[Sample, ...]
+    ) -> TrainingGroup | None:
         """A group with its advantages; None where it teaches nothing or was trained on before."""
         if self._pool.was_trained_on((submission, index)):
             return None
-        self.counts.groups += 1
+        s = state.event
+        self.counts.groups += state.fresh
         if not advantage.teaches(samples, self._online_filter):
-            self.counts.zero_advantage_groups += 1
+            self.counts.zero_advantage_groups += state.fresh
             return None
         rewards = tuple(float(sample.reward) for sample in samples)
         advantages = advantage.normalised(np.array(rewards))
         if not np.isfinite(advantages).all():
-            self.counts.bad_groups += 1
+            self.counts.bad_groups += state.fresh
             log.error("group %d of %s is left out: its rewards give no finite advantages", index, s.root.hex())
             return None
         made = tuple(

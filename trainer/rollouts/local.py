@@ -167,7 +167,17 @@ def _group(name: str, samples: Sequence[Sample], version: int) -> TrainingGroup:
 
 
 def version_for(step: int, staleness: int, folder: Path) -> int:
-    """The version in `folder` that rollouts for `step` are made with: `staleness` steps old, or the next one that is here."""
+    """The version in `folder` that rollouts for `step` are made with: `staleness` steps old.
+
+    Where that one is gone, it is the next one that is here, with a warning: other rollouts follow, and so other weights.
+    """
     here = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
     wanted = max(0, step - staleness)
-    return next((version for version in here if version >= wanted), here[-1])
+    found = next((version for version in here if version >= wanted), here[-1])
+    if found != wanted:
+        log.warning(
+            "step %d: version %d of the weights, which was to answer for it, is gone; version %d does, and what follows is not "
+            "what would have followed without the interruption",
+            step, wanted, found,
+        )  # fmt: skip
+    return found

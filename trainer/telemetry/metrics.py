@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,8 +43,8 @@ class Metrics:
     """All sinks of a run. Raises ConfigError for what was asked for and cannot be had."""
 
     def __init__(self, settings: MetricSettings, layout: Outputs, *, step: int) -> None:
-        """`step`: the first that will be written; what an earlier process wrote from there on is superseded."""
-        self._sinks: list[Sink] = [JsonLines(layout.metrics, layout.samples), Gauges()]
+        """`step`: the first that will be written; what an earlier process wrote from there on is removed, but at Weights & Biases."""
+        self._sinks: list[Sink] = [JsonLines(layout.metrics, layout.samples, step), Gauges()]
         if settings.tensorboard:
             self._sinks += _tensorboard(layout.tensorboard, step)
         if settings.wandb_project:
@@ -86,9 +87,14 @@ class JsonLines:
 
     name = "metrics.jsonl"
 
-    def __init__(self, path: Path, samples: Path) -> None:
+    def __init__(self, path: Path, samples: Path, step: int) -> None:
         self._path = path
         self._samples = samples
+        for file in (path, samples):
+            try:
+                _cut_off(file, step)
+            except OSError as error:
+                log.warning("%s may tell of steps from %d on twice: %s", file, step, error.strerror)
 
     def write(self, step: int, record: Record) -> None:
         try:
@@ -105,6 +111,33 @@ class JsonLines:
 
     def close(self) -> None:
         pass
+
+
+def _cut_off(path: Path, step: int) -> None:
+    """Removes the lines of `step` and later ones, and torn ones, by one rename. Raises OSError."""
+    if not path.exists() or _all_before(step, path):
+        return
+    rest = path.with_name(f".writing-{path.name}")
+    try:
+        with path.open("rb") as lines, rest.open("wb") as kept:
+            kept.writelines(line for line in lines if _is_before(step, line))
+            kept.flush()
+            os.fsync(kept.fileno())
+        os.replace(rest, path)
+    finally:
+        rest.unlink(missing_ok=True)
+
+
+def _all_before(step: int, path: Path) -> bool:
+    with path.open("rb") as lines:
+        return all(_is_before(step, line) for line in lines)
+
+
+def _is_before(step: int, line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and int(json.loads(line)["step"]) < step
+    except (ValueError, TypeError, KeyError):  # torn, by a kill or a full disk
+        return False
 
 
 def _tensorboard(folder: Path, step: int) -> list[Sink]:

@@ -61,7 +61,7 @@ class Report:
         """Of the model, forwards and backwards, per token; for MFU."""
 
     def open(self, step: int, tokenizer: Tokenizer | None = None) -> None:
-        """From here on metrics are written, beginning with those of `step`; without `tokenizer` no texts of samples."""
+        """From here on metrics are written, and what was written of `step` and later ones is removed; without `tokenizer` no texts of samples."""
         self._tokenizer = tokenizer
         self._metrics = Metrics(self._settings.metrics, self._layout, step=step)
 
@@ -73,9 +73,15 @@ class Report:
     def evaluations(self) -> list[dict[str, Any]]:
         return list(self._status["evaluations"])
 
-    def restore(self, evaluations: list[dict[str, Any]], trained_tokens: int) -> None:
+    @property
+    def counts(self) -> DataCounts:
+        """As they stood at the last step."""
+        return self._counts
+
+    def restore(self, evaluations: list[dict[str, Any]], trained_tokens: int, counts: DataCounts) -> None:
         self._status["evaluations"] = list(evaluations)
         self.trained_tokens = trained_tokens
+        self._counts = copy.deepcopy(counts)
 
     def say(self, state: str, step: int, source: RolloutSource | None = None, **waiting: Any) -> None:
         self._status |= {
