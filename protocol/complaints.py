@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from itertools import groupby
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,8 +21,9 @@ def complaints(
 
 
 def _lines(error: ValidationError, tree: type[BaseModel], within: str, origins: Mapping[str, str]) -> Iterator[str]:
-    for e in error.errors(include_url=False, include_input=False):
-        place = without_tags(tree, e["loc"])
+    found = [(without_tags(tree, e["loc"]), e) for e in error.errors(include_url=False, include_input=False)]
+    for place, of_place in groupby(found, lambda pair: pair[0]):
+        (_, e), *others = of_place
         path = ".".join(map(str, (within, *place) if within else place))
         origin = f" ({origins[path]})" if path in origins else ""
         if e["type"] == "missing":
@@ -32,20 +34,24 @@ def _lines(error: ValidationError, tree: type[BaseModel], within: str, origins: 
         else:
             # What a validator of ours raised is told as it said it, without pydantic's name for the kind.
             said = e["ctx"]["error"] if e["type"] in ("value_error", "assertion_error") else e["msg"]
+            said = " or ".join([str(said), *(other["msg"].removeprefix("Input should be ") for _, other in others)])
             yield f"{path}: {said}{origin}" if path else str(said)
 
 
 def without_tags(tree: type[BaseModel], place: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A place without the names that pydantic puts in for the members of a tagged union (by our rule, their classes')."""
-    models, path = [tree], []
+    """A place without the names that pydantic puts in for the members of a union: of a tagged one (by our rule, their classes'), and of the
+    types that a plain value may have."""
+    models, path, kinds = [tree], list[Any](), list[Any]()
     for key in place:
         if not isinstance(key, str) or any(key in model.model_fields for model in models):
             path.append(key)
             if isinstance(key, str):
-                fields = [model.model_fields[key] for model in models if key in model.model_fields]
-                models = [model for field in fields for model in _models_in(field.annotation)]
+                kinds = [model.model_fields[key].annotation for model in models if key in model.model_fields]
+                models = [model for kind in kinds for model in _models_in(kind)]
         elif named := [model for model in models if model.__name__ == key]:
             models = named
+        elif kinds and not models and not any(map(_holds_names, kinds)):
+            break  # of a plain value: which of its types it is not
         else:
             path.append(key)
             models = []
@@ -60,6 +66,11 @@ def _keys(tree: type[BaseModel], place: tuple[Any, ...]) -> list[str]:
             fields = [model.model_fields[key] for model in models if key in model.model_fields]
             models = [model for field in fields for model in _models_in(field.annotation)]
     return [name for model in models for name in model.model_fields]
+
+
+def _holds_names(annotation: Any) -> bool:
+    """Whether keys that no model names may stand below it."""
+    return annotation in (dict, Any) or get_origin(annotation) is dict or any(map(_holds_names, get_args(annotation)))
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -46,7 +46,7 @@ class Loaded(Generic[S]):
 
     def lines(self) -> Iterator[tuple[str, Any, str]]:
         """(path, value, origin) of every setting."""
-        for path, value in _leaves(self.value.model_dump(mode="json")):
+        for path, value in leaves(self.value.model_dump(mode="json")):
             yield path, value, self.origins.get(path, "default")
 
 
@@ -61,7 +61,7 @@ def load(
     known = list(_paths(tree))
     sections = {path.split(".")[0] for path in known if "." in path}
     if file is not None:
-        for path, value in _leaves({k: v for k, v in read_toml(file).items() if k not in tables}):
+        for path, value in leaves({k: v for k, v in read_toml(file).items() if k not in tables}):
             values[_known(path, known, str(file))] = (value, str(file))
     for name, text in os.environ.items():
         if name.startswith(PREFIX) and name not in _NOT_SETTINGS:
@@ -157,10 +157,11 @@ def _paths(tree: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of everything in nested tables."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 

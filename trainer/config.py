@@ -328,10 +328,11 @@ class SoloSettings(Settings):
 
 def load_solo(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[SoloSettings]:
     """The part of run.toml that a training on one machine needs; what a run on chain needs besides may be missing or half done."""
-    return load(SoloSettings, file, overrides, tables=("spec", "policy", *sorted(_OF_CHAIN)))
+    return load(SoloSettings, file, overrides, tables=NOT_OF_SOLO)
 
 
-_OF_CHAIN = frozenset(RunSettings.model_fields) - frozenset(SoloSettings.model_fields)
+NOT_OF_SOLO = ("spec", "policy", *sorted(frozenset(RunSettings.model_fields) - frozenset(SoloSettings.model_fields)))
+"""Tables of run.toml that a training on one machine skips, or that are read elsewhere."""
 
 
 def load_run(file: Path, overrides: Mapping[str, Any] | None = None) -> Loaded[RunSettings]:

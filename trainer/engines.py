@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from node.engine.memory import parse
-from node.engine.settings import DEVICE, EngineSettings
+from node.engine.settings import Device, EngineSettings
 from protocol.settings import Settings
 
 
@@ -25,7 +25,7 @@ class EvaluationEngine(Settings):
 
     name: str | None = None
     """Engine that computes."""
-    device: str | None = Field(default=None, pattern=DEVICE)
+    device: Device | None = None
     """A GPU that does not train ("cuda:7") leaves the training all of its own; "cpu" all GPUs, and is many times slower."""
     dtype: Literal["auto", "float32", "bfloat16"] | None = None
     """What is computed in: the run spec's type, and no other."""
@@ -53,6 +53,16 @@ class EvaluationEngine(Settings):
 
 class EvaluationSettings(Settings):
     engine: EvaluationEngine = EvaluationEngine()
+
+
+def require_engines(
+    engine: EngineSettings, evaluation: EvaluationSettings, compute_dtype: str, *, batch_invariant: bool = False
+) -> None:
+    """Raises ConfigError or PreflightError for engines that a training on this machine could not make."""
+    from node.engine.factory import require
+
+    for asked in (engine, evaluation.engine.over(engine)):
+        require(asked.model_copy(update={"batch_invariant": True}) if batch_invariant else asked, compute_dtype)
 
 
 @dataclass(frozen=True)

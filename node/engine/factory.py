@@ -1,7 +1,8 @@
 """The factory: the one place that knows engines by name.
 
 "torch" is built in; an installed package adds others under the entry-point group `murmuration.engines`, each a callable of
-(compute dtype, settings) that gives an Engine. What is asked for is imported, and nothing else.
+(compute dtype, settings) that gives an Engine. Its `require`, where it has one, takes the settings and raises what says that none could
+be made with them. What is asked for is imported, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,10 +27,16 @@ TENSOR_PARALLEL = ("vllm",)
 
 
 def make_engine(settings: EngineSettings, compute_dtype: str) -> Engine:
-    """The engine of these settings for a run that computes in `compute_dtype`; it holds no weights yet.
+    """The engine of these settings for a run that computes in `compute_dtype`; it holds no weights yet. Raises what `require` raises."""
+    made: Engine = require(settings, compute_dtype)(compute_dtype, settings)
+    return made
+
+
+def require(settings: EngineSettings, compute_dtype: str) -> Callable[[str, EngineSettings], Engine]:
+    """What makes an engine of these settings; nothing is made yet, nor a device taken.
 
     Raises ConfigError for a name that nobody registered, a package that cannot be imported, batch invariance of an engine that has none,
-    and another dtype than the run's:
+    a device that is not there or cannot do what is asked (PreflightError), and another dtype than the run's:
     limits were calibrated for the rounding of one type, so that honest work in another looks like cheating, and a validator in
     another accuses the honest.
     """
@@ -49,8 +56,10 @@ def make_engine(settings: EngineSettings, compute_dtype: str) -> Engine:
             f"engine.tensor_parallel is {settings.tensor_parallel}, and the engine {settings.name!r} computes on one device",
             hint=f"engine.name must be one of: {', '.join(TENSOR_PARALLEL)}",
         )
-    made: Engine = maker(settings.name)(compute_dtype, settings)
-    return made
+    make = maker(settings.name)
+    if (check := getattr(make, "require", None)) is not None:
+        check(settings)
+    return make
 
 
 def maker(name: str) -> Callable[[str, EngineSettings], Engine]:

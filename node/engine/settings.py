@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from node.engine import machine
 from node.engine.memory import parse
 from protocol.runspec import ModelSpec
 from protocol.settings import Settings
 
-DEVICE = r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$"
-"""What a device is called."""
+
+def _called(device: str) -> str:
+    if not re.fullmatch("auto|cpu|cuda(:[0-9]{1,3})?|mps", device):
+        raise ValueError('a device is called "auto", "cpu", "cuda", "cuda:N" or "mps"')
+    return device
+
+
+Device = Annotated[str, AfterValidator(_called)]
 
 
 class EngineSettings(Settings):
     name: str = "torch"
     """Engine that computes: "torch", "vllm" where vllm 0.32.0 is installed, or one that an installed package adds."""
-    device: str = Field(default="auto", pattern=DEVICE)
+    device: Device = "auto"
     """"auto" (the first NVIDIA GPU, or else the CPU), "cpu", "cuda", "cuda:N" or, as far as it goes, "mps"."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """What is computed in: the run spec's type. Named here, it must be the same, or the role does not start."""

@@ -52,6 +52,11 @@ class TorchEngine:
         self._model: Any = None
         self._budget: MemoryBudget | None = None
 
+    @staticmethod
+    def require(settings: EngineSettings) -> None:
+        """Raises PreflightError where the device is not there."""
+        device.named(settings.device)
+
     def load(self, folder: Path) -> None:
         """Loads a version; the first call builds the model from its config.json. Raises ConfigError for a model that is not computed
         rightly, IntegrityError for weights that are not the model's, and then the engine holds what it held before."""

@@ -83,6 +83,11 @@ class VllmEngine:
         self._backoff = Backoff(_REST_SECONDS, _REST_MOST_SECONDS)
         self._busy = RLock()
 
+    @staticmethod
+    def require(settings: EngineSettings) -> None:
+        """Raises what says that this vLLM cannot compute with `settings` here, as when it is made."""
+        vllm_build.require(settings)
+
     def close(self) -> None:
         """Ends the process. The engine can be used again."""
         if self._process is not None:

@@ -322,6 +322,11 @@ def compute_dtype(file: Path) -> str:
     return str(found)
 
 
+def batch_invariant(file: Path) -> bool:
+    """spec.model.batch_invariant of `file`, likewise."""
+    return _section(_table(file, "spec"), "model", "spec").get("batch_invariant") is True
+
+
 def reward(file: Path) -> RewardSpec:
     """[spec.reward] of `file`, likewise."""
     return _part(file, "reward", RewardSpec)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from protocol.errors import ConfigError, IntegrityError, UsageError
+from protocol.errors import ConfigError, IntegrityError, MurmurationError, UsageError
 from protocol.settings import read_toml
 from protocol.shell.signals import Ending, until_signalled
 from tests.trainer import engine_here, small, speaking
@@ -403,10 +403,47 @@ def test_a_folder_is_made_whole_or_not_at_all(mine: Mine, tmp_path: Path) -> Non
         assert [path.name for path in tmp_path.iterdir()] == ["gemma"]
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("engine.name=vllm", "vLLM is not installed"), ("engine.name=sglang", "no engine 'sglang'"), ("engine.device=mps", "no GPU of Apple's"),
+        ("evaluation.engine.device=cuda:9", "cuda:9"), ("engine.device=gpu", 'is called "auto", "cpu"'),
+        ("engine.threads=many", "engine.threads: Input should be 'auto' or a valid integer"),
+        ("spec.model.batch_invariant=true", "batch-invariant"), ("spec.model=3", "spec.model is no setting of"),
+    ],
+)  # fmt: skip
+def test_an_engine_that_cannot_be_made_is_refused_before_anything_is(
+    mine: Mine, tmp_path: Path, setting: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def imports(*_: object, **__: object) -> None:
+        raise AssertionError("the model was imported first")
+
+    monkeypatch.setattr("trainer.loop.prepare.make_policy", imports)
+    out = tmp_path / "out"
+    refused = CliRunner().invoke(app, ["solo", str(mine.model), str(mine.rows), "--out", str(out), "--set", setting])
+    assert isinstance(refused.exception, MurmurationError), refused.exception
+    assert said in str(refused.exception)
+    assert ".writing" not in str(refused.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_engine_that_cannot_be_made_leaves_nothing_beside_the_run_file(trained: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run.toml"
+    copy.write_text(trained.read_text())
+    (tmp_path / "policy").symlink_to(outputs(trained).model)
+    refused = CliRunner().invoke(app, ["solo", f"@{copy}", "--set", "engine.name=sglang"])
+    assert "no engine 'sglang'" in str(refused.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy", "run.toml"]
+
+
 def test_a_folder_that_is_there_is_left_alone(mine: Mine, trained: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds a training already") as caught:
         mine.prepare("trained")
     assert f"@{trained} --resume" in caught.value.hint
+    fresh = mine.prepare("fresh")
+    with pytest.raises(UsageError, match="holds a training already") as caught:
+        mine.prepare("fresh")
+    assert f"solo @{fresh}, or" in caught.value.hint  # there is no checkpoint to go on from
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="is there already"):
         prepare(mine.model, mine.rows, tmp_path)

@@ -87,7 +87,9 @@ def _run_file(model: str, of_tasks: Sequence[object], changes: dict[str, object]
 
 def _train(file: Path, changes: dict[str, object], *, resume: bool) -> None:
     from protocol.logs import set_up_logging
+    from protocol.shell import runfile
     from trainer.config import Outputs, load_solo
+    from trainer.engines import require_engines
     from trainer.learning.ranks import torchrun
 
     settings = load_solo(file, changes).value
@@ -97,6 +99,9 @@ def _train(file: Path, changes: dict[str, object], *, resume: bool) -> None:
         raise ConfigError(f"there is no model in {layout.model}", hint="trainer.model names its folder")
     with torchrun() as ranks:
         if ranks.leads:
+            require_engines(
+                settings.engine, settings.evaluation, runfile.compute_dtype(file), batch_invariant=runfile.batch_invariant(file)
+            )  # fmt: skip
             _lead(settings, layout, ranks, resume=resume)
         else:
             from trainer.commands.follow import follow_rank

@@ -15,9 +15,10 @@ from protocol import architectures
 from protocol.environments import taskfile
 from protocol.errors import ConfigError, UsageError
 from protocol.model_files import CONFIG
-from protocol.settings import write_toml
+from protocol.settings import leaves, load, write_toml
 from protocol.shell import runfile
-from trainer.config import load_solo
+from trainer.config import NOT_OF_SOLO, SoloSettings, load_solo
+from trainer.engines import require_engines
 from trainer.folder import whole
 from trainer.models.pretrained import make_policy
 from trainer.presets import solo
@@ -40,10 +41,11 @@ def prepare(
     values of run.toml by dotted path; `unlisted` as `make_policy` takes it. Raises UsageError, ConfigError for a model, tasks or function that cannot be used, PreflightError.
     """
     if (folder / RUN_FILE).exists():
-        again = f"murmur trainer solo @{folder / RUN_FILE}"
-        raise UsageError(f"{folder} holds a training already", hint=f"{again} --resume, or --out for another folder")
+        again = f"murmur trainer solo @{folder / RUN_FILE}{' --resume' if _has_checkpoint(folder) else ''}"
+        raise UsageError(f"{folder} holds a training already", hint=f"{again}, or --out for another folder")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already", hint="--out names another folder")
+    _require_settings(changes or {})
     asked = column(tasks, question, _QUESTIONS)
     folder.absolute().parent.mkdir(parents=True, exist_ok=True)
     with whole(folder.absolute(), f"the folder {folder}") as partial:
@@ -59,17 +61,37 @@ def prepare(
         if not 0 <= kept_back < rows:
             raise ConfigError(f"{kept_back} of {rows} rows of {tasks} cannot be held out")
         imported = make_policy(model, partial / "policy", unlisted=unlisted)
-        tables = solo(
-            name=tasks.stem, rows=rows, held_out=kept_back, table=table, template=imported.prompt_template,
-            positions=_positions(partial / "policy"), dtype="bfloat16" if _has_gpu() else "float32",
+        tables = _tables(
+            changes or {}, name=tasks.stem, rows=rows, held_out=kept_back, table=table, template=imported.prompt_template,
+            positions=_positions(partial / "policy"),
         )  # fmt: skip
-        for path, value in (changes or {}).items():
-            _put(tables, path, value)
         write_toml(partial / RUN_FILE, tables, "Written by `murmur trainer solo`; every key: docs/reference-config.md.")
         load_solo(partial / RUN_FILE)
         runfile.answers(partial / RUN_FILE, partial / "policy")
         runfile.environments(partial / RUN_FILE)
     return folder / RUN_FILE
+
+
+def _tables(changes: Mapping[str, Any], **known: Any) -> dict[str, Any]:
+    """The preset with `changes`."""
+    tables = solo(dtype="bfloat16" if _has_gpu() else "float32", **known)
+    for path, value in changes.items():
+        _put(tables, path, value)
+    return tables
+
+
+def _require_settings(changes: Mapping[str, Any]) -> None:
+    """Raises ConfigError or PreflightError for settings, engines and devices that nothing could be trained with, whatever the model."""
+    tables = _tables(changes, name="", rows=1, held_out=0, table=None, template=None, positions=4096)
+    own = {name: table for name, table in tables.items() if name not in NOT_OF_SOLO}
+    settings, model = load(SoloSettings, None, dict(leaves(own))).value, tables["spec"]["model"]
+    require_engines(
+        settings.engine, settings.evaluation, model["compute_dtype"], batch_invariant=bool(model.get("batch_invariant"))
+    )
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    return any((folder / "output" / "checkpoints").glob("step_*"))
 
 
 def _positions(policy: Path) -> int:
@@ -94,5 +116,11 @@ def _put(tables: dict[str, Any], path: str, value: Any) -> None:
     for parent in parents:
         place = place.setdefault(parent, {})
         if not isinstance(place, dict):
-            raise UsageError(f"{path} is no setting of run.toml", hint="edit the file instead")
+            raise _no_setting(path)
+    if isinstance(place.get(leaf), dict):
+        raise _no_setting(path)
     place[leaf] = value
+
+
+def _no_setting(path: str) -> UsageError:
+    return UsageError(f"{path} is no setting of run.toml", hint="edit the file instead")
