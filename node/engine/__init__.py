@@ -3,7 +3,8 @@
     interface.py      what an engine is              factory.py   engines by name          settings.py  [engine] of every role
     torch_engine.py   the one on transformers        memory.py    how many rows at once    proofs.py    TOPLOC proofs as rows appear
     decoding.py       samples on their way through the rows       kv_cache.py  where keys and values lie
-    row_attention.py  attention over them as they lie             machine.py   memory and cores that are free
+    decoding_step.py  who sees what of them in one step           step_attention.py  attention over that
+    row_attention.py  attention of every layer that asks          machine.py   memory and cores that are free
     sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch    device.py   what computes
     fused_draw.py     drawing on a GPU, in one kernel              products.py   products with weights on a CPU
     weights.py        loading a published version safely         footprint.py  what a model takes of its device

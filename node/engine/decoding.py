@@ -1,7 +1,7 @@
 """The samples of a submission on their way through a bounded number of rows: who waits, who decodes, who is done.
 
-Prompts are prefilled once, and written into a row for each of their samples; as rows end, the next samples take their places,
-so that a batch stays full whatever the lengths are. The order of the work is that of the submission, and what is drawn depends on
+Prompts are prefilled once, and shared by the rows of their samples; as rows end, the next samples take their places, so that
+a batch stays full whatever the lengths are. The order of the work is that of the submission, and what is drawn depends on
 none of this but by rounding: keys and positions belong to samples.
 
 Does not cover: the forward passes and the draw (torch_engine.py), where keys and values lie (kv_cache.py), how many rows there may be
@@ -41,6 +41,12 @@ class Request:
 
 def requests_of(prompts: Sequence[Prompt]) -> list[Request]:
     return [Request(prompt.tokens, key) for prompt in prompts for key in prompt.keys]
+
+
+def cache_of(requests: Sequence[Request], rows: int, most: int, *, latent: bool) -> KeyValueCache:
+    """For so many of these at once, with at most `most` new tokens each."""
+    prompts = {id(request.prompt): len(request.prompt) for request in requests}
+    return KeyValueCache(rows, min(rows, len(prompts)), max(prompts.values()), most, latent=latent)
 
 
 @dataclass
@@ -95,18 +101,18 @@ class DecodingBatch:
         self,
         requests: list[Request],
         plan: DecodingPlan,
-        width: int,
+        cache: KeyValueCache,
         device: torch.device,
         proving: torch.device,
         *,
         prove: bool,
     ) -> None:
-        """`device` is the model's, `proving` where proofs are folded. No more than `width` tokens in a row."""
+        """`device` is the model's, `proving` where proofs are folded."""
         for request in requests:
             request.completion = Completion()
         self._waiting = _Waiting(requests)
         self._plan, self._device, self._proving, self._prove = plan, device, proving, prove
-        self.cache = KeyValueCache(plan.rows, width)
+        self.cache = cache
         self.requests: list[Request] = []
         self.keys = torch.empty(0, dtype=torch.long, device=device)
         self.positions = torch.empty(0, dtype=torch.long, device=device)
@@ -160,7 +166,7 @@ class DecodingBatch:
         prompt, hidden = self._kept
         group = self._waiting.take(self._free)
         keep = self._waiting.goes_on(prompt)
-        self.cache.join_kept(len(prompt), len(group), keep=keep)
+        self.cache.join_kept(len(group), keep=keep)
         self._sit(group, hidden)
         if not keep:
             self._kept = None

@@ -1,116 +1,34 @@
-"""Keys and values of the sequences that decode: memory that is taken once, a row of it for each sequence.
+"""Keys and values of the sequences that decode: each prompt once, and beside it, for every sample, the tokens of its own.
 
-A step writes one token of every row in its place and attends to what is there: nothing is copied, whatever the rows' lengths are.
-Rows 0 … B-1 are in use; where one leaves, others move up, such that rows of like length lie side by side: attention.py takes them
-in runs, each no wider than its longest row. The model sees an object of transformers' `Cache` interface. What is cached is the
-model's affair: keys and values of each head, or the latents of DeepSeek-V3, once per layer that asks.
+Prompts lie in slots, as many as there are prompts in use. A row for each sample holds what it has generated, in blocks of some
+tokens that are taken when the first row reaches them: a step reads blocks from one end to the other, for memory that is read with gaps takes
+three times as long, and memory follows the longest row. A step writes one token of every row in its place and copies nothing.
+Rows 0 … B-1 are in use; where one leaves, others move up, such that rows of like length lie side by side (decoding_step.py).
+The model sees an object of transformers' `Cache` interface, of which its layers get back what is new; attention finds the rest in
+`stored`. Where what is cached are latents (DeepSeek-V3), the layer makes keys and values of all of them, which come packed.
 
-Does not cover: states of linear attention; a ring for layers that see a window alone; memory in pages.
+Does not cover: states of linear attention; a ring for layers that see a window alone.
 
-Shapes: B rows in use, H heads of keys, T tokens of the longest prompt of a prefill, W tokens of the longest row, D head size.
+Shapes: B rows in use, P prompts, H heads of keys, T tokens of the longest prompt of a prefill, N tokens of a block, D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-RUNS = 8
-"""Runs of neighbouring rows, at most, that are computed each by itself."""
-_RUN_ROWS = 8  # fewer are not worth a call of their own
-_ALIKE = 0.9  # neighbours whose longest rows differ by less than this are one run
+from node.engine.decoding_step import Sharing, Step, without
 
+_BLOCK = 32
+"""Tokens of the first blocks; later ones are a quarter of what lies before them, so that few are read and little is read in vain."""
 
-@dataclass(frozen=True)
-class Run:
-    """Rows `first` … `last` - 1, of which tokens `start` … `end` - 1 are read; `mask` [rows, 1, 1, end - start] is added to the
-    scores: -inf where a row has no such token. None: all of them have all."""
+_VIEWS = 64  # of a layer's memory that are kept
 
-    first: int
-    last: int
-    start: int
-    end: int
-    mask: Tensor | None
-
-
-class Step:
-    """What attention has to know of one step of decoding: the tokens of each row, the new one included."""
-
-    def __init__(self, lengths: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-        self._lengths = list(lengths)
-        self._dtype, self._device = dtype, device
-        self._tensor = torch.tensor(self._lengths, device=device)
-        self._runs: dict[int | None, list[Run]] = {}
-        self.rows = torch.arange(len(self._lengths), device=device)
-        self.places = self._tensor - 1
-        """Of the new token in each row [B]."""
-        self.width = max(self._lengths)
-        self.is_even = min(self._lengths) == self.width
-
-    def runs(self, window: int | None) -> list[Run]:
-        """The runs of all rows, for layers that see so many tokens back; made once for all of these."""
-        if window is not None and window >= self.width:
-            window = None
-        if window not in self._runs:
-            self._runs[window] = [self._run(first, last, window) for first, last in self._parts()]
-        return self._runs[window]
-
-    def _parts(self) -> list[tuple[int, int]]:
-        size = run_size(len(self._lengths))
-        parts: list[tuple[int, int]] = []
-        for first in range(0, len(self._lengths), size):
-            last = min(first + size, len(self._lengths))
-            if parts:
-                before = max(self._lengths[parts[-1][0] : parts[-1][1]])
-                here = max(self._lengths[first:last])
-                if min(before, here) >= _ALIKE * max(before, here):
-                    parts[-1] = (parts[-1][0], last)
-                    continue
-            parts.append((first, last))
-        return parts
-
-    def _run(self, first: int, last: int, window: int | None) -> Run:
-        lengths = self._lengths[first:last]
-        end = max(lengths)
-        start = max(0, min(lengths) - window) if window else 0
-        if min(lengths) == end and (window is None or end - start <= window):
-            return Run(first, last, start, end, None)
-        of = self._tensor[first:last, None]
-        at = torch.arange(start, end, device=self._device)
-        seen = at < of
-        if window:
-            seen &= at >= of - window
-        mask = torch.zeros(seen.shape, dtype=self._dtype, device=self._device).masked_fill_(~seen, -torch.inf)
-        return Run(first, last, start, end, mask[:, None, None])
-
-
-def run_size(rows: int) -> int:
-    return max(_RUN_ROWS, -(-rows // RUNS))
-
-
-def without(lengths: Sequence[int], leaving: Sequence[int]) -> list[int]:
-    """The rows that stay, in their new order: what stands at n moves to n.
-
-    A row that leaves is replaced by the longest of the next run, that one by the longest of the run after it, and so on: lengths go
-    on falling from run to run, as they do where new rows come last, and few rows move.
-    """
-    of = list(lengths)
-    size = run_size(len(of))
-    order = list(range(len(of)))
-    for row in leaving:
-        of[row] = -1
-    for row in sorted(leaving, reverse=True):
-        hole = order.index(row)
-        while (following := (hole // size + 1) * size) < len(order):
-            places = range(following, min(following + size, len(order)))
-            donor = max(places, key=lambda place: of[order[place]])
-            order[hole], hole = order[donor], donor
-        order[hole] = order[-1]
-        order.pop()
-    return order
+Pair = tuple[Tensor, Tensor]
+"""Keys and values."""
 
 
 @dataclass(frozen=True)
@@ -120,104 +38,219 @@ class Joining:
     lengths: Sequence[int]
     counts: Sequence[int]
     keep: bool
-    """Whether the last prompt is kept beside the rows, for samples that come later."""
+    """Whether the last prompt stays although it may have no rows, for samples that come later."""
+
+
+@dataclass
+class Held:
+    """Of one layer: `prompts` [P, H, T, D], and `blocks` [B, H, N, D] of the rows' own tokens; more of each than are in use."""
+
+    prompts: Pair
+    blocks: list[Pair]
+    _views: dict[tuple[object, ...], list[Pair]] = field(default_factory=dict)
+
+    def of_prompts(self, first: int, last: int, start: int, end: int) -> Pair:
+        """These tokens [P, H, T, D] of these prompts."""
+        case = (first, last, start, end)
+        return self._view(case, [self.prompts], lambda part: part[first:last, :, start:end])[0]
+
+    def of_rows(self, first: int, last: int, blocks: range) -> list[Pair]:
+        """These blocks [rows · H, N, D] of these rows."""
+        chosen = self.blocks[blocks.start : blocks.stop]
+        return self._view((first, last, blocks), chosen, lambda part: part[first:last].flatten(0, 1))
+
+    def _view(self, case: tuple[object, ...], pairs: list[Pair], of: Callable[[Tensor], Tensor]) -> list[Pair]:
+        """Views are kept: small steps have as many microseconds of them as of arithmetic."""
+        if case not in self._views:
+            if len(self._views) >= _VIEWS:
+                self._views.clear()
+            self._views[case] = [(of(keys), of(values)) for keys, values in pairs]
+        return self._views[case]
+
+    @property
+    def pairs(self) -> list[Pair]:
+        return [self.prompts, *self.blocks]
 
 
 class KeyValueCache:
-    """`rows` rows of `width` tokens each, taken when the first layer writes."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        self._rows, self._width = rows, width
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+    def __init__(self, rows: int, prompts: int, prompt: int, own: int, *, latent: bool = False) -> None:
+        """At most so many rows and prompts at a time, of so many tokens each; `latent`: layers cache what keys are made of."""
+        self._rows, self._prompts, self._prompt, self._latent = rows, prompts, prompt, latent
+        self._blocks = _sizes(own)
+        self._layers: dict[int, Held] = {}
+        self._latest = -1
         self._doing: Joining | Step | None = None
-        self.lengths: list[int] = []
-        """Tokens of each row in use."""
+        self._lengths: list[int] = []  # of each prompt
+        self._kept: int | None = None  # a prompt
+        self._prompt_of: list[int] = []
+        self._own: list[int] = []
+        self._sharing: Sharing | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes taken, of all layers."""
-        return sum(part.nbytes for of in (self._layers, self._kept) for parts in of.values() for part in parts)
+        return sum(part.nbytes for layer in self._layers.values() for pair in layer.pairs for part in pair)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row in use, its prompt counted."""
+        return [self._lengths[prompt] + own for prompt, own in zip(self._prompt_of, self._own, strict=True)]
 
     # ---- between forward passes ------------------------------------------------------------------------------------------
 
     def join(self, joining: Joining) -> None:
         """What the next forward pass computes are these prompts, right-padded."""
         self._doing = joining
-        self._kept = {}
+        self._kept = None
+        self._drop_prompts()
 
     def joined(self) -> None:
         """The pass is over: its rows are in use."""
         assert isinstance(self._doing, Joining)
         for length, count in zip(self._doing.lengths, self._doing.counts, strict=True):
-            self.lengths += [length] * count
+            self._lengths.append(length)
+            self._sit(len(self._lengths) - 1, count)
+        self._kept = len(self._lengths) - 1 if self._doing.keep else None
         self._doing = None
 
-    def join_kept(self, length: int, count: int, *, keep: bool) -> None:
+    def join_kept(self, count: int, *, keep: bool) -> None:
         """More rows of the prompt that was kept."""
-        first = len(self.lengths)
-        for layer, parts in self._kept.items():
-            for store, part in zip(self._layers[layer], parts, strict=True):
-                store[first : first + count, :, :length] = part
-        self.lengths += [length] * count
+        assert self._kept is not None
+        self._sit(self._kept, count)
         if not keep:
-            self._kept = {}
+            self._kept = None
 
     def step(self, dtype: torch.dtype, device: torch.device) -> Step:
         """What the next forward pass computes is one more token of every row."""
-        self.lengths = [length + 1 for length in self.lengths]
-        self._doing = Step(self.lengths, dtype, device)
+        if self._sharing is None:
+            self._drop_prompts()
+            self._sharing = Sharing(self._prompt_of, self._lengths, dtype, device)
+        self._own = [own + 1 for own in self._own]
+        self._doing = Step(self._own, self._blocks, self._sharing)
         return self._doing
 
     def leave(self, rows: Sequence[int]) -> list[int]:
         """These rows end. The rows that stay, in their new order."""
-        order = without(self.lengths, rows)
+        order = without(self._own, rows)
         moved = [(new, old) for new, old in enumerate(order) if new != old]
-        if moved:
-            width = max(self.lengths[old] for _, old in moved)
-            stores = [store for parts in self._layers.values() for store in parts]
-            to, source = torch.tensor(moved, device=stores[0].device).unbind(1)
-            for store in stores:
-                store[to, :, :width] = store[source, :, :width]
-        self.lengths = [self.lengths[old] for old in order]
+        longest = max((self._own[old] for _, old in moved), default=0)
+        read = sum(start < longest for start in _starts(self._blocks))
+        _move([part for layer in self._layers.values() for pair in layer.blocks[:read] for part in pair], moved)
+        self._own = [self._own[old] for old in order]
+        self._prompt_of = [self._prompt_of[old] for old in order]
+        self._sharing = None
         return order
+
+    def _sit(self, prompt: int, count: int) -> None:
+        self._prompt_of += [prompt] * count
+        self._own += [0] * count
+        self._sharing = None
+
+    def _drop_prompts(self) -> None:
+        """Prompts without rows go, and others take their places."""
+        used = {*self._prompt_of, self._kept}
+        if gone := [prompt for prompt in range(len(self._lengths)) if prompt not in used]:
+            order = without(self._lengths, gone)
+            moved = [(new, old) for new, old in enumerate(order) if new != old]
+            _move([part for layer in self._layers.values() for part in layer.prompts], moved)
+            place = {old: new for new, old in enumerate(order)}
+            self._lengths = [self._lengths[old] for old in order]
+            self._prompt_of = [place[prompt] for prompt in self._prompt_of]
+            self._kept = None if self._kept is None else place[self._kept]
 
     # ---- what the model calls --------------------------------------------------------------------------------------------
 
-    def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Writes what a layer has computed, [B, H, T, D] of a prefill or [B, H, 1, D] of a step, and gives back what it attends to:
-        of a prefill the same, of a step [B, H, W, D], views of the rows in use."""
-        if layer not in self._layers:
-            self._layers[layer] = (self._take(keys), self._take(values))
-        write = self._join if isinstance(self._doing, Joining) else self._append
-        stores = self._layers[layer]
-        if isinstance(self._doing, Joining) and self._doing.keep:
-            length = self._doing.lengths[-1]
-            self._kept[layer] = (keys[-1, :, :length].clone(), values[-1, :, :length].clone())
-        return write(stores[0], keys), write(stores[1], values)
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> Pair:
+        """Writes what a layer has computed, [B, H, T, D] of a prefill or [B, H, 1, D] of a step, and gives it back; in place of the latents
+        of a step, those of all tokens that are stored [1, H, tokens, D]."""
+        self._latest = layer
+        if isinstance(self._doing, Joining):
+            self._write_prompts(layer, (keys, values))
+            return keys, values
+        self._write_tokens(layer, (keys, values))
+        return self._packed(layer) if self._latent else (keys, values)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Part of transformers' interface; a model asks where it is told no positions."""
         return 0 if isinstance(self._doing, Joining) else max(self.lengths, default=1) - 1
 
-    def _take(self, like: Tensor) -> Tensor:
-        # Zeros: what is masked is multiplied by nought, and memory as it comes may hold NaN.
-        return like.new_zeros(self._rows, like.shape[1], self._width, like.shape[3])
+    # ---- what attention calls --------------------------------------------------------------------------------------------
 
-    def _join(self, store: Tensor, new: Tensor) -> Tensor:
-        assert isinstance(self._doing, Joining)
-        first = len(self.lengths)
-        for prompt, (length, count) in enumerate(zip(self._doing.lengths, self._doing.counts, strict=True)):
-            store[first : first + count, :, :length] = new[prompt, :, :length]
-            first += count
-        return new
+    @property
+    def current(self) -> Step:
+        """The step whose forward pass runs."""
+        assert isinstance(self._doing, Step)
+        return self._doing
 
-    def _append(self, store: Tensor, new: Tensor) -> Tensor:
-        step = self._doing
-        assert isinstance(step, Step)
-        seen = store[: len(self.lengths), :, : step.width]
-        if step.is_even:
-            seen[:, :, -1:] = new
-        else:
-            store[step.rows, :, step.places] = new.squeeze(2)
-        return seen
+    def stored(self, keys: Tensor, values: Tensor) -> Held:
+        """What the layer that wrote last attends to; of latents it has made `keys` and `values` [1, H, tokens, D]."""
+        of = self._layers[self._latest]
+        return self._unpacked(of, (keys, values)) if self._latent else of
+
+    def _write_prompts(self, layer: int, new: Pair) -> None:
+        first = len(self._lengths)
+        last = first + len(new[0])
+        room = len(self._layers[layer].prompts[0]) if layer in self._layers else 0
+        if last > room:
+            room = min(self._prompts, max(last, 2 * room))
+            grown = tuple(part.new_zeros(room, part.shape[1], self._prompt, part.shape[3]) for part in new)
+            of = self._layers.get(layer)
+            for part, before in zip(grown, of.prompts if of else (), strict=of is not None):
+                part[:first] = before[:first]
+            self._layers[layer] = Held((grown[0], grown[1]), of.blocks if of else [])
+        for store, part in zip(self._layers[layer].prompts, new, strict=True):
+            store[first:last, :, : part.shape[2]] = part
+
+    def _write_tokens(self, layer: int, new: Pair) -> None:
+        assert isinstance(self._doing, Step)
+        blocks = self._layers[layer].blocks
+        for block, rows, places in self._doing.writes:
+            while block >= len(blocks):
+                size = self._blocks[len(blocks)]
+                # Zeros: what is masked is multiplied by nought, and memory as it comes may hold NaN.
+                taken = [part.new_zeros(self._rows, part.shape[1], size, part.shape[3]) for part in new]
+                blocks.append((taken[0], taken[1]))
+            for store, part in zip(blocks[block], new, strict=True):
+                if rows is None:
+                    store[: len(part), :, places] = part.squeeze(2)
+                else:
+                    store[rows, :, places] = part[rows].squeeze(2)
+
+    def _packed(self, layer: int) -> Pair:
+        """Of all prompts and of the rows' blocks, one token after the other."""
+        of = self._layers[layer]
+        parts = [tuple(part[: len(self._lengths)] for part in of.prompts)]
+        parts += [tuple(part[: len(self._own)] for part in pair) for pair in of.blocks]
+        keys, values = (
+            torch.cat([part.transpose(0, 1).flatten(1, 2) for part in of], 1) for of in zip(*parts, strict=True)
+        )
+        return keys[None], values[None]
+
+    def _unpacked(self, of: Held, made: Pair) -> Held:
+        pairs: list[Pair] = []
+        at = 0
+        for count, (like, _) in zip([len(self._lengths)] + [len(self._own)] * len(of.blocks), of.pairs, strict=True):
+            size = count * like.shape[2]
+            cut = [part[0, :, at : at + size].unflatten(1, (count, -1)).transpose(0, 1) for part in made]
+            pairs.append((cut[0], cut[1]))
+            at += size
+        return Held(pairs[0], pairs[1:])
+
+
+def _sizes(tokens: int) -> list[int]:
+    """Of the blocks that so many tokens lie in."""
+    sizes: list[int] = []
+    while (left := tokens - sum(sizes)) > 0:
+        sizes.append(min(left, max(_BLOCK, sum(sizes) // 4 // _BLOCK * _BLOCK)))
+    return sizes
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    return [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def _move(stores: Sequence[Tensor], moved: Sequence[tuple[int, int]]) -> None:
+    if moved and stores:
+        to, source = torch.tensor(moved, device=stores[0].device).unbind(1)
+        for store in stores:
+            store[to] = store[source]

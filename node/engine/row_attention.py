@@ -1,9 +1,8 @@
 """Attention as the engine computes it, registered with transformers under names of its own: models ask there for every layer.
 
-Prompts and whole sequences are right-padded and attended to causally, without a mask. A step of decoding has one query for each row of
-the cache, whose rows have lengths of their own; the query heads that share a head of keys are folded into its queries, for nothing
-is repeated. Windows and capped scores are computed wherever a layer asks for them. transformers makes no mask for a name that it does
-not know: what a layer may see is decided here alone.
+Prompts and whole sequences are right-padded and attended to causally, without a mask; a step of decoding has one query for each row of
+the cache (step_attention.py). Windows and capped scores are computed wherever a layer asks for them. transformers makes no mask for a
+name that it does not know: what a layer may see is decided here alone.
 
 Two ways, equal but for rounding: "sdpa", torch's fused kernels, and "eager", products and a softmax, for calibration.
 
@@ -12,23 +11,20 @@ Shapes: B rows, H heads of queries, K of keys, T tokens, D head size; a query at
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from node.engine.kv_cache import Step
+from node.engine import step_attention
+from node.engine.kv_cache import KeyValueCache
+from node.engine.step_attention import How
 from protocol.errors import ConfigError
 
 WAYS = ("sdpa", "eager")
-STEP = "murmuration_step"
-"""Name of the argument of a model's `forward` that carries the Step of a decoding pass to its layers."""
-
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, float | None], Tensor]
-"""Of queries [B, K, Q, D], keys and values [B, K, W, D], what is added to the scores (it broadcasts to [B, K, Q, W]), their factor,
-and the cap on them."""
+CACHE = "murmuration_cache"
+"""Name of the argument of a model's `forward` that carries the cache to its layers, in a step of decoding."""
 
 
 def install(model: Any, way: str) -> None:
@@ -45,50 +41,38 @@ def install(model: Any, way: str) -> None:
 def _fused(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how: Any
 ) -> tuple[Tensor, None]:
-    return _attend(module, query, key, value, _fused_kernel, **how), None
+    return _attend(module, query, key, value, fused=True, **how), None
 
 
 def _plain(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how: Any
 ) -> tuple[Tensor, None]:
-    return _attend(module, query, key, value, _plain_kernel, **how), None
+    return _attend(module, query, key, value, fused=False, **how), None
 
 
 def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, kernel: Kernel, *,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, *, fused: bool,
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None, **rest: Any,
 ) -> Tensor:  # fmt: skip
     """[B, T, H, D] of queries [B, H, T, D], as transformers wants it."""
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    step: Step | None = rest.get(STEP)
+    cache: KeyValueCache | None = rest.get(CACHE)
     if rest.get("s_aux") is not None or rest.get("position_bias") is not None:
         raise NotImplementedError(f"{type(module).__name__} adds something to its scores that is not computed here")
-    if step is None:
-        return _attend_causally(query, key, value, kernel, scale, sliding_window, softcap)
-    rows, heads, _, _ = query.shape
-    folded = query.reshape(rows, key.shape[1], heads // key.shape[1], query.shape[-1])
-    runs = step.runs(sliding_window)
-    if len(runs) == 1:
-        seen = slice(runs[0].start, runs[0].end)
-        out = kernel(folded, key[:, :, seen], value[:, :, seen], runs[0].mask, scale, softcap)
-        return out.reshape(rows, 1, heads, -1)
-    made = query.new_empty(rows, 1, heads, value.shape[-1])
-    for run in runs:
-        part = slice(run.first, run.last)
-        seen = slice(run.start, run.end)
-        out = kernel(folded[part], key[part, :, seen], value[part, :, seen], run.mask, scale, softcap)
-        made[part] = out.reshape(run.last - run.first, 1, heads, -1)
-    return made
+    if cache is None:
+        return _attend_causally(query, key, value, scale, sliding_window, softcap, fused=fused)
+    how = How(scale, sliding_window, softcap, rounded=not fused)
+    return step_attention.attend(query, cache.current, cache.stored(key, value), how)
 
 
 def _attend_causally(
-    query: Tensor, key: Tensor, value: Tensor, kernel: Kernel, scale: float, window: int | None, softcap: float | None
+    query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, softcap: float | None, *, fused: bool
 ) -> Tensor:
     tokens = query.shape[2]
     if key.shape[2] != tokens:
         raise RuntimeError("a layer attends to a cache, and was not told how far its rows reach")
     groups = query.shape[1] // key.shape[1]
-    if kernel is _fused_kernel and softcap is None and (window is None or window >= tokens):
+    if fused and softcap is None and (window is None or window >= tokens):
         made = functional.scaled_dot_product_attention(
             query, key, value, is_causal=tokens > 1, scale=scale, enable_gqa=groups > 1
         )
@@ -99,11 +83,11 @@ def _attend_causally(
         seen &= at > at[:, None] - window
     mask = torch.full(seen.shape, -torch.inf, dtype=query.dtype, device=query.device).masked_fill_(seen, 0.0)
     del seen
-    if kernel is _fused_kernel and softcap is None:
+    if fused and softcap is None:
         return _masked(query, key, value, mask, scale).transpose(1, 2)
     # Groups are folded into the queries: those of one group are `tokens` queries each with the same masks.
     folded = query.reshape(query.shape[0], key.shape[1], groups * tokens, query.shape[-1])
-    made = kernel(folded, key, value, mask.repeat(groups, 1), scale, softcap)
+    made = _products(folded, key, value, mask.repeat(groups, 1), scale, softcap)
     return made.reshape(query.shape[0], query.shape[1], tokens, -1).transpose(1, 2)
 
 
@@ -116,20 +100,9 @@ def _masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: floa
     return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=shared)
 
 
-def _fused_kernel(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, softcap: float | None
-) -> Tensor:
-    if softcap is not None:
-        return _plain_kernel(query, key, value, mask, scale, softcap)
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-
-
-def _plain_kernel(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, softcap: float | None
-) -> Tensor:
+def _products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None) -> Tensor:
+    """Of queries [B, K, Q, D], keys and values [B, K, T, D], what is added to the scores, their factor, and the cap on them."""
     scores = query @ key.transpose(2, 3) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    if mask is not None:
-        scores = scores + mask
-    return scores.softmax(-1, dtype=torch.float32).to(query.dtype) @ value
+    return (scores + mask).softmax(-1, dtype=torch.float32).to(query.dtype) @ value

@@ -1,8 +1,8 @@
 """The engine on transformers and torch: batched decoding with a KV cache, seeded sampling, proofs as rows appear.
 
 Covers: the models of protocol/architectures.py, one device. One prefill serves all samples of a prompt; rows that finish make room for
-those that wait (decoding.py), in a cache that is taken once (kv_cache.py) and read as it lies (row_attention.py); proofs.py folds
-proofs chunk by chunk; memory.py says how many rows are computed at once. Does not cover: many GPUs, speculation, compiled graphs.
+those that wait (decoding.py), in a cache that holds each prompt once (kv_cache.py) and is read as it lies (step_attention.py); proofs.py
+folds proofs chunk by chunk; memory.py says how many rows are computed at once. Does not cover: many GPUs, speculation, compiled graphs.
 
 Shapes: B rows of a batch, N prompts of a prefill, T tokens, H hidden size, V vocabulary.
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.engine import device, footprint, memory, output, products, row_attention, sampler
-from node.engine.decoding import DecodingBatch, Request, Wave, requests_of
+from node.engine.decoding import DecodingBatch, Request, Wave, cache_of, requests_of
 from node.engine.interface import Completion, Prompt
 from node.engine.memory import DecodingPlan, MemoryBudget
 from node.engine.settings import EngineSettings
@@ -126,8 +126,9 @@ class TorchEngine:
         temperature: float, top_k: int, top_p: float, *, prove: bool,
     ) -> None:  # fmt: skip
         """Until all samples are done."""
-        width = max(len(request.prompt) for request in requests) + most
-        batch = DecodingBatch(requests, plan, width, self._device, self._aside, prove=prove)
+        latent = bool(getattr(self._model.config, "kv_lora_rank", None))
+        cache = cache_of(requests, plan.rows, most, latent=latent)
+        batch = DecodingBatch(requests, plan, cache, self._device, self._aside, prove=prove)
         try:
             while True:
                 if batch.has_room:
@@ -164,7 +165,7 @@ class TorchEngine:
         step = batch.cache.step(self._dtype, self._device)
         out = self._model.base_model(
             input_ids=tokens[:, None], position_ids=step.places[:, None], past_key_values=batch.cache, use_cache=True,
-            **{row_attention.STEP: step},
+            **{row_attention.CACHE: batch.cache},
         )  # fmt: skip
         batch.hidden = out.last_hidden_state[:, -1]
 
