@@ -113,6 +113,24 @@ def test_groups_older_than_the_lag_are_dropped_and_counted(
     assert source.counts.stale_groups == 2
 
 
+def test_submissions_that_nobody_judges_are_counted_and_said(
+    field: Field, node: Key, validator: Key, caplog: pytest.LogCaptureFixture
+) -> None:
+    judged, _ = field.submission(node), field.submission(node, sequence=1)
+    source = field.source()
+    field.judge(validator, judged)
+    source.poll()
+    for step in range(field.first, field.first + 5):  # as the trainer does after every step
+        source.forget_before(step)
+    assert source.counts.unjudged_submissions == 1
+    assert f"1 submissions of step {field.first} are too old" in caplog.text
+    resumed = field.source()
+    resumed.forget_before(field.first + 4)
+    resumed.poll()
+    resumed.forget_before(field.first + 5)
+    assert resumed.counts.unjudged_submissions == 0
+
+
 def filled(field: Field, validator: Key, node: Key, groups: int, sequence: int = 0) -> None:
     """`groups` usable groups of a node, in submissions of two."""
     for number in range(groups // 2):

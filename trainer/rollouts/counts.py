@@ -83,6 +83,8 @@ class DataCounts:
     bad_files: int = 0
     """Accepted by validators and yet not there for as long as they were of use, not the committed bytes, or nothing the model
     could be trained on."""
+    unjudged_submissions: int = 0
+    """Of which no validator had said anything when they were too old to be trained on."""
     staleness: Counter[int] = field(default_factory=Counter)
     """Groups trained on, by staleness, in steps."""
     longest: int = 0

@@ -132,7 +132,9 @@ class RolloutSource:
     def forget_before(self, step: int) -> None:
         """Drops, and from now on ignores, what no batch can use any more when the next one is for `step`."""
         self._drop_stale(step)
-        oldest = self._oldest = self._oldest_for(step)
+        oldest = self._oldest_for(step)
+        self._tell_unjudged(oldest)
+        self._oldest = oldest
         self._lines.forget_before(oldest)
         self.counts.bad_files += self._files.forget_before(oldest)
         self._submissions = {
@@ -142,6 +144,20 @@ class RolloutSource:
         self._pool.forget_before(oldest)
         self.counts.counted = {id_: of for id_, of in self.counts.counted.items() if of >= oldest}
         self._duplicates = {key for key in self._duplicates if key[0] in self._submissions}
+
+    def _tell_unjudged(self, oldest: int) -> None:
+        """A submission that nobody judges is paid unchecked. What was too old when the process started is not among these."""
+        lost = Counter(
+            state.event.step for id_, state in self._submissions.items()
+            if state.event.step < oldest and not self._verdicts.get((state.event.step, id_))
+        )  # fmt: skip
+        self.counts.unjudged_submissions += lost.total()
+        for step, number in sorted(lost.items()):
+            log.warning(
+                "%d submissions of step %d are too old to be trained on, and no validator has judged them: does one work?",
+                number,
+                step,
+            )
 
     @property
     def cursor(self) -> list[list[object]]:
