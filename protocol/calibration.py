@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from protocol import canonical
 from protocol.errors import ConfigError
+
+MAKE = "make one of this run: murmur validator calibrate @run.toml --model policy --out calibration.json"
+"""Hint for who has none that fits."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,20 @@ class Calibration:
 def load(name: str, beside: Path) -> Calibration:
     """A calibration file, relative to the folder `beside`, or a shipped one by its name."""
     path = beside / name
-    shipped = files("protocol") / "calibrations" / f"{name}.json"
-    source = path if path.is_file() else shipped
+    if not path.is_file() and not _shipped(name).is_file():
+        raise ConfigError(
+            f"{name!r} is no calibration: there is no file {path}, and none of that name is shipped", hint=MAKE
+        )
+    source = path if path.is_file() else _shipped(name)
     try:
         content = json.loads(source.read_text())
         calibration = Calibration(content)
         _ = calibration.digest, calibration.computation, calibration.sampling
         _ = calibration.compute_dtype, calibration.models
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{name!r} is no calibration: neither a file nor shipped ({error})") from error
+        raise ConfigError(f"{name!r} is no calibration: {source} cannot be read as one ({error})", hint=MAKE) from error
     return calibration
+
+
+def _shipped(name: str) -> Traversable:
+    return files("protocol") / "calibrations" / f"{name}.json"

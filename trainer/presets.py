@@ -1,6 +1,7 @@
 """Presets: a run.toml to start from. `murmur trainer preset NAME` prints one.
 
-[spec] and [trainer] are complete. What only the researcher can say, addresses above all, stands in a comment marked FILL IN.
+[spec] and [trainer] are complete but for what is measured of the model, its calibration. What only the researcher can say, addresses above
+all, stands in a comment marked FILL IN.
 
 `demo` is what scripts/demo learns within minutes on two cores. The other two are INTELLECT-2's recipe (arXiv 2505.07291,
 sections 3 and 4) with short and with long length budgets; model, environments and calibration are yours to name.
@@ -176,6 +177,10 @@ finder_bps = 2000                # 20 % of a slash are the finder's
 reward = {reward:<24}# per completion token
 leverage = 10                    # the reward at risk of a verdict may be this many times the stake
 """
+_CALIBRATION = 'calibration = "calibration.json"'
+_TO_MAKE = (
+    "# FILL IN: make it of your model, murmur validator calibrate @run.toml --model policy --out calibration.json"
+)
 
 
 def run_file(name: str) -> str:
@@ -188,4 +193,4 @@ def run_file(name: str) -> str:
     }  # fmt: skip
     heading = f"Preset {name}. Lines that say FILL IN are yours to fill in. Every key: docs/reference-config.md."
     policy = (_ALONE if name == "demo" else _IN_PUBLIC) + _MONEY.format(**money)
-    return f"# {heading}\n{_PLACES}{policy}{toml(tables, '')}"
+    return f"# {heading}\n{_PLACES}{policy}{toml(tables, '').replace(_CALIBRATION, f'{_CALIBRATION}  {_TO_MAKE}')}"

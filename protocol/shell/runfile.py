@@ -139,7 +139,7 @@ def complete(file: Path, model: Path, *, probe: bool = True) -> RunSpec:
     name, found = str(verification.get("calibration")), None
     if len(str(verification.get("calibration", ""))) != 64:
         if not isinstance(verification.get("calibration"), str):
-            raise ConfigError("spec.verification.calibration is not set", hint="name a shipped calibration or a file")
+            raise ConfigError("spec.verification.calibration is not set", hint=calibration.MAKE)
         found = calibration.load(name, file.parent)
         _require_covered(name, found, section)
         verification["calibration"] = found.digest
@@ -260,7 +260,7 @@ def _require_covered(name: str, found: Calibration, model: dict[str, Any]) -> No
     if dtype != found.compute_dtype:
         raise ConfigError(
             f"the run computes in {dtype}, and the calibration {name!r} was measured in {found.compute_dtype}",
-            hint="make one of this run: murmur validator calibrate @run.toml --model policy --out calibration.json",
+            hint=calibration.MAKE,
         )
     if found.models and model["config"] not in [covered.config for covered in found.models]:
         covered = ", ".join(covered.name for covered in found.models)

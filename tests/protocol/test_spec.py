@@ -340,8 +340,13 @@ def test_a_calibration_of_another_dtype_is_refused_and_one_of_another_model_warn
         assert ("measured a policy, and the run's model is none" in caplog.text) == warned
         assert spec.verification.calibration == calibration.load("mine.json", tmp_path).digest
     mine.write_text(json.dumps(shipped | {"models": [{"name": "a policy"}]}))
-    with pytest.raises(ConfigError, match="is no calibration"):
+    with pytest.raises(ConfigError, match=r"is no calibration: .* cannot be read as one"):
         runfile.complete(file, tiny_run.model)
+    mine.unlink()
+    with pytest.raises(ConfigError, match=r"'mine.json' is no calibration: there is no file .*/mine\.json") as caught:
+        runfile.complete(file, tiny_run.model)
+    assert "murmur validator calibrate" in caught.value.hint
+    assert "Errno" not in str(caught.value)
 
 
 def test_length_budgets_are_announced_and_charged_by_hardware_class(tiny_run: TinyRun) -> None:
