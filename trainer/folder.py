@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from safetensors import SafetensorError
 from protocol.errors import PreflightError
 
 _WRITING = ".writing-"
+_ELSEWHERE = "name a folder that can be written to"
+_HINTS = {code: _ELSEWHERE for code in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)}
 
 
 @contextmanager
@@ -24,7 +27,7 @@ def whole(final: Path, what: str) -> Iterator[Path]:
     partial = final.with_name(_WRITING + final.name)
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir()
+        partial.mkdir(parents=True)
         yield partial
         for path in (*partial.rglob("*"), partial):
             _sync(path)
@@ -32,10 +35,18 @@ def whole(final: Path, what: str) -> Iterator[Path]:
         os.replace(partial, final)
         _sync(final.parent)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
-        reason = getattr(error, "strerror", None) or error
-        raise PreflightError(f"cannot write {what}: {reason}", hint="free some space") from error
+        raise _refused(what, error, partial) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _refused(what: str, error: OSError | SafetensorError, partial: Path) -> PreflightError:
+    """Names the file that the disk refused, where it is none of ours."""
+    reason, named = getattr(error, "strerror", None) or error, getattr(error, "filename", None)
+    elsewhere = isinstance(named, str) and not Path(named).is_relative_to(partial)
+    where = f" ({named})" if elsewhere else ""
+    hint = _HINTS.get(getattr(error, "errno", None) or 0, "free some space")
+    return PreflightError(f"cannot write {what}: {reason}{where}", hint=hint)
 
 
 def sweep(parent: Path) -> None:

@@ -10,6 +10,7 @@ held-out ones. An answer is right when the end of the completion says it: `answe
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -27,7 +28,7 @@ from protocol import parquet_footer
 from protocol.environments import answer
 from protocol.environments.environment import Environment
 from protocol.errors import ConfigError, Malformed, MurmurationError, PreflightError, UsageError
-from protocol.folders import tasks_folder
+from protocol.folders import TASKS_VARIABLE, tasks_folder
 from protocol.runspec import FromFiles, PinnedFile, TaskFile
 
 COLUMNS = ("question", "answer")
@@ -189,10 +190,13 @@ def add(source: Path) -> TaskFile:
         found = TaskFile(sha256=digest_of(partial), rows=groups.rows, size=partial.stat().st_size)
         os.replace(partial, path_of(found))
     except (Malformed, OSError) as error:
+        if isinstance(error, OSError) and _is_of(tasks_folder(), error):
+            raise _no_folder(error) from error
         hint = "murmur trainer tasks makes task files of Parquet and JSONL"
         raise ConfigError(f"{source} cannot be used: {error}", hint=hint) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that cannot be written to holds nothing of ours
+            partial.unlink(missing_ok=True)
     return found
 
 
@@ -203,19 +207,36 @@ def keep(data: bytes, kind: type[F], **facts: int) -> F:
     try:
         partial.write_bytes(data)
         os.replace(partial, path_of(found))
+    except OSError as error:
+        raise _no_folder(error) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that cannot be written to holds nothing of ours
+            partial.unlink(missing_ok=True)
     return found
 
 
 def partial_of(name: str) -> Path:
     """Where this process prepares a file before it appears. What killed ones left there is removed after a day."""
-    tasks_folder().mkdir(parents=True, exist_ok=True)
+    try:
+        tasks_folder().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_folder(error) from error
     for left in tasks_folder().glob(".*"):
         with suppress(OSError):
             if left.stat().st_mtime < time.time() - _LEFT_SECONDS:
                 left.unlink()
     return tasks_folder() / f".{os.getpid()}-{name}"
+
+
+def _is_of(folder: Path, error: OSError) -> bool:
+    """Whether it was a file in `folder` that was refused, or the room for it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or Path(str(error.filename)).is_relative_to(folder)
+
+
+def _no_folder(error: OSError) -> PreflightError:
+    return PreflightError(
+        f"cannot keep task files in {tasks_folder()}: {error.strerror}", hint=f"{TASKS_VARIABLE} names another folder"
+    )
 
 
 def digest_of(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -14,12 +15,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from protocol.errors import ConfigError, IntegrityError, MurmurationError, UsageError
+from protocol.errors import ConfigError, IntegrityError, MurmurationError, PreflightError, UsageError
 from protocol.settings import read_toml
 from protocol.shell.signals import Ending, until_signalled
 from tests.trainer import engine_here, small, speaking
 from trainer.commands import app
 from trainer.config import Outputs, load_run, load_solo
+from trainer.folder import whole
 from trainer.learning import tensors
 from trainer.learning.checkpoint import TENSORS
 from trainer.learning.learner import MODEL
@@ -448,6 +450,27 @@ def test_a_folder_that_is_there_is_left_alone(mine: Mine, trained: Path, tmp_pat
     with pytest.raises(UsageError, match="is there already"):
         prepare(mine.model, mine.rows, tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_for_tasks_that_cannot_be_written_to_is_named(
+    mine: Mine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MURMUR_TASKS", str(tmp_path / "file/tasks"))
+    with pytest.raises(PreflightError, match=f"task files in {tmp_path}/file/tasks: Not a directory") as caught:
+        prepare(mine.model, mine.rows, tmp_path / "made")
+    assert "MURMUR_TASKS" in caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("within", ["file/made", "made"])
+def test_a_folder_that_cannot_be_made_says_why_and_what_to_do(mine: Mine, tmp_path: Path, within: str) -> None:
+    (tmp_path / "file").write_text("")
+    fault = OSError(errno.EROFS, os.strerror(errno.EROFS), "/elsewhere/x") if within == "made" else None
+    refused = pytest.raises(PreflightError, match=r"Not a directory|Read-only file system .*/elsewhere/x")
+    with refused as caught, whole(tmp_path / within, "the folder"):
+        raise fault or AssertionError
+    assert caught.value.hint == "name a folder that can be written to"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ def prepare(
         raise UsageError(f"{folder} is there already", hint="--out names another folder")
     _require_settings(changes or {})
     asked = column(tasks, question, _QUESTIONS)
-    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
     with whole(folder.absolute(), f"the folder {folder}") as partial:
         if reward is None:
             rows = taskfile.convert([tasks], partial / TASKS, asked, column(tasks, answer, _ANSWERS))
