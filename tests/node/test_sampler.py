@@ -208,3 +208,16 @@ def test_the_committed_draws(case: dict[str, Any]) -> None:
     keys = torch.full_like(positions, noise.as_signed(int(given["key"])))
     cut = {"temperature": float(case["temperature"]), "top_k": case["top_k"], "top_p": float(case["top_p"])}
     assert sampler.draw(logits, keys, positions, **cut).tokens.tolist() == case["tokens"]
+
+
+@pytest.mark.parametrize("vocabulary", [512, 500])
+def test_the_highest_is_the_first_of_equals_wherever_it_lies(vocabulary: int) -> None:
+    made = torch.Generator().manual_seed(0)
+    logits = torch.randint(0, 4, (40, vocabulary), generator=made).float()
+    logits[1, 300] = torch.nan
+    logits[2] = -torch.inf
+    keys, positions = torch.zeros(2, 40, dtype=torch.long)
+    drawn = sampler.draw_anywhere(logits, keys, positions, temperature=0)
+    for row in range(40):
+        numbers = logits[row].tolist()
+        assert drawn.tokens[row] == (300 if row == 1 else numbers.index(max(numbers)))
