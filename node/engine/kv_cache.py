@@ -79,6 +79,7 @@ class KeyValueCache:
         self._blocks = _sizes(own)
         self._layers: dict[int, Held] = {}
         self._latest = -1
+        self._is_unread = False  # whether what a layer wrote in this step is not attended to yet
         self._doing: Joining | Step | None = None
         self._lengths: list[int] = []  # of each prompt
         self._kept: int | None = None  # a prompt
@@ -167,6 +168,9 @@ class KeyValueCache:
         if isinstance(self._doing, Joining):
             self._write_prompts(layer, (keys, values))
             return keys, values
+        if self._is_unread:
+            raise RuntimeError("a layer has attended past the cache: it would see its newest token alone")
+        self._is_unread = True
         self._write_tokens(layer, (keys, values))
         return self._packed(layer) if self._latent else (keys, values)
 
@@ -184,6 +188,7 @@ class KeyValueCache:
 
     def stored(self, keys: Tensor, values: Tensor) -> Held:
         """What the layer that wrote last attends to; of latents it has made `keys` and `values` [1, H, tokens, D]."""
+        self._is_unread = False
         of = self._layers[self._latest]
         return self._unpacked(of, (keys, values)) if self._latent else of
 

@@ -31,12 +31,13 @@ BUSY = "busy"
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For processes that are started from now on."""
+    """For this process, and those that are started from now on."""
     info = folder / "misbehaving-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: misbehaving\nVersion: 1\n")
     place = "tests.engine.misbehaving_engine:MisbehavingEngine"
     (info / "entry_points.txt").write_text(f"[murmuration.engines]\n{NAME} = {place}\n")
+    monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{folder}")
 
 

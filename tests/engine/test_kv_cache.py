@@ -141,6 +141,7 @@ def feed(cache: KeyValueCache, values: list[list[float]]) -> tuple[Tensor, Tenso
     for layer in (0, 3):
         new = (padded + layer)[:, None, :, None].expand(-1, 2, -1, 4)
         given_back = cache.update(new, -new, layer)
+        cache._is_unread = False  # as when the layer has attended
     return given_back
 
 
@@ -205,3 +206,16 @@ def test_latents_come_back_packed_and_what_is_made_of_them_is_found() -> None:
     for made, of in zip(found.pairs, held.pairs, strict=True):
         for part, whole in zip(made, of, strict=True):
             assert torch.equal(part, 2 * whole[: len(part)])
+
+
+def test_a_layer_that_attends_past_the_cache_is_not_computed() -> None:
+    """What `update` gives back in a step is one token: attention that takes it for all of them would be wrong in silence."""
+    cache = KeyValueCache(4, 4, 12, 60)
+    cache.join(Joining([3], [1], False))
+    feed(cache, [[1.0, 2.0, 3.0]])
+    cache.joined()
+    cache.step(torch.float32, torch.device("cpu"))
+    new = torch.ones(1, 2, 1, 4)
+    cache.update(new, new, 0)
+    with pytest.raises(RuntimeError, match="past the cache"):
+        cache.update(new, new, 3)

@@ -22,7 +22,7 @@ from node.engine.interface import Completion
 from node.engine.separate_engine import SeparateEngine
 from protocol.errors import ConfigError, DeadlineExceeded, IntegrityError, MurmurationError, Unavailable
 from protocol.sandbox.wire import WireError
-from tests.clock import VirtualClock
+from tests.clock import VirtualClock, eventually
 from tests.engine import misbehaving_engine
 from tests.engine.misbehaving_engine import BUSY, NAME, write_version
 
@@ -269,7 +269,8 @@ def test_it_is_no_rank_of_torchrun_and_has_no_password(engine: SeparateEngine, m
     for variable in (*kept_back, "OMP_NUM_THREADS"):
         monkeypatch.setenv(variable, "1")
     engine.begin()
-    lines = Path(f"/proc/{engine.pid}/environ").read_text().split("\0")
+    # Empty until the child has begun its program.
+    lines = eventually(Path(f"/proc/{engine.pid}/environ").read_text).split("\0")
     given = {name for name, _, _ in (line.partition("=") for line in lines)}
     assert given & {*kept_back, "OMP_NUM_THREADS"} == {"OMP_NUM_THREADS"}
 

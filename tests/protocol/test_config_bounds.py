@@ -25,6 +25,7 @@ LLAMA = RIGHT["llama"]
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"head_dim": 0}, "head_dim is 0"),
         ({"hidden_size": 1 << 40}, "hidden_size is"),
+        ({"hidden_size": None}, "hidden_size is None"),
         ({"rope_theta": 0}, "rope_theta is 0"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 0}}, "factor is 0"),
         ({"rope_scaling": {"rope_type": "linear", "factor": float("nan")}}, "factor is nan"),
