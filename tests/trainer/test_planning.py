@@ -215,6 +215,27 @@ def test_a_training_alone_generates_beside_and_leaves_half_of_its_device_to_what
     assert Budgets(folder, WORK, load_planned(on_chain)[1], GPUS).budget(trainer).device.generation == 0
 
 
+@pytest.mark.parametrize(
+    ("asked", "machines", "proposed"),
+    [
+        ({"engine.memory": "900GiB"}, replace(HERE, memory=64 << 30, host=64 << 30), {"evaluation.engine.memory": "20%", "engine.memory": "20%"}),
+        ({"engine.memory": "60%"}, replace(GPUS, ranks=1, per_machine=1), {"evaluation.engine.memory": "20%"}),
+    ],
+)  # fmt: skip
+def test_memory_that_engines_were_given_is_taken_back_first(
+    tmp_path: Path, asked: dict[str, Any], machines: Machines, proposed: dict[str, Any]
+) -> None:
+    folder, file = write_config(tmp_path / "model"), tmp_path / "run.toml"
+    tables = solo(name="own", rows=8, held_out=2, table=None, template=None, positions=1024, dtype="float32")
+    file.write_text(toml(tables, ""))
+    report = plan(file, folder, *load_planned(file, asked), machines, prompt_tokens=64)
+    assert report.found.changes == proposed
+    with pytest.raises(PreflightError, match="does not fit") as refused:
+        report.require_fit()
+    assert "evaluation.engine.memory=20%" in refused.value.hint
+    assert plan(file, folder, *load_planned(file, asked | proposed), machines, prompt_tokens=64).asked.fits
+
+
 def test_a_change_that_another_makes_needless_is_not_proposed(tmp_path: Path) -> None:
     """Tried before the reference is moved, checkpoints save less than it takes, and nothing that is missed without them."""
     folder = write_config(tmp_path / "model", num_hidden_layers=2, vocab_size=65_536, tie_word_embeddings=False)

@@ -190,8 +190,11 @@ class Budgets:
         other.machines = machines
         return other
 
-    def budget(self, s: TrainSettings, *, evaluates_on: str | None = None) -> Budget:
-        """What settings take; `evaluates_on` instead of `evaluation.engine.device`."""
+    def budget(
+        self, s: TrainSettings, *, evaluates_on: str | None = None, evaluates_in: str | None = None, generates_in: str | None = None
+    ) -> Budget:  # fmt: skip
+        """What settings take; `evaluates_on` instead of `evaluation.engine.device`, `evaluates_in` and `generates_in` instead of the
+        `memory` there and of [engine]."""
         m, n, t, engines = self.machines, self.sizes, self.trained(s), self._engines
         one = self._pass(s)
         part = -(-t.all // m.ranks)
@@ -209,8 +212,8 @@ class Budgets:
             gathered=self._gathered(layer, t, adapts=bool(s.lora_rank)),
             activations=max(0, one.most - one.logits),
             logits=one.logits,
-            generation=self._engine(engines.generates) if engines.generates else 0,
-            evaluation=self._engine(engines.evaluates, evaluates_on),
+            generation=self._engine(engines.generates, memory_of=generates_in) if engines.generates else 0,
+            evaluation=self._engine(engines.evaluates, evaluates_on, memory_of=evaluates_in),
             libraries=0 if m.on_cpu else LIBRARIES,
         )
         per = m.per_machine
@@ -243,15 +246,15 @@ class Budgets:
         block = n.block + (t.block if adapts else 0)
         return 4 * n.outside + 4 * t.head + layer * 2 * block + (layer + 4) * t.block
 
-    def _engine(self, engine: EngineSettings, elsewhere: str | None = None) -> int:
+    def _engine(self, engine: EngineSettings, elsewhere: str | None = None, *, memory_of: str | None = None) -> int:
         """What an engine may take of the first rank's device, where it is the same: not of a GPU that no rank of the machine has.
-        `elsewhere` instead of its own device."""
+        `elsewhere` instead of its own device, `memory_of` instead of its own memory."""
         device = elsewhere or engine.device
         kind, _, number = device.partition(":")
         if kind == "cuda" and int(number or 0) >= self.machines.per_machine:
             return 0
         on_cpu = device == "cpu" or (device == "auto" and self.machines.on_cpu)
-        return memory.parse(engine.memory, self.machines.memory) if on_cpu == self.machines.on_cpu else 0
+        return memory.parse(memory_of or engine.memory, self.machines.memory) if on_cpu == self.machines.on_cpu else 0
 
     def _pass(self, s: TrainSettings) -> Pass:
         key = (s.compute_dtype, s.activation_checkpointing, s.pack_tokens, s.rows_per_forward, s.lora_rank)

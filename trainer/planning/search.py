@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from node.engine.memory import parse
 from trainer.config import TrainSettings
 from trainer.planning.budget import Budget, Budgets
+
+_SHARE = "20%"  # of the device's memory, for what generates or evaluates
 
 Changes = Mapping[str, Any]
 """Settings by dotted path, as `--set` takes them."""
@@ -50,7 +53,11 @@ def enough_ranks(plan: Budgets, settings: TrainSettings, most: int = 1024) -> in
 def _combinations(plan: Budgets, s: TrainSettings) -> Iterator[dict[str, Any]]:
     """Each with one change more than the one before."""
     gpu = not plan.machines.on_cpu
+    asked, share = plan.budget(s).device, parse(_SHARE, plan.machines.memory)
+    holds = 8 * plan.sizes.all <= share  # the weights in float32, and as much again to work with
     steps: list[tuple[str, Any, bool]] = [
+        ("evaluation.engine.memory", _SHARE, holds and asked.evaluation > share),
+        ("engine.memory", _SHARE, holds and asked.generation > share),
         ("trainer.activation_checkpointing", True, not s.activation_checkpointing),
         ("trainer.rows_per_forward", 1, s.rows_per_forward > 1),
         ("evaluation.engine.device", "cpu", gpu),
@@ -94,4 +101,7 @@ def under(plan: Budgets, settings: TrainSettings, changes: Changes) -> Budget:
             for parent in parents[1:]:
                 place = place[parent]
             place[leaf] = value
-    return plan.budget(TrainSettings.model_validate(tree), evaluates_on=changes.get("evaluation.engine.device"))
+    return plan.budget(
+        TrainSettings.model_validate(tree), evaluates_on=changes.get("evaluation.engine.device"),
+        evaluates_in=changes.get("evaluation.engine.memory"), generates_in=changes.get("engine.memory"),
+    )  # fmt: skip
