@@ -40,6 +40,17 @@ def test_init_makes_two_keys_and_settings_and_says_what_comes_next(
     assert shown["chain.chain_id"]["value"] == 31337
 
 
+def test_init_without_an_operator_speaks_of_one_key(world: World, console: Console, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(PASSWORD + "\n")
+    done = console.node(
+        "init", "--no-operator", *init_options(world), "--home", tmp_path / "home", "--password-file", tmp_path / "password"
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    last = done.out.strip().splitlines()[-1]
+    assert "both" not in last
+    assert "--operator-keystore" in last
+
+
 def test_init_never_touches_a_home_that_is_there(contributor: Contributor) -> None:
     files = {path: path.read_bytes() for path in contributor.path.rglob("*") if path.is_file()}
     done = contributor.console.node("init", *init_options(contributor.world), "--home", contributor.path)

@@ -144,13 +144,13 @@ class Batches:
             return NothingToLearn(
                 f"step {step}: no answer got a reward that is a number", hint="see the warnings above"
             )
-        cut = came.truncated / came.samples
+        cut, mean = came.truncated / came.samples, came.reward / came.samples
         hint = "tasks that the policy solves sometimes, or a reward that tells its answers apart"
-        if cut > 0.5:
+        if cut > 0.5 and mean <= 0:  # who is cut off and earns something has said it before the end
             hint = "more room for answers (spec.sampling.max_new_tokens), or a model that ends them"
         return NothingToLearn(
             f"step {step}: only {groups} of {needed} groups have unequal rewards after {came.samples} answers; "
-            f"mean reward {came.reward / came.samples:.3f}, {cut:.0%} of the answers cut off",
+            f"mean reward {mean:.3f}, {cut:.0%} of the answers cut off",
             hint=hint,
         )
 

@@ -65,7 +65,11 @@ def init(
         if operator_key:
             typer.echo(f"operator key  {made['operator']}  (holds the stake, receives rewards)")
         typer.echo(f"settings      {place.config}")
-        typer.echo("\nnext: send some ETH to both and tokens to the operator, then: node stake")
+        first = "send some ETH to both and tokens to the operator" if operator_key else "send some ETH to the node key"
+        then = (
+            "node stake" if operator_key else "node stake --operator-keystore FILE, the keystore that holds the tokens"
+        )
+        typer.echo(f"\nnext: {first}, then: {then}")
 
     emit(made, as_json, text)
 
