@@ -36,6 +36,8 @@ class OptimizerSettings(Settings):
     """Largest norm of the gradient."""
     offload: bool = False
     """Whether AdamW's two moments, twice the weights, lie in host memory between updates; on a CPU they do anyway."""
+    moments: Literal["float32", "bfloat16"] = "float32"
+    """Type that AdamW's two moments are kept in; in bfloat16, half as much, they are rounded at random, so that small changes add up."""
 
 
 class LossSettings(Settings):

@@ -27,7 +27,9 @@ from protocol.model_files import CONFIG, INDEX, weight_files
 SHARD_BYTES = 4 << 30
 """Of one file of weights: what is written at once, and fetched anew after a fault that no chunk explains."""
 
-_LOOKED_AT = 1 << 22  # numbers of a tensor whose copies are held at once
+_LOOKED_AT = 1 << 18  # numbers of a tensor whose copies are held at once, in the processor's cache
+_MAPPED = 64 << 20
+"""Bytes that are read of a file before it is opened anew: what was read of a mapped file counts as this process's memory."""
 
 _UNMADE = (
     StrictDataclassError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, AssertionError, ArithmeticError, MemoryError,
@@ -129,15 +131,30 @@ def _tensors(folder: Path, expected: dict[str, torch.Tensor]) -> Iterator[tuple[
                     raise IntegrityError(f"tensor {odd} is {problem} in {folder / name}")
                 if unknown := sorted(keys - expected.keys()):
                     raise IntegrityError(f"tensor {unknown[0]} is unknown in {folder}")
-                for key in sorted(keys):
-                    tensor = file.get_tensor(key)
-                    _require_tensor(key, tensor, expected[key], folder)
-                    yield key, tensor
+            for batch in _batches(sorted(keys), expected):
+                with safe_open(folder / name, "pt", device="cpu" if device == "meta" else device) as file:
+                    for key in batch:
+                        tensor = file.get_tensor(key)
+                        _require_tensor(key, tensor, expected[key], folder)
+                        yield key, tensor
+                        del tensor  # or the mapping lives on
         except (SafetensorError, OSError) as error:
             raise IntegrityError(f"cannot read {folder / name}: {error}") from error
         seen |= keys
     if missing := sorted(expected.keys() - seen):
         raise IntegrityError(f"tensor {missing[0]} is missing in {folder}")
+
+
+def _batches(names: list[str], tensors: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
+    """Names of tensors that take about `_MAPPED` bytes together."""
+    batch: list[str] = []
+    for name in names:
+        batch.append(name)
+        if sum(tensors[of].nbytes for of in batch) >= _MAPPED:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _require_tensor(name: str, tensor: torch.Tensor, expected: torch.Tensor, folder: Path) -> None:

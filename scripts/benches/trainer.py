@@ -4,9 +4,10 @@ The same model, prompts, group size, completion lengths and number of optimizer 
 own (trainer_ours.py, trainer_trl.py). Lengths are forced on both, so that both make and learn from equally many tokens. What is not
 generation counts as training, for both.
 
-TRL is tried in float32 and in bfloat16, on the larger model also with batches in four parts; ours is then measured in turns with
-its quickest setting. Peak memory is what a process takes beyond model and libraries, gradients and moments included; its row with a goal
-is against the thriftiest of TRL's settings, which may be another. "Products alone" is the floor: what the products with the
+TRL is tried in float32 and in bfloat16, on the larger model also with batches in four parts; ours, with the settings of [trainer] that
+`Case.ours` names, is then measured in turns with its quickest setting. Peak memory is what a process takes beyond model and libraries,
+gradients and moments included; its row with a goal is of these same runs: one configuration is to be quick and thrifty at once. Beside
+it stand the thriftiest of TRL's settings and ours with `Case.thrifty`. "Products alone" is the floor: what the products with the
 weights would take, at the rate of large matrices, and nothing else.
 """
 
@@ -21,9 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from node.engine.weights import save_weights
 from protocol.model_files import WEIGHTS
 from trainer.learning.logprobs import token_logprobs
 
-_VOCABULARY, _SIZE = 64, 16
+_VOCABULARY = 64
 _ROUND_SECONDS_MAX = 900
 HERE = Path(__file__).parent
 Measured = dict[str, float]
@@ -45,7 +46,7 @@ Measured = dict[str, float]
 
 @dataclass(frozen=True)
 class Case:
-    """`groups` of `_SIZE` samples each round. Goals: times the peer's speed end to end and in training, and most memory, of the peer's."""
+    """`groups` of `size` samples each round. Goals: times the peer's speed end to end and in training, and most memory, of the peer's."""
 
     name: str
     length: Callable[[random.Random], int]
@@ -57,19 +58,29 @@ class Case:
     vocabulary: int | None = None
     """Of a Llama of 8 layers × 256; None: the demo's tiny policy."""
     groups: int = 16
-    pack_tokens: int = 128
-    rows: int = 64
-    """Packed rows that go through our model at once."""
+    size: int = 16
+    ours: Mapping[str, Any] = field(default_factory=lambda: {"pack_tokens": 128, "rows_per_forward": 64})
+    """Settings of [trainer]."""
+    thrifty: Mapping[str, Any] = field(default_factory=dict)
+    """Those that take least memory, beside `ours`."""
 
 
-_ROOMY: dict[str, Any] = {"length": lambda r: r.randint(16, 128), "longest": 128, "pack_tokens": 512, "rows": 4}
+_ROOMY: dict[str, Any] = {
+    "length": lambda r: r.randint(16, 128),
+    "longest": 128,
+    "end_to_end": 2.3,
+    "memory": 0.35,
+    "rounds": 2,
+}
+_HALVED = {"optimizer": {"moments": "bfloat16"}}
 CASES = (
     Case("completions of at most 10 tokens", lambda r: r.randint(3, 10), 10, 5, 2.5),
     Case("log-normal lengths up to 256", lambda r: max(8, min(256, int(r.lognormvariate(3.9, 0.7)))), 256, 3, 5.0, 3.5,
-         pack_tokens=288),
-    Case("Llama 8 × 256, lengths 16 to 128", rounds=2, end_to_end=2.3, memory=0.35, vocabulary=8192, groups=4,
-         **_ROOMY | {"pack_tokens": 160, "rows": 12}),
-    Case("Llama 8 × 256, vocabulary 152k", rounds=2, end_to_end=2.3, memory=0.35, vocabulary=152_064, groups=1, **_ROOMY),
+         ours={"pack_tokens": 288, "rows_per_forward": 64}),
+    Case("Llama 8 × 256, lengths 16 to 128", vocabulary=8192, groups=4, **_ROOMY,
+         ours={**_HALVED, "pack_tokens": 160, "rows_per_forward": 6}, thrifty={"rows_per_forward": 2, "activation_checkpointing": True}),
+    Case("Llama 8 × 256, vocabulary 152k", vocabulary=152_064, groups=2, size=8, **_ROOMY,
+         ours={**_HALVED, "pack_tokens": 512, "rows_per_forward": 1, "activation_checkpointing": True}),
 )  # fmt: skip
 
 
@@ -94,8 +105,10 @@ class Compared:
     ours: Measured
     peer: Measured
     """Under its quickest setting, in turns with ours."""
+    least: float
+    """Peak bytes of ours under the settings that take least."""
     thriftiest: float
-    """Peak bytes of the peer under the setting that takes least."""
+    """The same of the peer."""
 
     def rows(self, case: Case) -> Iterator[Row]:
         ours, peer = self.ours, self.peer
@@ -107,11 +120,12 @@ class Compared:
             yield Row(f"{case.name}: {what}", unit, ours[key], peer[key], ours[key] / peer[key], goal)
         share = ours["samples"] / self.floor
         yield Row(f"{case.name}: products alone", "samples/CPU s", ours["samples"], self.floor, share, None)
-        yield self._memory(f"{case.name}: peak memory", peer["peak"], None)
-        yield self._memory(f"{case.name}: peak memory, thriftiest peer", self.thriftiest, case.memory)
+        yield self._memory(f"{case.name}: peak memory", ours["peak"], peer["peak"], case.memory)
+        yield self._memory(f"{case.name}: least memory of each", self.least, self.thriftiest, None)
 
-    def _memory(self, name: str, theirs: float, share: float | None) -> Row:
-        own, peer = self.ours["peak"] / 2**20, theirs / 2**20
+    @staticmethod
+    def _memory(name: str, ours: float, theirs: float, share: float | None) -> Row:
+        own, peer = ours / 2**20, theirs / 2**20
         return Cost(name, "MiB", own, peer, peer / own, None if share is None else share * peer)
 
 
@@ -122,7 +136,10 @@ def _compare(python: Path, case: Case) -> Compared:
     """The best of some rounds of ours and of TRL, after one that counts for nobody."""
     with tempfile.TemporaryDirectory() as temporary:
         floor = _write_work(Path(temporary), case)
-        own = [sys.executable, "-m", "benches.trainer_ours", temporary]
+        own, least = (
+            [sys.executable, "-m", "benches.trainer_ours", temporary, json.dumps({**case.ours, **more})]
+            for more in ({}, case.thrifty)
+        )
         settings = [
             [str(python), str(HERE / "trainer_trl.py"), temporary, dtype, parts]
             for dtype in ("float32", "bfloat16")
@@ -133,7 +150,21 @@ def _compare(python: Path, case: Case) -> Compared:
         ]  # one after the other: all at once need much memory
         quickest = max(range(len(settings)), key=lambda i: tried[i]["samples"])
         ours, peer = _in_turns([own, settings[quickest]], case.rounds)
-        return Compared(_products() / floor, ours, peer, min(of["peak"] for of in (*tried, peer)))
+        thrifty = _in_turns([least], 1)[0] if case.thrifty else ours
+        chosen = " ".join(settings[quickest][-2:])
+        print(f"{case.name}: ours with {json.dumps(case.ours)}; TRL in {chosen} parts", file=sys.stderr)
+        for setting, of in zip(settings, tried, strict=True):
+            print(
+                f"  TRL in {setting[-2]}, {setting[-1]} parts: {of['samples']:.2f} samples/CPU s, {of['peak'] / 2**20:.0f} MiB",
+                file=sys.stderr,
+            )
+        return Compared(
+            _products() / floor,
+            ours,
+            peer,
+            min(ours["peak"], thrifty["peak"]),
+            min(of["peak"] for of in (*tried, peer)),
+        )
 
 
 def _in_turns(commands: Sequence[list[str]], rounds: int) -> list[Measured]:
@@ -168,16 +199,14 @@ def _write_work(folder: Path, case: Case) -> float:
             "prompts": [
                 [draw.randrange(3, vocabulary) for _ in range(draw.randint(8, 16))] for _ in range(case.groups)
             ],
-            "lengths": [[case.length(draw) for _ in range(_SIZE)] for _ in range(case.groups)],
+            "lengths": [[case.length(draw) for _ in range(case.size)] for _ in range(case.groups)],
         }
         for _ in range(case.rounds + 1)
     ]
     work = {
         "longest": case.longest,
-        "group_size": _SIZE,
+        "group_size": case.size,
         "rounds": made,
-        "pack_tokens": case.pack_tokens,
-        "rows": case.rows,
     }
     (folder / "work.json").write_text(json.dumps(work))
     lengths = [length for asked in made for group in asked["lengths"] for length in group]

@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,11 +40,12 @@ def reward(tokens: list[int]) -> float:
     return sum(tokens[:8]) % 17 / 17
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, table: dict[str, Any]) -> None:
+    """`table`: what a user would write into [trainer]."""
     work = json.loads((folder / "work.json").read_text())
+    optimizer = {"lr": 1e-6, "warmup_steps": 0, **table.pop("optimizer", {})}
     settings = TrainSettings(
-        steps=100, optimizer_steps=2, pack_tokens=work["pack_tokens"], rows_per_forward=work["rows"],
-        optimizer=OptimizerSettings(lr=1e-6, warmup_steps=0), loss=LossSettings(entropy=0.0), kl=KlSettings(weight=0.0),
+        steps=100, optimizer_steps=2, optimizer=OptimizerSettings(**optimizer), loss=LossSettings(entropy=0.0), kl=KlSettings(weight=0.0), **table,
     )  # fmt: skip
     learner, engine = Learner(folder, settings), ForcedEnds("float32")
     engine.load(folder)
@@ -78,4 +80,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

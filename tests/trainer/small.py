@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,22 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
+
+
+@contextmanager
+def gradients(learner: Learner) -> Iterator[list[torch.Tensor]]:
+    """Of every parameter, as they were before the last optimizer step; a step ends without any."""
+    seen: list[torch.Tensor] = []
+
+    def look(*_: Any) -> None:
+        seen[:] = [
+            p.grad.to_dense() if p.grad.is_sparse else p.grad.clone()
+            for p in learner.model.parameters()
+            if p.grad is not None
+        ]
+
+    hook = learner.optimizer.register_step_pre_hook(look)
+    try:
+        yield seen
+    finally:
+        hook.remove()

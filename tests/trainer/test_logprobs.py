@@ -101,7 +101,7 @@ def test_extreme_logits_give_finite_values_and_gradients(scale: float, cap: floa
             assert torch.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize(("vocabulary", "tokens"), [(1 << 15, 64), (152_064, 64), (1 << 12, 512)])
+@pytest.mark.parametrize(("vocabulary", "tokens"), [(1 << 15, 64), (152_064, 48), (1 << 12, 512)])
 def test_a_chunk_has_tokens_enough_whatever_the_vocabulary(
     vocabulary: int, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

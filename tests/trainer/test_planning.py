@@ -18,7 +18,7 @@ from node.engine.weights import save_weights
 from protocol.errors import PreflightError
 from protocol.settings import toml
 from tests.trainer import small
-from trainer.config import KlSettings, TrainSettings, load_planned
+from trainer.config import KlSettings, OptimizerSettings, TrainSettings, load_planned
 from trainer.engines import Engines
 from trainer.learning.learner import Learner
 from trainer.learning.packing import TrainingSample
@@ -94,8 +94,9 @@ def settings(**changes: Any) -> TrainSettings:
         {"activation_checkpointing": True, "rows_per_forward": 2},
         {"kl": KlSettings(weight=0.1)},
         {"lora_rank": 8, "kl": KlSettings(weight=0.1)},
+        {"optimizer": OptimizerSettings(moments="bfloat16")},
     ],
-    ids=["plain", "checkpointing", "reference", "adapters"],
+    ids=["plain", "checkpointing", "reference", "adapters", "moments"],
 )
 def test_a_small_models_plan_is_what_the_allocator_counts(changes: dict[str, Any], tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")

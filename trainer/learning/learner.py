@@ -28,11 +28,11 @@ from node.engine.self_check import untried
 from node.engine.weights import stored_tensors
 from protocol.errors import IntegrityError
 from trainer.config import TrainSettings
-from trainer.learning import base, lora, loss, optimizer, self_check, tensors
+from trainer.learning import base, gradients, heap, lora, loss, optimizer, self_check, tensors
 from trainer.learning.kernels import compile_layers, use_liger
 from trainer.learning.loading import fill, unfilled
 from trainer.learning.packing import PackedRows, TrainingSample, pack
-from trainer.learning.ranks import Ranks, deal, gathered, is_finite, round_layers
+from trainer.learning.ranks import Ranks, deal, is_finite, round_layers
 from trainer.learning.scorer import Scorer
 from trainer.recipes import RECIPES
 
@@ -139,8 +139,8 @@ class Learner:
         self._reference: Scored | None = None
         self.policy = self._before_training(learns=True)
         self.model: Any = self.policy.model
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = optimizer.make(trained, settings.optimizer, self.ranks.device)
+        self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = optimizer.make(self._parameters, settings.optimizer, self.ranks.device, settings.seed)
 
     def require_right(self) -> None:
         """The self-check at start, before anything is learnt; every rank has to ask. Raises PreflightError (self_check.py)."""
@@ -156,7 +156,7 @@ class Learner:
     def learn(self, groups: Sequence[Sequence[TrainingSample]], step: int) -> StepMetrics:
         """One rollout step: `optimizer_steps` optimizer steps over the groups, which are dealt out at random."""
         s = self._settings
-        self.optimizer.zero_grad(set_to_none=True)  # not to lie beside the reference
+        heap.give_back()  # what rollouts took
         dealt = list(groups)
         random.Random(f"{s.seed}/{step}").shuffle(dealt)
         parts = [dealt[i :: s.optimizer_steps] for i in range(s.optimizer_steps)]
@@ -170,6 +170,7 @@ class Learner:
             totals.add(sums)
             largest, done = max(largest, norm), done + 1
             tokens += batch.totals.tokens
+        self._let_go()
         mean = {field.name: getattr(totals, field.name) / max(1, tokens) for field in fields(totals)}
         mean["loss"] = totals.loss / max(1, done)
         clipped = mean["clipped_positive"] + mean["clipped_negative"]
@@ -177,6 +178,11 @@ class Learner:
             **mean, clipped=clipped, gradient_norm=largest, tokens=tokens, skipped=len(batches) - done, blamed=tuple(blamed),
             learning_rate=float(self.optimizer.param_groups[0]["lr"]),
         )  # fmt: skip
+
+    def _let_go(self) -> None:
+        """Of gradients and what passes took: not to lie beside weights being published, rollouts being made, or the reference."""
+        self.optimizer.zero_grad(set_to_none=True)
+        heap.give_back()
 
     def _prepare(self, parts: Sequence[Sequence[TrainingSample]]) -> list[Batch]:
         """The batch of every optimizer step, with the logprobs that must be known before the first one."""
@@ -234,13 +240,16 @@ class Learner:
             adapters.attach(model)
         if learns and s.activation_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        scorer = Scorer(model, s.compute_dtype, casts=self.ranks.mesh is None)
+        alone = self.ranks.mesh is None
+        if alone:
+            gradients.look_up_sparsely(model)
+        scorer = Scorer(model, s.compute_dtype, casts=alone, accumulates=alone)
         on_host = not learns and s.kl.reference == "host" and self.ranks.offloads
         self.ranks.shard(scorer, compute, on_host=on_host)
         device = self.ranks.device
         fill(model, self._folder, torch.device("cpu") if on_host else device, buffers=device)
         lora.begin(model, s.seed)
-        if self.ranks.mesh is None and compute == torch.float32 and not s.compile_layers:
+        if alone and compute == torch.float32 and not s.compile_layers:
             products.install(model)
         return scorer
 
@@ -248,7 +257,7 @@ class Learner:
         """One optimizer step; returns its sums and the gradient's norm. Unless all are finite, nothing was changed."""
         sums = self._backward(batch.shares, batch.totals)
         s = self._settings.optimizer
-        norm = float(gathered(torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.gradient_clip)))
+        norm = gradients.clip(self._parameters, s.gradient_clip)
         for group in self.optimizer.param_groups:
             group["lr"] = optimizer.learning_rate(s, optimizer.updates(self.optimizer))
         if sums.finite and math.isfinite(norm):
@@ -266,6 +275,8 @@ class Learner:
                 sums.add(of_share)
             else:
                 (0.0 * total).backward()
+            gradients.settle(self._parameters)
+            heap.give_back()
         return _Sums(*self.ranks.sum(astuple(sums)))
 
     def _loss(self, share: Share, totals: loss.Totals) -> tuple[Tensor, _Sums]:
@@ -307,7 +318,7 @@ class Learner:
                 old, reference = (None if of is None else of[own] for of in (share.old, share.reference))
                 alone = Share(rows.to(self.ranks.device), old, reference)
                 sums = self._backward([alone], loss.Totals(rows.tokens, 1))
-                broken = not is_finite([p.grad for p in self.model.parameters() if p.grad is not None])
+                broken = not is_finite(gradients.numbers(self._parameters))
                 if not sums.finite or any(self.ranks.sum([float(broken)])):
                     blamed.append(sample.name or "unnamed")
         self.optimizer.zero_grad(set_to_none=True)
@@ -356,7 +367,7 @@ class Learner:
         prefix, trained = self._trained()
         for name, parameter in trained.items():
             into[f"{prefix}{name}"] = parameter.detach()
-            made = optimizer.fresh(parameter, on_host=isinstance(self.optimizer, optimizer.HostedAdamW))
+            made = optimizer.fresh(self.optimizer, parameter)
             state = {key: value for key, value in made.items() if f"{_OPTIMIZER}{name}/{key}" in held}
             into |= {f"{_OPTIMIZER}{name}/{key}": value for key, value in state.items()}
             if state:

@@ -18,16 +18,18 @@ from trainer.learning.packing import PackedRows
 
 
 class Scorer(nn.Module):
-    def __init__(self, model: Any, compute_dtype: str, *, casts: bool = True) -> None:
+    def __init__(self, model: Any, compute_dtype: str, *, casts: bool = True, accumulates: bool = False) -> None:
         """`compute_dtype` is what the model's layers compute in; the head and all that follows are in the weights' own.
 
         `casts`: weights are cast here, where they are used; else whoever shards the model gathers them in that type (ranks.py).
+        `accumulates`: the head's gradient is added to where it lies (logprobs.py); for parameters that no ranks share.
         """
         super().__init__()
         model.set_attn_implementation(PACKED)
         self.model = model
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
         self._casts = casts and self._dtype != torch.float32
+        self._accumulates = accumulates
         self._bend = bend_of(model.config)
         self._window = window_of(model.config)
         # A model with attention of its own says no in a warning; it would ignore a layout, so it gets masks of any size.
@@ -56,9 +58,8 @@ class Scorer(nn.Module):
                 inputs_embeds=embedded, position_ids=rows.positions, use_cache=False, **self._seen(rows)
             ).last_hidden_state
         head = self.model.get_output_embeddings()
-        return token_logprobs(
-            hidden.flatten(0, 1)[rows.source].to(head.weight.dtype), head, rows.targets, bend=self._bend
-        )
+        chosen = hidden.flatten(0, 1)[rows.source].to(head.weight.dtype)
+        return token_logprobs(chosen, head, rows.targets, bend=self._bend, accumulates=self._accumulates)
 
     def _seen(self, rows: PackedRows) -> dict[str, Any]:
         """What tells the model's attention which tokens see which (attention.py)."""

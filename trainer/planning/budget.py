@@ -67,6 +67,8 @@ class Sizes:
     """Of the largest tensor."""
     head: int
     """Of an output layer of its own; 0 where it is the embedding."""
+    hidden: int
+    """Of one row of it."""
 
     @classmethod
     def of(cls, model: Any) -> Sizes:
@@ -75,7 +77,8 @@ class Sizes:
         layers = [sum(p.numel() for p in block.parameters()) for block in blocks(model)]
         tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
         head = 0 if tied else model.get_output_embeddings().weight.numel()
-        return cls(count, count - sum(layers), max(layers, default=0), max(t.numel() for t in stored.values()), head)
+        largest, hidden = max(t.numel() for t in stored.values()), model.get_output_embeddings().weight.shape[1]
+        return cls(count, count - sum(layers), max(layers, default=0), largest, head, hidden)
 
 
 @dataclass(frozen=True)
@@ -200,14 +203,15 @@ class Budgets:
         part = -(-t.all // m.ranks)
         layer = 2 if s.compute_dtype == "bfloat16" else 4
         offload = s.optimizer.offload and not m.on_cpu
+        moments = 2 * (2 if s.optimizer.moments == "bfloat16" else 4)
         reference = s.kl.reference if s.kl.weight and not s.lora_rank else None  # under adapters it is there anyway
         # In a group layers that are never updated are kept as they are gathered; alone on a CPU they are float32.
         frozen = ((n.all - n.outside) * (layer if m.sharded else 4) + n.outside * 4) // m.ranks
         beside = reference == "device" or (reference == "host" and m.on_cpu)
         device = DeviceBytes(
             weights=4 * part + (frozen if s.lora_rank else 0),
-            gradients=4 * part,
-            optimizer=8 * -(-t.largest // m.ranks) if offload else 8 * part,
+            gradients=4 * (part - self._rows_without_gradient(t, one.tokens)),
+            optimizer=moments * (-(-t.largest // m.ranks) if offload else part),
             reference=frozen if beside else 0,
             gathered=self._gathered(layer, t, adapts=bool(s.lora_rank)),
             activations=max(0, one.most - one.logits),
@@ -217,9 +221,9 @@ class Budgets:
             libraries=0 if m.on_cpu else LIBRARIES,
         )
         per = m.per_machine
-        saved = min(12 * part, FILE_BYTES)
+        saved = min((4 + moments) * part, FILE_BYTES)
         host = HostBytes(
-            optimizer=8 * part * per if offload else 0,
+            optimizer=moments * part * per if offload else 0,
             reference=frozen * per if reference == "host" and not m.on_cpu else 0,
             version=2 * n.all,
             saving=per * saved * (1 if m.on_cpu else 2),
@@ -236,6 +240,13 @@ class Budgets:
             adapters.attach(model)
             self._trained[adapters.rank] = Trained.of(self.sizes, model)
         return self._trained[adapters.rank]
+
+    def _rows_without_gradient(self, t: Trained, tokens: int) -> int:
+        """Numbers of an embedding of its own whose rows no token looks up, of ranks that share nothing (learning/gradients.py); taken is
+        that each token has a row, twice while equal ones are summed."""
+        if self.machines.sharded or not t.head:
+            return 0
+        return max(0, t.head - 2 * tokens * self.sizes.hidden)
 
     def _gathered(self, layer: int, t: Trained, *, adapts: bool) -> int:
         """The outermost parameters whole, two blocks (the next is fetched early), and the gradients of one of each, with the copy that
@@ -260,7 +271,9 @@ class Budgets:
         key = (s.compute_dtype, s.activation_checkpointing, s.pack_tokens, s.rows_per_forward, s.lora_rank)
         if key not in self._passes:
             model = meta_model(self._folder, torch.float32)
-            self._passes[key] = measure(model, s, self._work, on_cpu=self.machines.on_cpu)
+            self._passes[key] = measure(
+                model, s, self._work, on_cpu=self.machines.on_cpu, alone=not self.machines.sharded
+            )
         return self._passes[key]
 
 

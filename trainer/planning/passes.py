@@ -65,8 +65,9 @@ class Pass:
     most: int
 
 
-def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = False) -> Pass:
-    """One forward and backward pass of a model on the meta device, in float32, which is changed. `on_cpu`: with the CPU's kernels.
+def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = False, alone: bool = False) -> Pass:
+    """One forward and backward pass of a model on the meta device, in float32, which is changed. `on_cpu`: with the CPU's kernels;
+    `alone`: parameters are whole, and their gradients as gradients.py has them.
 
     Raises NotImplementedError for a model whose operations depend on values, which is then not to be planned.
     """
@@ -76,7 +77,9 @@ def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = F
         adapters.attach(model)
     if settings.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    scorer = Scorer(model, settings.compute_dtype, casts=False)
+    scorer = Scorer(model, settings.compute_dtype, casts=False, accumulates=alone)
+    if alone:
+        _forget_rows(model.get_input_embeddings())
     round_layers(scorer, compute)
     for parameter in scorer.parameters():
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None  # of the rows before
@@ -87,15 +90,26 @@ def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = F
         kept = live.now
         (chosen.sum() + entropy.sum()).backward()
         most = live.most
-        logits = _logits(model, rows)
+        logits = _logits(model, rows, accumulates=alone)
     return Pass(rows.ids.numel(), kept, logits, most)
 
 
-def _logits(model: Any, rows: PackedRows) -> int:
+def _forget_rows(embedding: Any) -> None:
+    """Its gradient holds the rows that were looked up, which budget.py counts: tensors without memory cannot be sparse."""
+    looked_up = embedding.forward
+
+    def forward(ids: Tensor) -> Tensor:
+        made: Tensor = looked_up(ids)
+        return made.detach().requires_grad_()
+
+    embedding.forward = forward
+
+
+def _logits(model: Any, rows: PackedRows, *, accumulates: bool) -> int:
     head = model.get_output_embeddings()
     hidden = torch.empty(rows.tokens, head.weight.shape[1], device=META, dtype=head.weight.dtype, requires_grad=True)
     with _Live() as live:
-        chosen, entropy = token_logprobs(hidden, head, rows.targets)
+        chosen, entropy = token_logprobs(hidden, head, rows.targets, accumulates=accumulates)
         (chosen.sum() + entropy.sum()).backward()
     return live.most
 
@@ -151,6 +165,9 @@ def _kernels(on_cpu: bool) -> Iterator[None]:
         for module in (torch.nn.functional, attention):
             stack.enter_context(patch.object(module, "scaled_dot_product_attention", attended))
         stack.enter_context(patch.object(logprobs, "_parts", lambda count, chunk: parts(count, chunk)[:2]))
+        if on_cpu:
+            few = lambda logits: max(1, logprobs._CACHED // logits.shape[1])  # noqa: E731
+            stack.enter_context(patch.object(logprobs, "_at_once", few))
         # torch's own is made by a constructor that no mode can look into
         stack.enter_context(patch.object(attention, "causal_lower_right", _causal))
         yield
