@@ -9,5 +9,6 @@ ranks.py       processes that train together  tensors.py     named tensors on di
 checkpoint.py  what a resumed run needs       randomness.py  torch's own random numbers
 snapshot.py    a bf16 copy, to be published   loading.py   the model, each rank its part
 optimizer.py   AdamW, on device or host       lora.py    adapters, trained in place of weights
+gradients.py   in little memory               heap.py        what was freed, given back
 self_check.py  packed rows against the plain model               base.py   the policy before training, by its digest
 """
