@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tests.trainer import small
-from trainer.config import DeadlineSettings, KlSettings, LossSettings, TrainSettings
+from trainer.config import DeadlineSettings, KlSettings, LossSettings, OptimizerSettings, TrainSettings
 from trainer.hub.outbox import Outbox
 from trainer.learning.checkpoint import Checkpoints
 from trainer.learning.learner import Learner, StepMetrics
@@ -73,7 +73,16 @@ def blame(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
 
 def adapters(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
     """As `train`, with adapters; and its last step once more, from the checkpoint."""
-    own = folder / "adapters"
+    return _again(lead, folder / "adapters", ranks)
+
+
+def moments(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """The same with moments in bfloat16."""
+    return _again(lead, folder / "moments", ranks)
+
+
+def _again(lead: Lead, own: Path, ranks: Ranks) -> dict[str, Any]:
+    folder = own.parent
     own.mkdir(exist_ok=True)
     if not (own / "model").exists():
         (own / "model").symlink_to(folder / "model")
@@ -114,9 +123,10 @@ def hang(lead: Lead, folder: Path, ranks: Ranks) -> dict[str, Any]:
 
 
 SCENES: dict[str, Callable[[Lead, Path, Ranks], dict[str, Any]]] = {
-    scene.__name__: scene for scene in (train, resume, blame, full_disk, hang, adapters, rounded)
+    scene.__name__: scene for scene in (train, resume, blame, full_disk, hang, adapters, rounded, moments)
 }
 SETTINGS: dict[str, dict[str, Any]] = {
+    "moments": {"optimizer": OptimizerSettings(lr=1e-3, warmup_steps=1, gradient_clip=1.0, moments="bfloat16")},
     "adapters": {"lora_rank": 5, "activation_checkpointing": True},
     "rounded": {"lora_rank": 5, "activation_checkpointing": True, "compute_dtype": "bfloat16"},
 }

@@ -95,6 +95,16 @@ def test_any_number_of_ranks_trains_the_same_adapters(folder: Path, size: int) -
         assert torch.allclose(tensor.float(), versions[1][name].float(), rtol=0.01, atol=1e-4), name
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_moments_in_bfloat16_are_rounded_alike_by_any_number_of_ranks(folder: Path, size: int) -> None:
+    """Each rank draws for the rows it has; and a checkpoint holds them in their type."""
+    alone, together = ranked.alone(folder, "moments"), torchrun(size, folder, "moments")
+    for one, many in zip([*alone["steps"], alone["again"]], [*together["steps"], together["again"]], strict=True):
+        for name in ("loss", "entropy", "kl", "log_ratio", "gradient_norm"):
+            assert many[name] == pytest.approx(one[name], rel=CURVE, abs=1e-7), name
+    assert together["again"] == together["steps"][-1]
+
+
 @pytest.mark.long
 def test_layers_that_are_never_updated_lie_in_the_type_they_are_computed_in(folder: Path) -> None:
     """Alone they are float32, and cast where they are used."""
