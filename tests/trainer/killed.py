@@ -18,7 +18,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from swarm.pace import Patience
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
@@ -33,6 +32,7 @@ from trainer.hub.outbox import Outbox
 from trainer.learning import base, randomness
 from trainer.learning.checkpoint import Checkpoints
 from trainer.learning.learner import Learner
+from trainer.learning.optimizer import PartwiseAdamW
 from trainer.learning.ranks import Ranks
 from trainer.loop.followers import Lead
 from trainer.loop.train import Trainer
@@ -183,8 +183,8 @@ def _plant(trainer: Any, fault: str) -> None:
             time.sleep(0.02)
         return result
 
-    step = torch.optim.AdamW.step
-    torch.optim.AdamW.step = lambda self: update(self, step)  # type: ignore[method-assign, assignment]
+    step = PartwiseAdamW.step
+    PartwiseAdamW.step = lambda self: update(self, step)  # type: ignore[method-assign, assignment]
 
     def checkpointing(folder: Path) -> None:
         if fault == "full disk" and trainer._step == AT:
