@@ -1,4 +1,4 @@
-"""Gradients, held in no more memory than they need, where no ranks share them (FSDP2 has gradients of its own).
+"""Gradients, held in no more memory than they need, where no ranks share them (FSDP2 has gradients of its own). Sparse ones on a CPU alone.
 
     look_up_sparsely(model)       the embedding's gradient holds the rows of the tokens that were looked up, and not all of the vocabulary
     settle(parameters)            after each backward pass: rows that came twice are summed, and many rows become a plain tensor

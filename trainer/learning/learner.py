@@ -241,7 +241,9 @@ class Learner:
         if learns and s.activation_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         alone = self.ranks.mesh is None
-        if alone:
+        if (
+            alone and self.ranks.device.type == "cpu"
+        ):  # torch's own AdamW, which updates on a GPU, takes no sparse gradients
             gradients.look_up_sparsely(model)
         scorer = Scorer(model, s.compute_dtype, casts=alone, accumulates=alone)
         on_host = not learns and s.kl.reference == "host" and self.ranks.offloads

@@ -143,7 +143,7 @@ class _Gradient:
     def part(self, rows: slice) -> Tensor:
         if not self.is_sparse:
             return self._held[rows]
-        first, last = torch.searchsorted(self._at, torch.tensor([rows.start, rows.stop])).tolist()
+        first, last = torch.searchsorted(self._at, self._at.new_tensor([rows.start, rows.stop])).tolist()
         made = self._held.new_zeros(rows.stop - rows.start, self._held.shape[1])
         made[self._at[first:last] - rows.start] = self._held[first:last]
         return made

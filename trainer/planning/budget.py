@@ -242,9 +242,9 @@ class Budgets:
         return self._trained[adapters.rank]
 
     def _rows_without_gradient(self, t: Trained, tokens: int) -> int:
-        """Numbers of an embedding of its own whose rows no token looks up, of ranks that share nothing (learning/gradients.py); taken is
+        """Numbers of an embedding of its own whose rows no token looks up, on a CPU that shares nothing (learning/gradients.py); taken is
         that each token has a row, twice while equal ones are summed."""
-        if self.machines.sharded or not t.head:
+        if self.machines.sharded or not self.machines.on_cpu or not t.head:
             return 0
         return max(0, t.head - 2 * tokens * self.sizes.hidden)
 

@@ -78,7 +78,7 @@ def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = F
     if settings.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     scorer = Scorer(model, settings.compute_dtype, casts=False, accumulates=alone)
-    if alone:
+    if alone and on_cpu:
         _forget_rows(model.get_input_embeddings())
     round_layers(scorer, compute)
     for parameter in scorer.parameters():
