@@ -50,7 +50,7 @@ def main(folder: Path, table: dict[str, Any]) -> None:
     learner, engine = Learner(folder, settings), ForcedEnds("float32")
     engine.load(folder)
     published = folder / "published"
-    published.mkdir()
+    published.mkdir(exist_ok=True)  # also of a run with other settings
     memory = Watermark()
     for step, (asked, _) in enumerate(zip(work["rounds"], sys.stdin, strict=False)):
         started = time.process_time()
