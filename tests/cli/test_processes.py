@@ -213,7 +213,7 @@ def test_it_stops_promptly_while_it_still_looks_for_the_hub(live: Live) -> None:
     )
     process = live.start("node", "start", "--home", home.path)
     eventually(lambda: "p2p" in process.tail(), within=60, what="it looks for peers")
-    assert stopped(process) == 0
+    assert stopped(process) == 0, process.tail()
 
 
 # ---- Ctrl-C at a prompt --------------------------------------------------------------------------------------------------
