@@ -37,7 +37,9 @@ def test_speed_and_memory_count_against_the_same_setting_of_the_peer() -> None:
     assert rows["small: peak memory"].met
     assert rows["small: least memory of each"].ratio == 3.0
     assert rows["small: least memory of each"].met is None
-    heavier = {row.name: row for row in Compared(12.0, ours | {"peak": 3 * 2.0**20}, peer, 2.0**20, 2.0**20).rows(SMALL)}
+    heavier = {
+        row.name: row for row in Compared(12.0, ours | {"peak": 3 * 2.0**20}, peer, 2.0**20, 2.0**20).rows(SMALL)
+    }
     assert heavier["small: peak memory"].met is False
 
 
