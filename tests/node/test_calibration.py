@@ -17,8 +17,11 @@ from node.engine import Engine, EngineSettings, make_engine
 from node.judging.calibration import Matrix, calibration, measure, report, tail
 from node.judging.calibration.fit import FLOORS, HARD_BUDGET, MARGIN, limits
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCompletion, Measurements, Variant
+from node.validator.commands.inspection import calibrate
 from protocol import runspec
 from protocol.calibration import load
+from protocol.errors import ConfigError
+from protocol.settings import read_toml, toml
 
 RNG = np.random.default_rng(7)
 
@@ -158,3 +161,13 @@ def test_the_report_shows_what_finds_each_cheat(matrix: Matrix, measured: Measur
     assert "No tail could be fitted" in text
     for name in (*PER_CHUNK, *PER_SEQUENCE):
         assert (tmp_path / "report" / f"{name}.svg").read_text().startswith("<?xml")
+
+
+def test_a_file_without_tasks_is_refused_in_words(tiny_run: TinyRun, tmp_path: Path) -> None:
+    tables = read_toml(tiny_run.folder / "run.toml")
+    tables["spec"]["environments"] = []
+    (tmp_path / "run.toml").write_text(toml(tables, ""))
+    out = tmp_path / "calibration.json"
+    with pytest.raises(ConfigError, match="no tasks to calibrate on"):
+        calibrate(f"@{tmp_path / 'run.toml'}", [tiny_run.model], out, home=tmp_path / "home", prompts=1, samples=1)
+    assert not out.exists()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home
-from protocol.errors import DeadlineExceeded, IntegrityError, PreflightError, UsageError
+from protocol.errors import ConfigError, DeadlineExceeded, IntegrityError, PreflightError, UsageError
 from protocol.shell.cli import Json, PasswordFile, emit
 from protocol.shell.home import Home
 from protocol.shell.money import duration
@@ -343,6 +343,11 @@ def calibrate(
         model, runfile.compute_dtype(run), spec, prompts, samples, other or [], engines, every_variant(engines)
     )
     environments = runfile.environments(run)
+    if not environments:
+        raise ConfigError(
+            f"{run} has no tasks to calibrate on",
+            hint="write the run's as [[spec.environments]]; a reward function of `murmur trainer solo` is none",
+        )
     with EnvironmentSandbox(environments) as sandbox:
         measured = measure(matrix, TaskSet(environments, sandbox), lambda text: typer.echo(text, err=True))
     content = calibration(matrix, measured, hardware or [0])
