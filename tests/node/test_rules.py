@@ -349,10 +349,22 @@ def an_edited_token(run: TinyRun) -> Candidate:
     file, honest = run.read(made), run.candidate(made)
     row = longest(file, at_least=3)
     sample = file.samples[row]
-    completion = sample.completion.copy()
-    middle = len(completion) // 2
-    completion[middle] = next(t for t in range(3, 60) if t != completion[middle])
-    return run.rewrite(made, with_sample(file, row, run.consistent(honest, replace(sample, completion=completion))))
+    middle = len(sample.completion) // 2
+
+    def edited(token: int) -> Sample:
+        completion = sample.completion.copy()
+        completion[middle] = token
+        return run.consistent(honest, replace(sample, completion=completion))
+
+    others = [token for token in range(3, 60, 7) if token != sample.completion[middle]]
+    worst = max(map(edited, others), key=lambda one: margin(run, honest, one, middle))  # another may be nearly as good
+    return run.rewrite(made, with_sample(file, row, worst))
+
+
+def margin(run: TinyRun, honest: Candidate, sample: Sample, place: int) -> float:
+    """How far the token at this place is from the one that was drawn."""
+    hidden = run.engine.prefill([(sample.prompt.tolist(), sample.completion.tolist())])[0]
+    return float(run.engine.score(hidden, sample.completion, key=honest.key(sample), temperature=1.0).margins[place])
 
 
 @rejected_only_by("sampling", Outcome.HARD)
@@ -367,11 +379,7 @@ def an_end_that_nobody_drew(run: TinyRun) -> Candidate:
         completion = tokens_of([*sample.completion[:length].tolist(), end])
         return run.consistent(honest, replace(sample, completion=completion))
 
-    def margin(short: Sample) -> float:
-        hidden = run.engine.prefill([(short.prompt.tolist(), short.completion.tolist())])[0]
-        return float(run.engine.score(hidden, short.completion, key=honest.key(short), temperature=1.0).margins[-1])
-
-    shortened = max(map(cut, range(1, len(sample.completion) - 1)), key=margin)
+    shortened = max(map(cut, range(1, len(sample.completion) - 1)), key=lambda one: margin(run, honest, one, -1))
     return run.rewrite(made, with_sample(file, row, shortened))
 
 
