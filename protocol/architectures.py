@@ -63,8 +63,6 @@ _MIXTURE = frozenset(
     {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}
 )
 
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-
 _GEMMA = frozenset({"hidden_activation", "query_pre_attn_scalar", "final_logit_softcapping"})
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -192,7 +190,7 @@ def _require_known_keys(config: Config, known: Architecture, where: str) -> None
 def routes(config: Config) -> bool:
     """Whether the model is a mixture of experts, in which rounding may send a token to other experts."""
     known = ARCHITECTURES.get(str(config.get("model_type")))
-    return (known is not None and known.sizes >= _MIXTURE) or any(key in config for key in _EXPERTS)
+    return (known is not None and known.sizes >= _MIXTURE) or any(config.get(key) for key in config_bounds.EXPERTS)
 
 
 def require_soft(config: Config, calibrated: Sequence[int]) -> None:

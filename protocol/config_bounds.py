@@ -21,7 +21,17 @@ _AT_LEAST_ONE = (
     "max_position_embeddings", "num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size",
     "decoder_sparse_step", "n_positions", "n_embd", "n_layer", "n_head",
 )  # fmt: skip
-_NULLABLE = ("num_key_value_heads", "head_dim")  # then as many as heads, or hidden size ÷ heads
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Keys that count the experts of a layer, by architecture."""
+_NULLABLE = (
+    *EXPERTS,
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "decoder_sparse_step",
+    "num_key_value_heads",
+    "head_dim",
+)
+"""Keys that say nothing by null: no experts, as many heads as there are, hidden size ÷ heads."""
 _POSITIVE = (
     "rope_theta",
     "rotary_emb_base",
@@ -31,7 +41,6 @@ _POSITIVE = (
     "original_max_position_embeddings",
 )
 _TYPES = ("float32", "bfloat16", "float16", "float64", "auto", None)
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def unbounded(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -46,10 +55,8 @@ def unbounded(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for key in _POSITIVE:
             if key in rope and not _is_positive(rope[key]):
                 yield f"{key} is {rope[key]!r}", "expected a number above 0"
-    chosen, among = (
-        config.get("num_experts_per_tok", 1),
-        [config[key] for key in _EXPERTS if type(config.get(key)) is int],
-    )
+    chosen = config.get("num_experts_per_tok")
+    among = [config[key] for key in EXPERTS if type(config.get(key)) is int]
     if type(chosen) is int and among and chosen > min(among):
         yield f"num_experts_per_tok is {chosen}", f"there are {min(among)} experts"
     for key in ("dtype", "torch_dtype"):

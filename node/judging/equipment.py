@@ -48,9 +48,9 @@ class Equipment:
         self._tokenizer: Tokenizer | None = None
         self._has_room = False
         self.loaded: bytes | None = None
+        """Digest of the manifest of the version that the engine holds."""
         self.is_mixture = False
         """Whether the loaded model is one of experts: then a finding may be a token that rounding sent elsewhere."""
-        """Digest of the manifest of the version that the engine holds."""
         sandbox = Sandbox(spec)
         try:
             fetch_tasks(sandbox)

@@ -45,6 +45,13 @@ def test_a_number_that_no_model_has_is_refused(changes: dict[str, Any], says: st
     assert says in str(refused.value)
 
 
+def test_null_says_that_there_are_no_experts() -> None:
+    """As configurations of dense models have it that share their code with a mixture."""
+    dense = LLAMA | {"num_local_experts": None, "num_experts_per_tok": None, "head_dim": None}
+    architectures.require_right(dense)
+    architectures.require_soft(dense, [0])
+
+
 @pytest.mark.parametrize("chosen", [0, -1, 9])
 def test_a_token_goes_to_as_many_experts_as_there_are(chosen: int) -> None:
     mixture = next(config for config in RIGHT.values() if config["model_type"] == "qwen3_moe")
