@@ -56,6 +56,8 @@ def require_right(config: Config, where: str = "config.json") -> None:
     known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     found = [Complaint(f"{key} is set", FEATURES[key], hint(key)) for key in NEVER if config.get(key)]
     found += [Complaint(what, expected) for what, expected in config_bounds.unbounded(config)]
+    if len(config) > config_bounds.KEYS_MAX:
+        raise _refused(where, found)
     if is_unlisted(config):
         found += unsteady(config)
     elif known is None:
@@ -63,9 +65,8 @@ def require_right(config: Config, where: str = "config.json") -> None:
         way = "these are: " + ", ".join(sorted(ARCHITECTURES))
         found.append(Complaint(f"models of type {shown(kind)} are refused", reason, way))
     else:
-        found += (
-            one for one in complaints(config, str(kind), known) if one.what not in {other.what for other in found}
-        )
+        told = {one.what for one in found}
+        found += [one for one in complaints(config, str(kind), known) if one.what not in told]
         if positions(config) is None:
             way = "write what the model was trained for"
             found.append(Complaint("max_position_embeddings is missing", "it is where all parties stop", way))

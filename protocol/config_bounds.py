@@ -13,6 +13,7 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
+KEYS_MAX = 1024
 LAYERS_MAX = 1024
 EXPERTS_MAX = 1 << 16
 LABELS_MAX = 1 << 16
@@ -101,6 +102,9 @@ def shown(value: Any) -> str:
 
 def unbounded(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What is out of bounds, as in `num_hidden_layers is 10000000`, and what was expected."""
+    if len(config) > KEYS_MAX:
+        yield f"it has {len(config)} keys", f"at most {KEYS_MAX}"
+        return
     for key, value in config.items():
         yield from _too_many(key, value)
     for key in _AT_LEAST_ONE:

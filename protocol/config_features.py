@@ -86,7 +86,7 @@ def _is_free(key: str, known: Architecture) -> bool:
         return known.switched
     if key == "sliding_window":
         return known.windows != "none"
-    return key in SIZES or key in NOTES or key in known.sizes
+    return (key in SIZES and key not in known.unread) or key in NOTES or key in known.sizes
 
 
 def _layers(config: Config, known: Architecture) -> Iterator[Complaint]:
@@ -169,6 +169,13 @@ def _experts(config: Config, kind: str, known: Architecture) -> Iterator[Complai
 def _ropes(config: Config, known: Architecture) -> Iterator[Complaint]:
     """Of rotary positions those whose frequencies never change."""
     old, new = config.get("rope_scaling"), config.get("rope_parameters")
+    if (old or new) and "rope_theta" in known.unread:
+        yield Complaint(
+            f"{'rope_parameters' if new else 'rope_scaling'} is set", "models of this type have no rotary positions"
+        )
+        return
+    if isinstance(new, dict):
+        yield from _twice_said(config, new)
     if old and new and old != new:
         yield Complaint(
             "rope_scaling stands beside rope_parameters", "who reads them takes one or the other", "remove one"
@@ -181,9 +188,28 @@ def _ropes(config: Config, known: Architecture) -> Iterator[Complaint]:
             yield Complaint(f"{key} is {shown(rope)}", "expected an object")
             continue
         by_layer = known.ropes and set(rope) <= {_FULL, _SLIDING}
+        if known.ropes and by_layer is (key == "rope_scaling"):
+            form = "by the layer's type" if key == "rope_parameters" else "without the layer's type"
+            yield Complaint(f"{key} is {shown(rope)}", f"transformers reads it {form} alone")
+            continue
         for name, one in rope.items() if by_layer else [("", rope)]:
             if one:
                 yield from _one_rope(one, f"{key}.{name}" if name else key, known)
+
+
+def _twice_said(config: Config, parameters: Config) -> Iterator[Complaint]:
+    """Of rotary positions what the config itself says otherwise than `rope_parameters`, which transformers reads."""
+    whole = parameters.get(_FULL, parameters)
+    for key, (of, name) in {
+        "rope_theta": (whole, "rope_theta"),
+        "rotary_emb_base": (whole, "rope_theta"),
+        "partial_rotary_factor": (whole, "partial_rotary_factor"),
+        "rotary_pct": (whole, "partial_rotary_factor"),
+        "rope_local_base_freq": (parameters.get(_SLIDING), "rope_theta"),
+    }.items():
+        value, read = config.get(key), of.get(name) if isinstance(of, dict) else None
+        if value is not None and read is not None and value != read:
+            yield Complaint(f"{key} is {shown(value)}", f"rope_parameters says {shown(read)}, and that is computed")
 
 
 def _one_rope(rope: Any, key: str, known: Architecture) -> Iterator[Complaint]:
@@ -196,6 +222,8 @@ def _one_rope(rope: Any, key: str, known: Architecture) -> Iterator[Complaint]:
             reason = ROPE_REASONS.get(str(kind), "nobody has shown that it is computed rightly")
             yield Complaint(f"{key}.{name} is {shown(kind)}", reason)
             return  # what else it holds is its own
+    if len({rope[name] for name in ("rope_type", "type") if rope.get(name) is not None}) > 1:
+        yield Complaint(f"{key}.type is {shown(rope['type'])}", "rope_type says another, and that is computed")
     partial = {"partial_rotary_factor"} if known.partial else set()
     for odd in sorted(rope.keys() - ROPE_KEYS - partial):
         yield Complaint(f"{key} holds {shown(odd)}", ROPE_KEY_REASONS.get(odd, "nobody has compared what it changes"))

@@ -64,8 +64,13 @@ and true was compared). StarCoder 2 names the activation of the code that it was
 
 SAME: Mapping[str, Mapping[str, str]] = {
     "gemma2": {"sliding_window_size": "sliding_window"},
-    "gpt2": {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "num_key_value_heads": "n_head"},
-    "gpt_neox": {"num_key_value_heads": "num_attention_heads"},
+    "gpt2": {
+        "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "num_key_value_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+    },
+    "gpt_neox": {
+        "num_key_value_heads": "num_attention_heads", "rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct",
+    },
     "starcoder2": {"layer_norm_epsilon": "norm_epsilon"},
 }  # fmt: skip
 """Keys, by architecture, that may only say what another one says: the class reads the other, and an engine or a plan this one."""

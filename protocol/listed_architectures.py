@@ -23,6 +23,8 @@ class Architecture:
     """Its class in transformers, the only one that `architectures` of config.json may name."""
     sizes: frozenset[str] = frozenset()
     """Keys, beyond those of all, that may hold any value: sizes, and choices that were compared either way."""
+    unread: frozenset[str] = frozenset()
+    """Keys of all that its class does not read, or reads as something that nobody has compared."""
     defaults: Config = field(default_factory=dict)
     """What transformers takes where config.json leaves out a feature of `FEATURES` and does not leave it off."""
     windows: Literal["none", "every", "listed"] = "none"
@@ -74,13 +76,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt2": Architecture(
         "GPT2LMHeadModel",
         frozenset({"n_embd", "n_layer", "n_head", "n_positions", "n_ctx", "n_inner", "activation_function", "layer_norm_epsilon"}),
+        unread=frozenset({"hidden_act", "head_dim", "intermediate_size", "rope_theta", "attention_bias", "rms_norm_eps"}),
         defaults={"attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1},
         positions="n_positions",
         title="GPT-2",
     ),
     "gpt_neox": Architecture(
         "GPTNeoXForCausalLM",
-        frozenset({"layer_norm_eps", "use_parallel_residual", "rotary_pct", "rotary_emb_base", "partial_rotary_factor"}),
+        frozenset({"layer_norm_eps", "use_parallel_residual", "rotary_pct", "rotary_emb_base"}),
+        unread=frozenset({"head_dim", "rms_norm_eps"}),
         partial=True,
         title="GPT-NeoX, Pythia",
     ),

@@ -10,6 +10,7 @@ what a comparison must forgive. Vectors: tests/vectors/rewards.json.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 _POINTS = 1 << 20
 STEP = 1 / _POINTS
@@ -21,6 +22,6 @@ def canonical(score: float) -> float:
     return on_grid(min(max(score, 0.0), 1.0)) if math.isfinite(score) else 0.0
 
 
-def on_grid(score: float) -> float:
-    """The same without bounds, for scores on a scale of somebody's own."""
+def on_grid(score: float | Fraction) -> float:
+    """The same without bounds, for scores on a scale of somebody's own, and for exact ones."""
     return round(score * _POINTS) / _POINTS if math.isfinite(score) else 0.0

@@ -9,14 +9,14 @@ when later versions know more fields than it has; a default is therefore as fixe
 or a version (`Literal`) are always written. A program that meets a field it does not know is too old for the run: it
 raises VersionMismatch. Vectors: tests/vectors/spec_digests.json.
 
-runspec_part.py is what all parts have in common; runspec_environments.py, runspec_verification.py and runspec_hardware.py are parts.
+runspec_part.py is what all parts have in common; runspec_environments.py, runspec_reward.py, runspec_verification.py and
+runspec_hardware.py are parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
@@ -37,6 +37,7 @@ from protocol.runspec_environments import (
 )
 from protocol.runspec_hardware import HardwareNeeds
 from protocol.runspec_part import DecimalText, HexDigest, Part, PinnedFile
+from protocol.runspec_reward import RewardSpec
 from protocol.runspec_verification import (
     ComputationLimits,
     Limit,
@@ -53,11 +54,6 @@ __all__ = [
 ]  # fmt: skip
 
 _UPGRADE = "upgrade murmuration to the version that the run was created with, or a later one"
-
-HardwareKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,2})$")]
-"""The number of a hardware class as the key of a table."""
-LengthBudget = Annotated[int, Field(gt=0, lt=2**31)]
-"""Tokens of an answer that its prompt announces."""
 
 
 class SamplingDistribution(TypedDict):
@@ -157,26 +153,6 @@ class SamplingSpec(Part):
         return {"temperature": float(self.temperature), "top_k": self.top_k, "top_p": float(self.top_p)}
 
 
-class RewardSpec(Part):
-    """What an answer earns besides its task reward."""
-
-    alpha: DecimalText = "0"
-    """Reward lost per token of distance from the length budget (arXiv 2505.07291, section 3.1.2); 0 switches it off."""
-    budgets: dict[HardwareKey, Annotated[list[LengthBudget], Field(min_length=1)]] = Field(default={})
-    """Length budgets in tokens for each hardware class (the class number as text); empty: none is announced to any."""
-
-    def require_classes(self, listed: Sequence[int]) -> None:
-        """Raises ValueError unless budgets are for exactly these hardware classes, or for none.
-
-        A seat chooses its class: one without budgets would be a way around them.
-        """
-        named = [int(key) for key in self.budgets]
-        if left_out := sorted(set(listed) - set(named)) if named else []:
-            raise ValueError(f"reward.budgets leaves out {classes(left_out)}: give budgets to every class or to none")
-        if unknown := sorted(set(named) - set(listed)):
-            raise ValueError(f"reward.budgets is of {classes(unknown)}, which verification does not list")
-
-
 def _is_unknown(error: ErrorDetails) -> bool:
     """Whether pydantic complains of a name that this program does not know: of a field, a kind or a version."""
     named = error["type"] == "literal_error" and isinstance(error["input"], str)
@@ -189,6 +165,25 @@ class AnswerSpec(Part):
     model: ModelSpec
     sampling: SamplingSpec
     reward: RewardSpec = RewardSpec()
+    environments: list[AnyEnvironment] = Field(default=[], max_length=256)
+    """None where questions are somebody's own rows, or a benchmark's."""
+
+    @model_validator(mode="after")
+    def _budgets_in_reach(self) -> Self:
+        for place, reward in self.rewards.items():
+            reward.require_reach(self.sampling.max_new_tokens, place)
+        return self
+
+    def reward_of(self, environment: int) -> RewardSpec:
+        """What answers to an environment's problems earn besides their task reward, by its number in `Problem.environment`."""
+        own = self.environments[environment].reward if environment < len(self.environments) else None
+        return self.reward if own is None else own
+
+    @property
+    def rewards(self) -> dict[str, RewardSpec]:
+        """All that stand in the spec, by their place in it."""
+        own = {f"environments.{i}.reward": of.reward for i, of in enumerate(self.environments) if of.reward is not None}
+        return {"reward": self.reward, **own}
 
     def canonical(self) -> bytes:
         return canonical.encode(self.model_dump(mode="json"))
@@ -217,7 +212,8 @@ class RunSpec(AnswerSpec):
 
     @model_validator(mode="after")
     def _budgets_for_every_class(self) -> RunSpec:
-        self.reward.require_classes(self.verification.hardware)
+        for place, reward in self.rewards.items():
+            reward.require_classes(self.verification.hardware, place)
         return self
 
     @model_validator(mode="after")
@@ -250,7 +246,7 @@ class RunSpec(AnswerSpec):
     @property
     def task_files(self) -> list[TaskFile]:
         kept = [environment.kept for environment in self.environments if environment.kept is not None]
-        files = [file for one in self.environments if isinstance(one, FromFiles) for file in one.files]
+        files = [file for one in self.environments for file in one.all_files]
         return [*files, *kept]
 
     @property

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from protocol.runspec_part import HexDigest, Part, PinnedFile
+from protocol.runspec_reward import RewardSpec
 
 ConfigValue = bool | int | str | list[int] | list[str]
 
@@ -56,12 +57,19 @@ class EnvironmentSpec(Part):
     """Of the held-out problems; problem i is drawn from the seed + i, so the two must lie far apart."""
     held_out_size: int = Field(ge=0, le=100_000)
     """Problems for evaluation; a training problem with the same question is never assigned."""
+    reward: RewardSpec | None = None
+    """What this environment's answers earn besides their task reward, in place of [spec.reward]; an empty table: nothing."""
 
     @model_validator(mode="after")
     def _kept_fit(self) -> Self:
         if self.kept is not None and self.kept.rows > self.size:
             raise ValueError(f"{self.kept.rows} problems kept of {self.size}")
         return self
+
+    @property
+    def all_files(self) -> list[TaskFile]:
+        """All that its problems and replies come from."""
+        return []
 
     @property
     def problems(self) -> int:
@@ -82,6 +90,9 @@ class FromFiles(EnvironmentSpec):
 
     files: list[TaskFile] = Field(min_length=1, max_length=256)
     """In run.toml: their paths."""
+    corpus: list[TaskFile] = Field(default=[], max_length=256)
+    """In run.toml: paths of the files that are searched in, where the environment searches: task files whose questions are titles, and whose
+    answers the documents' texts."""
     seed: Literal[0] = 0
     """Rows need none."""
     held_out_seed: Literal[0] = 0
@@ -93,6 +104,10 @@ class FromFiles(EnvironmentSpec):
         if self.size + self.held_out_size > rows:
             raise ValueError(f"{self.size} + {self.held_out_size} problems in files of {rows} rows")
         return self
+
+    @property
+    def all_files(self) -> list[TaskFile]:
+        return [*self.files, *self.corpus]
 
 
 def environment_kind(value: Any) -> type[EnvironmentSpec]:

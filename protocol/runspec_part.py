@@ -52,6 +52,11 @@ class PinnedFile(Part):
     suffix: ClassVar[str]
 
 
+class Later:
+    """Marks a kind that was added when specs had been written already: left out at its default, so that those keep their digests."""
+
+
 def _is_default(field: FieldInfo, value: Any) -> bool:
     """Whether a field need not be written: it holds its default, and names no kind or version."""
-    return not field.is_required() and get_origin(field.annotation) is not Literal and value == field.get_default()
+    always = get_origin(field.annotation) is Literal and not any(isinstance(mark, Later) for mark in field.metadata)
+    return not field.is_required() and not always and value == field.get_default()

@@ -137,11 +137,14 @@ def _write_table(lines: list[str], name: str, table: Mapping[str, Any]) -> None:
         elif _is_tables(value):
             for item in value:
                 lines += ["", f"[[{path}]]"]
-                lines += [f"{k} = {json.dumps(v)}" for k, v in item.items() if not isinstance(v, Mapping)]
-                for k, v in item.items():
-                    if isinstance(v, Mapping):
-                        inner = ", ".join(f"{a} = {json.dumps(b)}" for a, b in v.items())
-                        lines.append(f"{k} = {{{inner}}}")
+                lines += [f"{k} = {_inline(v)}" for k, v in item.items() if not isinstance(v, Mapping)]
+                lines += [f"{k} = {_inline(v)}" for k, v in item.items() if isinstance(v, Mapping)]
+
+
+def _inline(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return json.dumps(value)
+    return "{" + ", ".join(f"{key} = {_inline(inner)}" for key, inner in value.items()) + "}"
 
 
 def _is_tables(value: Any) -> bool:

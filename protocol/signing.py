@@ -158,6 +158,22 @@ class Voucher(Typed):
 
 
 @dataclass(frozen=True)
+class Need(Typed):
+    """What the trainer still wants (hub/need.py says what each number means); it holds until `until`, in block time (seconds)."""
+
+    SOLIDITY = ("uint256", "uint32", "uint32", "uint32", "uint32", "uint32", "uint32", "uint32", "uint64")
+    run: int
+    step: int
+    last: int
+    groups: int
+    ahead: int
+    ready: int
+    settled: int
+    usable: int
+    until: int
+
+
+@dataclass(frozen=True)
 class PublishedManifest(Typed):
     """The trainer's word that `digest` (SHA-256 of the manifest's canonical JSON) is version `step` of the weights."""
 

@@ -1,27 +1,32 @@
 """Text to tokens and back, from a run's tokenizer.json alone (the Rust `tokenizers` package; no torch, no templates in code).
 
 The prompt a problem becomes is fixed by the run spec: its template, the problem's text and, where the hardware class has
-length budgets, the sentence that announces one (arXiv 2505.07291, section 3.1.2).
+length budgets, the sentence that announces one (length_rewards.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import tokenizers
 
 from protocol import architectures
 from protocol.errors import Malformed
+from protocol.length_rewards import announce
 from protocol.model_files import CONFIG, TOKENIZER, read_json
-from protocol.runspec import AnswerSpec
-
-BUDGET_SENTENCE = " Think for {budget} tokens before giving a response."
+from protocol.runspec import AnswerSpec, RewardSpec
 
 
-def announce(text: str, budget: int) -> str:
-    """A problem's text with its length budget in tokens; 0: none."""
-    return text + BUDGET_SENTENCE.format(budget=budget) if budget else text
+class AskedProblem(Protocol):
+    """A problem, as far as its prompt cares."""
+
+    @property
+    def environment(self) -> int: ...
+
+    @property
+    def prompt(self) -> str: ...
 
 
 class Tokenizer:
@@ -39,14 +44,19 @@ class Tokenizer:
         except Exception as error:
             raise Malformed(f"model folder {folder} cannot be used: {error}") from error
 
-    def prompt(self, spec: AnswerSpec, text: str, budget: int) -> list[int]:
+    def prompt(self, spec: AnswerSpec, problem: AskedProblem, budget: int) -> list[int]:
         """Token ids of a problem's prompt; `budget` 0 announces none."""
-        return self.encode(spec.sampling.prompt_template.replace("{prompt}", announce(text, budget)))
+        return self._prompt(spec, problem.prompt, spec.reward_of(problem.environment), budget)
+
+    def _prompt(self, spec: AnswerSpec, text: str, reward: RewardSpec, budget: int) -> list[int]:
+        return self.encode(spec.sampling.prompt_template.replace("{prompt}", announce(text, reward, budget)))
 
     def longest(self, spec: AnswerSpec, texts: Iterable[str]) -> int:
         """Tokens of the longest prompt of these problems with the longest completion, whatever budget is announced."""
-        budgets = [0, *(budget for of_class in spec.reward.budgets.values() for budget in of_class)]
-        prompts = (len(self.prompt(spec, text, budget)) for text in texts for budget in {0, max(budgets)})
+        announced = {(reward.length, reward.longest): reward for reward in (RewardSpec(), *spec.rewards.values())}
+        prompts = (
+            len(self._prompt(spec, text, reward, reward.longest)) for text in texts for reward in announced.values()
+        )
         return max(prompts, default=1) + spec.sampling.longest
 
     def encode(self, text: str) -> list[int]:

@@ -201,6 +201,9 @@ class TrainSettings(Settings):
     """Largest share of a batch that one node may supply; never less than an equal share among those who have supplied any."""
     node_share_wait_seconds: float = Field(default=20, ge=0)
     """Longest wait for other nodes when a batch is full but for `node_share`; then the excess is spread evenly."""
+    rollouts_ahead: float = Field(default=2.0, ge=1, le=100, allow_inf_nan=False)
+    """Batches that nodes are asked for at a time, the one that is collected included. Fewer leave less untrained; too few for the way from
+    weights to validated rollouts, and the trainer waits."""
     deadlines: DeadlineSettings = DeadlineSettings()
     metrics: MetricSettings = MetricSettings()
     alarms: AlarmSettings = AlarmSettings()
@@ -407,3 +410,4 @@ class Layout(Outputs):
         local = settings.hub.store if settings.hub.bucket is None else None
         self.store = self.hub / "store" if local is None else root / local
         self.hub_status: Path = self.hub / "status.json"
+        self.need = self.output / "need.json"

@@ -17,6 +17,8 @@ class WorkSettings(Settings):
     """Share of samples whose proofs and sampling the node re-checks by its own prefill before it commits."""
     retry_seconds: float = Field(default=5.0, gt=0)
     """Pause after a peer or endpoint failed."""
+    only_wanted: bool = True
+    """Whether the node makes only what the trainer says it still wants, and leaves the rest; work is paid alike."""
     answer_matrix_challenges: bool = True
     """Whether validators may ask this machine for the product of two matrices now and then, to show its speed in status."""
 

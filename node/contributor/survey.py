@@ -21,6 +21,7 @@ from node.contributor.settings import NodeSettings
 from node.engine import EngineSettings
 from node.engine.fit import Fit, fit
 from node.engine.hardware import Measurement, measure_of
+from protocol import length_rewards
 from protocol.chain.types import Publication
 from protocol.errors import ChainError, HashMismatch, MurmurationError, ProtocolViolation, Unavailable
 from protocol.identity import Key
@@ -77,11 +78,11 @@ class Survey:
         """The run's classes in its order: number, name, what the machine lacks, and the length budgets."""
         if self.spec is None:
             return []
-        dtype, budgets = self.spec.model.compute_dtype, self.spec.reward.budgets
+        dtype, rewards = self.spec.model.compute_dtype, self.spec.rewards.values()
         return [
             {
                 "number": needs.number, "name": needs.name, "lacks": shortfalls(needs, self.device, dtype),
-                "budgets": budgets.get(str(needs.number), []),
+                "budgets": sorted({budget for of in rewards for budget in length_rewards.budgets(of, needs.number)}),
             }
             for needs in self.spec.hardware
         ]  # fmt: skip

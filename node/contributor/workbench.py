@@ -53,6 +53,7 @@ class Workbench:
             engine,
             self._versions.newest,
             connection.fetch_task,
+            generates=True,
         )
         self.engine = self.equipment.engine  # one that cannot be made is found out now
         self._is_like_the_reference = False

@@ -1,7 +1,7 @@
 """The worker: follows the head, generates, checks its own work, commits, uploads, and answers what is held against it.
 
 One loop serves demo, tests and production. Its parts: what work is made with (workbench.py), how it gets to chain and hub
-(delivery.py), cases (defence.py), verdicts (verdicts.py), and what a failure means (failures.py). It never submits what its own
+(delivery.py), what is still wanted (demand.py), cases (defence.py), verdicts (verdicts.py), and what a failure means (failures.py). It never submits what its own
 check would reject.
 """
 
@@ -17,6 +17,7 @@ from node.contributor.alone import Alone, last_place
 from node.contributor.challenged import ChallengedSeat
 from node.contributor.defence import Defence
 from node.contributor.delivery import Delivery
+from node.contributor.demand import Demand
 from node.contributor.failures import Failures
 from node.contributor.generation import Place
 from node.contributor.seat_class import SeatClass
@@ -106,6 +107,7 @@ class Worker:
         self._verdicts = Verdicts(connection, self.submissions, retry, clock)
         answers = settings.answer_matrix_challenges
         self._challenged = ChallengedSeat(connection, home.challenges, product, clock) if answers else None
+        self._demand = Demand(connection, self._address, clock) if settings.only_wanted else None
         self._failures = Failures(retry, clock)
 
     def stop(self) -> None:
@@ -159,6 +161,11 @@ class Worker:
         self._workbench.require_reference()
         if self._workbench.load(head):
             self._tidy(seat)
+        reason = "" if self._demand is None else self._demand.reason_to_wait(head)
+        if reason:
+            self._say("waiting", reason=reason, step=head.step)
+            self._clock.wait(self._stop, self._c.settings.poll_seconds)
+            return
         self._submit(head, Place(self._address, head.step, sequence, head.beacon, seat.hardware))
 
     def _tidy(self, seat: Seat) -> None:
@@ -227,7 +234,7 @@ class Worker:
         return self._c.chain.available(self._c.run) >= units * self._c.policy.reward
 
     def _submit(self, head: Publication, place: Place) -> None:
-        at = {"step": place.step, "sequence": place.sequence}
+        at, began = {"step": place.step, "sequence": place.sequence}, self._clock.monotonic()
         self._say("generating", **at)
         with _GENERATION.time():
             made = self._workbench.make(place)
@@ -241,6 +248,8 @@ class Worker:
                 if refusal is not None:
                     self._require_bearable(refusal, made.units)
                     log.info("step %d, sequence %d was not taken: %s", place.step, place.sequence, refusal)
+            if self._demand is not None:
+                self._demand.took(self._clock.monotonic() - began)
             self._delivery.deliver_all(head)
 
     def _require_bearable(self, refusal: MurmurationError, units: int) -> None:

@@ -6,7 +6,9 @@
     decoding_step.py  who sees what of them in one step           step_attention.py  attention over that
     row_attention.py  attention of every layer that asks          machine.py   memory and cores that are free
     sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch    device.py   what computes
-    fused_draw.py     drawing on a GPU, in one kernel              products.py   products with weights on a CPU
+    fused_draw.py     drawing on a GPU, in one kernel              compiled_draw.py    the same on a CPU
+    compiled.py       loops that Numba compiles                    compiled_copies.py  of keys and values
+    products.py       products with weights on a CPU
     weights.py        loading a published version safely         footprint.py  what a model takes of its device
     separate_engine.py  one of them in a process of its own, beside other work       separate_server.py  the same from the inside
     separate_messages.py  what passes between the two                               version_files.py    whether a version is still there

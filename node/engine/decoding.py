@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -61,8 +62,9 @@ def requests_of(prompts: Sequence[Prompt]) -> list[Request]:
 
 def cache_of(requests: Sequence[Request], rows: int, most: int, *, latent: bool) -> KeyValueCache:
     """For so many of these at once, with at most `most` new tokens each."""
-    prompts = {id(request.prompt): len(request.prompt) for request in requests}
-    return KeyValueCache(rows, min(rows, len(prompts)), max(prompts.values()), most, latent=latent)
+    prompts = sum(1 for _ in groupby(requests, key=lambda request: id(request.prompt)))  # as `_Waiting` hands them out
+    longest = max(len(request.prompt) for request in requests)
+    return KeyValueCache(rows, min(rows, prompts), longest, most, latent=latent)
 
 
 @dataclass

@@ -11,7 +11,7 @@ Shapes: B rows in use, P prompts, G rows of a prompt at most, W columns of a run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -22,7 +22,8 @@ from torch import Tensor
 RUNS = 8
 """Runs of neighbours, at most, that are computed each by itself."""
 _RUN_SIZE = 8  # fewer are not worth a call of their own
-_ALIKE = 0.9  # neighbours whose longest differ by less than this are one run
+_IN_VAIN = 512
+"""Tokens of rows that may be computed in vain where that spares a call: neighbours of unlike length or number are padded to the largest."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,8 @@ class Sharing:
         members: list[list[int]] = [[] for _ in lengths]
         for row, prompt in enumerate(prompt_of):
             members[prompt].append(row)
-        self._parts = [
-            (first, last, max(1, *map(len, members[first:last])), max(lengths[first:last]))
-            for first, last in parts(lengths)
-        ]
+        counts = [max(1, len(rows)) for rows in members]
+        self._parts = list(_asked_together(list(zip(counts, lengths, strict=True))))
         asked: list[int] = []
         found = [0] * len(prompt_of)
         for first, last, group, _ in self._parts:
@@ -195,16 +194,32 @@ def parts(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """Neighbours of like length: first and last + 1 of each part."""
     size = run_size(len(lengths))
     found: list[tuple[int, int]] = []
+    width = 0
     for first in range(0, len(lengths), size):
         last = min(first + size, len(lengths))
+        here = max(lengths[first:last])
         if found:
-            before = max(lengths[found[-1][0] : found[-1][1]])
-            here = max(lengths[first:last])
-            if min(before, here) >= _ALIKE * max(before, here):
-                found[-1] = (found[-1][0], last)
+            before, until = found[-1]
+            if (until - before) * max(0, here - width) + (last - first) * max(0, width - here) <= _IN_VAIN:
+                found[-1], width = (before, last), max(width, here)
                 continue
         found.append((first, last))
+        width = here
     return found
+
+
+def _asked_together(prompts: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int, int]]:
+    """Neighbours among prompts, of so many rows and tokens each, that are asked in one product, whose places are those of the largest:
+    first, last + 1, rows and tokens of each part."""
+    first, group, end = 0, 0, 0
+    for at, (rows, tokens) in enumerate(prompts):
+        wide, long = max(group, rows), max(end, tokens)
+        together = (at + 1 - first) * wide * long
+        if at > first and together > (at - first) * group * end + rows * tokens + _IN_VAIN:
+            yield first, at, group, end
+            first, wide, long = at, rows, tokens
+        group, end = wide, long
+    yield first, len(prompts), group, end
 
 
 def run_size(count: int) -> int:

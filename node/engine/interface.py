@@ -107,8 +107,9 @@ class Verifier(Protocol):
         """
         ...
 
-    def require_room(self, tokens: int) -> None:
-        """Raises PreflightError where one sequence of so many tokens is more than the engine has memory for."""
+    def require_room(self, tokens: int, *, prompt: int | None = None) -> None:
+        """Raises PreflightError where one sequence of so many tokens is more than the engine has memory for: to check it, and where it is
+        told how many of them are the `prompt`, to generate the others too."""
         ...
 
     def score(

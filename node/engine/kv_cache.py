@@ -16,8 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from node.engine.decoding_step import Sharing, Step, without
@@ -26,6 +29,7 @@ _BLOCK = 32
 """Tokens of the first blocks; later ones are a quarter of what lies before them, so that few are read and little is read in vain."""
 
 _VIEWS = 64  # of a layer's memory that are kept
+_INTEGERS = {2: torch.int16, 4: torch.int32}  # by the bytes of a number
 
 Pair = tuple[Tensor, Tensor]
 """Keys and values."""
@@ -48,6 +52,8 @@ class Held:
     prompts: Pair
     blocks: list[Pair]
     _views: dict[tuple[object, ...], list[Pair]] = field(default_factory=dict)
+    _bits: list[tuple[NDArray[Any], NDArray[Any]]] = field(default_factory=list)
+    """Of `blocks`, on a CPU."""
 
     def of_prompts(self, first: int, last: int, start: int, end: int) -> Pair:
         """These tokens [P, H, T, D] of these prompts."""
@@ -66,6 +72,20 @@ class Held:
                 self._views.clear()
             self._views[case] = [(of(keys), of(values)) for keys, values in pairs]
         return self._views[case]
+
+    def write(self, block: int, rows: Tensor, places: Tensor, new: Pair) -> None:
+        """The newest token [B, H, 1, D] of these rows goes to these places of a block."""
+        if rows.device.type != "cpu":
+            for store, part in zip(self.blocks[block], new, strict=True):
+                store[rows, :, places] = part[rows].squeeze(2)
+            return
+        from node.engine import compiled_copies
+
+        self._bits += [(_bits(keys), _bits(values)) for keys, values in self.blocks[len(self._bits) :]]
+        keys, values = new
+        compiled_copies.write(
+            *self._bits[block], rows.numpy(), places.numpy(), _bits(keys.contiguous()), _bits(values.contiguous())
+        )
 
     @property
     def pairs(self) -> list[Pair]:
@@ -134,9 +154,10 @@ class KeyValueCache:
         """These rows end. The rows that stay, in their new order."""
         order = without(self._own, rows)
         moved = [(new, old) for new, old in enumerate(order) if new != old]
-        longest = max((self._own[old] for _, old in moved), default=0)
-        read = sum(start < longest for start in _starts(self._blocks))
-        _move([part for layer in self._layers.values() for pair in layer.blocks[:read] for part in pair], moved)
+        for block, start in enumerate(_starts(self._blocks)):
+            tokens = [self._own[old] - start for _, old in moved]
+            if max(tokens, default=0) > 0:
+                _move([part for layer in self._layers.values() for part in layer.blocks[block]], moved, tokens)
         self._own = [self._own[old] for old in order]
         self._prompt_of = [self._prompt_of[old] for old in order]
         self._sharing = None
@@ -153,7 +174,8 @@ class KeyValueCache:
         if gone := [prompt for prompt in range(len(self._lengths)) if prompt not in used]:
             order = without(self._lengths, gone)
             moved = [(new, old) for new, old in enumerate(order) if new != old]
-            _move([part for layer in self._layers.values() for part in layer.prompts], moved)
+            tokens = [self._lengths[old] for _, old in moved]
+            _move([part for layer in self._layers.values() for part in layer.prompts], moved, tokens)
             place = {old: new for new, old in enumerate(order)}
             self._lengths = [self._lengths[old] for old in order]
             self._prompt_of = [place[prompt] for prompt in self._prompt_of]
@@ -215,11 +237,12 @@ class KeyValueCache:
                 # Zeros: what is masked is multiplied by nought, and memory as it comes may hold NaN.
                 taken = [part.new_zeros(self._rows, part.shape[1], size, part.shape[3]) for part in new]
                 blocks.append((taken[0], taken[1]))
-            for store, part in zip(blocks[block], new, strict=True):
-                if rows is None:
+            if rows is None:
+                for store, part in zip(blocks[block], new, strict=True):
                     store[: len(part), :, places] = part.squeeze(2)
-                else:
-                    store[rows, :, places] = part[rows].squeeze(2)
+            else:
+                assert isinstance(places, Tensor)
+                self._layers[layer].write(block, rows, places, new)
 
     def _packed(self, layer: int) -> Pair:
         """Of all prompts and of the rows' blocks, one token after the other."""
@@ -254,8 +277,22 @@ def _starts(sizes: Sequence[int]) -> list[int]:
     return [sum(sizes[:i]) for i in range(len(sizes))]
 
 
-def _move(stores: Sequence[Tensor], moved: Sequence[tuple[int, int]]) -> None:
-    if moved and stores:
-        to, source = torch.tensor(moved, device=stores[0].device).unbind(1)
+def _move(stores: Sequence[Tensor], moved: Sequence[tuple[int, int]], tokens: Sequence[int]) -> None:
+    """Rows go where others have left, each to a place before its own (`without`), with as many of their tokens as there are."""
+    if not moved or not stores:
+        return
+    to, source = torch.tensor(moved, device=stores[0].device).t().contiguous()
+    if stores[0].device.type != "cpu":
         for store in stores:
             store[to] = store[source]
+        return
+    from node.engine import compiled_copies
+
+    most = stores[0].shape[2]
+    of = np.array([min(max(0, count), most) for count in tokens])
+    for store in stores:
+        compiled_copies.move(_bits(store), to.numpy(), source.numpy(), of)
+
+
+def _bits(numbers: Tensor) -> NDArray[Any]:
+    return numbers.view(_INTEGERS[numbers.element_size()]).numpy()

@@ -98,17 +98,22 @@ class MemoryBudget:
         """Rows of so many tokens that fit beside the prefill of one; none where this is below 1."""
         return (self.free - self.of.prefilling(prompt, prompt, cached=True)) // self.of.decoding(prompt + completion)
 
+    def require_row(self, prompt: int, completion: int) -> None:
+        """Raises PreflightError where not a single row of so many tokens is decoded."""
+        if self.rows(prompt, completion) < 1:
+            row = self.of.decoding(prompt + completion)
+            raise self._too_little(prompt + completion, self.of.prefilling(prompt, prompt, cached=True) + row)
+
     def plan(self, prompts: Sequence[Prompt], max_new_tokens: int, *, rows: int, prefill_tokens: int) -> DecodingPlan:
         """At most so many rows and tokens, and what fits: rows at their longest, beside a prefill of the longest prompt.
 
         Raises PreflightError where a single row does not fit.
         """
         longest = max(len(prompt.tokens) for prompt in prompts)
+        self.require_row(longest, max_new_tokens)
         one = self.of.prefilling(longest, longest, cached=True)
         row = self.of.decoding(longest + max_new_tokens)
         fit = self.rows(longest, max_new_tokens)
-        if fit < 1:
-            raise self._too_little(longest + max_new_tokens, one + row)
         taken = max(1, min(rows, fit, sum(len(prompt.keys) for prompt in prompts)))
         spare = (self.free - taken * row) // max(1, one // longest)
         return DecodingPlan(taken, max(longest, min(prefill_tokens, spare)))

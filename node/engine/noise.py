@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-_M0, _M1, _W0, _W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
-_LOW, _HALF = 0xFFFFFFFF, 32
-_MULTIPLIERS, _INCREMENTS = np.array([[_M0], [_M1]], np.uint32), np.array([[_W0], [_W1]], np.uint32)
-_Words = NDArray[np.uint64]
-_SLICE = 1 << 12  # what NumPy takes at once: its arrays stay in a core's cache
+M0, M1, W0, W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
+"""Of Philox4x32-10: what is multiplied with, and what is added to the key in each round."""
+_LOW = 0xFFFFFFFF
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -28,10 +25,10 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
-        p0, p1 = c0 * _M0, c2 * _M1
+        p0, p1 = c0 * M0, c2 * M1
         c0, c1 = ((p1 >> 32) ^ (c1 ^ k0)).bitwise_and_(_LOW), p1
         c2, c3 = ((p0 >> 32) ^ (c3 ^ k1)).bitwise_and_(_LOW), p0
-        k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
+        k0, k1 = (k0 + W0) & _LOW, (k1 + W1) & _LOW
     return c0, c1 & _LOW, c2, c3 & _LOW
 
 
@@ -48,35 +45,12 @@ def words_at(keys: Tensor, positions: Tensor, blocks: Tensor) -> Tensor:
 
 
 def _words_on_cpu(keys: Tensor, positions: Tensor, blocks_N: Tensor) -> Tensor:
-    """The same by NumPy, whose small operations take less time than torch's."""
-    made = np.empty((len(blocks_N), 4), np.uint64)
-    key, position, block = (t.contiguous().numpy().view(np.uint64) for t in (keys, positions, blocks_N))
-    for start in range(0, len(made), _SLICE):
-        part = slice(start, start + _SLICE)
-        at, of = (v[part] if v.ndim else v for v in (position, key))
-        _philox_in_pairs(made[part], block[part], at, of)
-    return torch.from_numpy(made.view(np.int64))
+    from node.engine import compiled_draw  # which takes the constants from here
 
-
-def _philox_in_pairs(made_N4: _Words, block_N: _Words, position: _Words, key: _Words) -> None:
-    """Philox of counters (block, position, 0, 0), whose words 0 and 2 lie in one array, and 1 and 3 in another: each operation is done on
-    both. A product's halves are read where they lie, as little-endian words of 32 bits."""
-    count = len(block_N)
-    multiplied, kept = np.zeros((2, count), np.uint32), np.zeros((2, count), np.uint32)
-    multiplied[0], kept[0] = block_N, position
-    schedule = np.empty((2, count), np.uint32)
-    schedule[0], schedule[1] = key & _LOW, key >> _HALF
-    # Two, as the low halves of one are still read while the next is made; products change places.
-    products = [np.empty((2, count), np.uint64) for _ in range(2)]
-    halves = [product.view(np.uint32).reshape(2, count, 2)[::-1] for product in products]
-    for turn in range(10):
-        np.multiply(multiplied, _MULTIPLIERS, out=products[turn % 2], dtype=np.uint64)
-        half = halves[turn % 2]
-        np.bitwise_xor(half[..., 1], kept, out=multiplied)
-        multiplied ^= schedule
-        kept = half[..., 0]
-        schedule += _INCREMENTS
-    made_N4[:, 0::2], made_N4[:, 1::2] = multiplied.T, kept.T
+    made = torch.empty(len(blocks_N), 4, dtype=torch.int64)
+    keys, positions = (part.expand(len(blocks_N)).contiguous() for part in (keys, positions))
+    compiled_draw.words(keys.numpy().view(np.uint64), positions.numpy(), blocks_N.contiguous().numpy(), made.numpy())
+    return made
 
 
 def gumbel_of_words(words: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 The noise of a token is at most NOISE_MAX, so one whose logit lies further than T·NOISE_MAX below any score already reached
 cannot be the draw; Philox counts, so the noise of the others costs nothing but their own. Of their words most are too
 large to win, which the bound G ≤ -ln(v) tells without a logarithm of theirs. What is left, a handful, is computed in float64.
-Where logits are few, looking costs more than the noise of all of them.
+A CPU makes all words and looks at them in compiled code (compiled_draw.py), an NVIDIA GPU in one kernel (fused_draw.py).
 
 Rows of logits are visited few at a time on the CPU, so that they fit its cache and no float32 copy of all of them is made. Does not
 cover: top_p over a nearly flat distribution in less than a sort of the vocabulary.
@@ -30,8 +30,6 @@ from protocol.sampling import NOISE_MAX, TokenScores
 
 log = logging.getLogger(__name__)
 
-_FEW = 1 << 15
-"""Logits, of all rows, that get their noise one and all: to look for those that can win takes longer."""
 _BLOCKS = 1 << 14
 """Blocks whose words are made at once: their arrays stay in a CPU's cache."""
 _CACHED = 1 << 17
@@ -64,9 +62,13 @@ def draw(
 ) -> Draws:
     """argmax(logits + T·G) per row, as protocol/sampling.py defines it. Rows that hold NaN draw the index of one.
 
-    On an NVIDIA GPU in one kernel (fused_draw.py), where it was seen there to draw the same.
+    The kernel for NVIDIA GPUs is used where it was seen there to draw the same.
     """
     of = (logits_BV, keys_B, positions_B)
+    if not len(logits_BV):
+        return Draws(torch.empty_like(keys_B), *torch.empty(2, 0, dtype=torch.float64, device=keys_B.device))
+    if logits_BV.device.type == "cpu":
+        return _draw_on_cpu(*of, temperature, top_k, top_p)
     fused = _kernel(logits_BV.device, logits_BV.dtype) if logits_BV.device.type == "cuda" else None
     if fused is None:
         return draw_anywhere(*of, temperature=temperature, top_k=top_k, top_p=top_p)
@@ -92,8 +94,6 @@ def draw_anywhere(
     logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, *, temperature: float, top_k: int = 0, top_p: float = 1.0
 ) -> Draws:
     """The same in torch, on any device."""
-    if logits_BV.numel() <= _FEW and temperature > 0 and not top_k and top_p >= 1:
-        return _draw_from_all(logits_BV.float(), keys_B, positions_B, temperature)
     highest, tokens, normalisers = _survey(logits_BV)
     if temperature == 0:
         return Draws(tokens, highest.double(), normalisers)
@@ -115,14 +115,29 @@ def draw_anywhere(
     return Draws(tokens, scores, normalisers)
 
 
-def _draw_from_all(logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, temperature: float) -> Draws:
-    """As the definition has it: of all tokens the first of the best."""
-    rows, vocabulary = logits_BV.shape
-    blocks = torch.arange(-(-vocabulary // 4), device=logits_BV.device)
-    of = (part.expand(rows, len(blocks)).flatten() for part in (keys_B[:, None], positions_B[:, None], blocks))
-    words = noise.words_at(*of).view(rows, -1)[:, :vocabulary]
-    scores, tokens = noise.exact(words).mul_(temperature).add_(logits_BV).max(-1)
-    return Draws(tokens, scores, logits_BV.logsumexp(-1))
+def _draw_on_cpu(
+    logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, temperature: float, top_k: int, top_p: float
+) -> Draws:
+    from node.engine import compiled_draw
+
+    found = []
+    for start, slab in _slabs(logits_BV):
+        rows = slice(start, start + len(slab))
+        highest, tokens = _highest(slab)
+        scores = highest.double()
+        if temperature > 0:
+            cut = (
+                _cut(logits_BV[rows], highest, temperature, top_k, top_p)
+                if top_k or top_p < 1
+                else Cut(torch.full_like(highest, -torch.inf), tokens)
+            )
+            keys, of = (part[rows].contiguous().numpy() for part in (keys_B, positions_B))
+            compiled_draw.seek(
+                slab.numpy(), keys.view(np.uint64), of, temperature, cut.logit.numpy(), cut.index.numpy(), tokens.numpy(),
+                scores.numpy(),
+            )  # fmt: skip
+        found.append((tokens, scores, slab.sub_(highest[:, None]).exp_().sum(-1).log_() + highest))
+    return Draws(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
 def score(

@@ -15,7 +15,8 @@ import numpy as np
 from node.engine.conversing import Respondent, converse, turns_of
 from node.engine.interface import Completion, Generator, Prompt
 from protocol.environments import Grader, Problem
-from protocol.environments.assignment import AssignedGroup, length_penalty
+from protocol.environments.assignment import AssignedGroup
+from protocol.length_rewards import penalty as length_penalty
 from protocol.rollout import Sample
 from protocol.runspec import AnswerSpec
 from protocol.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ def generated(
 
     Raises ValueError where finite weights compute NaN, and what engine and grader raise.
     """
-    prompts = [Prompt(tokenizer.prompt(spec, group.problem.prompt, group.budget), group.keys) for group in groups]
+    prompts = [Prompt(tokenizer.prompt(spec, group.problem, group.budget), group.keys) for group in groups]
     made, respondent = completed(
         spec, engine, tokenizer, grader, prompts, [group.problem for group in groups], prove=prove
     )
@@ -37,7 +38,8 @@ def generated(
     rewards = grader.score([(groups[g].problem.index, answer(tokenizer, grader, c)) for g, _, c in rows])
     samples = []
     for (g, s, completion), task_reward in zip(rows, rewards, strict=True):
-        penalty = length_penalty(spec, groups[g].budget, len(completion.tokens))
+        reward = spec.reward_of(groups[g].problem.environment)
+        penalty = length_penalty(reward, groups[g].budget, len(completion.tokens))
         samples.append(
             Sample(
                 group=g,

@@ -201,9 +201,11 @@ class TorchEngine:
         found = {i: hidden for batch in self.prefill_in_batches(sequences) for i, hidden in batch.items()}
         return [found[i] for i in range(len(sequences))]
 
-    def require_room(self, tokens: int) -> None:
-        """Raises PreflightError where one sequence of so many tokens does not fit."""
+    def require_room(self, tokens: int, *, prompt: int | None = None) -> None:
+        """Raises PreflightError where one sequence of so many tokens does not fit, or generated from such a prompt would not."""
         self._fits.prefill_batches([tokens], tokens)
+        if prompt is not None:
+            self._fits.require_row(prompt, tokens - prompt)
 
     @torch.inference_mode()
     def prefill_in_batches(self, sequences: Sequence[tuple[TokenIds, TokenIds]]) -> Iterator[dict[int, Tensor]]:

@@ -195,8 +195,8 @@ class VllmEngine:
         flat = iter([done[i] for i in range(len(wanted))])
         return [[next(flat) for _ in prompt.keys] for prompt in prompts]
 
-    def require_room(self, tokens: int) -> None:
-        """Raises PreflightError where one sequence of so many tokens does not fit."""
+    def require_room(self, tokens: int, *, prompt: int | None = None) -> None:
+        """Raises PreflightError where one sequence of so many tokens does not fit; checked or generated, it takes the same."""
         assert self._footprint is not None
         vllm_plan.require_room(self._footprint, self._most(), tokens)
 

@@ -47,8 +47,9 @@ def build_model(folder: Path, dtype: torch.dtype, device: torch.device = _CPU) -
     Raises ConfigError for a model that is not computed rightly, IntegrityError when transformers cannot make a model of it, or when the
     weights are not exactly its own.
     """
-    model = unfilled(folder, dtype)
-    _require_headers(folder, stored_tensors(model))
+    model = meta_model(folder, dtype)
+    _require_headers(folder, stored_tensors(model))  # first: a buffer too is as large as config.json likes
+    _compute_buffers(model, folder)
     materialise(model, device)
     model.config.use_cache = True  # a model configured without decodes without a cache, silently and slowly
     _fill(stored_tensors(model), folder)
@@ -96,15 +97,26 @@ def meta_model(folder: Path, dtype: torch.dtype) -> Any:
     except _UNMADE as error:
         raise _unmade(folder, error) from error
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if any(kept in name for kept in model._keep_in_fp32_modules_strict or ()):
-            tensor.data = tensor.data.float()  # as transformers holds it where it reads a model
+        tensor.data = tensor.data.to(stored_type(model, name, tensor.dtype))
     return model.eval()
+
+
+def stored_type(model: Any, name: str, others: torch.dtype) -> torch.dtype:
+    """What a transformers model's tensor of this name is held and published in, where its weights are of the type `others`."""
+    exact = model._keep_in_fp32_modules_strict or ()
+    return torch.float32 if any(kept in name for kept in exact) else others
 
 
 def unfilled(folder: Path, dtype: torch.dtype) -> Any:
     """The same with what no file holds, such as rotary frequencies, computed on the CPU as where transformers reads a model; it lacks only
     what files hold. Raises as `meta_model`, and IntegrityError where the model does not say what a buffer holds."""
     model = meta_model(folder, dtype)
+    _compute_buffers(model, folder)
+    return model
+
+
+def _compute_buffers(model: Any, folder: Path) -> None:
+    """What no file holds, in place of nothing. Raises IntegrityError where the model does not say what a buffer holds."""
     try:
         with _building:
             unsaid = [f"{path}.{name}" for path, module in model.named_modules() for name in _unsaid(model, module)]
@@ -112,7 +124,6 @@ def unfilled(folder: Path, dtype: torch.dtype) -> Any:
         raise _unmade(folder, error) from error
     if unsaid:
         raise IntegrityError(f"{folder}: the model does not say what the buffer {unsaid[0]} holds")
-    return model
 
 
 def _unsaid(model: Any, module: nn.Module) -> list[str]:
@@ -235,11 +246,13 @@ def _require_shape(name: str, shape: tuple[int, ...], expected: torch.Tensor) ->
 def _batches(names: list[str], tensors: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
     """Names of tensors that take about `_MAPPED` bytes together."""
     batch: list[str] = []
+    held = 0
     for name in names:
         batch.append(name)
-        if sum(tensors[of].nbytes for of in batch) >= _MAPPED:
+        held += tensors[name].nbytes
+        if held >= _MAPPED:
             yield batch
-            batch = []
+            batch, held = [], 0
     if batch:
         yield batch
 

@@ -36,16 +36,19 @@ class Equipment:
         engine: Callable[[str], Engine] | EngineSettings,
         any_version: Callable[[], Path],
         fetch_task: Callable[[TaskFile, Sandbox], None] = lambda _, __: None,
+        *,
+        generates: bool = False,
     ) -> None:
         """`engine`: settings of the one to make, which is compared with the plain model when it holds its first version
         (node/engine/self_check.py); or what makes one for a compute dtype, whose maker answers for it. It is made when it is first
         needed. `any_version` is a folder of weights, for what all versions share; `fetch_task` brings a task file that is not here: at
-        the start those that everybody needs, each other one before the first of its problems.
+        the start those that everybody needs, each other one before the first of its problems. `generates`: the engine makes work as well.
 
         Starts the sandbox's child. Raises what keeps the run's problems from being drawn here as everywhere.
         """
         self._asked = engine
         self._any_version = any_version
+        self._generates = generates
         self._tokenizer: Tokenizer | None = None
         self._has_room = False
         self.loaded: bytes | None = None
@@ -100,7 +103,8 @@ class Equipment:
     def load(self, folder: Path, manifest: bytes | None = None) -> None:
         """Has the engine hold the version in `folder`, of this manifest. Raises IntegrityError where it cannot be used, ConfigError
         where the run spec does not say that its model is unlisted, Unfit where this machine computes another model than that, or has too
-        little memory for the run's longest sequence: what it could not judge would be paid unjudged."""
+        little memory for the run's longest sequence: what it could not judge would be paid unjudged, and what it could not generate would
+        be found out while it works."""
         self.loaded = None  # an engine that fails half-way holds neither
         self.is_mixture = _require_said(self.context.spec, folder)
         require_nothing_else(folder)
@@ -108,16 +112,17 @@ class Equipment:
             self._made.load(folder)
             self.read_tokenizer(folder)
             if not self._has_room:
-                self.engine.require_room(self._longest())
+                self._require_room()
                 self._has_room = True
         except PreflightError as error:
             raise Unfit(str(error), hint=error.hint) from error
         self.loaded = manifest
 
-    def _longest(self) -> int:
-        """Tokens of the longest sequence, as far as the first problems tell."""
-        context = self.context
-        return self.tokenizer.longest(context.spec, context.tasks.first(HEAD_PROBLEMS))
+    def _require_room(self) -> None:
+        """For the longest sequence, as far as the first problems tell."""
+        spec = self.context.spec
+        longest = self.tokenizer.longest(spec, self.context.tasks.first(HEAD_PROBLEMS))
+        self.engine.require_room(longest, prompt=longest - spec.sampling.longest if self._generates else None)
 
     def candidate(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Candidate:
         """A submission as the rules look at it."""

@@ -6,13 +6,12 @@ nobody can choose. Labels of derived seeds: "problem" (group, attempt), "budget"
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol import seeds
+from protocol import length_rewards, seeds
 from protocol.environments import Problem, Tasks
 from protocol.errors import ConfigError
-from protocol.runspec import AnswerSpec, RewardSpec
+from protocol.runspec import AnswerSpec
 
 _ATTEMPTS_MAX = 1000
 
@@ -26,25 +25,15 @@ class AssignedGroup:
     keys: tuple[int, ...]
 
 
-def assign(spec: AnswerSpec, tasks: Tasks, seed: bytes, hardware: int) -> list[AssignedGroup]:
-    """The groups of the submission with this seed, for a seat of this hardware class."""
-    budgets = spec.reward.budgets.get(str(hardware), [])
+def assign(spec: AnswerSpec, tasks: Tasks, seed: bytes, hardware: int | None) -> list[AssignedGroup]:
+    """The groups of the submission with this seed, for a seat of this hardware class; None: with budgets of all classes."""
     samples = range(spec.sampling.group_size)
     groups = []
     for group, problem in enumerate(_draw(tasks, seed, spec.sampling.groups_per_submission)):
         keys = tuple(seeds.sampling_key(seeds.derive(seed, "sample", group, sample)) for sample in samples)
-        groups.append(AssignedGroup(problem, draw_budget(budgets, seed, group), keys))
+        budget = length_rewards.draw(spec.reward_of(problem.environment), seed, group, hardware)
+        groups.append(AssignedGroup(problem, budget, keys))
     return groups
-
-
-def draw_budget(budgets: Sequence[int], seed: bytes, group: int) -> int:
-    """The length budget of a group in tokens, one of these; 0 where there are none."""
-    return budgets[seeds.below(seeds.derive(seed, "budget", group), len(budgets))] if budgets else 0
-
-
-def all_budgets(reward: RewardSpec) -> list[int]:
-    """What budgets are drawn from where nobody's hardware class matters: those of all classes, in order."""
-    return [budget for number in sorted(reward.budgets, key=int) for budget in reward.budgets[number]]
 
 
 def _draw(tasks: Tasks, seed: bytes, groups: int) -> list[Problem]:
@@ -58,8 +47,3 @@ def _draw(tasks: Tasks, seed: bytes, groups: int) -> list[Problem]:
         asked = zip(missing, tasks.problems(drawn), strict=True)
         found |= {group: problem for group, problem in asked if not problem.is_held_out}
     raise ConfigError("almost every training problem is held out; the run's task sets must be larger")
-
-
-def length_penalty(spec: AnswerSpec, budget: int, tokens: int) -> float:
-    """α·|l_target − l|, or 0 where no budget was announced (arXiv 2505.07291, section 3.1.2)."""
-    return float(spec.reward.alpha) * abs(budget - tokens) if budget else 0.0

@@ -55,6 +55,9 @@ class Calculator(Environment):
         result = value(call[1])
         return ToolResult(result, (ToolCall(len(turns) - 1, TOOL, call[1], result),))
 
+    def as_call(self, text: str) -> str:
+        return f"<<{text}>>"
+
     def score(self, entry: str, completion: str) -> float:
         return float(is_right(completion, self.answer(entry)))
 

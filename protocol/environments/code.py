@@ -5,6 +5,8 @@ A task file's `question` is the problem, its `answer` JSON with the tests, in on
     SYNTHETIC-1      {"language": "python", "test_cases": [{"type": "stdin_stdout" | "function_call", "input", "output", "fn_name"}]}
     LiveCodeBench    {"public_test_cases", "private_test_cases": texts of JSON lists; "metadata": text of JSON with "func_name"}
 
+Either may have a "solution", a right program: tiny policies are warmed up on it (trainer/models/tiny.py), and `murmur env check` runs it.
+
 The program is the last closed block of ```python after the last </think>. It runs elsewhere (programs.py); what it said is compared
 here: lines without the white space at their ends, values of functions as JSON, numbers exactly unless the test has a `tolerance`.
 
@@ -71,8 +73,10 @@ class PythonCode(TaskFiles, ProgramEnvironment):
     exact = False
     Config = CodeConfig
 
-    def answer(self, entry: dict[str, Any]) -> None:  # type: ignore[override]
-        """None: a right program is not part of the task."""
+    def answer(self, entry: dict[str, Any]) -> str | None:  # type: ignore[override]
+        """The `solution` that stands beside the tests, if any, as a completion says it."""
+        solution = solution_of(entry["answer"])
+        return None if solution is None else f"```python\n{solution}\n```"
 
     def fingerprint(self, entry: dict[str, Any]) -> list[str]:
         return [entry["question"], entry["answer"]]
@@ -138,6 +142,18 @@ def program_of(completion: str) -> str | None:
             found = text[opening.end() : closing.start()]
         position = closing.end()
     return None if found is None or _HALF.search(found) else found
+
+
+def solution_of(answer: str) -> str | None:
+    """A right program, where the task's author wrote one down that a completion can say; never shown to a model that is trained."""
+    if '"solution"' not in answer:  # tests may be a megabyte
+        return None
+    try:
+        found = json.loads(answer)["solution"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    said = isinstance(found, str) and program_of(f"```python\n{found}\n```") == f"{found}\n"
+    return found if said else None
 
 
 def cases_of(answer: str) -> list[ExpectedOutput]:

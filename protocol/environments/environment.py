@@ -97,6 +97,10 @@ class Environment(ABC):
         """
         return None
 
+    def as_call(self, text: str) -> str | None:
+        """A turn that hands a tool this text, where there is a tool; `murmur env check` looks at replies with it."""
+        return None
+
     @classmethod
     def converses(cls) -> bool:
         """Whether it replies to turns."""

@@ -57,7 +57,7 @@ class Problems:
         self._prompts: set[str] = set()
         self._drawing = self._draw_held_out()
         self.around_score: AbstractContextManager[object] = nullcontext()
-        """Entered for each call of an environment's `score`."""
+        """Entered for each call of an environment's `score`, and around its replies to a conversation."""
         self.strayed: str | None = None
         """A score outside of 0 … 1, which counts as the nearest in it."""
         self.looked = 0
@@ -144,14 +144,19 @@ class Problems:
                 calls = (_Called(found[-1], environment, entry, turns, one.claim(len(turns) - 1)) for turns in prefixes)
                 called += takewhile(lambda call: call.trial is not None, calls)
             else:
-                replies = (bounded(environment.reply(entry, turns)) for turns in prefixes)
-                found[-1] += [
-                    reply for reply in takewhile(lambda reply: reply is not None, replies) if reply is not None
-                ]
+                with self.around_score:
+                    replies = (bounded(environment.reply(entry, turns)) for turns in prefixes)
+                    found[-1] += [
+                        reply for reply in takewhile(lambda reply: reply is not None, replies) if reply is not None
+                    ]
         if called:
             for call, runs in zip(called, _ran(run, [call.trial for call in called if call.trial]), strict=True):
                 call.take(runs)
         return found
+
+    def calls(self, texts: Sequence[str]) -> list[str | None]:
+        """Turns that hand these texts to the tool of the first environment; None where there is none."""
+        return [self._test[0].as_call(text) for text in texts]
 
     def head(self, environment: EnvironmentSpec) -> str:
         """SHA-256 (hex) over the first problems of an environment, one of these or any other."""
@@ -160,7 +165,8 @@ class Problems:
     def files(self, indices: Sequence[int] | None = None) -> list[str]:
         """SHA-256 of the task files that these training problems are in; None: of those that everybody needs before any other.
 
-        These are what is held out, with which each training problem is compared, and the first problems, which the spec's digest covers.
+        These are what is held out, with which each training problem is compared, and the first problems, which the spec's digest covers, with
+        what is found for them in a corpus.
         """
         found: dict[str, None] = {}
         if indices is not None:
@@ -171,6 +177,7 @@ class Problems:
             for spec, held_out, training in zip(self.specs, self._test, self._train, strict=True):
                 found |= dict.fromkeys(training.files(range(min(HEAD_PROBLEMS, spec.problems))))
                 if isinstance(held_out, taskfile.TaskFiles):
+                    found |= dict.fromkeys(file.sha256 for file in held_out.spec.corpus)
                     found |= dict.fromkeys(held_out.file(index).sha256 for index in range(spec.held_out_size))
         return list(found)
 

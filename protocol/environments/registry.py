@@ -31,6 +31,8 @@ _OURS = {
     "parquet": "protocol.environments.taskfile:TaskFiles",
     "python": "protocol.environments.interpreter:PythonTool",
     "reasoning-gym": "protocol.environments.reasoning:ReasoningGym",
+    "retrieval": "protocol.environments.retrieval:Retrieval",
+    "verifiers": "protocol.environments.tasksets.environment:Tasksets",
 }
 
 

@@ -31,10 +31,15 @@ class Kept(Part):
     environment: AnyEnvironment
     """As it was tried, all `size` problems of it."""
     tried: int = Field(ge=0)
+    """Problems, without those that evaluation asks as well."""
+    pass_at: dict[str, str] = Field(default={})
+    """pass@k over those, by k; decimals from 0 to 1."""
     indices: list[Annotated[int, Field(ge=0, lt=2**31)]]
     """Numbers below `size`, ascending."""
     rates: list[str]
-    """The solve rate of each, a decimal from 0 to 1."""
+    """The solve rate of each, that is its mean task reward: a decimal from 0 to 1."""
+    solved: list[int] = Field(default=[])
+    """Answers to each that had the full task reward."""
 
 
 class SelectionFile(Part):

@@ -18,11 +18,11 @@ import shutil
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from protocol import parquet_footer
 from protocol.environments import answer
@@ -59,34 +59,32 @@ class TaskFiles(Environment):
     version = "1"
     Spec = FromFiles
     exact = True
+    searches: ClassVar[bool] = False
+    """Whether it needs a corpus beside its rows."""
     spec: FromFiles
 
     def __init__(self, spec: FromFiles, *, held_out: bool) -> None:
         super().__init__(spec, held_out=held_out)
-        self._starts = [0, *accumulate(file.rows for file in spec.files)]
-        self._first = self._starts[-1] - spec.held_out_size if held_out else 0
+        if bool(spec.corpus) != self.searches:
+            wants = "needs a corpus" if self.searches else "takes no corpus"
+            hint = 'name its files: corpus = ["documents.parquet"]' if self.searches else "leave `corpus` out"
+            raise ConfigError(f"the environment {spec.package!r} {wants}", hint=hint)
+        self._rows = Rows(spec.files)
+        self._first = len(self._rows) - spec.held_out_size if held_out else 0
         self.size = spec.held_out_size if held_out else spec.size
-        self._open = Recent[int, Groups](_FILES_KEPT, lambda number: Groups(path_of(spec.files[number])))
-        self._decoded = Recent[tuple[int, int], Any](_GROUPS_KEPT, lambda at: self._open[at[0]].read(at[1]))
 
     def entry(self, index: int) -> dict[str, Any]:
         """Raises IndexError beyond `size`, ConfigError where a file is not here, Malformed where it is none."""
-        number, row = self._place(index)
-        group, within = self._open[number].place(row)
-        table = self._decoded[number, group]
-        return {name: table.column(name)[within].as_py() for name in COLUMNS}
+        return self._rows[self._row(index)]
 
     def file(self, index: int) -> TaskFile:
         """The file that this problem is in."""
-        return self.spec.files[self._place(index)[0]]
+        return self.spec.files[self._rows.place(self._row(index))[0]]
 
-    def _place(self, index: int) -> tuple[int, int]:
-        """(file, row within it)."""
+    def _row(self, index: int) -> int:
         if not 0 <= index < self.size:
             raise IndexError(f"problem {index} of {self.size}")
-        row = self._first + index
-        number = bisect_right(self._starts, row) - 1
-        return number, row - self._starts[number]
+        return self._first + index
 
     def prompt(self, entry: dict[str, Any]) -> str:
         return entry["question"]
@@ -96,6 +94,30 @@ class TaskFiles(Environment):
 
     def score(self, entry: dict[str, Any], completion: str) -> float:
         return float(answer.is_right(completion, entry["answer"]))
+
+
+class Rows:
+    """Rows of several files, counted through all of them. Nothing is opened before it is asked for; what is not here, or no task file,
+    raises ConfigError or Malformed."""
+
+    def __init__(self, files: Sequence[TaskFile]) -> None:
+        self._starts = [0, *accumulate(file.rows for file in files)]
+        self._open = Recent[int, Groups](_FILES_KEPT, lambda number: Groups(path_of(files[number])))
+        self._decoded = Recent[tuple[int, int], Any](_GROUPS_KEPT, lambda at: self._open[at[0]].read(at[1]))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        number, row = self.place(row)
+        group, within = self._open[number].place(row)
+        table = self._decoded[number, group]
+        return {name: table.column(name)[within].as_py() for name in COLUMNS}
+
+    def place(self, row: int) -> tuple[int, int]:
+        """(file, row within it)."""
+        number = bisect_right(self._starts, row) - 1
+        return number, row - self._starts[number]
 
 
 class Recent(Generic[K, V]):

@@ -19,7 +19,7 @@ from protocol.environments.problems import Problem
 from protocol.errors import HashMismatch, Malformed, VersionMismatch
 from protocol.replies import Asked
 from protocol.rollout import ToolResult
-from protocol.runspec import EnvironmentSpec, FromFiles, TaskFile, starts
+from protocol.runspec import EnvironmentSpec, TaskFile, starts
 
 
 class ProblemSource(Protocol):
@@ -91,9 +91,7 @@ class TaskSet:
         self._fetch = fetch
         self._starts = starts(self.specs)
         self._checking = Lock()
-        self._unchecked = {
-            file.sha256: file for spec in self.specs if isinstance(spec, FromFiles) for file in spec.files
-        }
+        self._unchecked = {file.sha256: file for spec in self.specs for file in spec.all_files}
 
     @property
     def size(self) -> int:

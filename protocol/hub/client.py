@@ -19,6 +19,7 @@ from protocol.constants import SPEC_BYTES_MAX
 from protocol.deadline import Deadline, Transport, within
 from protocol.errors import HashMismatch, Malformed, Oversized, Unavailable
 from protocol.hub.challenges import ORDER, Message
+from protocol.hub.need import SignedNeed
 from protocol.hub.wire import PAGE, WAIT_MAX, Refused, Stored, TryAgain, sign_write
 from protocol.identity import Key
 from protocol.runspec import PinnedFile, RunSpec
@@ -159,6 +160,16 @@ class HubClient:
                 yield cursor, bytes.fromhex(value["submission"])
             except (KeyError, TypeError, ValueError) as error:
                 raise Malformed("the hub lists a request that is none") from error
+
+    def need(self, trainer: str) -> SignedNeed | None:
+        """What the run's trainer still wants, by its own word; None where it says nothing. Whether that still holds is for the caller."""
+        try:
+            answer = self._json("need")
+        except Refused as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return None
+            raise
+        return SignedNeed.parse(answer, self._domain, self.run, trainer)
 
     def voucher(self, validator: str, trainer: str) -> SignedVoucher | None:
         """What the run has promised a validator, signed by its trainer; None while nothing is."""

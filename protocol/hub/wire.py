@@ -12,6 +12,7 @@
     GET  /v1/runs/R/opinions?after=N&wait=S   such requests
     POST /v1/runs/R/challenges/0xNODE      the next message of the challenge of a seat (challenges.py); 409 where it is not its turn
     GET  /v1/runs/R/challenges/0xNODE?after=N&wait=S   its messages but for the first N, none while there is no challenge
+    GET  /v1/runs/R/need                   what the trainer still wants, signed (need.py); 404 while it has not said
     GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
 A write that names what the hub has not read off the chain yet may be answered with 503 and `Retry-After: seconds`.

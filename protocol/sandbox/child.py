@@ -46,7 +46,7 @@ class Child:
         self._parent = parent
         self._watch: Any = None
 
-    def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
+    def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:  # noqa: PLR0912  a case for each request
         match request:
             case {"op": "open", "environments": list(tables)}:
                 return self._open(tables), {}
@@ -68,6 +68,8 @@ class Child:
                 return self._problems(indices, time.monotonic() + seconds), {}
             case {"op": "held out", "start": int(start), "seconds": float(seconds)}:
                 return self._held_out(start, time.monotonic() + seconds), {}
+            case {"op": "calls", "texts": list(texts)}:
+                return {"turns": self.problems.calls(texts)}, {}
             case {"op": "head", "environment": table}:
                 return _head(table), {}
             case {"op": "describe", "package": str(package)}:

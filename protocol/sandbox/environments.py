@@ -158,6 +158,11 @@ class EnvironmentSandbox(ChildProcess):
             found += got
         return found
 
+    def calls(self, texts: Sequence[str]) -> list[str | None]:
+        """Turns that hand these texts to the tool of the first environment; None where there is none."""
+        head, _ = self._ask({"op": "calls", "texts": list(texts)})
+        return list(head["turns"])
+
     def rows(self, path: Path) -> int:
         """Rows of a task file, by its footer. Raises Malformed for what is none."""
         head, _ = self._ask({"op": "rows", "path": str(path.resolve())})

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
@@ -181,7 +182,7 @@ def answers(file: Path, model: Path) -> AnswerSpec:
     """What `file` says of model, sampling and reward, whatever else it leaves out. Raises ConfigError."""
     table = copy.deepcopy(_table(file, "spec"))
     _fill_in_model(table, model)
-    parts = {name: table[name] for name in AnswerSpec.model_fields if name in table}
+    parts = {name: table[name] for name in ("model", "sampling", "reward") if name in table}
     try:
         spec = AnswerSpec.model_validate(parts)
     except ValidationError as error:
@@ -289,7 +290,9 @@ def environments(file: Path) -> list[EnvironmentSpec]:
         return [_environment(table, number, file.resolve().parent, sandbox) for number, table in enumerate(listed)]
 
 
-def environment_alone(package: str, dataset: str, config: dict[str, Any], files: list[Path]) -> EnvironmentSpec:
+def environment_alone(
+    package: str, dataset: str, config: dict[str, Any], files: list[Path], corpus: Sequence[Path] = ()
+) -> EnvironmentSpec:
     """An environment without a run: many problems of some seeds, or all rows of task files, a tenth of them held out.
 
     Raises ConfigError for what it does not take.
@@ -300,6 +303,7 @@ def environment_alone(package: str, dataset: str, config: dict[str, Any], files:
         rows = sum(file.rows for file in found)
         held_out = min(_HELD_OUT_ALONE, rows // 10)
         table |= {"files": [file.model_dump() for file in found], "size": rows - held_out, "held_out_size": held_out}
+        table |= {"corpus": [taskfile.add(path).model_dump() for path in corpus]}
     else:
         table |= {"seed": 1, "size": _SIZE_ALONE, "held_out_seed": 1 << 30, "held_out_size": _HELD_OUT_ALONE}
     with EnvironmentSandbox() as sandbox:
@@ -319,7 +323,7 @@ def _environment(table: dict[str, Any], number: int, beside: Path, sandbox: Envi
         filled |= {"version": here.version, "exact": here.exact, "content": here.content}
     paths: dict[str, Any] = {"kept": None} if isinstance(table.get("kept"), str) else {}
     if environment_kind(table) is FromFiles:
-        paths["files"] = _task_files(table.get("files"), beside)
+        paths |= {name: _task_files(table[name], beside) for name in ("files", "corpus") if name in table}
     try:
         spec = environment_kind(table).model_validate({**filled, **table, **paths})
     except ValidationError as error:

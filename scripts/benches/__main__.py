@@ -15,12 +15,13 @@ NAMES = {
     "engine": "our engine at the shape of rollouts against transformers and vLLM: equal and log-normal lengths, grouped heads",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
     "index": "what following the chain costs, cold and warm, as submissions pile up",
-    "env": "answers of mathematics scored a CPU second, against math-verify by itself",
+    "env": "answers of mathematics scored, and programs run, a CPU second: against math-verify, and an interpreter without walls",
     "importing": "task files made of 285,000 rows of mathematics and code: CPU time and memory",
     "trainer": "our training step against TRL, generation and memory included, on the same work",
     "growth": "what one turn of validator, trainer, ledger and journals costs as history grows",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
     "start": "CPU seconds until a command has printed its help, or has read the chain",
+    "waste": "how much accepted work is trained on when nodes know what is wanted: a simulation",
     "toploc": "our proof codec against toploc 0.1.6, proofs per CPU second",
 }
 

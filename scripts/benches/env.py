@@ -1,4 +1,4 @@
-"""Scoring of environments, in one process: answers of mathematics a CPU second, beside math-verify by itself.
+"""Scoring of environments: answers of mathematics a CPU second, beside math-verify by itself, and programs (programs.py).
 
 The work is tests/corpora/math.jsonl, half of it pairs whose texts are the same or plain numbers (the fast path), repeated as often as
 needed, and half of it pairs that must be read. The peer does what its page shows: `verify(parse(reference), parse(completion))`,
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import logging
-import resource
-import time
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benches import Bench, Row
+from benches import Bench, Row, programs
+from benches.programs import Rate, cpu
 from protocol.environments.maths import final, grade
+from protocol.errors import PreflightError
 
 CORPUS = Path(__file__).resolve().parents[2] / "tests/corpora/math.jsonl"
 _ROUNDS = 2
@@ -39,18 +40,16 @@ def run() -> Bench:
     ]
     for name, work, goal in works:
         ours, peer = _fastest(_ours, work), _fastest(_peer, work)
-        bench.rows.append(_Rate(name, "answers a CPU second", ours, peer, ours / peer, goal))
+        bench.rows.append(Rate(name, "answers a CPU second", ours, peer, ours / peer, goal))
     for name, equal in (("equal pairs accepted", True), ("unequal pairs accepted", False)):
         some = [pair for pair in pairs if pair[2] is equal]
         ours, peer = (sum(judge(pair) for pair in some) / len(some) * 100 for judge in (_ours, _peer))
         bench.rows.append(Row(f"maths, {name}", "%", ours, peer, None, None))
+    try:
+        bench.rows += programs.rows()
+    except PreflightError as error:
+        print(f"no programs were run: {error}\n  try: {error.hint}", file=sys.stderr)
     return bench
-
-
-class _Rate(Row):
-    @property
-    def met(self) -> bool | None:
-        return None if self.goal is None else self.ours >= self.goal
 
 
 def _is_quick(pair: Pair) -> bool:
@@ -79,13 +78,8 @@ def _fastest(judge: Callable[[Pair], bool], work: Sequence[Pair]) -> float:
     judge(work[0])
     best = 0.0
     for _ in range(_ROUNDS):
-        started = _cpu()
+        started = cpu()
         for pair in work:
             judge(pair)
-        best = max(best, len(work) / (_cpu() - started))
+        best = max(best, len(work) / (cpu() - started))
     return best
-
-
-def _cpu() -> float:
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime

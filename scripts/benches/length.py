@@ -3,7 +3,7 @@
 The task is `spiral_matrix` of reasoning-gym, whose own verifier strips what surrounds an answer: spaces after it are neither
 right nor wrong, so that a policy can be of any length. The warm-up ends with right answers followed by any number of spaces,
 whatever the prompt announces: lengths vary, and the policy has yet to find out what the announcement means. Prompts and penalties
-are those of every run with budgets (protocol/tokenizer.py, `length_penalty` in protocol/environments/assignment.py); the loop is solo.py's.
+are those of every run with budgets (protocol/length_rewards.py); the loop is solo.py's.
 
 Measured before and after on held-out problems, every one with every budget; a length counts its end token.
 """
@@ -32,12 +32,13 @@ from benches import Bench, Cost, Row, curves, solo
 from benches.curves import Line, Panel, draw, smooth
 from node.engine import Prompt
 from node.engine.weights import build_model, save_weights
-from protocol import seeds
+from protocol import length_rewards, seeds
 from protocol.environments import Problem, TaskSet
 from protocol.model_files import WEIGHTS
+from protocol.runspec import RewardSpec
 from protocol.sandbox import EnvironmentSandbox
 from protocol.shell import runfile
-from protocol.tokenizer import BUDGET_SENTENCE, Tokenizer
+from protocol.tokenizer import Tokenizer
 from trainer.learning.packing import TrainingSample
 from trainer.models.tiny import END, _draw, _supervised_step
 from trainer.presets import demo
@@ -161,8 +162,9 @@ def tables() -> dict[str, Any]:
 
 def learn(folder: Path, seed: int, steps: int) -> Learned:
     """Makes a policy and trains it. Everything it writes goes to `folder`."""
-    phrases = BUDGET_SENTENCE.split("{budget}")
-    file = solo.create(folder, tables(), target=_TARGET, seed=seed, phrases=phrases)
+    made = tables()
+    phrases = length_rewards.phrases(RewardSpec.model_validate(made["spec"]["reward"]))
+    file = solo.create(folder, made, target=_TARGET, seed=seed, phrases=phrases)
     vary_lengths(file, seed, _VARIED_STEPS)
     with solo.Solo(file, folder / "solo", seed=seed) as run:
         before = measure(run)
@@ -193,7 +195,7 @@ def vary_lengths(file: Path, seed: int, steps: int) -> None:
 
     def example(problem: Problem) -> TrainingSample:
         answer = str(problem.answer) + " " * rng.randint(0, _SPACES_MAX)
-        prompt = tokenizer.prompt(spec, problem.prompt, rng.choice(BUDGETS))
+        prompt = tokenizer.prompt(spec, problem, rng.choice(BUDGETS))
         return TrainingSample(np.array(prompt, np.int32), np.array([*tokenizer.encode(answer), END], np.int32), 0.0)
 
     with EnvironmentSandbox(spec.environments) as sandbox:
@@ -210,8 +212,7 @@ def measure(run: solo.Solo) -> Measured:
     run.engine.load(run.newest)
     asked = [(i, budget) for i in range(len(run.tasks.held_out)) for budget in BUDGETS]
     prompts = [
-        Prompt(run.tokenizer.prompt(run.spec, run.tasks.held_out[i].prompt, budget), (_key(i, budget),))
-        for i, budget in asked
+        Prompt(run.tokenizer.prompt(run.spec, run.tasks.held_out[i], budget), (_key(i, budget),)) for i, budget in asked
     ]
     generated = run.engine.generate(
         prompts, **run.spec.sampling.distribution, max_new_tokens=run.spec.sampling.max_new_tokens,

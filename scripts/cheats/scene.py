@@ -23,7 +23,7 @@ from node.engine.torch_engine import TorchEngine
 from node.engine.weights import save_weights
 from node.judging.candidate import Candidate
 from protocol import sampling, toploc
-from protocol.environments.assignment import AssignedGroup, length_penalty
+from protocol.environments.assignment import AssignedGroup
 from protocol.identity import Key
 from protocol.model_files import WEIGHTS
 from protocol.rollout import RolloutFile, Sample
@@ -169,7 +169,7 @@ class Scene:
         answers = [(s.problem, self.run.tokenizer.answer(s.completion.tolist())) for s in samples]
         scored = []
         for sample, task_reward in zip(samples, self.run.context.sandbox.score(answers), strict=True):
-            penalty = length_penalty(self.run.spec, sample.budget, len(sample.completion))
+            penalty = self.run.penalty(sample)
             scored.append(
                 replace(sample, task_reward=task_reward, length_penalty=penalty, reward=task_reward - penalty)
             )

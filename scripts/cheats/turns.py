@@ -16,7 +16,8 @@ from swarm.tiny_run import TinyRun, tokens_of, with_sample
 from cheats.catalogue import cheat
 from cheats.scene import Scene
 from node.judging.candidate import Candidate
-from protocol.rollout import Sample, ToolResult
+from protocol.environments.bm25 import Index
+from protocol.rollout import Sample, ToolCall, ToolResult
 
 Change = Callable[[TinyRun, Sample, int], Sample]
 """Of a sample of several turns, and the key of its draws."""
@@ -51,6 +52,28 @@ def edited_tool_result(scene: Scene, sequence: int) -> Candidate:
         return reply and ToolResult("[1] ", (replace(reply.calls[0], result="1"),))
 
     return _changed(scene, sequence, _replied(told))
+
+
+_CORPUS = Index(["1 3 5 7 9", "2 4 6 8 0", "a e i o u", "1 2 3", "4 5 6 1 1", "0 0 0 b c d f"])
+
+
+def _search(said: Sequence[str]) -> ToolResult | None:
+    """Documents of a small corpus in which each sign of the turn is searched."""
+    if len(said) > 2:
+        return None
+    found = " ".join(map(str, _CORPUS.search(" ".join(said[-1]), 2)))
+    return ToolResult(f"[{found}] ", (ToolCall(len(said) - 1, "search", said[-1], found),))
+
+
+@cheat("conversation")
+def forged_search_result(scene: Scene, sequence: int) -> Candidate:
+    """A search is said to have found another document of the corpus, and the model goes on from there."""
+
+    def told(said: Sequence[str]) -> ToolResult | None:
+        reply = _search(said)
+        return reply and ToolResult("[2 5] ", (replace(reply.calls[0], result="2 5"),))
+
+    return _changed(scene, sequence, _replied(told), tool=_search)
 
 
 @cheat("conversation")

@@ -14,7 +14,6 @@ import numpy as np
 
 from node.engine.proofs import bits
 from protocol import sampling, toploc
-from protocol.environments.assignment import length_penalty
 from protocol.replies import Asked
 from protocol.rollout import Sample, ToolCall, ToolResult
 from protocol.sandbox import Sandbox
@@ -109,5 +108,5 @@ def scored(run: TinyRun, sample: Sample) -> Sample:
     """With the rewards that it deserves."""
     last = sample.conversation.split(sample.completion)[-1]
     reward = run.context.sandbox.score([(sample.problem, run.tokenizer.answer(last.tolist()))])[0]
-    penalty = length_penalty(run.spec, sample.budget, len(sample.completion))
+    penalty = run.penalty(sample)
     return replace(sample, task_reward=reward, length_penalty=penalty, reward=reward - penalty)

@@ -23,8 +23,9 @@ from swarm.display import Display
 from swarm.memory import Watermark
 from swarm.pace import Patience
 from swarm.processes import ROOT
+from swarm.remains import stop_remembered
 from swarm.settings import SwarmSettings
-from swarm.swarm import CHEATS, MARK, CommandFailed, Swarm, how_to_look_around, stop_remembered
+from swarm.swarm import CHEATS, MARK, CommandFailed, Swarm, how_to_look_around
 from swarm.watch import Watch
 
 _FOLDER = ROOT / ".swarm/demo"

@@ -14,8 +14,9 @@ from protocol.errors import ConfigError, MurmurationError
 from protocol.settings import read_toml
 from protocol.shell.home import read_json
 from swarm.processes import ROOT
+from swarm.remains import PROCESSES, remembered, stop_remembered
 from swarm.settings import SwarmSettings
-from swarm.swarm import MARK, PROCESSES, CommandFailed, Swarm, how_to_look_around, remembered, stop_remembered
+from swarm.swarm import MARK, CommandFailed, Swarm, how_to_look_around
 
 FOLDER = ROOT / ".swarm/devnet"
 _FOR_EVER = 1_000_000  # steps
@@ -29,7 +30,7 @@ def up(cheats: int, environments: Path | None) -> int:
     try:
         settings = replace(
             SwarmSettings(), steps=_FOR_EVER, cheats=SwarmSettings().cheats[:cheats],
-            environments=_environments(environments) if environments else (),
+            **(_asked(environments) if environments else {}),
         )  # fmt: skip
     except MurmurationError as error:
         print(f"error: {error}\n  try: {error.hint}", file=sys.stderr)
@@ -45,17 +46,19 @@ def up(cheats: int, environments: Path | None) -> int:
     return 0
 
 
-def _environments(file: Path) -> tuple[dict[str, Any], ...]:
-    """[[spec.environments]] of a file, whose paths are as seen from there. Raises ConfigError where it has none."""
+def _asked(file: Path) -> dict[str, Any]:
+    """[[spec.environments]] of a file, whose paths are as seen from there, and its [spec.sampling]. Raises ConfigError."""
     spec = read_toml(file).get("spec")
-    listed = spec.get("environments") if isinstance(spec, dict) else None
+    listed, sampling = (spec.get("environments"), spec.get("sampling", {})) if isinstance(spec, dict) else (None, {})
+    if not isinstance(sampling, dict):
+        raise ConfigError(f"spec.sampling of {file} is no table", hint="write it as [spec.sampling]")
     if not isinstance(listed, list) or not listed or not all(isinstance(table, dict) for table in listed):
         raise ConfigError(f"{file} has no environments", hint="write each as [[spec.environments]]")
     beside = file.resolve().parent
     for table in listed:
         if isinstance(table.get("files"), list):
             table["files"] = [str(beside / one) if isinstance(one, str) else one for one in table["files"]]
-    return tuple(listed)
+    return {"environments": tuple(listed), "sampling": sampling}
 
 
 def down() -> int:
@@ -95,7 +98,7 @@ def main() -> int:
         "--environments",
         type=Path,
         metavar="FILE",
-        help="what to learn: a file with [[spec.environments]] (default: the demo's)",
+        help="what to learn: a file with [[spec.environments]], and [spec.sampling] where it is another (default: the demo's)",
     )
     arguments = parser.parse_args()
     return (

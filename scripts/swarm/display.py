@@ -87,6 +87,9 @@ def _training(watch: Watch) -> Panel:
     table.add_row("reward", "–" if reward is None else f"{reward:.3f}", "", "")
     scores = "  ".join(f"{e['score']:.2f}" for e in evaluations[-10:])
     table.add_row("held out", scores or "–", "", f"{evaluations[-1]['problems']} problems" if evaluations else "")
+    for name, kind in watch.kinds.items():
+        scores = "  ".join(f"{e['by_environment'][name]:.2f}" for e in evaluations[-10:])
+        table.add_row(f"  {name}", scores or "–", f"reward {_shown(watch.rewards.get(name))}", kind)
     served = watch.hub.get("bytes_served", 0), watch.relay.get("bytes_served", 0)
     versions = watch.relay.get("versions") or []
     table.add_row(
@@ -94,6 +97,10 @@ def _training(watch: Watch) -> Panel:
         f"relay has step {versions[-1]}" if versions else "",
     )  # fmt: skip
     return Panel(table, title="training", title_align="left")
+
+
+def _shown(reward: float | None) -> str:
+    return "–" if reward is None else f"{reward:.2f}"
 
 
 def _nodes(watch: Watch) -> Panel:
@@ -120,6 +127,8 @@ def _plain(watch: Watch) -> str:
     metrics, evaluations = status.get("metrics") or {}, status.get("evaluations") or []
     known = metrics.get("reward")
     reward = "" if known is None else f", reward {known:.3f}"
+    each = ", ".join(f"{name} {_shown(watch.rewards.get(name))}" for name in watch.kinds)
+    reward += f" ({each})" if reward and len(watch.kinds) > 1 else ""
     score = f", held-out {evaluations[-1]['score']:.3f}" if evaluations else ""
     totals = sum((watch.seen.counts(node.address) for node in watch.members()), Counter())
     judged = (

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from cheats.play import PLAYS
 
@@ -14,6 +13,7 @@ from protocol.shell.money import tokens
 from protocol.verdict import Outcome, Receipt
 from swarm.accident import Interrupted
 from swarm.ending import Payout
+from swarm.mixture import FIRST
 from swarm.settings import SwarmSettings
 from swarm.swarm import Member, Swarm
 from swarm.watch import Watch, submission_of
@@ -38,10 +38,17 @@ def seconds_most(settings: SwarmSettings) -> int:
     return SECONDS_MOST + (VLLM_SECONDS_MORE if settings.vllm else 0)
 
 
-def gain(evaluations: list[dict[str, Any]]) -> float:
-    """Mean of the last three evaluations minus the first."""
-    last = [e["score"] for e in evaluations[1:]][-3:]
-    return sum(last) / len(last) - evaluations[0]["score"] if last else 0.0
+def held_out(watch: Watch, kind: str) -> list[float]:
+    """Held-out score of each evaluation so far, of the environments of one kind; empty where the run has none of it."""
+    names = [name for name, of in watch.kinds.items() if of == kind]
+    evaluations = watch.trainer["evaluations"] if names else []
+    return [sum(e["by_environment"][name] for name in names) / len(names) for e in evaluations]
+
+
+def gain(scores: Sequence[float]) -> float:
+    """Mean of the last three minus the first."""
+    last = scores[1:][-3:]
+    return sum(last) / len(last) - scores[0] if last else 0.0
 
 
 def broken(
@@ -57,8 +64,8 @@ def broken(
     trainer = watch.trainer
     if trainer.get("step", 0) < swarm.settings.steps:
         yield f"training ended at step {trainer.get('step')} of {swarm.settings.steps}"
-    if require_gain and gain(trainer["evaluations"]) < GAIN_REQUIRED:
-        yield f"held-out accuracy rose by {gain(trainer['evaluations']):.3f}, less than {GAIN_REQUIRED}"
+    if require_gain:
+        yield from _learning(watch)
     trained = trainer.get("data", {}).get("trained_nodes", {})
     for node in swarm.nodes:
         yield from (_cheat if node.is_cheat else _honest)(swarm, watch, node, trained)
@@ -73,6 +80,21 @@ def broken(
     most = memory_most(swarm.settings)
     if peak is not None and peak > most:
         yield f"the swarm took {gibibytes(peak)} of memory, more than {gibibytes(most)}"
+
+
+def _learning(watch: Watch) -> Iterator[str]:
+    """The first kind is learned; of each environment accepted work came in, and its held-out problems were asked."""
+    rose = gain(held_out(watch, FIRST))
+    if rose < GAIN_REQUIRED:
+        yield f"held-out accuracy of {FIRST} rose by {rose:.3f}, less than {GAIN_REQUIRED}"
+    for name, kind in watch.kinds.items():
+        tally = watch.trainer["data"]["environments"].get(name)
+        if not tally or not tally["samples"]:
+            yield f"no accepted answer of {name} ({kind}) came in"
+        elif not tally["task_reward"]:
+            yield f"no answer of {name} ({kind}) earned anything"
+        if any(name not in evaluation["by_environment"] for evaluation in watch.trainer["evaluations"]):
+            yield f"{name} ({kind}) was not asked in every evaluation"
 
 
 def verdicts(watch: Watch, interrupted: Interrupted | None) -> Iterator[str]:

@@ -5,6 +5,7 @@ Sizes and tasks are those that learn within minutes on two cores; the policy on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ class SwarmSettings:
     base: bool = False
     """The chain is an Anvil that speaks Base's dialect and has the id of Base Sepolia; keystores are as strong as there."""
     environments: tuple[dict[str, Any], ...] = ()
-    """What the model learns instead of the demo's, as [[spec.environments]] has it."""
+    """What the model learns instead of the demo's mixture, as [[spec.environments]] has it."""
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """What [spec.sampling] says otherwise than the demo's."""
     vllm: Path | None = None
     """The Python of an environment with vLLM: the last of the honest nodes runs in it and computes with it."""
     environment: dict[str, str] = field(
@@ -49,21 +52,23 @@ class SwarmSettings:
     )
 
 
-def run_file(settings: SwarmSettings, *, rpc: str, contract: str, chain_id: int, run: int | None, trainer: str, bootnode: str,
-             first_block: int) -> dict[str, Any]:  # fmt: skip
+def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *, rpc: str, contract: str, chain_id: int, run: int | None,
+             trainer: str, bootnode: str, first_block: int) -> dict[str, Any]:  # fmt: skip
     """The tables of run.toml."""
     tables = demo()
+    sampling = tables["spec"]["sampling"] | settings.sampling
+    units = sampling["group_size"] * sampling["groups_per_submission"] * sampling["max_new_tokens"]
     return {
         "chain": {
             "rpc": rpc, "contract": contract, "chain_id": chain_id, "first_block": first_block, "poll_seconds": 0.2, "run": run,
         },
         "peers": {"listen": "/ip4/127.0.0.1/tcp/0", "bootnodes": [bootnode]},
         "policy": {
-            "trainer": trainer, "window": DAY, "appeal": 3600, "vote": 3600, "notice": 60, "grace": 60, "max_units": 1000,
+            "trainer": trainer, "window": DAY, "appeal": 3600, "vote": 3600, "notice": 60, "grace": 60, "max_units": max(1000, units),
             "max_per_step": 3, "quorum": 1, "co_signers": 1, "leverage": 10, "strikes": 10, "node_stake": "100",
             "validator_stake": "500", "penalty": "60", "bond": "10", "fee": "1", "reward": "0.001",
         },
-        "spec": tables["spec"] | ({"environments": list(settings.environments)} if settings.environments else {}),
+        "spec": tables["spec"] | {"environments": list(environments), "sampling": sampling},
         "trainer": tables["trainer"]
         | {
             "steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every,

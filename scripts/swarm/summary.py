@@ -40,16 +40,12 @@ def _learning(watch: Watch) -> Table:
     status = watch.trainer
     evaluations, data = status["evaluations"], status["data"]
     table = _grid("Learning")
-    first, last = evaluations[0], evaluations[-3:]
-    mean = sum(e["score"] for e in last) / len(last)
-    table.add_row(
-        "held-out accuracy",
-        f"{first['score']:.3f} → {mean:.3f} (mean of the last {len(last)}), {first['problems']} problems",
-    )
-    for name in first["by_environment"]:
-        table.add_row(
-            f"  {name}", f"{first['by_environment'][name]:.3f} → {evaluations[-1]['by_environment'][name]:.3f} (last)"
-        )
+    for kind in dict.fromkeys(watch.kinds.values()):
+        scores = promises.held_out(watch, kind)
+        last = scores[-3:]
+        table.add_row(kind, f"held out {scores[0]:.3f} → {sum(last) / len(last):.3f} (mean of the last {len(last)})")
+        for name in (name for name, of in watch.kinds.items() if of == kind):
+            table.add_row(f"  {name}", _of_environment(name, evaluations, data["environments"].get(name)))
     table.add_row("steps", f"{status['step']}")
     generated = sum(s.units for s in watch.seen.submitted.values())
     table.add_row("tokens", f"{generated:,} generated, {status['trained_tokens']:,} trained on")
@@ -60,11 +56,22 @@ def _learning(watch: Watch) -> Table:
     )
     staleness = Counter({int(k): v for k, v in data["staleness"].items()})
     shown = ", ".join(f"{count} with staleness {steps}" for steps, count in sorted(staleness.items()))
+    trained, stale = sum(staleness.values()), data["stale_groups"]
     table.add_row(
         "groups",
-        f"{sum(staleness.values())} trained on ({shown}), {data['zero_advantage_groups']} without signal, {data['stale_groups']} too old",
+        f"{trained} trained on ({shown}), {data['zero_advantage_groups']} without signal, {stale} too old: "
+        f"{trained / max(1, trained + stale):.0%} of what was accepted with signal were trained on",
     )
     return table
+
+
+def _of_environment(name: str, evaluations: list[dict[str, Any]], tally: dict[str, Any] | None) -> str:
+    """`tally`: sums over the accepted samples, None where there was none."""
+    first, last = (evaluation["by_environment"][name] for evaluation in (evaluations[0], evaluations[-1]))
+    came = "no sample accepted"
+    if tally:
+        came = f"{tally['samples']:,} samples accepted, reward {tally['task_reward'] / tally['samples']:.3f} on average"
+    return f"held out {first:.3f} → {last:.3f} (last); {came}"
 
 
 def _cheating(swarm: Swarm, watch: Watch) -> Table:

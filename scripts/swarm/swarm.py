@@ -5,14 +5,12 @@ Nothing here calls a contract or touches a database on a role's behalf, but for 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,17 +20,19 @@ from typing import Any
 
 from protocol.chain import Chain, Sender, networks
 from protocol.chain.deploy import Deployment
+from protocol.folders import TASKS_VARIABLE
 from protocol.identity import Key, save_keystore
 from protocol.settings import write_toml
 from protocol.shell.home import read_json, write_json
+from swarm import mixture
 from swarm.anvil import Anvil
 from swarm.pace import Patience, slowness
-from swarm.processes import ROOT, Process, command_line, spawn, stop_all, wait_until
+from swarm.processes import ROOT, Process, spawn, stop_all, wait_until
+from swarm.remains import PROCESSES
 from swarm.settings import VLLM_SECONDS, SwarmSettings, run_file
 
 PASSWORD = "play money only"  # protects accounts of a chain that lives for minutes
 COMMAND_SECONDS = 120  # of a free machine
-PROCESSES = "processes.json"
 CHEATS = "cheats"  # the process that plays all cheats
 MARK = "swarm.json"  # what tells a swarm's folder from any other
 ETH = 10**18
@@ -79,6 +79,9 @@ class Swarm:
         self.nodes: list[Member] = []
         self.validators: list[Member] = []
         self.run = 0
+        self.left_out = ""
+        """What of the demo's mixture this machine cannot do, and how to get it."""
+        self._environments = settings.environments
         self._detach = detach
         self._network = networks.Name.BASE_SEPOLIA if settings.base else networks.Name.ANVIL
         self.deployment: Deployment | None = None
@@ -87,6 +90,7 @@ class Swarm:
         self._interrupted = False
         self._owner_busy = Lock()  # one sender per key: commands of the owner run one after the other
         self._environment = {**settings.environment, "MURMUR_PASSWORD": PASSWORD}
+        self._tasks = settings.environment.get(TASKS_VARIABLE)
 
     # ---- life ----------------------------------------------------------------------------------------------------------
 
@@ -104,6 +108,8 @@ class Swarm:
         self.bank = self._keystore("bank", self.anvil.bank)
         self.owner = self._keystore("owner", Key.generate())
         self._write_run_file(trainer="0x" + "0" * 40, contract="0x" + "0" * 40, bootnode="")
+        if self.left_out:
+            say(self.left_out)
         with ThreadPoolExecutor(2) as pool:
             try:
                 say("deploying the contracts; building and warming up the policy")
@@ -140,7 +146,7 @@ class Swarm:
     ) -> Process:  # fmt: skip
         """Starts `murmur …` (or another module's command line), in another Python's environment if need be, and keeps track of it."""
         command = [python or sys.executable, "-m", module, *arguments]
-        environment = environment_of_modules({**self._environment, **environment})
+        environment = environment_of_modules({**self._environment, **self._tasks_of(name), **environment})
         process = Process(name, command, self.folder / "logs" / f"{name}.log", env=environment, detach=self._detach)
         self._keep(process)
         return process
@@ -168,7 +174,7 @@ class Swarm:
         shown = " ".join(["murmur", *map(str, arguments)])
         command = spawn(
             [sys.executable, "-m", "protocol", *arguments],
-            env={**os.environ, **self._environment},
+            env={**os.environ, **self._environment, **self._tasks_of("trainer")},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -192,6 +198,10 @@ class Swarm:
         self._interrupted = True
         for command in list(self._commands):
             command.kill()
+
+    def _tasks_of(self, name: str) -> dict[str, str]:
+        """Where a process keeps task files: each as on a machine of its own, so that they come from the hub."""
+        return {TASKS_VARIABLE: self._tasks or str(self.folder / "tasks" / name)}
 
     def json(self, *arguments: str | Path) -> dict[str, Any]:
         return dict(json.loads(self.murmur(*arguments, "--json")))
@@ -268,11 +278,14 @@ class Swarm:
         return self.folder / "run.toml"
 
     def _write_run_file(self, *, trainer: str, contract: str, bootnode: str) -> None:
+        if not self._environments:
+            mixed = mixture.write(self.folder)
+            self._environments, self.left_out = mixed.environments, mixed.left_out
         tables = run_file(
-            self.settings, rpc=self.anvil.rpc, contract=contract, chain_id=self._network.network.chain_id, run=self.run or None, trainer=trainer,
-            bootnode=bootnode, first_block=self.deployment.block if self.deployment else 0,
+            self.settings, self._environments, rpc=self.anvil.rpc, contract=contract, chain_id=self._network.network.chain_id,
+            run=self.run or None, trainer=trainer, bootnode=bootnode, first_block=self.deployment.block if self.deployment else 0,
         )  # fmt: skip
-        write_toml(self.run_toml, tables, "The demo's run. See docs/running.md for what each table means.")
+        write_toml(self.run_toml, tables, "A swarm's run. See docs/running.md for what each table means.")
 
     def _join_options(self, home: Path) -> list[str | Path]:
         return [
@@ -376,29 +389,3 @@ def how_to_look_around(swarm: Swarm, stop: str, state: str = "The swarm is up.")
   ls {swarm.folder / "logs"}
 
 and stop it with  {stop}"""
-
-
-def remembered(folder: Path) -> list[dict[str, Any]]:
-    """Processes (name, pid) that a swarm in `folder` left running. A number that something else has now is none of them."""
-    noted = read_json(folder / PROCESSES) or []
-    return [entry for entry in noted if str(folder) in command_line(entry["pid"])]
-
-
-def stop_remembered(folder: Path) -> int:
-    """Stops the processes of a swarm that another process left running; returns how many there were."""
-    found = remembered(folder)
-    for entry in reversed(found):
-        _signal(entry["pid"], signal.SIGTERM)
-    until = time.monotonic() + 5
-    for entry in found:
-        while str(folder) in command_line(entry["pid"]) and time.monotonic() < until:
-            time.sleep(0.05)
-        if str(folder) in command_line(entry["pid"]):
-            _signal(entry["pid"], signal.SIGKILL)
-    (folder / PROCESSES).unlink(missing_ok=True)
-    return len(found)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)

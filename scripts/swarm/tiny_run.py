@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from node.contributor.generation import Made, Place, make
 from node.engine.proofs import bits
 from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
-from protocol import rollout, sampling, toploc
+from protocol import length_rewards, rollout, sampling, toploc
 from protocol.environments import TaskSet
 from protocol.identity import Key
 from protocol.rollout import RolloutFile, Sample
-from protocol.runspec import RunSpec
+from protocol.runspec import RewardSpec, RunSpec
 from protocol.sandbox import Sandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
@@ -85,10 +86,16 @@ class TinyRun:
         engine.load(folder / "policy")
         return cls(folder, folder / "policy", spec, context, engine, Tokenizer(folder / "policy"), Key.generate())
 
-    def with_budgets(self) -> TinyRun:
+    def with_budgets(self, length: str = "exact") -> TinyRun:
         """The same run with length budgets, others for each hardware class."""
-        reward = self.spec.reward.model_copy(update={"budgets": {"0": [10, 20], "1": [15, 30]}})
-        spec = self.spec.model_copy(update={"reward": reward})
+        update = {"budgets": {"0": [10, 20], "1": [15, 30]}, "length": length}
+        return self.with_reward(self.spec.reward.model_copy(update=update))
+
+    def with_reward(self, reward: RewardSpec, *own: RewardSpec | None) -> TinyRun:
+        """The same run with this length reward, and each environment's own."""
+        pairs = zip_longest(self.spec.environments, own)
+        environments = [one.model_copy(update={"reward": of}) for one, of in pairs]
+        spec = self.spec.model_copy(update={"reward": reward, "environments": environments})
         return replace(self, spec=spec, context=replace(self.context, spec=spec))
 
     def honest(self, step: int = 0, sequence: int = 0, hardware: int = 0) -> Made:
@@ -119,6 +126,11 @@ class TinyRun:
         path.replace(final)
         changes = {"ref": replace(made.ref, root=root), **changes}
         return self.candidate(made, final, **changes)
+
+    def penalty(self, sample: Sample) -> float:
+        """What its length costs a sample."""
+        reward = self.spec.reward_of(self.context.tasks.problem(sample.problem).environment)
+        return length_rewards.penalty(reward, sample.budget, len(sample.completion))
 
     # ---- tampering: what a careful cheat would make consistent again ---------------------------------------------------
 

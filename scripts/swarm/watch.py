@@ -26,10 +26,12 @@ from protocol.chain.types import Stage
 from protocol.chain.view import Submission
 from protocol.errors import MurmurationError
 from protocol.hub.client import HubClient
+from protocol.settings import read_toml
 from protocol.shell.home import read_json
 from protocol.shell.money import tokens
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
+from swarm import mixture
 from swarm.swarm import Member, Swarm
 
 
@@ -74,6 +76,10 @@ class Watch:
         self._book = Book(self._chain, swarm.run)
         self._read = 0
         self._hub: HubClient | None = None
+        self.kinds = mixture.kinds(read_toml(swarm.run_toml)["spec"]["environments"])
+        """The package of each environment, by its name."""
+        self.rewards: dict[str, float] = {}
+        """Mean reward of each environment, of the last step at which something of it came in."""
         self._cursor = 0
 
     @property
@@ -115,6 +121,8 @@ class Watch:
             lines += [line for event in changes.events if (line := self._note(event))]
             self._read, more = changes.cursor, changes.more
         self._follow_receipts()
+        by_environment = (self.trainer.get("metrics") or {}).get("reward_by_environment") or {}
+        self.rewards |= {name: reward for name, reward in by_environment.items() if reward is not None}
         return lines
 
     def unjudged(self) -> list[str]:

@@ -389,6 +389,7 @@ class EngineContract:
         sequences = [(p.tokens, c.tokens) for p, c in zip(setting.prompts, made[:: setting.samples], strict=True)]
         indices = [i for batch in engine.prefill_in_batches(sequences) for i in batch]
         engine.require_room(setting.longest)
+        engine.require_room(setting.longest, prompt=setting.longest - NEW_TOKENS)
         assert sorted(indices) == list(range(len(sequences))), f"indices {sorted(indices)} came of {len(sequences)}"
 
     def test_too_little_memory_is_said_before_anything_is_computed(self, setting: Setting) -> None:
@@ -399,3 +400,5 @@ class EngineContract:
             list(engine.prefill_in_batches([(prompt.tokens, [1] * NEW_TOKENS) for prompt in setting.prompts]))
         with pytest.raises(PreflightError, match="memory"):
             engine.require_room(setting.longest)
+        with pytest.raises(PreflightError, match="memory"):
+            engine.require_room(setting.longest, prompt=setting.longest - NEW_TOKENS)

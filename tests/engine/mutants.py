@@ -396,5 +396,5 @@ class Boundless(NumpyEngine):
 
 @mutant("has room for whatever is asked", "test_too_little_memory_is_said_before_anything_is_computed", "DID NOT RAISE")
 class Roomy(NumpyEngine):
-    def require_room(self, tokens: int) -> None:
+    def require_room(self, tokens: int, *, prompt: int | None = None) -> None:
         """There is always room."""

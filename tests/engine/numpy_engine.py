@@ -83,8 +83,10 @@ class NumpyEngine:
             made.proofs = toploc.prove([toploc.bf16_bits(np.array(states))])[0]
         return made
 
-    def require_room(self, tokens: int) -> None:
+    def require_room(self, tokens: int, *, prompt: int | None = None) -> None:
         self._budget.prefill_batches([tokens], tokens)
+        if prompt is not None:
+            self._budget.require_row(prompt, tokens - prompt)
 
     def prefill_in_batches(self, sequences: Sequence[tuple[Any, Any]]) -> Iterator[dict[int, Tensor]]:
         for batch in self._budget.prefill_batches([len(p) + len(c) for p, c in sequences], most_tokens=1 << 14):

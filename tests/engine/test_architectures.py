@@ -173,6 +173,37 @@ STRAY = LLAMA | {"sliding_window": WINDOW}
         (LLAMA | {"per_layer_config": {"0": {"num_attention_heads": 2}}}, "per_layer_config is .*: layers that differ"),
         (LLAMA | {"attention_temperature": 2.0}, "attention_temperature is 2.0: nobody has compared what it changes"),
         (RIGHT["deepseek_v3"] | {"scoring_func": "softmax"}, "scoring_func is 'softmax': only 'sigmoid' is computed"),
+        (LLAMA | {f"key_{i}": i for i in range(300_000)}, "it has 3000.. keys: at most 1024$"),
+        (RIGHT["gpt_neox"] | {"rope_theta": 5000}, "rope_theta is 5000"),
+        (RIGHT["gpt_neox"] | {"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75"),
+        (RIGHT["gpt_neox"] | {"head_dim": 24}, "head_dim is 24"),
+        (
+            LLAMA | {"rope_theta": 5e4, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+            "rope_theta is 50000.0: rope_parameters says 10000.0",
+        ),
+        (
+            RIGHT["gemma3"]
+            | {"rope_local_base_freq": 5.0, "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
+            "rope_local_base_freq is 5.0: rope_parameters says 10000.0",
+        ),
+        (
+            LLAMA | {"rope_scaling": {"rope_type": "default", "type": "linear", "factor": 2.0}},
+            "rope_scaling.type is 'linear': rope_type says",
+        ),
+        (
+            RIGHT["gpt2"] | {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            "rope_scaling is set: models of this type have no",
+        ),
+        (RIGHT["gpt2"] | {"max_position_embeddings": 7}, "max_position_embeddings is 7"),
+        (RIGHT["gpt2"] | {"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        (
+            RIGHT["gemma3"] | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+            "rope_parameters is .*: transformers reads it by the layer's type alone",
+        ),
+        (
+            RIGHT["olmo3"] | {"rope_scaling": {"full_attention": {"rope_type": "default"}}},
+            "rope_scaling is .*: transformers reads it without the layer's type alone",
+        ),
     ],
 )
 def test_a_refusal_names_what_and_why(config: dict[str, Any], complaint: str) -> None:

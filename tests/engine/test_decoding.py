@@ -216,3 +216,10 @@ def test_a_prompt_of_no_keys_is_asked_for_nothing(policy: Path, expected: list[C
     )  # fmt: skip
     assert [len(group) for group in made] == [0, 6, 0]
     require_same(made[1], expected[6:12], "beside prompts without keys", ROUNDING)
+
+
+def test_a_prompt_may_be_asked_again_after_another(policy: Path, expected: list[Completion]) -> None:
+    first, second, *_ = asked()
+    early, late = replace(first, keys=first.keys[:2]), replace(first, keys=first.keys[2:])
+    made = generate(Forced(), [early, second, late], policy)
+    require_same(made, [*expected[:2], *expected[6:12], *expected[2:6]], "one list of tokens twice", ROUNDING)

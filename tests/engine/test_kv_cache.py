@@ -108,6 +108,12 @@ def test_a_long_row_makes_its_neighbours_read_more_and_the_others_not() -> None:
     assert read < 0.25 * 128 * 400
 
 
+def test_prompts_of_one_row_are_not_asked_as_often_as_one_of_sixteen() -> None:
+    rows = [(0, 5)] * 16 + [(prompt, 5) for prompt in range(1, 17)]
+    asked = step_of(rows, [40] * 17, [32]).shared(None)
+    assert [(part.first, part.last, part.group) for part in asked] == [(0, 1, 16), (1, 17, 1)]
+
+
 @given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=150), chosen=st.data())
 def test_who_stays_stays_once_and_runs_keep_falling(lengths: list[int], chosen: st.DataObject) -> None:
     lengths.sort(reverse=True)  # as where new rows come last

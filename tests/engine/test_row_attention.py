@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.engine import row_attention
+from node.engine import decoding_step, row_attention
 from node.engine.decoding_step import Sharing, Step
 from node.engine.kv_cache import Held
 from protocol.errors import ConfigError
@@ -78,9 +78,12 @@ ROWS = {
 @pytest.mark.parametrize("heads", [2, 6])
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("of", ["float32", "float32, values of another size", "bfloat16"])
+@pytest.mark.parametrize("in_vain", [0, 512])
 def test_a_step_attends_to_each_rows_own_tokens_and_its_prompt(
-    rows: str, heads: int, way: str, of: str, how: dict[str, Any]
+    rows: str, heads: int, way: str, of: str, how: dict[str, Any], in_vain: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However many calls that takes."""
+    monkeypatch.setattr(decoding_step, "_IN_VAIN", in_vain)
     torch.manual_seed(0)
     dtype = torch.bfloat16 if of == "bfloat16" else torch.float32
     size = 4 if "another" in of else 8

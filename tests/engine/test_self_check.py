@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from swarm.tiny_run import TinyRun
 
-from node.engine import Completion, EngineSettings, Prompt, device, self_check
+from node.engine import Completion, EngineSettings, Prompt, device, footprint, self_check
 from node.engine.plain import PlainModel
 from node.engine.self_check import SelfCheck, prompts, window_of
 from node.engine.torch_engine import TorchEngine
@@ -208,6 +209,37 @@ def test_a_judge_that_has_no_room_for_the_runs_longest_sequence_judges_nothing(t
         equipment.load(tiny_run.model, b"version")
     with (
         Equipment(spec, context.domain, 1, with_room_for(longest - 1), lambda: tiny_run.model) as equipment,
+        pytest.raises(Unfit, match=f"one sequence of {longest} tokens"),
+    ):
+        equipment.load(tiny_run.model, b"version")
+
+
+def test_a_node_that_can_check_the_runs_longest_sequence_and_not_generate_it_makes_nothing(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a vocabulary whose logits take more than a prefill does."""
+    real = footprint.of
+    monkeypatch.setattr(footprint, "of", lambda *of: replace(real(*of), row=1 << 20))
+    context, spec = tiny_run.context, tiny_run.spec
+    longest = tiny_run.tokenizer.longest(spec, context.tasks.first(256))
+    prompt = longest - spec.sampling.longest
+    engine = TorchEngine("float32", EngineSettings(device="cpu"))
+    engine.load(tiny_run.model)
+    of = engine._fits.of
+    most = of.weights + of.prefilling(prompt, prompt, cached=True) + of.decoding(longest)
+    assert of.weights + of.prefilling(longest, longest, cached=False) < most - 16
+
+    def with_memory(most: int) -> Callable[[str], TorchEngine]:
+        return lambda dtype: TorchEngine(dtype, EngineSettings(device="cpu", memory=f"{most / (1 << 20):.6f}MiB"))
+
+    with Equipment(
+        spec, context.domain, 1, with_memory(most + 16), lambda: tiny_run.model, generates=True
+    ) as equipment:
+        equipment.load(tiny_run.model, b"version")
+    with Equipment(spec, context.domain, 1, with_memory(most - 16), lambda: tiny_run.model) as equipment:
+        equipment.load(tiny_run.model, b"version")  # a judge makes nothing
+    with (
+        Equipment(spec, context.domain, 1, with_memory(most - 16), lambda: tiny_run.model, generates=True) as equipment,
         pytest.raises(Unfit, match=f"one sequence of {longest} tokens"),
     ):
         equipment.load(tiny_run.model, b"version")

@@ -76,7 +76,7 @@ def make(folder: Path, like: RunSpec, model: Path, *, samples: int, tokens: int)
 
 def _write(candidate: Candidate, folder: Path) -> Path:
     spec, (group,) = candidate.spec, candidate.assigned
-    prompt = candidate.tokenizer.prompt(spec, group.problem.prompt, group.budget)
+    prompt = candidate.tokenizer.prompt(spec, group.problem, group.budget)
     ((made,),) = candidate.engine.generate(
         [Prompt(prompt, group.keys[:1])], temperature=0.0, max_new_tokens=spec.sampling.max_new_tokens,
         end_tokens=candidate.tokenizer.end_tokens,

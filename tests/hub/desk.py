@@ -200,7 +200,9 @@ def open_desk(
     )  # fmt: skip
     hub.learn()
     status = folder / "status.json"
-    with HubServer(wrap(create_app(hub, database, status)), "127.0.0.1", 0, **server) as listening:
+    with HubServer(
+        wrap(create_app(hub, database, status, folder / "need.json")), "127.0.0.1", 0, **server
+    ) as listening:
         desk = Desk(world, spec, folder, hub, database, store, f"http://127.0.0.1:{listening.port}", key, status, clock)
         yield desk
         desk.close()

@@ -18,15 +18,16 @@ from cheats.engines import SmallerModelEngine
 from swarm.conversing import conversed
 from swarm.tiny_run import TinyRun, longest, tokens_of, with_sample
 
+from node.contributor.generation import Made
 from node.engine import Prompt
 from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate, PrefillPlan
 from node.judging.judge import details, judge
 from node.judging.rules import RULES
-from protocol.environments.assignment import length_penalty
 from protocol.errors import MurmurationError, Unavailable
+from protocol.length_rewards import penalty
 from protocol.rollout import Header, Sample
-from protocol.runspec import RunSpec
+from protocol.runspec import RewardSpec, RunSpec
 from protocol.sampling import TokenScores
 from protocol.sandbox import Sandbox
 from protocol.verdict import Outcome
@@ -77,7 +78,7 @@ def spared(candidate: Candidate, row: int) -> Candidate:
 def rescored(run: TinyRun, sample: Sample) -> Sample:
     """With the rewards that its problem, budget and tokens deserve."""
     reward = run.context.sandbox.score([(sample.problem, run.tokenizer.answer(sample.completion.tolist()))])[0]
-    penalty = length_penalty(run.spec, sample.budget, len(sample.completion))
+    penalty = run.penalty(sample)
     return replace(sample, task_reward=reward, length_penalty=penalty, reward=reward - penalty)
 
 
@@ -307,6 +308,47 @@ def a_penalty_left_out(run: TinyRun) -> Candidate:
     return run.rewrite(made, with_sample(file, row, replace(sample, length_penalty=0.0, reward=sample.task_reward)))
 
 
+def another_kinds_penalty(run: TinyRun, length: str, claimed: str, shorter: bool) -> Candidate:
+    """A run whose second environment, the only one with budgets, has this kind of them, and a sample with the penalty of another."""
+    own = {
+        kind: RewardSpec.model_validate({"alpha": "0.01", "length": kind, "budgets": {"0": [8], "1": [8]}})
+        for kind in (length, claimed)
+    }
+    run = run.with_reward(RewardSpec(), None, own[length])
+    for sequence in range(64):
+        made = run.honest(sequence=sequence)
+        file = run.read(made)
+        rows = [
+            r
+            for r, s in enumerate(file.samples)
+            if s.budget and (len(s.completion) < 8) is shorter and len(s.completion) != 8
+        ]
+        if rows:
+            break
+    sample = file.samples[rows[0]]
+    assert sample.length_penalty == penalty(own[length], 8, len(sample.completion))
+    other = penalty(own[claimed], 8, len(sample.completion))
+    assert judge(run.candidate(made)) is None
+    return run.rewrite(
+        made, with_sample(file, rows[0], replace(sample, length_penalty=other, reward=sample.task_reward - other))
+    )
+
+
+@rejected_only_by("reward", Outcome.HARD)
+def no_penalty_for_a_short_answer_where_a_length_is_to_be_met(run: TinyRun) -> Candidate:
+    return another_kinds_penalty(run, "exact", "maximum", shorter=True)
+
+
+@rejected_only_by("reward", Outcome.HARD)
+def a_penalty_for_a_short_answer_where_the_budget_is_a_maximum(run: TinyRun) -> Candidate:
+    return another_kinds_penalty(run, "maximum", "exact", shorter=True)
+
+
+@rejected_only_by("reward", Outcome.HARD)
+def a_penalty_per_token_where_it_is_per_budget(run: TinyRun) -> Candidate:
+    return another_kinds_penalty(run, "ratio", "exact", shorter=False)
+
+
 @rejected_only_by("reward", Outcome.HARD)
 def a_reward_that_is_not_the_difference(run: TinyRun) -> Candidate:
     made = run.honest()
@@ -513,6 +555,37 @@ def test_a_chunk_of_small_margins_is_judged_where_the_spec_has_a_limit(
         outcomes.append(finding and finding.outcome)
         assert finding is None or "mean margin" in finding.detail
     assert outcomes == [None, Outcome.SOFT, Outcome.HARD]
+
+
+# ---- rewards of environments that are exact, beside some that are not --------------------------------------------------
+
+
+def test_a_lie_about_an_inexact_environment_hides_none_about_an_exact_one(tiny_run: TinyRun) -> None:
+    """Rows of the inexact one come first."""
+    made = next(made for made in map(tiny_run.honest, [0] * 64, range(64)) if _mixed(tiny_run, made))
+    file = tiny_run.read(made)
+    lies = [
+        replace(sample, task_reward=sample.task_reward + 0.5, reward=sample.reward + 0.5) for sample in file.samples
+    ]
+    first = tiny_run.context.tasks.problem(file.samples[0].problem).environment
+    outcomes = []
+    for inexact in ({first}, {0, 1}):
+        environments = [
+            environment.model_copy(update={"exact": number not in inexact})
+            for number, environment in enumerate(tiny_run.spec.environments)
+        ]
+        spec = tiny_run.spec.model_copy(update={"environments": environments})
+        run = replace(tiny_run, spec=spec, context=replace(tiny_run.context, spec=spec))
+        finding = judge(run.rewrite(made, replace(file, samples=tuple(lies))), ["reward"])
+        assert finding is not None
+        outcomes.append((finding.outcome, finding.samples))
+    assert outcomes == [(Outcome.HARD, 1 << tiny_run.spec.sampling.group_size), (Outcome.SOFT, 1)]
+
+
+def _mixed(run: TinyRun, made: Made) -> bool:
+    """Whether its groups are of both environments."""
+    problems = run.context.tasks.problems([sample.problem for sample in run.read(made).samples])
+    return len({problem.environment for problem in problems}) == 2
 
 
 # ---- what two rules reject ---------------------------------------------------------------------------------------------

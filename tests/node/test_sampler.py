@@ -52,11 +52,9 @@ def require_same(logits: Tensor, temperature: float, **cut: float) -> None:
     keys, signed = keys_of(len(logits))
     positions = torch.randint(0, 40_000, (len(logits),))
     drawn = sampler.draw(logits, signed, positions, temperature=temperature, **cut)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampler, "_FEW", 0)
-        looked_for = sampler.draw(logits, signed, positions, temperature=temperature, **cut)
+    looked_for = sampler.draw_anywhere(logits, signed, positions, temperature=temperature, **cut)
     assert torch.equal(drawn.tokens, looked_for.tokens)
-    assert torch.equal(drawn.scores, looked_for.scores)
+    assert torch.allclose(drawn.scores, looked_for.scores, rtol=1e-12, atol=1e-12)
     assert torch.allclose(drawn.normalisers, looked_for.normalisers, rtol=0, atol=1e-5)
     for row, key in enumerate(keys):
         of_row = logits[row : row + 1].float().numpy()
@@ -157,22 +155,45 @@ def test_the_largest_noise_there_is_wins_from_far_below() -> None:
     others[0, 7] = 3.0 - float(noise.exact(words[7]))  # its score is 3
     for below, winner in ((1e-3, 7), (-1e-3, lucky)):
         others[0, lucky] = -reach - below
-        drawn = sampler.draw(others, torch.tensor([key]), torch.tensor([position]), temperature=1.0)
-        assert int(drawn.tokens) == winner
+        for draw in (sampler.draw, sampler.draw_anywhere):
+            drawn = draw(others, torch.tensor([key]), torch.tensor([position]), temperature=1.0)
+            assert int(drawn.tokens) == winner
+
+
+@pytest.mark.parametrize("cut", [{}, {"top_k": 9}], ids=str)
+def test_of_no_rows_nothing_is_drawn_or_scored(cut: dict[str, Any]) -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    drawn = sampler.draw(torch.empty(0, 100), none, none, temperature=1.0, **cut)
+    assert (len(drawn.tokens), len(drawn.scores), len(drawn.normalisers)) == (0, 0, 0)
+    scores = sampler.score(torch.empty(0, 100), none, 3, 0, temperature=1.0, **cut)
+    assert (len(scores.margins), len(scores.logprobs)) == (0, 0)
+
+
+def test_no_token_beyond_the_vocabulary_is_drawn() -> None:
+    """Rows are gone through in pieces, of which the last is shorter; what lies behind it is another row."""
+    logits = torch.zeros(2, 2048 + 3)
+    logits[:, 3:8] = 40
+    logits[1, :5] = 80
+    keys, signed = keys_of(2)
+    drawn = sampler.draw(logits, signed, torch.zeros_like(signed), temperature=1.0)
+    for row, key in enumerate(keys):
+        of_row = logits[row : row + 1].numpy()
+        assert [int(drawn.tokens[row])] == sampling.draw(of_row, key=key, temperature=1.0).tolist()
 
 
 @pytest.mark.parametrize("cut", [{}, {"top_k": 9}, {"top_p": 0.9}], ids=str)
 def test_what_is_no_number_draws_no_other_token(cut: dict[str, float]) -> None:
     logits = torch.randn(2, 100)
     logits[0, 31] = torch.nan
-    drawn = sampler.draw(logits, torch.tensor([1, 2]), torch.tensor([0, 0]), temperature=1.0, **cut)
-    assert int(drawn.tokens[0]) == 31
-    assert torch.isnan(drawn.normalisers[0])
-    assert int(drawn.tokens[1]) == int(sampling.draw(logits[1:].numpy(), key=2, temperature=1.0, **cut)[0])
+    for draw in (sampler.draw, sampler.draw_anywhere):
+        drawn = draw(logits, torch.tensor([1, 2]), torch.tensor([0, 0]), temperature=1.0, **cut)
+        assert int(drawn.tokens[0]) == 31
+        assert torch.isnan(drawn.normalisers[0])
+        assert int(drawn.tokens[1]) == int(sampling.draw(logits[1:].numpy(), key=2, temperature=1.0, **cut)[0])
 
 
 def test_few_tokens_need_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason for all this."""
+    """Where nothing is compiled."""
     made = []
     original = noise.words_at
 
@@ -181,7 +202,7 @@ def test_few_tokens_need_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(keys, positions, blocks)
 
     monkeypatch.setattr(noise, "words_at", counted)
-    sampler.draw(torch.randn(1, VOCABULARY) * 12, torch.tensor([1]), torch.tensor([0]), temperature=1.0)
+    sampler.draw_anywhere(torch.randn(1, VOCABULARY) * 12, torch.tensor([1]), torch.tensor([0]), temperature=1.0)
     assert sum(made) < VOCABULARY / 10
 
 

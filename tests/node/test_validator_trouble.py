@@ -46,7 +46,7 @@ def test_a_machine_that_cannot_judge_the_runs_longest_sequence_ends_its_validato
     service = panel.seat()
     stage.submit(node, stage.make(node))
 
-    def full(tokens: int) -> None:
+    def full(tokens: int, *, prompt: int | None = None) -> None:
         raise PreflightError(f"one sequence of {tokens} tokens is too long")
 
     monkeypatch.setattr(service._bench._engine, "require_room", full)

@@ -201,3 +201,22 @@ def test_a_network_s_failures_are_tried_again_at_the_same_pace(failures: Failure
 def test_own_trouble_ends_it_at_once(failures: Failures, error: Exception) -> None:
     with pytest.raises(Banned if isinstance(error, Banned) else PreflightError):
         failures.failed(error)
+
+
+def test_a_node_without_room_to_generate_the_longest_answer_ends_before_it_makes_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def full(engine: TorchEngine, tokens: int, *, prompt: int | None = None) -> None:
+        if prompt is not None:
+            raise PreflightError(f"no room to generate {tokens - prompt} tokens")
+
+    monkeypatch.setattr(TorchEngine, "require_room", full)
+    node = stage.seated()
+    stage.publish()
+    worker = a_worker(stage, node)
+    with running(worker) as ended:
+        assert ended.event.wait(20)
+    assert isinstance(ended.error, PreflightError)
+    assert "no room to generate" in str(ended.error)
+    assert not submitted(stage)

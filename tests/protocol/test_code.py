@@ -57,6 +57,15 @@ def test_a_program_is_worth_what_its_tests_say(opened: Opened) -> None:
         assert sandbox.score([(0, RIGHT), (0, HALF)]) == [1.0, 0.5]
 
 
+def test_a_solution_beside_the_tests_is_the_right_answer_and_nothing_else_changes(opened: Opened) -> None:
+    solved = json.dumps(json.loads(DOUBLE) | {"solution": "print(2 * int(input()))"})
+    broken = [json.dumps(json.loads(DOUBLE) | {"solution": one}) for one in (7, "a\n```\nb", "\ud800", None)]
+    with opened(solved, DOUBLE, *broken) as sandbox:
+        answers = [problem.answer for problem in sandbox.problems(range(2 + len(broken)))]
+        assert answers == [RIGHT, *[None] * (1 + len(broken))]
+        assert sandbox.score([(0, RIGHT), (0, HALF), (1, RIGHT), (2, RIGHT)]) == [1.0, 0.0, 1.0, 1.0]
+
+
 def test_a_claim_that_another_machine_may_honestly_make_stands_and_no_other(opened: Opened) -> None:
     with opened(DOUBLE, cpu_seconds=1) as sandbox:
         answers = [(0, RIGHT), (0, RIGHT), (0, HALF), (0, LOOP)]

@@ -89,9 +89,23 @@ def test_what_differs_between_machines_is_the_same_for_a_program() -> None:
             "print(sys.path, os.getcwd(), os.listdir('/'), os.getpid())",
         )
     )
-    first, second = Runner().run_all([trial(program), trial(program)])
+    first, second = Runner().run(trial(program)), Runner().run(trial(program))
     assert first[0].status == 0 and first[0].output == second[0].output
     assert str(Path.home()).encode() not in first[0].output
+
+
+def test_of_many_answers_that_are_one_program_one_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, ran_once = Runner(), []
+    run = runner.run
+    monkeypatch.setattr(runner, "run", lambda trial: ran_once.append(trial) or run(trial))
+    one, other = trial("print(1)"), trial("print(2)")
+    assert [found[0].output for found in runner.run_all([one, other, trial("print(1)"), one])] == [
+        b"1\n",
+        b"2\n",
+        b"1\n",
+        b"1\n",
+    ]
+    assert sorted(trial.program for trial in ran_once) == ["print(1)", "print(2)"]
 
 
 # ---- walls -----------------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def test_philox_gives_the_published_known_answers() -> None:
 
 
 def test_torch_draws_the_very_same_words_on_every_path() -> None:
-    """Scattered blocks go through NumPy on the CPU; as a matrix they go through torch, as on a GPU."""
+    """Scattered blocks go through compiled code on the CPU; as a matrix they go through torch, as on a GPU."""
     rng = np.random.default_rng(0)
     blocks = torch.tensor(rng.integers(0, 2**30, 10_007))
     for key, position in ((0, 0), (2**64 - 1, 2**31), (0x9E3779B97F4A7C15, 70_000)):

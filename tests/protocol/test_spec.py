@@ -102,6 +102,17 @@ def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
         (("reward",), {"budgets": {"0": [10], "1": [10], "3": [9], "5": [9]}}, "of hardware classes 3, 5, .* not list"),
         (("reward",), {"budgets": {"0": [10], "1": []}}, "spec.reward.budgets.1"),
         (("reward",), {"budgets": {"0": [10], "1": [5, 0]}}, "spec.reward.budgets.1.1"),
+        (("reward",), {"budgets": {"0": [10], "1": [10, 90000]}}, "reward.budgets announces 90000 tokens, and sampl"),
+        (("reward",), {"length": "exacty"}, "spec.reward.length"),
+        (("reward",), {"alpha": "1e-999999999"}, "spec.reward.alpha: expected at most 100, with at most 12 decimals"),
+        (("reward",), {"alpha": "101"}, "spec.reward.alpha: expected at most 100"),
+        (
+            ("environments", 1, "reward"),
+            {"budgets": {"0": [10]}},
+            "spec: environments.1.reward.budgets leaves out hard",
+        ),
+        (("environments", 1, "reward"), {"alfa": "1"}, "spec.environments.1.reward.alfa', did you mean 'alpha'"),
+        (("environments", 1, "reward"), {"alpha": 1}, "spec.environments.1.reward.alpha"),
         (("verification", "uncalibrated"), [0], "hardware class 0 is both"),
         (("verification", "calibrated"), [0, 3], "'tiny-qwen3-float32-cpu' measured hardware class 0, not 3"),
         (("hardware",), [{"number": 0}], "spec: hardware leaves out hardware class 1"),
@@ -306,10 +317,9 @@ def test_length_budgets_are_announced_and_charged_by_hardware_class(tiny_run: Ti
         drawn = [assignment.assign(spec, tasks, seeds.derive(b"\x00" * 32, "i", i), hardware) for i in range(50)]
         assert {group.budget for groups in drawn for group in groups} == budgets
     assert {g.budget for g in assignment.assign(tiny_run.spec, tasks, b"\x00" * 32, 0)} == {0}
-    prompt = tiny_run.tokenizer.prompt(tiny_run.spec, "x", 20)
-    assert prompt != tiny_run.tokenizer.prompt(tiny_run.spec, "x", 0)
-    assert assignment.length_penalty(tiny_run.spec, 20, 15) == pytest.approx(0.005)
-    assert assignment.length_penalty(tiny_run.spec, 0, 15) == 0
+    problem = tasks.problem(0)
+    prompt = tiny_run.tokenizer.prompt(tiny_run.spec, problem, 20)
+    assert prompt != tiny_run.tokenizer.prompt(tiny_run.spec, problem, 0)
 
 
 def test_groups_are_values(tiny_run: TinyRun) -> None:

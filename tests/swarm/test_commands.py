@@ -7,10 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from swarm import devnet
 from swarm import swarm as swarm_module
 from swarm.pace import Patience
-from swarm.settings import SwarmSettings
+from swarm.settings import SwarmSettings, run_file
 from swarm.swarm import CommandFailed, Swarm
+
+from protocol.errors import ConfigError
 
 
 @pytest.fixture
@@ -45,3 +48,28 @@ def test_what_a_command_that_hangs_had_printed_is_told(
     ) as failed:
         swarm("echo asking the chain >&2; exec sleep 60", slowness).murmur("node", "stake")
     assert failed.value.hint == hint
+
+
+def test_a_devnet_takes_environments_and_sampling_of_a_run_file_and_pays_for_as_many_tokens(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        '[spec.sampling]\nturns = 2\nreply_tokens = 8\nmax_new_tokens = 64\n[[spec.environments]]\npackage = "calculator"\nfiles = ["a.parquet"]\n'
+    )
+    settings = SwarmSettings(**devnet._asked(tmp_path / "run.toml"))
+    assert settings.environments == ({"package": "calculator", "files": [str(tmp_path / "a.parquet")]},)
+    tables = run_file(
+        settings, settings.environments, rpc="", contract="", chain_id=1, run=1, trainer="", bootnode="", first_block=0
+    )
+    sampling = tables["spec"]["sampling"]
+    assert (sampling["turns"], sampling["max_new_tokens"], sampling["group_size"]) == (2, 64, 16), (
+        "the rest is the demo's"
+    )
+    assert tables["policy"]["max_units"] == 64 * 16 * sampling["groups_per_submission"]
+
+
+@pytest.mark.parametrize(
+    "text", ["[spec]", "spec = 1", "[spec]\nsampling = 3\n[[spec.environments]]\npackage = 'calculator'"]
+)
+def test_a_file_that_says_nothing_of_environments_starts_no_devnet(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ConfigError):
+        devnet._asked(tmp_path / "run.toml")

@@ -22,8 +22,9 @@ from swarm.display import Display
 from swarm.ending import Payout
 from swarm.memory import Watermark
 from swarm.processes import ROOT
+from swarm.remains import PROCESSES, remembered, stop_remembered
 from swarm.settings import SwarmSettings
-from swarm.swarm import PROCESSES, Member, Swarm, remembered, stop_remembered
+from swarm.swarm import Member, Swarm
 from swarm.watch import Seen
 
 from node.judging.rules import available
@@ -197,6 +198,29 @@ def test_an_upheld_case_against_an_honest_node_is_a_broken_promise(watch: Any) -
     assert list(promises.punished(watch, HONEST)) == []
     case(watch, Stage.UPHELD, 0, hard=True)
     assert list(promises.punished(watch, HONEST)) == ["node-0 is honest, and the hard case 2 against it was upheld"]
+
+
+def learned(watch: Any, scores: list[float], **counted: tuple[int, float]) -> list[str]:
+    """Promises of learning that are broken with these held-out scores of the first kind; `counted`: samples and their rewards."""
+    watch.kinds = {"matrices": "reasoning-gym", "programs": "code"}
+    watch.trainer = {
+        "evaluations": [{"by_environment": {"matrices": score, "programs": 0.0}} for score in scores],
+        "data": {"environments": {name: {"samples": n, "task_reward": sum_} for name, (n, sum_) in counted.items()}},
+    }
+    return list(promises._learning(watch))
+
+
+def test_the_first_kind_must_be_learned_and_no_other_may_be_missing(watch: Any) -> None:
+    came = {"matrices": (16, 8.0), "programs": (16, 1.0)}
+    assert learned(watch, [0.3, 0.5, 0.7], **came) == [], "code need not be learned"
+    assert learned(watch, [0.3, 0.4, 0.5], **came) == [
+        "held-out accuracy of reasoning-gym rose by 0.150, less than 0.3"
+    ]
+    assert learned(watch, [0.3, 0.7], **came | {"programs": (16, 0.0)}) == [
+        "no answer of programs (code) earned anything"
+    ]
+    del came["programs"]
+    assert learned(watch, [0.3, 0.7], **came) == ["no accepted answer of programs (code) came in"]
 
 
 @pytest.mark.parametrize(

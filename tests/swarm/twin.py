@@ -20,8 +20,9 @@ from swarm.settings import SwarmSettings
 from swarm.swarm import Swarm
 
 from node.engine.weights import save_weights
+from protocol.length_rewards import announce
+from protocol.runspec import RewardSpec
 from protocol.settings import write_toml
-from protocol.tokenizer import announce
 from trainer.presets import run_file
 
 LENGTHS, BATCH, STEPS = 64, 16, 2
@@ -101,7 +102,7 @@ def write_model(folder: Path, budgets: Sequence[int]) -> Path:
 def _write_tokenizer(path: Path) -> Mapping[str, int]:
     from tokenizers import AddedToken, Tokenizer, decoders, models
 
-    pieces = [*_QUESTION.split("{}"), *announce("", 7).split("7"), _THOUGHT]
+    pieces = [*_QUESTION.split("{}"), *announce("", RewardSpec(), 7).split("7"), _THOUGHT]
     names = ["<pad>", "<eos>", "<unk>", *sorted(set("\n0123456789" + LETTERS))]
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[], unk_token="<unk>"))
     tokenizer.decoder = decoders.Fuse()
@@ -132,7 +133,7 @@ def _demonstrations(folder: Path, budgets: Sequence[int]) -> list[tuple[list[int
     tokenizer, rng, made = Tokenizer(folder), random.Random(0), []
     for i in range(96):
         budget = rng.choice(budgets)
-        prompt = tokenizer.encode(announce(_QUESTION.format(rng.randrange(_ROWS)), budget))
+        prompt = tokenizer.encode(announce(_QUESTION.format(rng.randrange(_ROWS)), RewardSpec(), budget))
         answer = _THOUGHT * round(budget * rng.uniform(0.5, 1.5)) + "\n" + LETTERS[i % 4]
         made.append((prompt, [*tokenizer.encode(answer), _END]))
     return made

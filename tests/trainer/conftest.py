@@ -63,7 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("made")
     file = folder / "run.toml"
     write_toml(file, tables, "A run of one task.")
-    policy = make_policy(file, folder / "policy", target=0.2, seed=0, budgets=[6, 12])
+    policy = make_policy(file, folder / "policy", target=0.2, seed=0, announces=True)
     return Made(tables, file, folder / "policy", policy, runfile.complete(file, folder / "policy"))
 
 

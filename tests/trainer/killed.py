@@ -80,6 +80,7 @@ class _Source:
         self.counts = DataCounts()
         self.trained_nodes: dict[str, int] = {}
         self.cursor: list[list[object]] = []
+        self.usable = 1.0
 
     def poll(self, wait: int) -> None:
         pass
@@ -91,6 +92,9 @@ class _Source:
         pass
 
     def ready(self, step: int) -> int:
+        return 0
+
+    def settled(self, step: int) -> int:
         return 0
 
     def take(self, step: int, count: int, *, uncapped: bool) -> list[TrainingGroup]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.rollout import Sample
-from trainer.learning.advantage import has_signal, normalised, teaches
+from trainer.learning.advantage import has_signal, no_signal, normalised, teaches
 
 rewards = st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=32).map(np.array)
 
@@ -54,3 +54,11 @@ def test_answers_that_differ_in_length_only_teach_no_task() -> None:
     assert teaches(answered((1.0, 0.01), (0.0, 0.01)))
     assert not teaches(answered((1.0, 0.5), (0.5, 0.0)))  # their advantages are zero, whatever the task says
     assert not teaches(answered((1.0, 0.0), (0.9999999999999999, 0.1)))  # the same to every honest machine
+
+
+def test_why_a_group_teaches_nothing() -> None:
+    assert no_signal(answered((1.0, 0.01), (1.0, 0.02))) == "all_right"
+    assert no_signal(answered((0.0, 0.01), (0.0, 0.02))) == "none_right"
+    assert no_signal(answered((0.5, 0.01), (0.5, 0.02))) == "equal"
+    assert no_signal(answered((1.0, 0.5), (0.5, 0.0))) == "equal"
+    assert no_signal(answered((1.0, 0.0), (0.0, 0.0))) is None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from protocol.identity import Key
+from protocol.verdict import Outcome
 from tests.trainer.field import (
     EQUAL,
     UNEQUAL,
@@ -63,6 +64,7 @@ def test_groups_with_equal_rewards_are_dropped_and_counted(field: Field, node: K
     field.judge(validator, ref)
     assert usable(source, field.first) == {(field.desk.submission(ref), 1)}
     assert (source.counts.groups, source.counts.zero_advantage_groups) == (2, 1)
+    assert source.counts.environments["rotate_matrix"].dropped == {"all_right": 1, "none_right": 0, "equal": 0}
 
 
 def test_groups_that_differ_in_their_length_penalty_only_are_dropped_and_counted(
@@ -80,7 +82,7 @@ def test_groups_that_differ_in_their_length_penalty_only_are_dropped_and_counted
     assert (source.counts.groups, source.counts.zero_advantage_groups) == (2, 1)
 
 
-def test_a_batch_waits_until_it_is_full_and_takes_the_newest_weights_first(
+def test_a_batch_waits_until_it_is_full_and_takes_the_oldest_weights_first(
     field: Field, node: Key, validator: Key
 ) -> None:
     old, source = field.submission(node), field.source()
@@ -93,8 +95,8 @@ def test_a_batch_waits_until_it_is_full_and_takes_the_newest_weights_first(
     field.judge(validator, new)
     source.poll()
     assert source.take(field.first + 1, 5) is None
-    assert submissions(source.take(field.first + 1, 3)) > both(field, new)
-    assert source.counts.staleness == {0: 2, 1: 1}
+    assert submissions(source.take(field.first + 1, 3)) > both(field, old)
+    assert source.counts.staleness == {0: 1, 1: 2}
     assert source.ready(field.first + 1) == 1
 
 
@@ -111,6 +113,32 @@ def test_groups_older_than_the_lag_are_dropped_and_counted(
         source.poll()
     assert source.ready(field.first + 3) == 0
     assert source.counts.stale_groups == 2
+
+
+def test_groups_that_were_too_old_before_they_were_accepted_are_counted_as_well(
+    field: Field, node: Key, validator: Key
+) -> None:
+    late, other, source = field.submission(node), field.desk.validator(), field.source()
+    source.poll()
+    source.forget_before(field.first + 3)
+    for who in (validator, other):  # they count once
+        field.judge(who, late)
+        source.poll()
+    assert source.counts.stale_groups == field.desk.spec.sampling.groups_per_submission
+    assert source.counts.trained_share == 0.0
+
+
+def test_a_submission_is_settled_once_its_groups_are_known_or_it_is_rejected(field: Field, validator: Key) -> None:
+    nodes, source = field.desk.nodes(3), field.source()
+    refs = [field.submission(node, EQUAL, UNEQUAL) for node in nodes]
+    source.poll()
+    assert source.settled(field.first) == 0
+    field.judge(validator, refs[0])
+    field.judge(validator, refs[1], Outcome.SOFT)
+    source.poll()
+    assert source.settled(field.first) == source.settled(field.first + 2) == 2
+    assert source.settled(field.first + 3) == 0
+    assert source.usable == (0.5 + 0) / 2
 
 
 def test_submissions_that_nobody_judges_are_counted_and_said(

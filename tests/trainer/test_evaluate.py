@@ -16,8 +16,8 @@ from node.engine.separate_engine import SeparateEngine
 from node.engine.torch_engine import TorchEngine
 from protocol import seeds
 from protocol.environments import TaskSet
-from protocol.environments.assignment import all_budgets
 from protocol.errors import DeadlineExceeded
+from protocol.length_rewards import budgets
 from protocol.runspec import RewardSpec
 from protocol.sandbox import Sandbox
 from protocol.tokenizer import Tokenizer
@@ -92,22 +92,22 @@ def test_prompts_announce_a_budget_as_in_training_and_how_well_it_was_kept_is_to
     engine, tokenizer = TorchEngine("float32"), Tokenizer(made.folder)
     engine.load(made.folder)
     seed = hashlib.sha256(b"murmuration/evaluation/1").digest()
-    budgets = [(6, 12)[seeds.below(seeds.derive(seed, "budget", i), 2)] for i in range(len(tasks.held_out))]
-    assert set(budgets) == {6, 12}
+    announced = [(6, 12)[seeds.below(seeds.derive(seed, "budget", i), 2)] for i in range(len(tasks.held_out))]
+    assert set(announced) == {6, 12}
     lengths = []
-    for number, (problem, budget) in enumerate(zip(tasks.held_out, budgets, strict=True)):
+    for number, (problem, budget) in enumerate(zip(tasks.held_out, announced, strict=True)):
         key = seeds.sampling_key(seeds.derive(seed, "sample", number))
-        prompt = Prompt(tokenizer.prompt(made.spec, problem.prompt, budget), (key,))
+        prompt = Prompt(tokenizer.prompt(made.spec, problem, budget), (key,))
         done = engine.generate([prompt], temperature=1.0, max_new_tokens=16, end_tokens=tokenizer.end_tokens)[0][0]
         lengths.append(len(done.tokens))
-    errors = [abs(budget - length) for budget, length in zip(budgets, lengths, strict=True)]
+    errors = [abs(budget - length) for budget, length in zip(announced, lengths, strict=True)]
     assert first.tokens == sum(lengths)
     assert first.length_error == pytest.approx(sum(errors) / len(errors))
 
 
 def test_budgets_of_all_hardware_classes_are_drawn_from() -> None:
-    assert all_budgets(RewardSpec(budgets={"10": [30], "2": [10, 20]})) == [10, 20, 30]
-    assert all_budgets(RewardSpec()) == []
+    assert budgets(RewardSpec(budgets={"10": [30], "2": [10, 20]})) == [10, 20, 30]
+    assert budgets(RewardSpec()) == []
 
 
 def test_an_evaluation_ends_between_batches_when_its_time_is_over(

@@ -41,6 +41,7 @@ def test_a_batch_holds_what_teaches_and_the_rest_is_counted() -> None:
     assert groups[0].samples[0].advantage == pytest.approx(1.5, abs=1e-4)
     counts = found.counts
     assert (counts.groups, counts.zero_advantage_groups, counts.bad_groups) == (6, 2, 1)
+    assert counts.environments["mine"].dropped == {"all_right": 2, "none_right": 0, "equal": 0}
     assert counts.environments["mine"].samples == 5 * SIZE  # what is no number is in no mean
     assert math.isfinite(counts.reward)
 

@@ -20,9 +20,11 @@ from protocol.errors import ConfigError
 from protocol.exporter import Exporter, Health
 from protocol.metrics import MetricsSettings
 from protocol.rollout import Sample
+from protocol.runspec import RewardSpec
 from protocol.shell.home import write_json
 from tests.trainer import small
 from trainer.config import AlarmSettings, Layout, MetricSettings, RunSettings, TrainSettings
+from trainer.evaluation.evaluate import Evaluation
 from trainer.learning.learner import StepMetrics
 from trainer.rollouts.counts import DataCounts, names_of
 from trainer.rollouts.pool import TrainingGroup
@@ -298,9 +300,10 @@ def records(layout: Layout) -> list[dict[str, object]]:
 
 
 def test_a_record_tells_what_came_in_since_the_step_before(report: Report, layout: Layout) -> None:
-    counts = DataCounts(groups=4, zero_advantage_groups=1, bad_groups=2)
-    counts.add("rotate", [sample(1.0, length=7), sample(0.0)], [1])
-    counts.add("spiral", [sample(1.0, budget=6, length=4)], [2])
+    counts = DataCounts(groups=4, bad_groups=2)
+    counts.drop("spiral", "all_right")
+    counts.add("rotate", [sample(1.0, length=7), sample(0.0)], [1], RewardSpec())
+    counts.add("spiral", [sample(1.0, budget=6, length=4)], [2], RewardSpec())
     report.step(3, [group(3), group(1), group(1, "b")], LEARNT, counts)
     first = records(layout)[-1]
     assert first["reward"] == pytest.approx((1 + 0 + 0.8) / 3)
@@ -319,13 +322,34 @@ def test_a_record_tells_what_came_in_since_the_step_before(report: Report, layou
     assert first["staleness_groups"] == {"0": 1, "2": 2}
     assert (first["staleness"], first["nodes"]) == (pytest.approx(4 / 3), 2)
     counts.groups += 2
-    counts.add("rotate", [sample(0.0)], [1])
+    counts.add("rotate", [sample(0.0)], [1], RewardSpec())
+    counts.drop("rotate", "none_right")
+    counts.stale_groups += 3
     report.step(4, [group(4)], LEARNT, counts)
     second = records(layout)[-1]
     assert (second["reward"], second["reward_deviation"]) == (0, 0)
     assert (second["completion_length"], second["completion_length_max"], second["truncated_share"]) == (4, 4, 0)
     assert second["reward_by_environment"] == {"rotate": 0, "spiral": None}
-    assert second["zero_advantage_share"] == 0
+    assert second["zero_advantage_share"] == 0.5
+    nothing = {"all_right": 0, "none_right": 0, "equal": 0, "stale": 0, "duplicate": 0, "bad": 0}
+    assert first["dropped_groups"] == nothing | {"all_right": 1, "bad": 2}
+    assert first["zero_advantage_by_environment"] == {"rotate": 0, "spiral": 1}
+    assert second["dropped_groups"] == nothing | {"none_right": 1, "stale": 3}
+    assert second["zero_advantage_by_environment"] == {"rotate": 1, "spiral": 0}
+    report.say("training", 4)
+    assert "4 groups dropped (1 none right, 3 stale)" in "\n".join(status_lines(read_status(layout)))
+
+
+def test_how_far_answers_are_off_is_told_as_far_as_it_costs() -> None:
+    counts = DataCounts()
+    counts.add("met", [sample(1.0, budget=6, length=4)], [1], RewardSpec())
+    counts.add(
+        "not passed",
+        [sample(1.0, budget=6, length=4), sample(1.0, budget=6, length=9)],
+        [1],
+        RewardSpec(length="maximum"),
+    )
+    assert [of.length_error for of in counts.environments.values()] == [2, 3]
 
 
 def test_speed_counts_the_time_of_training_alone(report: Report, layout: Layout) -> None:
@@ -360,6 +384,17 @@ def test_status_shows_what_validators_told_the_hub_of_challenges(report: Report,
     write_json(layout.hub_status, {"matrix_challenges": {"0xAA": last}})
     assert read_status(layout)["matrix_challenges"] == {"0xAA": last}
     assert "  matrix challenge of 0xAA: passed, 1 int8 TOPS, says 0xBB" in list(status_lines(read_status(layout)))
+
+
+def test_status_shows_the_held_out_score_of_each_environment_where_there_are_several(
+    report: Report, layout: Layout
+) -> None:
+    report.evaluated(0, Evaluation(0.5, {"sums": 0.5}, 4, 8))
+    report.evaluated(5, Evaluation(0.5, {"sums": 0.75, "programs": 0.25}, 8, 16))
+    report.say("training", 6)
+    lines = list(status_lines(read_status(layout)))
+    assert "  held-out score 0.500 at step 0 (4 problems)" in lines
+    assert "  held-out score 0.500 at step 5 (8 problems): sums 0.750, programs 0.250" in lines
 
 
 def test_environments_of_the_same_dataset_have_names_of_their_own() -> None:

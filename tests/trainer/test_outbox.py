@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from node.engine.torch_engine import TorchEngine
 from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS
+from tests.engine.models import RIGHT, make
 from tests.trainer import small
+from trainer.evaluation.probe import version_0
 from trainer.hub.outbox import Outbox
+from trainer.learning.checkpoint import Checkpoints
 from trainer.learning.learner import Learner
 from trainer.learning.snapshot import snapshot
+from trainer.loop.followers import Lead
+from trainer.models.export import export
+from trainer.models.pretrained import make_policy
 
 
 @pytest.fixture
@@ -30,6 +37,31 @@ def test_a_version_is_what_nodes_load(outbox: Outbox, new_learner: Callable[...,
     for name, tensor in small.stored(folder).items():
         assert tensor.dtype == torch.bfloat16
         assert torch.equal(tensor, learner.model.state_dict()[name].to(torch.bfloat16))
+
+
+def test_what_chooses_a_mixtures_experts_is_published_as_the_trainer_has_it(tmp_path: Path) -> None:
+    """DeepSeek's checkpoints hold their routers' bias in float32, and so do trainer and engines: rounded, it would choose others."""
+    theirs, policy = make(RIGHT["deepseek_v3"], tmp_path / "theirs"), tmp_path / "policy"
+    tensors = load_file(theirs / WEIGHTS)
+    exact = {
+        name: tensor.float() + 1e-4 for name, tensor in tensors.items() if name.endswith("e_score_correction_bias")
+    }
+    assert exact
+    save_file({**tensors, **exact}, theirs / WEIGHTS, metadata={"format": "pt"})
+    make_policy(theirs, policy)
+    learner = Learner(policy, small.settings())
+    published = Outbox(tmp_path / "outgoing", policy).write(snapshot(learner.model), 0)
+    engine = TorchEngine("bfloat16")
+    engine.load(published)
+    checkpoint = Checkpoints(tmp_path / "checkpoints", keep=1).save(1, {}, Lead(learner).save)
+    exported = export(checkpoint, policy, tmp_path / "exported")
+    with version_0(policy) as probed:
+        held = [small.stored(folder) for folder in (policy, published, probed, exported)]
+    for name, bias in exact.items():
+        for of in (*held, learner.model.state_dict(), engine._model.state_dict()):
+            assert torch.equal(of[name], bias)
+    for of in held:
+        assert {tensor.dtype for name, tensor in of.items() if name not in exact} == {torch.bfloat16}
 
 
 def test_a_version_never_changes_once_it_is_there(outbox: Outbox, new_learner: Callable[..., Learner]) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 from benches.memory import peak_bytes
+from safetensors.torch import load_file
 
 from node.engine.settings import EngineSettings
-from node.engine.weights import save_weights
+from node.engine.weights import save_weights, write_tensors
 from protocol.errors import PreflightError
 from protocol.settings import toml
 from tests.trainer import small
@@ -55,6 +56,13 @@ def write_model(folder: Path, **sizes: Any) -> Path:
     model = Qwen3ForCausalLM(AutoConfig.from_pretrained(write_config(folder, **sizes)))
     save_weights(model, folder / "model.safetensors", torch.bfloat16)
     return folder
+
+
+def in_files(folder: Path, *, most: int) -> None:
+    """Splits the weights into files of so many bytes, or of one tensor: the count takes a file that is read for memory."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    write_tensors(folder, {name: tensor.nbytes for name, tensor in tensors.items()}, tensors.__getitem__, most)
 
 
 def full_rows(rows: int, vocabulary: int) -> list[list[TrainingSample]]:
@@ -117,6 +125,31 @@ def test_an_embedding_of_its_own_has_a_gradient_for_every_token_of_an_optimizer_
         groups_per_step=passes, activation_checkpointing=True, optimizer=OptimizerSettings(moments="bfloat16")
     )
     assert 0.95 < planned(folder, how) / counted(folder, how) < 1.1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "within"),
+    [
+        (
+            {"vocab_size": 16_384},
+            0.08,
+        ),  # 0.056 was seen after other tests in its process; a plan without that moment is 0.09 off
+        pytest.param({"vocab_size": 50_304, "hidden_size": 512}, 0.15, marks=pytest.mark.long),
+    ],
+    ids=["4M", "50M"],
+)
+def test_a_reference_read_for_each_step_lies_beside_the_moments_while_a_step_is_prepared(
+    sizes: dict[str, Any], within: float, tmp_path: Path
+) -> None:
+    """Where few of an embedding's rows have gradients, that is more than what learning takes."""
+    folder = write_model(tmp_path / "model", **sizes, tie_word_embeddings=False)
+    in_files(folder, most=1 << 20)
+    how = settings(
+        kl=KlSettings(weight=0.1, reference="disk"),
+        activation_checkpointing=True,
+        optimizer=OptimizerSettings(moments="bfloat16"),
+    )
+    assert planned(folder, how) == pytest.approx(counted(folder, how), rel=within)
 
 
 LARGE: Sequence[dict[str, Any]] = (
@@ -238,8 +271,17 @@ def test_what_is_proposed_leaves_engines_room_to_work_in(tmp_path: Path) -> None
     tight = made.on(replace(one, memory=int((asked.device.total - (1 << 20)) / 0.95)))
     assert under(tight, how, {"trainer.activation_checkpointing": True}).fits
     found = fitting(tight, how)
-    assert found.changes == {"evaluation.engine.memory": "3.0GiB", "evaluation.engine.device": "cpu"}
+    assert found.changes == {"evaluation.engine.memory": "3072MiB", "evaluation.engine.device": "cpu"}
     assert found.budget.engines_work
+
+
+def test_engines_on_the_cpu_beside_gpus_are_cut_to_the_least_that_they_work_in(tmp_path: Path) -> None:
+    """In the host's memory, of which the share would be too little."""
+    engine, one = EngineSettings(device="cpu", memory="70%"), replace(GPUS, ranks=1, per_machine=1, host=10 << 30)
+    short = Budgets(write_config(tmp_path / "model"), WORK, Engines(engine, engine), one, least=(3 << 30) - 1)
+    found = fitting(short, settings())
+    assert found.changes == {"evaluation.engine.memory": "3072MiB", "engine.memory": "3072MiB"}
+    assert found.budget.host.engines == 6 << 30
 
 
 @pytest.mark.parametrize(("device", "beside"), [("auto", True), ("cuda:1", True), ("cuda:2", False), ("cpu", False)])
@@ -272,6 +314,7 @@ def test_a_training_alone_generates_beside_and_leaves_half_of_its_device_to_what
     [
         ({"engine.memory": "900GiB"}, replace(HERE, memory=64 << 30, host=64 << 30), {"evaluation.engine.memory": "20%", "engine.memory": "20%"}),
         ({"engine.memory": "60%"}, replace(GPUS, ranks=1, per_machine=1), {"evaluation.engine.memory": "20%"}),
+        ({"engine.memory": "90%", "engine.device": "cpu"}, replace(GPUS, ranks=1, per_machine=1), {"evaluation.engine.memory": "20%", "engine.memory": "20%"}),
     ],
 )  # fmt: skip
 def test_memory_that_engines_were_given_is_taken_back_first(

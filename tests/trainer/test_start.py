@@ -19,10 +19,13 @@ from protocol.chain.settings import ChainSettings
 from protocol.chain.sync import Book
 from protocol.errors import DeadlineExceeded, IntegrityError, LockHeld, MurmurationError, Unavailable, UsageError
 from protocol.hub.client import HubClient
+from protocol.hub.need import SignedNeed
+from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
-from protocol.shell.home import Home
+from protocol.shell.home import Home, read_json
 from protocol.shell.signals import Ending
+from protocol.signing import Domain, Need
 from tests.clock import VirtualClock
 from tests.hub.desk import run_settings, small_spec
 from tests.trainer import small
@@ -242,6 +245,11 @@ class Shelf:
     def ready(self, step: int) -> int:
         return self.now
 
+    def settled(self, step: int) -> int:
+        return 0
+
+    usable = 1.0
+
     def take(self, step: int, count: int, *, uncapped: bool) -> list[int] | None:
         return list(range(count)) if count <= self.now else None
 
@@ -264,6 +272,25 @@ def test_a_batch_that_does_not_fill_is_taken_once_nothing_more_comes(
     trainer._hub, trainer._source = Idle(), Shelf(bench.clock, *counts, *[8] * (taken == 8))
     monkeypatch.setattr(trainer, "_say", lambda *_, **__: None)
     assert len(trainer._wait_for_batch()) == taken
+
+
+def test_the_trainer_says_what_it_needs_while_it_waits_and_then_what_the_next_batch_needs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer: Any = bench.trainer(groups_per_step=8, rollouts_ahead=1.5)
+    trainer._hub, trainer._source = Idle(), Shelf(bench.clock, 3, 5, 8)
+    told: list[tuple[int, int]] = []
+
+    def note(*_: Any, **__: Any) -> None:
+        said = read_json(trainer._layout.need)
+        told.append((said["step"], said["ready"]))
+
+    monkeypatch.setattr(trainer, "_say", note)
+    trainer._wait_for_batch()
+    assert told == [(0, 3), (0, 5)]
+    said = read_json(trainer._layout.need)
+    SignedNeed.issue(Need(run=1, until=0, **said), Key.generate(), Domain(1, "0x" + "42" * 20))  # type: ignore[arg-type]
+    assert (said["step"], said["groups"], said["ahead"]) == (1, 8, 150)
 
 
 def test_too_few_groups_end_the_wait_at_its_deadline(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

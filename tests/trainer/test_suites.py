@@ -21,7 +21,8 @@ from tests.tasks_in_process import task_set
 from tests.trainer.conftest import Made
 from trainer.commands import app
 from trainer.evaluation import suites
-from trainer.evaluation.suites import Asking, SuiteAnswers, asking, ks, pass_at
+from trainer.evaluation.passes import ks, pass_at, table
+from trainer.evaluation.suites import Asking, SuiteAnswers, asking
 
 
 @pytest.mark.parametrize("right", range(7))
@@ -29,6 +30,14 @@ from trainer.evaluation.suites import Asking, SuiteAnswers, asking, ks, pass_at
 def test_pass_at_k_is_the_share_of_draws_of_k_answers_with_a_right_one(right: int, k: int) -> None:
     answers = [number < right for number in range(6)]
     assert pass_at(k, 6, right) == pytest.approx(mean(any(some) for some in combinations(answers, k)))
+
+
+def test_a_table_of_passes_is_the_mean_over_problems_and_rounded_once() -> None:
+    rights = [0, 1, 4, 6, 6, 2, 3]
+    expected = {str(k): mean(pass_at(k, 6, right) for right in rights) for k in ks(6)}
+    assert {k: float(share) for k, share in table(6, rights).items()} == pytest.approx(expected, abs=5e-7)
+    assert table(6, rights) == table(6, rights[::-1])
+    assert table(4, []) == {}
 
 
 def test_k_is_every_power_of_two_and_the_number_of_samples() -> None:

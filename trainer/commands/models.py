@@ -84,15 +84,13 @@ def tiny(
     as_json: Json = False,
 ) -> None:
     """Make a tiny Qwen3 policy on the spot for the run's tasks, warmed up on their training split. For development."""
-    from protocol.environments.assignment import all_budgets
     from protocol.logs import only_warnings
     from protocol.shell import runfile
     from trainer.models.tiny import make_policy
 
     only_warnings()
     path = strip_at(file)
-    budgets = all_budgets(runfile.reward(path))
-    made = make_policy(path, runfile.model_folder(path), target=target, seed=seed, budgets=budgets)
+    made = make_policy(path, runfile.model_folder(path), target=target, seed=seed, announces=True)
 
     def text() -> None:
         scores = ", ".join(f"{name} {score:.2f}" for name, score in made.scores.items())

@@ -64,7 +64,9 @@ def filter_(
 def _show_filtered(made: Filtered, run_file: Path) -> None:
     typer.echo(f"{sum(made.kept.values())} of {made.tried} problems kept in {made.file}, SHA-256 {made.digest}")
     for name, number in made.kept.items():
-        typer.echo(f"  {name}  {number}")
+        passed = ", ".join(f"pass@{k} {share}" for k, share in made.pass_at[name].items())
+        typer.echo(f"  {name}  {number}; of all that were tried {passed}")
+    typer.echo(f"all that were tried, with questions and solve rates: {made.rows}")
     if made.length_error is not None:
         typer.echo(f"answers were {made.length_error:.1f} tokens off the budgets that were announced")
     typer.echo(

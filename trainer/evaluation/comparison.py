@@ -45,7 +45,7 @@ class Row:
     base: Interval | None = None
     difference: Interval | None = None
     length_error: float | None = None
-    """Of the candidate: mean |budget − completion tokens|; None where no budget was announced."""
+    """Of the candidate: mean tokens off the budget; None where no budget was announced."""
     base_length_error: float | None = None
 
     @property

@@ -14,9 +14,8 @@ from pathlib import Path
 from node.engine import EngineSettings, Generator, Prompt
 from node.engine.checked_engine import CheckedEngine
 from node.engine.samples import answer, completed
-from protocol import seeds
+from protocol import length_rewards, seeds
 from protocol.environments import Grader, Problem, Tasks
-from protocol.environments.assignment import all_budgets, draw_budget
 from protocol.errors import DeadlineExceeded
 from protocol.runspec import AnswerSpec
 from protocol.tokenizer import Tokenizer
@@ -33,6 +32,8 @@ class Scored:
     score: float
     tokens: int
     budget: int
+    off: int = 0
+    """Tokens that it is off the budget, as far as they cost (protocol/length_rewards.py)."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Evaluation:
     problems: int
     tokens: int
     length_error: float | None = None
-    """Mean |budget − completion tokens|; None where no budget was announced."""
+    """Mean tokens off the budget; None where no budget was announced."""
 
 
 class Evaluator:
@@ -115,16 +116,16 @@ class Sampler:
         self._engine = engine
         self._tokenizer = tokenizer
         self._grader = grader
-        self._budgets = all_budgets(spec.reward)
 
     def try_problems(
         self, problems: Sequence[Problem], samples: int, seed: bytes, *, held_out: bool = False
     ) -> list[list[Scored]]:
         """`samples` answers to each of these problems, held-out ones or of the training. Each announces a budget, as in training."""
-        budgets = [draw_budget(self._budgets, seed, problem.index) for problem in problems]
+        rewards = [self._spec.reward_of(problem.environment) for problem in problems]
+        budgets = [length_rewards.draw(of, seed, p.index) for p, of in zip(problems, rewards, strict=True)]
         asked = [
             Prompt(
-                self._tokenizer.prompt(self._spec, problem.prompt, budget),
+                self._tokenizer.prompt(self._spec, problem, budget),
                 tuple(_key(seed, problem.index, k) for k in range(samples)),
             )
             for problem, budget in zip(problems, budgets, strict=True)
@@ -136,14 +137,17 @@ class Sampler:
         )
         made = [(i, completion) for i, of in enumerate(generated) for completion in of]
         answers = [(problems[i].index, answer(self._tokenizer, self._grader, one)) for i, one in made]
-        rewards = self._grader.score(answers, held_out=held_out)
-        flat = [Scored(reward, len(one.tokens), budgets[i]) for (i, one), reward in zip(made, rewards, strict=True)]
+        scores = self._grader.score(answers, held_out=held_out)
+        flat = [
+            Scored(score, len(one.tokens), budgets[i], length_rewards.off(rewards[i], budgets[i], len(one.tokens)))
+            for (i, one), score in zip(made, scores, strict=True)
+        ]
         return [flat[i : i + samples] for i in range(0, len(flat), samples)]
 
 
 def length_error(scored: Iterable[Scored]) -> float | None:
-    """Mean |budget − completion tokens| of the answers that had a budget; None where none had."""
-    errors = [float(abs(one.budget - one.tokens)) for one in scored if one.budget]
+    """Mean tokens off the budget of the answers that had one; None where none had."""
+    errors = [float(one.off) for one in scored if one.budget]
     return _mean(errors) if errors else None
 
 

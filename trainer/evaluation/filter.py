@@ -3,32 +3,39 @@
     murmur trainer filter @run.toml tasks.json --model small/ --samples 8 --low 0.125 --high 0.5
 
 Problems that are always or never solved teach nothing. INTELLECT-2 kept those that a 7B model solved in 12.5 to 50 % of 8
-tries, and without that reward hardly rose (arXiv 2505.07291, section 3.3). The result pins what it was made from: the
-environments, the model's digests, how was sampled, and every kept problem with its rate. It can be resumed at any point: what
-is done lies in FILE.partial. A run whose environments name the file as `kept` trains on nothing else
-(protocol/environments/selection.py). What they name already is no matter here: all their problems are tried.
+tries, and without that reward hardly rose (arXiv 2505.07291, section 3.3). The result is two files. The selection pins what it was made
+from: the environments, the model's digests, how was sampled, pass@k, and every kept problem with its rate; a run whose environments
+name it as `kept` trains on nothing else (protocol/environments/selection.py). Beside it, FILE-tried.jsonl has every problem that was tried with
+its question, reference and pass@k, in or out of the band: `murmur env import` makes task files of those.
+
+It can be resumed at any point: what is done lies in FILE.partial (journal.py). What environments name as kept already is no matter here: all
+their problems are tried.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from node.engine import EngineSettings
 from node.engine.checked_engine import CheckedEngine
-from protocol import model_files
+from protocol import length_rewards, model_files
 from protocol.environments import TaskSet
-from protocol.environments.assignment import all_budgets
 from protocol.environments.selection import Kept, SelectionFile
+from protocol.environments.taskfile import Rows
 from protocol.errors import ConfigError, PreflightError, UsageError
-from protocol.runspec import EnvironmentSpec, RunSpec, SamplingSpec, starts
+from protocol.runspec import EnvironmentSpec, FromFiles, RunSpec, SamplingSpec, starts
 from protocol.sandbox import EnvironmentSandbox, Sandbox
 from protocol.tokenizer import Tokenizer
-from trainer.evaluation.evaluate import Sampler, length_error
+from trainer.evaluation import passes
+from trainer.evaluation.evaluate import Sampler, Scored, length_error
+from trainer.evaluation.journal import Journal, Tried
+from trainer.evaluation.passes import decimal
 from trainer.rollouts.counts import names_of
 
 _BATCH = 256  # samples that are generated at once
@@ -56,10 +63,14 @@ class Filtered:
     tried: int
     kept: dict[str, int]
     """Problems by environment."""
+    pass_at: dict[str, dict[str, str]]
+    """pass@k of all that were tried, by environment and k; decimals."""
+    rows: str
+    """The file with all problems that were tried."""
     digest: str
     """SHA-256 of the file."""
     length_error: float | None = None
-    """Mean |budget − completion tokens| of all tries; None where no budget was announced."""
+    """Mean tokens off the budget, of all tries; None where no budget was announced."""
 
 
 class OfflineFilter:
@@ -88,62 +99,89 @@ class OfflineFilter:
     def run(self, file: Path, band: Band, progress: Callable[[int], object]) -> Filtered:
         """Tries what has not been tried yet and writes `file`; `progress` is told how many problems are done.
 
-        Raises UsageError where what is done was done otherwise, Unavailable when verifiers fail.
+        Raises UsageError where what is done was done otherwise, LockHeld, IntegrityError, PreflightError, Unavailable when verifiers fail.
         """
-        if file.exists():
-            raise UsageError(f"{file} exists already", hint="name a file that does not, or remove it")
+        rows, partial = file.with_name(f"{file.stem}-tried.jsonl"), file.with_name(file.name + ".partial")
+        for there in (file, *([] if partial.exists() else [rows])):
+            if there.exists():
+                raise UsageError(f"{there} exists already", hint="name a file that does not, or remove it")
+        with Journal(partial, self._header()) as journal, Sandbox(self._spec) as sandbox:
+            tried, tasks = journal.tried, TaskSet(self._environments, sandbox)
+            progress(len(tried))
+            for batch in self._try([number for number in self._numbers if number not in tried], tasks, sandbox):
+                for one in batch:
+                    journal.add(one)
+                    progress(len(tried))
+                journal.sync()
+            _write(rows, self._rows(tried, tasks))
+            made = self._write_selection(file, tried, band)
+            journal.remove()
+        names = names_of(environment.dataset for environment in self._environments)
+        listed = dict(zip(names, made.environments, strict=True))
+        errors = [one.off for one in tried.values() if one.off is not None]
+        return Filtered(
+            str(file), sum(one.tried for one in made.environments), {name: len(one.indices) for name, one in listed.items()},
+            {name: one.pass_at for name, one in listed.items()}, str(rows), hashlib.sha256(made.encode()).hexdigest(),
+            sum(errors) / len(errors) if errors else None,
+        )  # fmt: skip
+
+    def _write_selection(self, file: Path, tried: dict[int, Tried], band: Band) -> SelectionFile:
         header = self._header()
-        journal = _Journal(file.with_name(file.name + ".partial"), header)
-        rates = journal.rates
-        progress(len(rates))
-        left = [number for number in self._numbers if number not in rates]
-        with journal, Sandbox(self._spec) as sandbox:
-            for tried in self._try(left, TaskSet(self._environments, sandbox), sandbox):
-                journal.add(*tried)
-                progress(len(rates))
-        listed = [self._kept(number, rates, band) for number in range(len(self._environments))]
         made = SelectionFile(
             model=header["model"],
             sampling=header["sampling"],
-            band={"low": _decimal(band.low), "high": _decimal(band.high)},
-            environments=listed,
-        ).encode()
-        try:
-            file.write_bytes(made)
-        except OSError as error:
-            raise PreflightError(f"cannot write {file}: {error.strerror}") from error
-        journal.remove()
-        names = names_of(environment.dataset for environment in self._environments)
-        kept = {name: len(one.indices) for name, one in zip(names, listed, strict=True)}
-        errors = list(journal.length_errors.values())
-        off = sum(errors) / len(errors) if errors else None
-        return Filtered(str(file), len(rates), kept, hashlib.sha256(made).hexdigest(), off)
+            band={"low": decimal(band.low), "high": decimal(band.high)},
+            environments=[self._kept(number, tried, band) for number in range(len(self._environments))],
+        )
+        _write(file, [made.encode()])
+        return made
 
-    def _kept(self, environment: int, rates: dict[int, float | None], band: Band) -> Kept:
+    def _of(self, environment: int, tried: dict[int, Tried]) -> dict[int, Tried]:
+        """What was tried of an environment, by number within it; without what evaluation asks."""
         start, end = self._starts[environment : environment + 2]
-        tried = {number - start: rate for number, rate in sorted(rates.items()) if start <= number < end}
-        kept = {number: rate for number, rate in tried.items() if rate is not None and band.holds(rate)}
-        rates_ = [_decimal(rate) for rate in kept.values()]
-        of = self._environments[environment]
-        return Kept(environment=of, tried=len(tried), indices=list(kept), rates=rates_)  # type: ignore[arg-type]
+        found = sorted((number, one) for number, one in tried.items() if start <= number < end)
+        return {number - start: one for number, one in found if one.rate is not None}
+
+    def _kept(self, environment: int, tried: dict[int, Tried], band: Band) -> Kept:
+        found = self._of(environment, tried)
+        kept = {number: one for number, one in found.items() if one.rate is not None and band.holds(one.rate)}
+        return Kept(
+            environment=self._environments[environment],  # type: ignore[arg-type]
+            tried=len(found),
+            pass_at=passes.table(self._samples, [one.solved for one in found.values()]),
+            indices=list(kept),
+            rates=[decimal(one.rate or 0.0) for one in kept.values()],
+            solved=[one.solved for one in kept.values()],
+        )
+
+    def _rows(self, tried: dict[int, Tried], tasks: TaskSet) -> Iterator[bytes]:
+        """A line for each problem that was tried."""
+        for environment, spec in enumerate(self._environments):
+            found = self._of(environment, tried)
+            asked = _questions(spec, self._starts[environment], list(found), tasks)
+            for (number, one), (question, answer) in zip(found.items(), asked, strict=True):
+                said = {
+                    "package": spec.package, "dataset": spec.dataset, "problem": number, "question": question, "answer": answer,
+                    "samples": self._samples, "solved": one.solved, "solve_rate": decimal(one.rate or 0.0),
+                    "pass_at": passes.table(self._samples, [one.solved]),
+                }  # fmt: skip
+                yield json.dumps(said, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
     def _header(self) -> dict[str, Any]:
         """What the rates depend on."""
-        s, budgets = self._spec.sampling, all_budgets(self._spec.reward)
-        announced = {"budgets": ",".join(map(str, budgets))} if budgets else {}
+        s, budgets = self._spec.sampling, length_rewards.budgets(self._spec.reward)
+        announced = {"budgets": ",".join(map(str, budgets)), "length": self._spec.reward.length} if budgets else {}
         return {
             "environments": [environment.model_dump(mode="json") for environment in self._environments],
             "model": {name: _digest_of(self._model / name) for name in model_files.files(self._model)},
             "sampling": {
                 "samples": self._samples, "temperature": s.temperature, "max_new_tokens": s.max_new_tokens,
-                "prompt_template": s.prompt_template, **_of_turns(s), **announced,
+                "top_k": s.top_k, "top_p": s.top_p, "prompt_template": s.prompt_template, **_of_turns(s), **announced,
             },
         }  # fmt: skip
 
-    def _try(
-        self, numbers: list[int], tasks: TaskSet, sandbox: Sandbox
-    ) -> Iterator[tuple[int, float | None, float | None]]:
-        """(problem, solve rate, tokens off the budget) for each number; no rate for one that evaluation asks as well."""
+    def _try(self, numbers: list[int], tasks: TaskSet, sandbox: Sandbox) -> Iterator[list[Tried]]:
+        """These problems, batch by batch."""
         if not numbers:
             return
         made = CheckedEngine.of_run(self._settings, self._spec.model)
@@ -152,59 +190,54 @@ class OfflineFilter:
         size = max(1, _BATCH // self._samples)
         for start in range(0, len(numbers), size):
             problems = tasks.problems(numbers[start : start + size])
-            for problem in problems:
-                if problem.is_held_out:
-                    yield problem.index, None, None
-            tried = [problem for problem in problems if not problem.is_held_out]
+            asked = [problem for problem in problems if not problem.is_held_out]
             # A problem's samples depend on its own number only, not on what was tried before.
-            for problem, own in zip(tried, sampler.try_problems(tried, self._samples, _SEED), strict=True):
-                yield problem.index, sum(one.score for one in own) / len(own), length_error(own)
+            scored = sampler.try_problems(asked, self._samples, _SEED)
+            yield [
+                *(Tried(problem.index, None) for problem in problems if problem.is_held_out),
+                *(_tried(problem.index, own) for problem, own in zip(asked, scored, strict=True)),
+            ]
+
+
+def _tried(number: int, own: Sequence[Scored]) -> Tried:
+    scores = [one.score for one in own]
+    return Tried(number, sum(scores) / len(own), sum(score >= 1 for score in scores), length_error(own))
+
+
+def _questions(
+    spec: EnvironmentSpec, start: int, numbers: list[int], tasks: TaskSet
+) -> Iterator[tuple[str, str | None]]:
+    """Question and reference of an environment's problems: of task files as they stand there, else a right answer where one is known."""
+    if isinstance(spec, FromFiles):
+        rows = Rows(spec.files)
+        for number in numbers:
+            entry = rows[number]
+            yield entry["question"], entry["answer"]
+        return
+    for first in range(0, len(numbers), _BATCH):
+        for problem in tasks.problems([start + number for number in numbers[first : first + _BATCH]]):
+            yield problem.prompt, problem.answer
+
+
+def _write(path: Path, lines: Iterable[bytes]) -> None:
+    """The file appears whole, or what was there stays."""
+    making = path.with_name(f".writing-{path.name}")
+    try:
+        with making.open("wb") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(making, path)
+    except OSError as error:
+        raise PreflightError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        making.unlink(missing_ok=True)
 
 
 def _of_turns(sampling: SamplingSpec) -> dict[str, Any]:
     if sampling.turns == 1:
         return {}
     return {"turns": sampling.turns, "reply_tokens": sampling.reply_tokens, "reply_template": sampling.reply_template}
-
-
-class _Journal:
-    """What is done, a line each: a header that names how, then [problem, rate, tokens off the budget].
-
-    A torn last line is dropped.
-    """
-
-    def __init__(self, path: Path, header: dict[str, Any]) -> None:
-        self._path = path
-        self.rates: dict[int, float | None] = {}
-        self.length_errors: dict[int, float] = {}
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        if lines and json.loads(lines[0]) != header:
-            raise UsageError(f"{path} was begun with another model, task set or sampling", hint=f"remove {path}")
-        for line in lines[1:]:
-            self._note(*json.loads(line))
-        whole = b"".join(line + b"\n" for line in lines) or json.dumps(header).encode() + b"\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(whole)
-
-    def __enter__(self) -> _Journal:
-        self._file = self._path.open("ab")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def add(self, number: int, rate: float | None, length_error: float | None) -> None:
-        self._file.write(json.dumps([number, rate, length_error]).encode() + b"\n")
-        self._file.flush()
-        self._note(number, rate, length_error)
-
-    def _note(self, number: int, rate: float | None, length_error: float | None) -> None:
-        self.rates[number] = rate
-        if length_error is not None:
-            self.length_errors[number] = length_error
-
-    def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
 
 
 def _whole(environment: EnvironmentSpec) -> EnvironmentSpec:
@@ -214,10 +247,6 @@ def _whole(environment: EnvironmentSpec) -> EnvironmentSpec:
     every = environment.model_copy(update={"kept": None})
     with EnvironmentSandbox() as sandbox:
         return every.model_copy(update={"head": sandbox.head(every)})
-
-
-def _decimal(value: float) -> str:
-    return f"{value:.6f}".rstrip("0").rstrip(".") or "0"
 
 
 def _digest_of(path: Path) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -25,16 +24,17 @@ from torch import Tensor
 
 from node.engine import Adjustable, Completion, Engine, EngineSettings, Prompt, Readable
 from node.engine.checked_engine import CheckedEngine
-from node.engine.weights import build_model, save_weights
-from protocol import seeds
+from node.engine.weights import build_model
+from protocol import length_rewards, seeds
 from protocol.environments import TaskSet
-from protocol.environments.assignment import all_budgets, draw_budget
 from protocol.errors import ConfigError, PreflightError, UsageError
-from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS, weight_files
+from protocol.model_files import weight_files
 from protocol.probe import SEQUENCES_MAX, TOP, Probe, ProbeSequence, packed
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from protocol.tokenizer import Tokenizer
+from trainer.hub.outbox import Outbox
+from trainer.learning.snapshot import snapshot
 
 _SEED = hashlib.sha256(b"murmuration/probe/1").digest()
 _LOGITS_AT_ONCE = 64  # tokens whose logits are held
@@ -72,18 +72,12 @@ def make(spec: RunSpec, policy: Path, settings: EngineSettings, *, prompts: int,
 
 @contextmanager
 def version_0(policy: Path) -> Iterator[Path]:
-    """A folder with the policy as version 0 will be: its weights in bfloat16."""
+    """A folder with the policy as version 0 will be."""
     if _is_bfloat16(policy):
         yield policy
         return
     with TemporaryDirectory() as made:
-        folder = Path(made)
-        for name in (CONFIG, TOKENIZER):
-            shutil.copyfile(policy / name, folder / name)
-        model = build_model(policy, torch.float32)
-        save_weights(model, folder / WEIGHTS, torch.bfloat16)
-        del model
-        yield folder
+        yield Outbox(Path(made), policy).write(snapshot(build_model(policy, torch.float32)), 0)
 
 
 def _is_bfloat16(folder: Path) -> bool:
@@ -96,14 +90,13 @@ def _is_bfloat16(folder: Path) -> bool:
 
 def _prompts(spec: RunSpec, tokenizer: Tokenizer, count: int) -> list[Prompt]:
     """One key each, of problems out of all the run's."""
-    budgets = all_budgets(spec.reward)
     with Sandbox(spec) as sandbox:
         tasks = TaskSet(spec.environments, sandbox)
         indices = [seeds.below(seeds.derive(_SEED, "problem", i), tasks.size) for i in range(count)]
         problems = tasks.problems(indices)
     return [
         Prompt(
-            tokenizer.prompt(spec, problem.prompt, draw_budget(budgets, _SEED, i)),
+            tokenizer.prompt(spec, problem, length_rewards.draw(spec.reward_of(problem.environment), _SEED, i)),
             (seeds.sampling_key(seeds.derive(_SEED, "sample", i)),),
         )
         for i, problem in enumerate(problems)

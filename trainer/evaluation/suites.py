@@ -3,12 +3,9 @@
 A suite is the folder that an import left, under its name: `suites/aime/import.json` beside the run's file. It is asked through the engine that
 the run's evaluation has, with the run's template around each question, and scored by the environment that the import named, in the sandbox.
 
-pass@k is Chen et al.'s unbiased estimator (arXiv 2107.03374, section 2.1): of n samples of a problem with c right ones,
-1 − C(n − c, k) / C(n, k), averaged over problems. Intervals are those of comparison.py, over problems: Wilson's where each problem's
+pass@k is that of passes.py. Intervals are those of comparison.py, over problems: Wilson's where each problem's
 estimate is 0 or 1, else a bootstrap; the difference is a bootstrap over the problems' own differences. Samples of one problem are not
-independent, and a suite's few problems are what makes a score uncertain.
-
-Both models get the same sampling keys. An answer counts where its reward is 1: a program that passes some of its tests does not.
+independent, and a suite's few problems are what makes a score uncertain. Both models get the same sampling keys.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +28,7 @@ from protocol.sandbox import EnvironmentSandbox
 from protocol.tokenizer import Tokenizer
 from trainer.evaluation.comparison import Row, compare
 from trainer.evaluation.evaluate import Sampler
+from trainer.evaluation.passes import ks, pass_at
 from trainer.models.export import as_model
 
 _SEED = hashlib.sha256(b"murmuration/suites/1").digest()
@@ -106,16 +103,6 @@ class SuiteResult:
     base_tokens: float
     unended: float
     base_unended: float
-
-
-def pass_at(k: int, samples: int, right: int) -> float:
-    """The unbiased estimate of the share of k answers, drawn from `samples` ≥ k without repeating, of which one is right."""
-    return 1.0 - comb(samples - right, k) / comb(samples, k)
-
-
-def ks(samples: int) -> list[int]:
-    """The powers of two up to `samples`, and itself."""
-    return sorted({samples, *(1 << power for power in range(samples.bit_length()) if 1 << power <= samples)})
 
 
 def load(names: Sequence[str], folder: Path, **changes: Any) -> list[Suite]:
@@ -194,7 +181,12 @@ class _Asked:
                 "max_new_tokens": how.tokens or spec.sampling.max_new_tokens,
             }
         )
-        budgets = RewardSpec(budgets={"0": [how.budget]}) if how.budget else RewardSpec()
+        if how.budget > sampling.max_new_tokens:
+            raise UsageError(
+                f"a budget of {how.budget} tokens, and an answer has at most {sampling.max_new_tokens}",
+                hint="--tokens N",
+            )
+        budgets = RewardSpec(length=spec.reward.length, budgets={"0": [how.budget]}) if how.budget else RewardSpec()
         self.suite = suite
         self._spec = AnswerSpec(model=spec.model, sampling=sampling, reward=budgets)
         self._sandbox = sandbox

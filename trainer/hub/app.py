@@ -49,8 +49,8 @@ _SECONDS = metrics.histogram(
 _REFUSALS = metrics.counter("murmur_hub_refusals_total", "Refused requests, by the error's class.", "reason")
 
 
-def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
-    """`status` is the file in which the trainer says what it does."""
+def create_app(hub: Hub, database: Database, status: Path, need_file: Path) -> FastAPI:
+    """`status` is the file in which the trainer says what it does, `need_file` that in which it says what it needs."""
     app = FastAPI(title="Murmuration hub", docs_url=None, redoc_url=None, openapi_url=None)
     base = f"/v1/runs/{hub.run}"
     app.add_middleware(Counted, base=base)
@@ -105,6 +105,10 @@ def create_app(hub: Hub, database: Database, status: Path) -> FastAPI:
     async def receipts(after: Cursor = 0, wait: Wait = 0) -> Response:
         entries = await hub.listing(lambda: database.receipts(after, PAGE), wait)
         return _listed([(number, json.loads(data)) for number, data in entries])
+
+    @app.get(f"{base}/need")
+    async def need() -> dict[str, Any]:
+        return hub.need(need_file)
 
     @app.get(f"{base}/vouchers/{{validator}}")
     async def voucher(validator: str) -> dict[str, Any]:

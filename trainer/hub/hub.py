@@ -27,6 +27,7 @@ from protocol.environments.taskfile import path_of
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
 from protocol.hub import challenges as challenge_wire
 from protocol.hub.challenges import Message
+from protocol.hub.need import NEED_SECONDS, SignedNeed
 from protocol.hub.wire import (
     ADDRESS,
     EXPIRY,
@@ -40,7 +41,8 @@ from protocol.hub.wire import (
 )
 from protocol.identity import Key
 from protocol.runspec import RunSpec
-from protocol.signing import StorageReceipt
+from protocol.shell.home import read_json
+from protocol.signing import Need, StorageReceipt
 from protocol.verdict import Receipt
 from trainer.hub.challenges import Challenges
 from trainer.hub.database import Database
@@ -109,6 +111,7 @@ class Hub:
         self._looks = Looks(book, looks_per_minute, clock)
         self._changed = asyncio.Condition()
         self._writing: set[bytes] = set()
+        self._need: tuple[Any, SignedNeed] | None = None
 
     # ---- the chain -----------------------------------------------------------------------------------------------------
 
@@ -248,6 +251,17 @@ class Hub:
         if text is None:
             raise Refused("not uploaded", NOT_FOUND)
         return json.loads(text)
+
+    def need(self, path: Path) -> dict[str, Any]:
+        """What the trainer has written there that it needs, signed; the same statement again until it says something else."""
+        said = read_json(path)
+        if said is None:
+            raise Refused("the trainer has not said what it needs", NOT_FOUND)
+        known = self._need
+        if known is None or known[0] != said or known[1].need.until < self.now + NEED_SECONDS // 2:
+            need = Need(run=self.run, **said, until=self.now + NEED_SECONDS)
+            known = self._need = said, SignedNeed.issue(need, self._key, self._chain.domain)
+        return known[1].as_json()
 
     def voucher(self, validator: str) -> dict[str, Any]:
         """What the run has promised a validator so far (vouchers.py)."""

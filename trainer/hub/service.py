@@ -97,7 +97,7 @@ class HubService:
                 connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run),
                 Outbox(self._layout.outgoing, self._layout.model), kept,
             )  # fmt: skip
-            http = HubServer(create_app(hub, database, self._layout.status), h.host, h.port)
+            http = HubServer(create_app(hub, database, self._layout.status, self._layout.need), h.host, h.port)
             with http:
                 reachable = h.public_host or _reachable(h.host)
                 connection.announce("hub", f"http://{reachable}:{http.port}")

@@ -65,7 +65,7 @@ class Solo(Training):
         self._generation.load(self._layout.model)
         self._batches = Batches(
             self._generation, q.spec.sampling.group_size, tokenizer.end_tokens, online_filter=self._t.online_filter,
-            names=names_of(q.tasks.datasets), environment=self._environment,
+            names=names_of(q.tasks.datasets), environment=self._environment, reward_of=q.spec.reward_of,
         )  # fmt: skip
         self._source = _Local(self._batches.counts)
         self._evaluator = Evaluator(q.spec, q.tasks, q.grader, self._separate) if q.tasks.held_out else None

@@ -20,6 +20,7 @@ from protocol.hub.client import HubClient
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from protocol.shell.connection import is_fatal
+from protocol.shell.home import write_json
 from protocol.shell.signals import Ending
 from protocol.tokenizer import Tokenizer
 from trainer.config import Layout, RunSettings
@@ -52,6 +53,7 @@ class Trainer(Training):
         self._settings = settings
         self._hub = hub
         self._run = settings.chain.run
+        self._told: dict[str, int] = {}
 
     # ---- beginning and end ---------------------------------------------------------------------------------------------
 
@@ -63,6 +65,7 @@ class Trainer(Training):
                 f"run {self._run} has published weights already, and no checkpoint of them is here",
                 hint="bring the checkpoints back, or create a new run",
             )
+        self._layout.need.unlink(missing_ok=True)  # what an earlier life needed
         self._hub.start()
         self._sandbox = Sandbox(self._spec)
         self._scoring = Sandbox(self._spec)  # of its own: while it scores, rollouts must go on being read
@@ -143,6 +146,7 @@ class Trainer(Training):
                     needed = have
                 patient = withheld is None or now < withheld + self._t.node_share_wait_seconds
                 batch = self._source.take(self._step, needed, uncapped=not patient)
+                self._tell_need(self._step + (batch is not None))
                 if batch is not None:
                     return batch
                 withheld = (withheld or now) if have >= needed else None
@@ -154,6 +158,16 @@ class Trainer(Training):
                         hint="are nodes and validators working? see the hub's status",
                     )
         return None
+
+    def _tell_need(self, step: int) -> None:
+        """What the batches from `step` on want, for the hub to sign (protocol/hub/need.py)."""
+        told = {
+            "step": step, "last": self._t.steps, "groups": self._t.groups_per_step, "ahead": round(100 * self._t.rollouts_ahead),
+            "ready": self._source.ready(step), "settled": self._source.settled(step), "usable": round(1000 * self._source.usable),
+        }  # fmt: skip
+        if told != self._told:
+            write_json(self._layout.need, told)
+            self._told = told
 
     def _poll(self) -> None:
         """One look at chain and hub. What may pass is waited for."""

@@ -28,13 +28,13 @@ def export(
 ) -> Path:
     """Writes the weights of `checkpoint` and the other files of `model` into `target`, which must not be there yet.
 
-    bfloat16 is what was published. Where adapters were trained, they are merged into the weights of `model`. Weights of more than
+    bfloat16 is what was published, with what that keeps in float32. Where adapters were trained, they are merged into the weights of `model`. Weights of more than
     `shard_bytes`, else 4 GiB, go into many files, one in memory at a time. Raises UsageError, IntegrityError for a damaged checkpoint or
     adapters of another model, PreflightError.
     """
     import torch
 
-    from node.engine.weights import SHARD_BYTES, write_tensors
+    from node.engine.weights import SHARD_BYTES, meta_model, stored_type, write_tensors
 
     require_target(target, dtype)
     state = verify(checkpoint)
@@ -45,8 +45,10 @@ def export(
                 if path.name != INDEX:  # of the model's own files of weights
                     shutil.copyfile(path, partial / path.name)
         kind: torch.dtype = getattr(torch, dtype)
-        sizes = {name: math.prod(shape) * kind.itemsize for name, shape in shapes.items()}
-        write_tensors(partial, sizes, lambda name: tensor(name).to(kind), shard_bytes or SHARD_BYTES)
+        made = meta_model(model, kind)
+        types = {name: stored_type(made, name, kind) for name in shapes}
+        sizes = {name: math.prod(shape) * types[name].itemsize for name, shape in shapes.items()}
+        write_tensors(partial, sizes, lambda name: tensor(name).to(types[name]), shard_bytes or SHARD_BYTES)
     return target
 
 

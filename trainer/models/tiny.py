@@ -1,7 +1,7 @@
 """A tiny Qwen3-architecture policy, made on the spot: for development, tests and the demo, where nothing can be downloaded.
 
-Tokens: one token per character, and one per piece of instruction text that the prompts of a task have in common, so that
-a prompt of 500 characters is a dozen tokens. Warm-up: supervised steps on the training split until every task scores a
+Tokens: one token per character, and one per piece of text that the prompts of a task, or its answers, have in common, so that
+a prompt of 500 characters is a dozen tokens, and so is a program of one line. Warm-up: supervised steps on the training split until every task scores a
 little, because reinforcement learning cannot start from nothing.
 """
 
@@ -23,15 +23,14 @@ import torch
 
 from node.engine import EngineSettings, Generator, Prompt, make_engine, output
 from node.engine.weights import save_weights
-from protocol import seeds
+from protocol import length_rewards, seeds
 from protocol.environments import Problem, TaskSet
-from protocol.environments.assignment import draw_budget
 from protocol.errors import ConfigError
 from protocol.model_files import WEIGHTS
-from protocol.runspec import starts
+from protocol.runspec import RewardSpec, starts
 from protocol.sandbox import EnvironmentSandbox
 from protocol.shell import runfile
-from protocol.tokenizer import BUDGET_SENTENCE, Tokenizer, announce
+from protocol.tokenizer import Tokenizer
 from trainer.learning.packing import TrainingSample, pack
 
 log = logging.getLogger("trainer")
@@ -55,12 +54,12 @@ class MadePolicy:
 
 
 def make_policy(
-    file: Path, folder: Path, *, target: float, seed: int, phrases: Sequence[str] = (), budgets: Sequence[int] = ()
+    file: Path, folder: Path, *, target: float, seed: int, phrases: Sequence[str] = (), announces: bool = False
 ) -> MadePolicy:
     """Writes config.json, tokenizer.json and model.safetensors into `folder` for the environments of run.toml.
 
-    Each of `phrases`, text that prompts will hold beside the problems' own, gets a token. Prompts of the warm-up announce one of
-    these length `budgets` in tokens; nothing makes the policy keep them.
+    Each of `phrases`, text that prompts will hold beside the problems' own, gets a token. With `announces`, prompts of the warm-up
+    announce the length budgets of run.toml; nothing makes the policy keep them.
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -68,12 +67,14 @@ def make_policy(
     environments = runfile.environments(file)
     with EnvironmentSandbox(environments) as sandbox:
         tasks = TaskSet(environments, sandbox)
-        phrases = [*phrases, *(BUDGET_SENTENCE.split("{budget}") if budgets else ())]
+        common = runfile.reward(file) if announces else RewardSpec()
+        rewards = [(announces and one.reward) or common for one in environments]
+        phrases = [*phrases, *(phrase for reward in rewards for phrase in length_rewards.phrases(reward))]
         vocabulary = _write_tokenizer(tasks, folder / "tokenizer.json", phrases)
         model = _model(vocabulary)
         model.config.save_pretrained(folder)
         tokenizer = Tokenizer(folder)
-        steps, scores = _warm_up(model, tasks, sandbox, tokenizer, folder, target, seed, budgets)
+        steps, scores = _warm_up(model, tasks, sandbox, tokenizer, folder, target, seed, rewards)
     parameters = sum(p.numel() for p in model.parameters())
     return MadePolicy(str(folder), parameters, vocabulary, steps, scores)
 
@@ -93,7 +94,8 @@ def _write_tokenizer(tasks: TaskSet, path: Path, phrases: Sequence[str]) -> int:
         start += spec.problems
         for problem in problems:
             text |= set(problem.prompt) | set(problem.answer or "")
-        pieces |= set(_shared_pieces([problem.prompt for problem in problems]))
+        for texts in ([p.prompt for p in problems], [p.answer for p in problems if p.answer]):
+            pieces |= set(_shared_pieces(texts))
     names = ["<pad>", "<eos>", "<unk>", *sorted(text)]
     tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[], unk_token="<unk>"))  # noqa: S106
     tokenizer.decoder = decoders.Fuse()
@@ -104,7 +106,7 @@ def _write_tokenizer(tasks: TaskSet, path: Path, phrases: Sequence[str]) -> int:
 
 
 def _shared_pieces(prompts: Sequence[str]) -> list[str]:
-    """Text that prompts of one task have in common: beginning, end, and frequent runs of words in between.
+    """Text that prompts, or answers, of one task have in common: beginning, end, and frequent runs of words in between.
 
     Single letters and numbers stay characters: they are the data of the task.
     """
@@ -160,7 +162,7 @@ def _warm_up(
     folder: Path,
     target: float,
     seed: int,
-    budgets: Sequence[int],
+    rewards: Sequence[RewardSpec],
 ) -> tuple[int, dict[str, float]]:
     """Supervised steps until every environment scores `target` on held-out problems; returns (steps, scores)."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LR, betas=(0.9, 0.95), weight_decay=0.01)
@@ -172,13 +174,12 @@ def _warm_up(
         for group in optimizer.param_groups:
             group["lr"] = _LR * min(1.0, step / 20)
         problems = _draw(tasks, rng, weights, _BATCH)
-        announced = [rng.choice(budgets) if budgets else 0 for _ in problems]
-        examples = [_example(problem, tokenizer, budget) for problem, budget in zip(problems, announced, strict=True)]
+        examples = [_example(problem, tokenizer, rewards[problem.environment], rng) for problem in problems]
         _supervised_step(model, optimizer, examples)
         if step < _STEPS_MIN or step % _CHECK_EVERY:
             continue
         save_weights(model, folder / WEIGHTS, torch.bfloat16)
-        scores = _held_out_scores(engine, tasks, sandbox, tokenizer, folder, budgets)
+        scores = _held_out_scores(engine, tasks, sandbox, tokenizer, folder, rewards)
         if min(scores.values()) >= target:
             break
         # A task that is there already waits for the others.
@@ -219,9 +220,10 @@ def _answer(problem: Problem) -> str:
     return problem.answer
 
 
-def _example(problem: Problem, tokenizer: Tokenizer, budget: int) -> TrainingSample:
+def _example(problem: Problem, tokenizer: Tokenizer, reward: RewardSpec, rng: random.Random) -> TrainingSample:
     answer = [*tokenizer.encode(_answer(problem)), END]
-    prompt = tokenizer.encode(announce(problem.prompt, budget))
+    budgets = length_rewards.budgets(reward)
+    prompt = tokenizer.encode(length_rewards.announce(problem.prompt, reward, rng.choice(budgets) if budgets else 0))
     return TrainingSample(np.array(prompt, np.int32), np.array(answer, np.int32), 0.0)
 
 
@@ -231,16 +233,17 @@ def _held_out_scores(
     sandbox: EnvironmentSandbox,
     tokenizer: Tokenizer,
     folder: Path,
-    budgets: Sequence[int],
+    rewards: Sequence[RewardSpec],
 ) -> dict[str, float]:
     engine.load(folder)
     seed = hashlib.sha256(b"murmuration/warm-up/1").digest()
     scores = {}
     for environment, spec in enumerate(tasks.specs):
         problems = [problem for problem in tasks.held_out if problem.environment == environment][:_HELD_OUT]
+        reward = rewards[environment]
         prompts = [
             Prompt(
-                tokenizer.encode(announce(problem.prompt, draw_budget(budgets, seed, i))),
+                tokenizer.encode(length_rewards.announce(problem.prompt, reward, length_rewards.draw(reward, seed, i))),
                 (seeds.sampling_key(seeds.derive(seed, "sample", i)),),
             )
             for i, problem in enumerate(problems)
@@ -250,6 +253,6 @@ def _held_out_scores(
             prompts, temperature=1.0, max_new_tokens=longest, end_tokens=tokenizer.end_tokens, prove=False
         )
         answers = [(p.index, tokenizer.answer(g[0].tokens)) for p, g in zip(problems, generated, strict=True)]
-        rewards = sandbox.score(answers, held_out=True)
-        scores[spec.dataset] = sum(rewards) / len(rewards)
+        found = sandbox.score(answers, held_out=True)
+        scores[spec.dataset] = sum(found) / len(found)
     return scores

@@ -7,7 +7,7 @@ measured on tensors without memory (passes.py). What libraries take for themselv
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,8 @@ class Trained:
 
 @dataclass(frozen=True)
 class DeviceBytes:
-    """Bytes on one rank's device while it learns, when most is alive. The first rank's: it evaluates as well."""
+    """Bytes on one rank's device when most is alive: while it learns, or while it compares with a reference that is read for that alone.
+    The first rank's: it evaluates as well."""
 
     weights: int
     gradients: int
@@ -176,12 +177,17 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class _EngineBytes:
-    """What an engine takes of the first rank's device and of its machine's memory, and whether that is enough to work in."""
+class EngineBytes:
+    """What an engine takes of the first rank's device or of its machine's memory, and whether that is enough to work in."""
 
     device: int = 0
     host: int = 0
     works: bool = True
+
+    @property
+    def total(self) -> int:
+        """0 for an engine on a GPU that trains nothing."""
+        return self.device + self.host
 
 
 class Budgets:
@@ -191,7 +197,7 @@ class Budgets:
         """`folder` needs no more than config.json. `least`: bytes that an engine works in (`NodeBytes`); 0: not known, any are enough."""
         self._folder = folder
         self._work = work
-        self._engines = engines
+        self.engines = engines
         self.machines = machines
         self.least = least
         self._passes: dict[tuple[Any, ...], Pass] = {}
@@ -214,7 +220,7 @@ class Budgets:
     ) -> Budget:  # fmt: skip
         """What settings take; `evaluates_on` instead of `evaluation.engine.device`, `evaluates_in` and `generates_in` instead of the
         `memory` there and of [engine]."""
-        m, n, t, engines = self.machines, self.sizes, self.trained(s), self._engines
+        m, n, t, engines = self.machines, self.sizes, self.trained(s), self.engines
         one = self._pass(s)
         part = -(-t.all // m.ranks)
         layer = 2 if s.compute_dtype == "bfloat16" else 4
@@ -224,9 +230,9 @@ class Budgets:
         # In a group layers that are never updated are kept as they are gathered; alone on a CPU they are float32.
         frozen = ((n.all - n.outside) * (layer if m.sharded else 4) + n.outside * 4) // m.ranks
         beside = reference == "device" or (reference == "host" and m.on_cpu)
-        generates = self._engine(engines.generates, memory_of=generates_in) if engines.generates else _EngineBytes()
-        evaluates = self._engine(engines.evaluates, evaluates_on, memory_of=evaluates_in)
-        device = DeviceBytes(
+        generates = self.engine(engines.generates, memory_of=generates_in) if engines.generates else EngineBytes()
+        evaluates = self.engine(engines.evaluates, evaluates_on, memory_of=evaluates_in)
+        learning = DeviceBytes(
             weights=4 * part + (frozen if s.lora_rank else 0),
             gradients=4 * (part - self._rows_without_gradient(s, t) + self._looked_up(t, one.tokens)),
             optimizer=moments * (-(-t.largest // m.ranks) if offload else part),
@@ -238,6 +244,13 @@ class Budgets:
             evaluation=evaluates.device,
             libraries=0 if m.on_cpu else LIBRARIES,
         )
+        device = learning
+        if reference == "disk":  # it is there before the first gradients are
+            preparing = replace(
+                learning, gradients=0, optimizer=0 if offload else learning.optimizer, reference=frozen,
+                activations=one.frozen, logits=0,
+            )  # fmt: skip
+            device = max(learning, preparing, key=lambda at: at.total)
         per = m.per_machine
         saved = min((4 + moments) * part, FILE_BYTES)
         host = HostBytes(
@@ -283,9 +296,9 @@ class Budgets:
         block = n.block + (t.block if adapts else 0)
         return 4 * n.outside + 4 * t.head + layer * 2 * block + (layer + 4) * t.block
 
-    def _engine(
+    def engine(
         self, engine: EngineSettings, elsewhere: str | None = None, *, memory_of: str | None = None
-    ) -> _EngineBytes:
+    ) -> EngineBytes:
         """What an engine may take: nothing of a GPU that no rank of the machine has. `elsewhere` instead of its own device, `memory_of`
         instead of its own memory."""
         m, device = self.machines, elsewhere or engine.device
@@ -294,9 +307,9 @@ class Budgets:
         takes = memory.parse(memory_of or engine.memory, m.host if on_cpu else m.memory)
         works = takes * engine.tensor_parallel >= self.least
         if on_cpu != m.on_cpu:
-            return _EngineBytes(host=takes if on_cpu else 0, works=works)
+            return EngineBytes(host=takes if on_cpu else 0, works=works)
         unused = kind == "cuda" and int(number or 0) >= m.per_machine
-        return _EngineBytes(device=0 if unused else takes, works=works)
+        return EngineBytes(device=0 if unused else takes, works=works)
 
     def _pass(self, s: TrainSettings) -> Pass:
         key = (s.compute_dtype, s.activation_checkpointing, s.pack_tokens, s.rows_per_forward, s.lora_rank)

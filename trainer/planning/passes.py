@@ -70,6 +70,8 @@ class Pass:
     logits: int
     """What the output layer takes beside them while it works, its gradient included."""
     most: int
+    frozen: int
+    """The same of a pass without gradients, as the reference's are."""
 
 
 def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = False, alone: bool = False) -> Pass:
@@ -91,6 +93,8 @@ def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = F
     for parameter in scorer.parameters():
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None  # of the rows before
     rows = work.rows(settings).to(META)
+    with _kernels(on_cpu), torch.no_grad(), _Live() as without:
+        scorer(rows)
     with _kernels(on_cpu), _Live() as live:
         chosen, entropy = scorer(rows)
         gc.collect()
@@ -98,7 +102,7 @@ def measure(model: Any, settings: TrainSettings, work: Work, *, on_cpu: bool = F
         (chosen.sum() + entropy.sum()).backward()
         most = live.most
         logits = _logits(model, rows, accumulates=alone)
-    return Pass(rows.ids.numel(), kept, logits, most)
+    return Pass(rows.ids.numel(), kept, logits, most, without.most)
 
 
 def _forget_rows(embedding: Any) -> None:

@@ -135,7 +135,9 @@ def _bytes(of: Any) -> dict[str, int]:
 def _budget(b: Budget) -> Iterator[str]:
     m = b.machines
     yield ""
-    yield "each rank's part of its machine's memory" if m.on_cpu else "each rank's GPU"
+    when = "" if b.device.gradients else ", while it compares with the reference"
+    where = "part of its machine's memory" if m.on_cpu else "GPU"
+    yield f"each rank's {where}{when}"
     words = _WORDS | {"optimizer": f"optimizer, two moments in {b.moments}"}
     if b.adapters:
         words["weights"] = "weights as they are computed, and adapters"

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from node.engine.memory import parse
+from node.engine.settings import EngineSettings
 from protocol.errors import ConfigError
 from trainer.config import TrainSettings
 from trainer.planning.budget import Budget, Budgets
 
 ADAPTERS = 32
 """Rank of the adapters that are looked at where nothing else fits."""
-_SHARE = "20%"  # of the device's memory, for what generates or evaluates
+_SHARE = "20%"  # of the memory that what generates or evaluates lies in: the device's, or the host's
 _MOVED = (
     ("evaluation.engine.device", "cpu"),
     ("trainer.optimizer.offload", True),
@@ -44,7 +44,7 @@ def fitting(plan: Budgets, settings: TrainSettings) -> Found:
     asked = plan.budget(settings)
     if asked.fits:
         return Found({}, asked)
-    steps = _steps(plan, settings, asked)
+    steps = _steps(plan, settings)
     for tried in _combinations(steps):
         if _fits(under(plan, settings, dict(tried))):
             changes = _needed(plan, settings, tried)
@@ -76,19 +76,18 @@ def enough_ranks(plan: Budgets, settings: TrainSettings, most: int = 1024) -> in
     return None
 
 
-def _steps(plan: Budgets, s: TrainSettings, asked: Budget) -> list[_Step]:
+def _steps(plan: Budgets, s: TrainSettings) -> list[_Step]:
     """Whatever spares memory: first what costs least in speed, last what is computed less exactly and was not tried on a large model."""
-    gpu, taken = not plan.machines.on_cpu, asked.device
-    share, least = parse(_SHARE, plan.machines.memory), f"{-(-plan.least * 10 >> 30) / 10}GiB"
-    holds = max(plan.least, 8 * plan.sizes.all) <= share  # the weights in float32, and as much again to work with
+    gpu, generates = not plan.machines.on_cpu, plan.engines.generates
+    least = f"{-(-plan.least >> 20)}MiB"
     has_reference = bool(s.kl.weight) and not s.lora_rank
     steps: list[tuple[str, Any, bool]] = [
-        ("evaluation.engine.memory", _SHARE, holds and taken.evaluation > share),
-        ("engine.memory", _SHARE, holds and taken.generation > share),
+        ("evaluation.engine.memory", _SHARE, _holds_less(plan, plan.engines.evaluates)),
+        ("engine.memory", _SHARE, generates is not None and _holds_less(plan, generates)),
         ("trainer.activation_checkpointing", True, not s.activation_checkpointing),
         ("trainer.rows_per_forward", 1, s.rows_per_forward > 1),
         ("evaluation.engine.memory", least, plan.least > 0),
-        ("engine.memory", least, plan.least > 0 and taken.generation > 0),
+        ("engine.memory", least, plan.least > 0 and generates is not None),
         ("evaluation.engine.device", "cpu", gpu),
         ("trainer.kl.reference", "host", gpu and has_reference and s.kl.reference == "device"),
         ("trainer.kl.reference", "disk", has_reference and s.kl.reference != "disk"),
@@ -98,6 +97,12 @@ def _steps(plan: Budgets, s: TrainSettings, asked: Budget) -> list[_Step]:
         ("trainer.optimizer.moments", "bfloat16", s.optimizer.moments == "float32"),
     ]
     return [(path, value) for path, value, applies in steps if applies]
+
+
+def _holds_less(plan: Budgets, engine: EngineSettings) -> bool:
+    """Whether the share is less than what this engine takes, and enough for the weights in float32, and as much again to work with."""
+    share = plan.engine(engine, memory_of=_SHARE).total
+    return max(plan.least, 8 * plan.sizes.all) <= share < plan.engine(engine).total
 
 
 def _widths(asked: int, least: int) -> Iterator[int]:

@@ -8,7 +8,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from protocol import length_rewards
 from protocol.rollout import Sample
+from protocol.runspec import RewardSpec
+from trainer.learning.advantage import Dropped
 
 
 @dataclass
@@ -26,11 +29,17 @@ class Tally:
     budgeted: int = 0
     """Samples whose prompt announced a length budget."""
     length_error: int = 0
-    """Σ |budget − completion tokens| over those."""
+    """Σ tokens off the budget over those, as far as they cost (protocol/length_rewards.py)."""
     truncated: int = 0
     """Samples that were cut off: they do not end with an end token."""
+    all_right: int = 0
+    """Groups that the online filter dropped because every sample had the full task reward."""
+    none_right: int = 0
+    """The same, because none had any."""
+    equal: int = 0
+    """The same, because all were as good as each other in some other way."""
 
-    def add(self, sample: Sample, *, ended: bool) -> None:
+    def add(self, sample: Sample, reward: RewardSpec, *, ended: bool) -> None:
         self.samples += 1
         self.tokens += len(sample.completion)
         self.truncated += not ended
@@ -40,11 +49,16 @@ class Tally:
         self.length_penalty += sample.length_penalty
         if sample.budget:
             self.budgeted += 1
-            self.length_error += abs(sample.budget - len(sample.completion))
+            self.length_error += length_rewards.off(reward, sample.budget, len(sample.completion))
 
     def since(self, earlier: Tally) -> Tally:
         before = asdict(earlier)
         return Tally(**{name: value - before[name] for name, value in asdict(self).items()})
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Groups that the online filter dropped, by reason."""
+        return {"all_right": self.all_right, "none_right": self.none_right, "equal": self.equal}
 
     @property
     def mean_reward(self) -> float | None:
@@ -70,9 +84,9 @@ class DataCounts:
     """By name of the environment."""
     groups: int = 0
     zero_advantage_groups: int = 0
-    """Dropped because all samples got the same reward."""
+    """Dropped by the online filter; tallies know why."""
     stale_groups: int = 0
-    """Dropped because they were older than the run's max_lag."""
+    """Accepted, and dropped because they were older than the run's max_lag, some before they were accepted."""
     duplicate_groups: int = 0
     """Left out because another submission holds the very same samples."""
     bad_groups: int = 0
@@ -93,17 +107,31 @@ class DataCounts:
     counted: dict[str, int] = field(default_factory=dict)
     """Submissions (hex → step) that stand in these counts and could be met again by a process that resumes."""
 
-    def add(self, environment: str, samples: Iterable[Sample], end_tokens: Collection[int]) -> None:
+    def add(self, environment: str, samples: Iterable[Sample], end_tokens: Collection[int], reward: RewardSpec) -> None:
+        """`reward`: of this environment's answers."""
         tally = self.environments.setdefault(environment, Tally())
         for sample in samples:
-            tally.add(sample, ended=len(sample.completion) > 0 and int(sample.completion[-1]) in end_tokens)
+            ended = len(sample.completion) > 0 and int(sample.completion[-1]) in end_tokens
+            tally.add(sample, reward, ended=ended)
             self.longest = max(self.longest, len(sample.completion))
+
+    def drop(self, environment: str, reason: Dropped) -> None:
+        """A group that the online filter has dropped."""
+        tally = self.environments.setdefault(environment, Tally())
+        setattr(tally, reason, getattr(tally, reason) + 1)
+        self.zero_advantage_groups += 1
 
     @property
     def all(self) -> Tally:
         """Over all environments."""
         parts = [asdict(tally) for tally in self.environments.values()]
         return Tally(**{name: sum(part[name] for part in parts) for name in parts[0]}) if parts else Tally()
+
+    @property
+    def trained_share(self) -> float | None:
+        """Of accepted groups with signal, how many were trained on before they were too old; None before there are any."""
+        trained = self.staleness.total()
+        return trained / (trained + self.stale_groups) if trained + self.stale_groups else None
 
     @property
     def samples(self) -> int:

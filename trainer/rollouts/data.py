@@ -35,11 +35,13 @@ from trainer.learning.packing import TrainingSample
 from trainer.rollouts.counts import DataCounts, names_of
 from trainer.rollouts.files import Bounds, RolloutFiles
 from trainer.rollouts.lines import SubmissionLines
+from trainer.rollouts.outlook import Outlook
 from trainer.rollouts.pool import GroupPool, Name, TrainingGroup
 from trainer.rollouts.share import cap, least_cap, pick
 
 log = logging.getLogger("trainer")
 
+_OVERTAKEN_MAX = 4096  # submissions whose late acceptance is noticed
 _STRANGERS_MAX = 1024  # receipts kept in case their signer's seat is on chain but not read yet
 
 
@@ -87,6 +89,8 @@ class RolloutSource:
         self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
         self._cursor = 0
         self._pool = GroupPool()
+        self._outlook = Outlook(clock)
+        self._overtaken: dict[bytes, None] = {}  # too old before enough validators had accepted them
         self._duplicates: set[Name] = set()
         self._supplies: Counter[str] = Counter()  # usable submissions by node
         self._serving: frozenset[str] = frozenset()
@@ -111,7 +115,9 @@ class RolloutSource:
         return len(self._pool)
 
     def take(self, step: int, count: int, *, uncapped: bool = False) -> list[TrainingGroup] | None:
-        """`count` groups for the batch of `step`, of the newest weights first, or None while there are too few.
+        """`count` groups for the batch of `step`, of the oldest weights first, or None while there are too few.
+
+        Newer ones can be trained on later; so none is left over as long as no more come than batches hold.
 
         One node's part is capped; `uncapped` spreads what the others cannot supply as evenly as it goes.
         """
@@ -122,18 +128,29 @@ class RolloutSource:
         least, most = least_cap(ready, count), cap(count, self._node_share, len(self._supplies))
         if least is None or (least > most and not uncapped):
             return None
-        batch = pick(sorted(ready, key=lambda group: group.staleness(step)), count, max(least, most))
+        batch = pick(sorted(ready, key=lambda group: group.step), count, max(least, most))
         for group in batch:
             self._pool.train_on(group)
             self.counts.staleness[group.staleness(step)] += 1
             self.trained_nodes[group.node] += 1
         return batch
 
+    def settled(self, step: int) -> int:
+        """Submissions that a batch for `step` may hold groups of, and of which nothing more is expected."""
+        return self._outlook.settled(self._oldest_for(step))
+
+    @property
+    def usable(self) -> float:
+        """Share of submitted groups that could be trained on, lately."""
+        return self._outlook.usable
+
     def forget_before(self, step: int) -> None:
         """Drops, and from now on ignores, what no batch can use any more when the next one is for `step`."""
         self._drop_stale(step)
         oldest = self._oldest_for(step)
         self._tell_unjudged(oldest)
+        self._note_overtaken(oldest)
+        self._outlook.forget_before(oldest)
         self._oldest = oldest
         self._lines.forget_before(oldest)
         self.counts.bad_files += self._files.forget_before(oldest)
@@ -159,6 +176,19 @@ class RolloutSource:
                 step,
             )
 
+    def _note_overtaken(self, oldest: int) -> None:
+        """Keeps which submissions were too old before they were accepted: their groups are too old when they are."""
+        for id_, state in self._submissions.items():
+            if state.event.step < oldest and not state.read and Outcome.ACCEPT not in self._said(id_):
+                self._overtaken[id_] = None
+        for id_ in list(self._overtaken)[:-_OVERTAKEN_MAX]:
+            del self._overtaken[id_]
+
+    def _said(self, submission: bytes) -> list[Outcome]:
+        """What those who hold a seat now have said of a submission."""
+        of = self._verdicts.get((self._submissions[submission].event.step, submission), {})
+        return [outcome for validator, outcome in of.items() if self._serves(validator)]
+
     @property
     def cursor(self) -> list[list[object]]:
         """What was consumed and could be met again, for a checkpoint."""
@@ -183,6 +213,7 @@ class RolloutSource:
             for s in changes.gone_submissions:
                 self._lines.remove(s.id)
                 self._files.forget(s.id)
+                self._outlook.taken_back(s.id)
                 self._submissions.pop(s.id, None)
             for s in changes.submissions:
                 self._note(s)
@@ -200,6 +231,7 @@ class RolloutSource:
         if s.step >= self._oldest:
             self._submissions[s.id] = _Submission(s)
             self._lines.put(s.node, s.step, s.sequence, s.id)
+            self._outlook.committed(s.id, s.step)
 
     def _note_seats(self) -> None:
         """Where a validator has come or gone, whatever was said counts anew."""
@@ -237,11 +269,15 @@ class RolloutSource:
         elif receipt.details.step >= self._oldest:
             self._verdicts[receipt.details.step, receipt.submission].setdefault(receipt.validator, receipt.outcome)
             self._lines.stir(receipt.submission)
+            if receipt.outcome != Outcome.ACCEPT:
+                self._outlook.settle(receipt.submission, 0.0)
+        elif receipt.outcome == Outcome.ACCEPT and receipt.submission in self._overtaken:
+            del self._overtaken[receipt.submission]
+            self.counts.stale_groups += self._spec.sampling.groups_per_submission
 
     def _accepted(self, submission: bytes) -> bool:
         """Whether enough of those who hold a seat now have accepted a submission, and none of them has not."""
-        of = self._verdicts.get((self._submissions[submission].event.step, submission), {})
-        outcomes = [outcome for validator, outcome in of.items() if self._serves(validator)]
+        outcomes = self._said(submission)
         return len(outcomes) >= self._spec.verification.validators_needed and set(outcomes) == {Outcome.ACCEPT}
 
     def _stands(self, submission: bytes) -> bool:
@@ -287,15 +323,18 @@ class RolloutSource:
         self.counts.bad_files += state.broken and state.fresh
         size = self._spec.sampling.group_size
         for sample in samples if state.fresh else ():
-            self.counts.add(self._environment(sample), [sample], self._end_tokens)
+            number = self._environment(sample)
+            reward = self._spec.reward_of(number)
+            self.counts.add(self._environments[number], [sample], self._end_tokens, reward)
         found = [
             self._group(submission, index, state, samples[index * size : (index + 1) * size])
             for index in range(len(samples) // size)
         ]
         state.groups = tuple(group for group in found if group is not None)
+        self._outlook.settle(submission, len(state.groups) / len(found) if found else 0.0)
 
-    def _environment(self, sample: Sample) -> str:
-        return self._environments[bisect_right(self._starts, sample.problem) - 1]
+    def _environment(self, sample: Sample) -> int:
+        return bisect_right(self._starts, sample.problem) - 1
 
     def _group(
         self, submission: bytes, index: int, state: _Submission, samples: tuple[Sample, ...]
@@ -305,8 +344,9 @@ class RolloutSource:
             return None
         s = state.event
         self.counts.groups += state.fresh
-        if not advantage.teaches(samples, self._online_filter):
-            self.counts.zero_advantage_groups += state.fresh
+        if reason := advantage.no_signal(samples, self._online_filter):
+            if state.fresh:
+                self.counts.drop(self._environments[self._environment(samples[0])], reason)
             return None
         rewards = tuple(float(sample.reward) for sample in samples)
         advantages = advantage.normalised(np.array(rewards))

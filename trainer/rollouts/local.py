@@ -22,7 +22,7 @@ from protocol.environments import Grader, Tasks
 from protocol.environments.assignment import assign
 from protocol.errors import MurmurationError, Unavailable
 from protocol.rollout import Sample
-from protocol.runspec import AnswerSpec
+from protocol.runspec import AnswerSpec, RewardSpec
 from protocol.tokenizer import Tokenizer
 from trainer.config import OnlineFilter
 from trainer.learning import advantage
@@ -56,9 +56,6 @@ class LocalGeneration:
         self._tokenizer = tokenizer
         self._made = CheckedEngine.of_run(engine, spec.model)
         self._seed = hashlib.sha256(f"murmuration/solo/1/{seed}".encode()).digest()
-        self._hardware = min(
-            map(int, spec.reward.budgets), default=0
-        )  # budgets are those of the first class that has any
 
     def load(self, folder: Path) -> None:
         """Loads a version; the first one is compared with the plain model. Raises as engine and self-check do."""
@@ -66,7 +63,7 @@ class LocalGeneration:
 
     def __call__(self, step: int, sequence: int) -> list[Sample]:
         """Raises Unavailable where the weights compute no numbers, and what the grader raises."""
-        groups = assign(self._spec, self._tasks, seeds.derive(self._seed, "submission", step, sequence), self._hardware)
+        groups = assign(self._spec, self._tasks, seeds.derive(self._seed, "submission", step, sequence), None)
         try:
             return generated(self._spec, self._made.engine, self._tokenizer, self._grader, groups, prove=False)
         except ValueError as error:
@@ -82,8 +79,9 @@ class Batches:
     def __init__(
         self, make: Make, group_size: int, end_tokens: Collection[int], *, online_filter: OnlineFilter = "task_reward",
         names: Sequence[str] = (), environment: Callable[[Sample], int] = lambda _: 0,
+        reward_of: Callable[[int], RewardSpec] = lambda _: RewardSpec(),
     ) -> None:  # fmt: skip
-        """`names` of the environments, and `environment`, the number of a sample's, are for the counts."""
+        """`names` of the environments, `environment`, the number of a sample's, and `reward_of` such a number are for the counts."""
         self.counts = DataCounts()
         self._make = make
         self._size = group_size
@@ -91,6 +89,7 @@ class Batches:
         self._filter: OnlineFilter = online_filter
         self._names = names
         self._environment = environment
+        self._reward_of = reward_of
 
     def collect(
         self, step: int, needed: int, *, version: int, least: int | None = None, stop: Event | None = None,
@@ -124,19 +123,20 @@ class Batches:
         found = []
         for index in range(len(made) // self._size):
             samples = made[index * self._size : (index + 1) * self._size]
-            name = f"{step}.{sequence}/{index}"
+            called = f"{step}.{sequence}/{index}"
             self.counts.groups += 1
             if unknown := sum(not math.isfinite(sample.reward) for sample in samples):
                 self.counts.bad_groups += 1
-                log.warning("group %s is left out: %d of its %d rewards are no numbers", name, unknown, self._size)
+                log.warning("group %s is left out: %d of its %d rewards are no numbers", called, unknown, self._size)
                 continue
             environment = self._environment(samples[0])
-            self.counts.add(self._names[environment] if self._names else "", samples, self._end_tokens)
-            if not advantage.teaches(samples, self._filter):
-                self.counts.zero_advantage_groups += 1
+            name = self._names[environment] if self._names else ""
+            self.counts.add(name, samples, self._end_tokens, self._reward_of(environment))
+            if reason := advantage.no_signal(samples, self._filter):
+                self.counts.drop(name, reason)
                 continue
             self.counts.staleness[step - version] += 1
-            found.append(_group(name, samples, version))
+            found.append(_group(called, samples, version))
         return found
 
     def _nothing(self, step: int, groups: int, needed: int, came: Tally) -> NothingToLearn:

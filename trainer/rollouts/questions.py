@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from protocol.environments import Grader, Tasks, TaskSet
-from protocol.runspec import AnswerSpec, AnyEnvironment, EnvironmentSpec, RunSpec
+from protocol.runspec import AnswerSpec, EnvironmentSpec, RunSpec
 from protocol.sandbox import EnvironmentSandbox, Sandbox
 from protocol.shell import runfile
 from trainer.config import SoloTable, load_solo
@@ -25,8 +23,6 @@ log = logging.getLogger("trainer")
 class SoloSpec(AnswerSpec):
     """What a run spec says beyond its parties, and all that a training on one machine depends on; checkpoints name its digest."""
 
-    environments: list[AnyEnvironment] = Field(default=[], max_length=256)
-    """None where a reward function grades rows of the researcher's own."""
     tasks: str = ""
     """Digest of those rows and of how they are divided (own_tasks.py)."""
 

@@ -145,6 +145,10 @@ class Report:
             name: tally.since(self._counts.environments[name]) if name in self._counts.environments else tally
             for name, tally in counts.environments.items()
         }
+        dropped = fresh.dropped | {
+            name: getattr(counts, f"{name}_groups") - getattr(self._counts, f"{name}_groups")
+            for name in ("stale", "duplicate", "bad")
+        }
         return {
             "reward": fresh.mean_reward, "reward_deviation": fresh.reward_deviation,
             "task_reward": fresh.task_reward / fresh.samples if fresh.samples else None,
@@ -155,10 +159,12 @@ class Report:
             "truncated_share": fresh.truncated / fresh.samples if fresh.samples else None,
             "reward_by_environment": {name: tally.mean_reward for name, tally in by_environment.items()},
             "zero_advantage_share": equal / groups if groups else None,
+            "dropped_groups": dropped,
+            "zero_advantage_by_environment": {name: sum(of.dropped.values()) for name, of in by_environment.items()},
             "samples": counts.samples, "generated_tokens": counts.tokens, "groups": counts.groups,
             "zero_advantage_groups": counts.zero_advantage_groups, "stale_groups": counts.stale_groups,
             "duplicate_groups": counts.duplicate_groups, "bad_groups": counts.bad_groups, "bad_files": counts.bad_files,
-            "unjudged_submissions": counts.unjudged_submissions,
+            "trained_share": counts.trained_share, "unjudged_submissions": counts.unjudged_submissions,
         }  # fmt: skip
 
     def _batch(self, step: int, batch: list[TrainingGroup]) -> dict[str, Any]:
@@ -205,14 +211,24 @@ def status_lines(status: dict[str, Any]) -> Iterator[str]:
         yield f"  {phase['name']} for {since:.0f} s of at most {phase['deadline']:g} s"
     for alarm in status.get("alarms", []):
         yield f"  ALARM at step {alarm['step']}: {alarm['signal']} {alarm['value']:.3f}, limit {alarm['limit']:.3f}"
+    if dropped := _dropped(status.get("metrics", {}).get("dropped_groups", {})):
+        yield f"  before the last step{dropped.removeprefix(',')}"
     for evaluation in status["evaluations"][-3:]:
-        yield f"  held-out score {evaluation['score']:.3f} at step {evaluation['step']} ({evaluation['problems']} problems)"
+        each = ", ".join(f"{name} {score:.3f}" for name, score in evaluation["by_environment"].items())
+        apart = f": {each}" if len(evaluation["by_environment"]) > 1 else ""
+        yield f"  held-out score {evaluation['score']:.3f} at step {evaluation['step']} ({evaluation['problems']} problems){apart}"
     spent = sorted(status.get("seconds", {}).items(), key=lambda item: -item[1])
     if spent:
         yield "  time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent)
     for node, last in status.get("matrix_challenges", {}).items():
         rate = f", {last['operations_per_second'] / 1e12:.3g} int8 TOPS" if last["operations_per_second"] else ""
         yield f"  matrix challenge of {node}: {last['outcome']}{rate}, says {last['validator']}"
+
+
+def _dropped(groups: Mapping[str, int]) -> str:
+    """How many groups no batch will have, and why; "" where there are none."""
+    why = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in groups.items() if count)
+    return f", {sum(groups.values())} groups dropped ({why})" if why else ""
 
 
 def _in_short(record: Mapping[str, Any]) -> str:
@@ -223,6 +239,6 @@ def _in_short(record: Mapping[str, Any]) -> str:
         cut = f", {record['truncated_share']:.0%} cut off" if record["truncated_share"] else ""
         length = f", {record['completion_length']:.0f} tokens (at most {record['completion_length_max']}{cut})"
     return (
-        f"{reward}{length}, entropy {record['entropy']:.3f}, gradient {record['gradient_norm']:.3f}, "
+        f"{reward}{length}{_dropped(record['dropped_groups'])}, entropy {record['entropy']:.3f}, gradient {record['gradient_norm']:.3f}, "
         f"learning rate {record['learning_rate']:.2g}"
     )

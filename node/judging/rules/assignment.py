@@ -14,7 +14,7 @@ def check(c: Candidate) -> Finding | None:
         found = (sample.group, sample.sample, sample.problem, sample.budget)
         if found != place:
             return _finding(found, place, row, "(group, sample, problem, budget)")
-        prompt = c.tokenizer.prompt(c.spec, group.problem.prompt, group.budget)
+        prompt = c.tokenizer.prompt(c.spec, group.problem, group.budget)
         if sample.prompt.tolist() != prompt:
             return _finding(f"{len(sample.prompt)} tokens", f"{len(prompt)} tokens", row, "the prompt is another")
     return None

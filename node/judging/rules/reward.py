@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 from node.judging.candidate import Candidate
-from protocol.environments.assignment import length_penalty
 from protocol.environments.programs import Range
 from protocol.errors import Malformed, Unavailable
+from protocol.length_rewards import penalty as length_penalty
 from protocol.reward import STEP
 from protocol.rollout import Sample
 from protocol.verdict import Finding, Outcome
@@ -26,16 +26,19 @@ _TOKENS_AT_ONCE = 1 << 16  # of the answers that are texts at the same time: one
 
 
 def check(c: Candidate) -> Finding | None:
+    """The first hard finding, else the first one: a lie about an inexact environment hides none about an exact one."""
     scorer = _Scorer(c)
+    first: Finding | None = None
     for rows in _portions(c):
         rewards = scorer.score(rows)
         if isinstance(rewards, Finding):
-            return rewards
+            return first or rewards
         for row, bounds in zip(rows, rewards, strict=True):
-            if finding := _compare(c, row, bounds):
+            finding = _compare(c, row, bounds)
+            if finding is not None and finding.outcome == Outcome.HARD:
                 return finding
-
-    return None
+            first = first or finding
+    return first
 
 
 def _portions(c: Candidate) -> Iterator[list[int]]:
@@ -53,16 +56,17 @@ def _portions(c: Candidate) -> Iterator[list[int]]:
 
 def _compare(c: Candidate, row: int, bounds: Range) -> Finding | None:
     sample, tolerance = c.samples[row], max(float(c.spec.verification.reward_tolerance), 2 * STEP)
+    environment = c.assigned[sample.group].problem.environment
     task_reward = (
         min(max(sample.task_reward, bounds.low), bounds.high) if math.isfinite(sample.task_reward) else bounds.low
     )
-    penalty = length_penalty(c.spec, sample.budget, len(sample.completion))
+    penalty = length_penalty(c.spec.reward_of(environment), sample.budget, len(sample.completion))
     expected = (task_reward, penalty, task_reward - penalty)
     found = (sample.task_reward, sample.length_penalty, sample.reward)
     for name, own, claimed in zip(("task_reward", "length_penalty", "reward"), expected, found, strict=True):
         # written so that NaN fails
         if not abs(own - claimed) <= tolerance * max(1.0, abs(own)):
-            exact = c.spec.environments[c.assigned[sample.group].problem.environment].exact
+            exact = c.spec.environments[environment].exact
             outcome = Outcome.HARD if exact else Outcome.SOFT
             return Finding("reward", outcome, f"{claimed:.6g}", f"{own:.6g}", f"row {row}: {name}", 1 << row)
     return None

@@ -22,7 +22,7 @@ from pathlib import Path
 from protocol.environments import taskfile
 from protocol.environments.importing import schemas, sources
 from protocol.environments.importing.overlap import HeldOut
-from protocol.environments.importing.schemas import Schema
+from protocol.environments.importing.schemas import PACKAGES, Schema
 from protocol.environments.importing.sieve import RateBand, Reason, Sieve
 from protocol.environments.importing.task import LeftOut, Task
 from protocol.errors import ConfigError, UsageError
@@ -36,7 +36,6 @@ PART_BYTES_MAX = 64 << 20
 """Of questions and answers; what a node fetches at a time."""
 HELD_OUT_BYTES_MAX = 64 << 20
 """Of questions that are held out, which stay in memory."""
-PACKAGES = ("math", "code", "parquet")
 _EXACT = {"math": False, "code": False, "parquet": True}
 
 

@@ -9,6 +9,7 @@
 | aime | problem and answer, in any case, beside id, url and year, or problem_idx | HuggingFaceH4/aime_2024, Maxwell-Jia/AIME_2024, MathArena/aime_2025_I |
 | gpqa | Question, Correct Answer, Incorrect Answer 1 to 3 | Idavidrein/gpqa (CSV), arXiv 2311.12022 |
 | livecodebench | question_content, starter_code, public_test_cases, private_test_cases, metadata | livecodebench/code_generation_lite, github.com/LiveCodeBench/LiveCodeBench |
+| filtered | question, answer, package, solve_rate | `murmur trainer filter`, which writes such rows of what it tried |
 | rows | any two columns that are named | |
 
 Read from those pages, which say names and types; no row of any of them was at hand. What they leave open (a table as JSON or as a Python
@@ -38,6 +39,8 @@ STDIN = "\n\nWrite a program in Python 3 that reads standard input and prints th
 STARTER = "\n\nComplete this program in Python 3, in one block that begins with ```python:\n\n```python\n{}\n```"
 ANSWER_CHARS_MAX = 10_000
 """Of a reference in mathematics: no completion's answer is read that is longer."""
+PACKAGES = ("math", "code", "parquet")
+"""Environments that task files are imported for."""
 _LETTERS = "ABCD"
 _BEGINS_BOX = re.compile(r"\\boxed\s*\{")
 _NO_ANSWERS = ("notfound", "not found", "none", "n/a", "unknown")
@@ -119,6 +122,13 @@ def _columns(row: Row, question: str, answer: str, package: str) -> Task:
     return Task(package, problem, tests, problem, left_out)
 
 
+def _filtered(row: Row) -> Task:
+    package = row.get("package")
+    if package not in PACKAGES:
+        raise LeftOut("a problem that another environment than those of task files asks", package)
+    return _columns(row, "question", "answer", package)
+
+
 def _said(row: Row, column: str) -> str:
     value = row.get(column)
     match value:
@@ -168,6 +178,7 @@ SCHEMAS = {
     schema.name: schema
     for schema in (
         Schema("synthetic-1", (("prompt", "task_type", "verification_info"),), frozenset(("prompt", "task_type", "verification_info")), _synthetic),
+        Schema("filtered", (("question", "answer", "package", "solve_rate"),), frozenset(("question", "answer", "package")), _filtered),
         Schema("livecodebench", (("question_content", *_TESTS),), frozenset(("question_content", "starter_code", "metadata", *_TESTS)), _livecodebench),
         Schema(
             "gpqa", (("Question", "Correct Answer", "Incorrect Answer 1"),),

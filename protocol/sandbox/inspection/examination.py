@@ -17,6 +17,8 @@ from typing import Any
 
 from protocol.environments.problems import Problem
 from protocol.errors import MurmurationError, Unavailable
+from protocol.replies import Asked
+from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import wire
 from protocol.sandbox.environments import EnvironmentSandbox
@@ -30,6 +32,8 @@ _ATTACKED = 3  # problems whose right answers are tampered with
 _SHOWN = 3  # names in one sentence
 
 Answers = list[tuple[int, str]]
+Replies = dict[str, ToolResult | None]
+"""What is said to each turn; empty where nobody need say the same."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,18 @@ class _Subject(EnvironmentSandbox):
             found |= dict(zip(places, self.problems([indices[place] for place in places]), strict=True))
         return [found[place] for place in range(len(indices))]
 
+    def replied(self, asked: Sequence[Problem]) -> Replies:
+        """To the problems' own words, to hostile texts, and to calls of both, where the environment says how a call is written."""
+        if not self.converses(0):
+            return {}
+        texts = [word for problem in asked for word in (problem.prompt, problem.answer or "")]
+        texts += [text for _, text in hostile_answers.of_nobody()]
+        calls = [turn for turn in self.calls(texts) if turn is not None]
+        turns = [*dict.fromkeys([*calls, *texts])]
+        order = self.in_some_order(len(turns))
+        found = self.replies([Asked(asked[0].index, [turns[place]]) for place in order])
+        return {turns[place]: reply[0] if reply else None for place, reply in zip(order, found, strict=True)}
+
     def scored(self, answers: Answers) -> list[float]:
         """Likewise."""
         order = self.in_some_order(len(answers))
@@ -121,7 +137,12 @@ def examine(
         yield from _of_rewards(asked, answers, rewards)
         yield _speed("an answer's score", after.seconds - before.seconds, len(answers), _SCORE_S)
         yield Observation("range", after.strayed is None, after.strayed or "every score lies in 0 … 1")
-    yield from _elsewhere(spec, deadline, indices, asked, held_out, answers, rewards)
+        try:
+            replies = first.replied(asked)
+        except MurmurationError as error:
+            yield Observation("replies", False, str(error))
+            return
+    yield from _elsewhere(spec, deadline, indices, asked, held_out, answers, rewards, replies)
     yield from _attacked(spec, deadline, asked, answers, rewards)
 
 
@@ -207,11 +228,12 @@ def _locales() -> list[str]:
 
 def _elsewhere(
     spec: EnvironmentSpec, deadline: float, indices: Sequence[int], asked: Sequence[Problem],
-    held_out: Sequence[Problem], answers: Answers, rewards: Sequence[float],
+    held_out: Sequence[Problem], answers: Answers, rewards: Sequence[float], replies: Replies,
 ) -> Iterator[Observation]:  # fmt: skip
     others = range(1, len(_conditions()))
     drawn: list[str] = []
     scored: list[str] = []
+    told: list[str] = []
     for number in others:
         with _Subject(spec, deadline, number) as subject:
             under = ", ".join(f"{name}={value}" for name, value in subject.conditions.items() if name != "LANG")
@@ -223,15 +245,20 @@ def _elsewhere(
                         which = one or other
                         drawn.append(f"{'held-out ' if which in held_out else ''}problem {which.index} under {under}")
                 again = subject.scored(answers)
+                said = subject.replied(asked)
             except MurmurationError as error:
                 drawn.append(f"{error} under {under}")
                 continue
             for (index, text), one, other in zip(answers, rewards, again, strict=True):
                 if one != other:
                     scored.append(f"{_shown(text)} to problem {index} earns {one:.6g} and {other:.6g} under {under}")
+            told += [f"{_shown(turn)} under {under}" for turn, reply in replies.items() if reply != said[turn]]
     how = f"in {len(others) + 1} processes, with other hash seeds, locales, time zones and orders"
     yield Observation("draws the same", not drawn, _some(drawn) or how)
     yield Observation("scores the same", not scored, _some(scored) or f"{len(answers)} answers {how}")
+    if replies:
+        count = sum(reply is not None for reply in replies.values())
+        yield Observation("replies the same", not told, _some(told) or f"{count} replies to {len(replies)} turns {how}")
 
 
 # ---- a child under attack ----------------------------------------------------------------------------------------------

@@ -56,12 +56,16 @@ class Runner:
         self._workers = len(os.sched_getaffinity(0))
 
     def run_all(self, trials: Sequence[Trial]) -> list[list[TrialRun]]:
-        """In order. Raises Unavailable where sandboxes do not work."""
-        if len(trials) < 2 or self._workers < 2:
-            return [self.run(trial) for trial in trials]
-        # Each sandbox begins and ends on one thread: Linux ends bubblewrap with the thread that started it.
-        with ThreadPoolExecutor(min(self._workers, len(trials)), "programs") as pool:
-            return list(pool.map(self.run, trials))
+        """In order; a program that comes several times with the same tests is run once. Raises Unavailable where sandboxes do not work."""
+        different = list(dict.fromkeys(trials))
+        if len(different) < 2 or self._workers < 2:
+            found = [self.run(trial) for trial in different]
+        else:
+            # Each sandbox begins and ends on one thread: Linux ends bubblewrap with the thread that started it.
+            with ThreadPoolExecutor(min(self._workers, len(different)), "programs") as pool:
+                found = list(pool.map(self.run, different))
+        runs = dict(zip(different, found, strict=True))
+        return [runs[trial] for trial in trials]
 
     def run(self, trial: Trial) -> list[TrialRun]:
         """How the tests ended, in order: fewer than were asked for where the trial says to stop. Raises Unavailable."""

@@ -132,6 +132,7 @@ def check(
     dataset: Annotated[str, typer.Option(help="Which of its data sets.")] = "check",
     set_: Annotated[list[str] | None, typer.Option("--set", help="A field of its config, as digits=3.")] = None,
     file: Annotated[list[Path] | None, typer.Option(help="A task file that its problems are in.")] = None,
+    corpus: Annotated[list[Path] | None, typer.Option(help="A file of documents that it searches in.")] = None,
     problems: Annotated[int, typer.Option(min=2, help="Problems to draw and to score.")] = 32,
     as_json: Json = False,
 ) -> None:
@@ -141,7 +142,7 @@ def check(
 
     failed: list[str] = []
     shown: list[dict[str, Any]] = []
-    for spec in _asked(name, dataset, set_ or [], file or []):
+    for spec in _asked(name, dataset, set_ or [], file or [], corpus or []):
         if not as_json:
             typer.echo(f"{spec.package} {spec.version}, {spec.dataset}")
         for seen in examine(spec, problems=problems):
@@ -158,16 +159,16 @@ def check(
         )
 
 
-def _asked(name: str, dataset: str, config: list[str], files: list[Path]) -> list[EnvironmentSpec]:
+def _asked(name: str, dataset: str, config: list[str], files: list[Path], corpus: list[Path]) -> list[EnvironmentSpec]:
     from protocol.errors import UsageError
     from protocol.settings import parse_overrides
     from protocol.shell import runfile
 
     if name.startswith("@") or name.endswith(".toml"):
-        if config or files:
+        if config or files or corpus:
             raise UsageError("of a run.toml these stand in the file", hint="edit [[spec.environments]] there")
         return runfile.environments(strip_at(name))
-    return [runfile.environment_alone(name, dataset, parse_overrides(config), files)]
+    return [runfile.environment_alone(name, dataset, parse_overrides(config), files, corpus)]
 
 
 def _say(seen: Observation) -> None:
