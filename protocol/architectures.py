@@ -54,10 +54,10 @@ def require_right(config: Config, where: str = "config.json") -> None:
     """
     kind = config.get("model_type")
     known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if len(config) > config_bounds.KEYS_MAX:
+        raise _refused(where, [Complaint(f"it has {len(config)} keys", f"at most {config_bounds.KEYS_MAX}")])
     found = [Complaint(f"{key} is set", FEATURES[key], hint(key)) for key in NEVER if config.get(key)]
     found += [Complaint(what, expected) for what, expected in config_bounds.unbounded(config)]
-    if len(config) > config_bounds.KEYS_MAX:
-        raise _refused(where, found)
     if is_unlisted(config):
         found += unsteady(config)
     elif known is None:

@@ -20,7 +20,7 @@ from eth_typing import ChecksumAddress
 from eth_utils import keccak
 
 from protocol.constants import EIP712_NAME, EIP712_VERSION
-from protocol.errors import BadSignature
+from protocol.errors import BadSignature, Malformed
 from protocol.identity import Key
 
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
@@ -82,6 +82,16 @@ class Typed:
         actual = self.signer(signature, domain)
         if actual != expected:
             raise BadSignature(f"{what} is signed by {actual}, not by {expected}")
+
+
+def signature_of(value: object, what: str) -> bytes:
+    """The 65 bytes of a signature as JSON holds it, in hex. Raises Malformed, with `what` it is the signature of."""
+    if not isinstance(value, str) or len(value) != 130:
+        raise Malformed(f"the signature of {what} has another length than it should")
+    try:
+        return bytes.fromhex(value)
+    except ValueError as error:
+        raise Malformed(f"the signature of {what} is not hex") from error
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from eth_utils import is_checksum_address
 
 from protocol.errors import Malformed
 from protocol.identity import Key
-from protocol.signing import Domain, Voucher
+from protocol.signing import Domain, Voucher, signature_of
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,12 @@ class SignedVoucher:
         """Raises Malformed or BadSignature unless `trainer` signed exactly this for this run and validator."""
         if not isinstance(value, dict) or set(value) != {"run", "validator", "total", "signature"}:
             raise Malformed("no voucher")
-        total, signature = value["total"], value["signature"]
+        total = value["total"]
         if (value["run"], value["validator"]) != (run, validator) or not is_checksum_address(validator):
             raise Malformed("the voucher is of another run or validator")
         if not isinstance(total, str) or not (total.isascii() and total.isdecimal()) or len(total) > 78:
             raise Malformed("the voucher's total is no amount")
-        if not isinstance(signature, str) or len(signature) != 130:
-            raise Malformed("the voucher's signature has another length than it should")
-        try:
-            voucher, signed = Voucher(run, validator, int(total)), bytes.fromhex(signature)
-        except ValueError as error:
-            raise Malformed("the voucher's signature is not hex") from error
+        voucher, signed = Voucher(run, validator, int(total)), signature_of(value["signature"], "the voucher")
         if voucher.total >= 1 << 256:
             raise Malformed("the voucher's total is out of range")
         voucher.require(signed, domain, trainer, "voucher")  # type: ignore[arg-type]

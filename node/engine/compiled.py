@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import ParamSpec, TypeVar
 
 from numba import config, njit
@@ -23,6 +24,7 @@ from platformdirs import user_cache_path
 log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
+_settings = Lock()  # Numba's are the process's, and modules may be imported by two threads at once
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _Function = Callable[_Arguments, _Result]
@@ -56,8 +58,9 @@ def folder() -> Path:
 
 @contextmanager
 def _kept_in(place: Path) -> Iterator[None]:
-    before, config.CACHE_DIR = config.CACHE_DIR, str(place)
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
+    with _settings:
+        before, config.CACHE_DIR = config.CACHE_DIR, str(place)
+        try:
+            yield
+        finally:
+            config.CACHE_DIR = before

@@ -149,7 +149,7 @@ class Step:
         """The runs of all rows, for layers that see so many tokens back."""
         window = self._cutting(window)
         if window not in self._runs:
-            self._runs[window] = [self._run(first, last, window) for first, last in parts(self.own)]
+            self._runs[window] = [self._run(first, last, window) for first, last in _parts(self.own)]
         return self._runs[window]
 
     def shared(self, window: int | None) -> list[Shared]:
@@ -190,7 +190,7 @@ class Step:
         return Run(first, last, blocks, end - start, 0, _mask(seen, torch.float32)[:, None, None])
 
 
-def parts(lengths: Sequence[int]) -> list[tuple[int, int]]:
+def _parts(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """Neighbours of like length: first and last + 1 of each part."""
     size = run_size(len(lengths))
     found: list[tuple[int, int]] = []

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from protocol.errors import Malformed
 from protocol.identity import Key
-from protocol.signing import Domain, Need
+from protocol.signing import Domain, Need, signature_of
 
 NEED_SECONDS: Final = 120
 """How long a statement holds, in block time. Changing it breaks: nothing; a hub that is gone is heeded for so long."""
@@ -54,13 +54,7 @@ class SignedNeed:
                 raise Malformed(f"what the trainer needs is out of range: {name}")
         if value["run"] != run or value["step"] > value["last"]:
             raise Malformed("what the trainer needs is of another run, or after its end")
-        signature = value["signature"]
-        if not isinstance(signature, str) or len(signature) != 130:
-            raise Malformed("the signature of what the trainer needs has another length than it should")
-        try:
-            signed = bytes.fromhex(signature)
-        except ValueError as error:
-            raise Malformed("the signature of what the trainer needs is not hex") from error
+        signed = signature_of(value["signature"], "what the trainer needs")
         need = Need(**{name: value[name] for name in _NAMES})
         need.require(signed, domain, trainer, "what the trainer needs")  # type: ignore[arg-type]
         return cls(need, signed)

@@ -56,11 +56,11 @@ def _learning(watch: Watch) -> Table:
     )
     staleness = Counter({int(k): v for k, v in data["staleness"].items()})
     shown = ", ".join(f"{count} with staleness {steps}" for steps, count in sorted(staleness.items()))
-    trained, stale = sum(staleness.values()), data["stale_groups"]
+    share = data["trained_share"] or 0
     table.add_row(
         "groups",
-        f"{trained} trained on ({shown}), {data['zero_advantage_groups']} without signal, {stale} too old: "
-        f"{trained / max(1, trained + stale):.0%} of what was accepted with signal were trained on",
+        f"{staleness.total()} trained on ({shown}), {data['zero_advantage_groups']} without signal, {data['stale_groups']} too old: "
+        f"{share:.0%} of what was accepted with signal were trained on",
     )
     return table
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from safetensors.torch import load_file
 from swarm.ending import earned_units, finish_judging
 from swarm.pace import Patience
-from swarm.processes import wait_until
 from swarm.promises import is_late
 from swarm.settings import SwarmSettings
 from swarm.swarm import Swarm
@@ -23,8 +21,8 @@ from protocol.rollout import RolloutFile, Sample
 from protocol.sandbox import Sandbox
 from protocol.settings import read_toml, write_toml
 from protocol.shell import runfile
-from protocol.shell.home import read_json
 from protocol.verdict import Outcome
+from tests.swarm.training import await_training
 from tests.trainer import lesson
 
 pytestmark = [pytest.mark.swarm, pytest.mark.chain, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -64,11 +62,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
     patience = Patience(SECONDS)
     try:
         running.up(print)
-        while (read_json(running.folder / "output/status.json") or {}).get("state") != "finished":
-            running.require_running()
-            assert not patience.ended(), f"not within {patience}"
-            time.sleep(0.25)
-        wait_until(lambda: running.chain.published(running.run) == STEPS + 1, deadline=60, what="the last version")
+        await_training(running, STEPS, patience)
         watch = Watch(running)
         finish_judging(running, watch, print, lambda: print(*watch.poll(), sep="\n"))
         yield running

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from swarm.pace import Patience
-from swarm.processes import ROOT, wait_until
+from swarm.processes import ROOT
 from swarm.swarm import Swarm
 from swarm.watch import Watch
 
@@ -26,9 +25,9 @@ from protocol.environments import TaskSet
 from protocol.sandbox import EnvironmentSandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
-from protocol.shell.home import read_json
 from protocol.verdict import Outcome
 from tests.swarm import twin
+from tests.swarm.training import await_training
 from trainer.learning import tensors
 from trainer.learning.checkpoint import TENSORS
 from trainer.learning.learner import MODEL
@@ -59,12 +58,8 @@ def swarm(made: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.
     patience = Patience(SECONDS)
     try:
         running.up(print)
-        while (read_json(running.folder / "output/status.json") or {}).get("state") != "finished":
-            running.require_running()
-            assert not patience.ended(), f"not within {patience}"
-            time.sleep(0.25)
+        await_training(running, twin.STEPS, patience)
         print(f"{request.param}: {patience.waited:.0f} s")
-        wait_until(lambda: running.chain.published(running.run) == twin.STEPS + 1, deadline=60, what="the last version")
         yield running
     finally:
         running.down()

@@ -130,10 +130,8 @@ def test_an_embedding_of_its_own_has_a_gradient_for_every_token_of_an_optimizer_
 @pytest.mark.parametrize(
     ("sizes", "within"),
     [
-        (
-            {"vocab_size": 16_384},
-            0.08,
-        ),  # 0.056 was seen after other tests in its process; a plan without that moment is 0.09 off
+        # 0.056 was seen after other tests in its process; a plan without that moment is 0.09 off
+        ({"vocab_size": 16_384}, 0.08),
         pytest.param({"vocab_size": 50_304, "hidden_size": 512}, 0.15, marks=pytest.mark.long),
     ],
     ids=["4M", "50M"],

@@ -83,8 +83,6 @@ class DataCounts:
     environments: dict[str, Tally] = field(default_factory=dict)
     """By name of the environment."""
     groups: int = 0
-    zero_advantage_groups: int = 0
-    """Dropped by the online filter; tallies know why."""
     stale_groups: int = 0
     """Accepted, and dropped because they were older than the run's max_lag, some before they were accepted."""
     duplicate_groups: int = 0
@@ -119,13 +117,17 @@ class DataCounts:
         """A group that the online filter has dropped."""
         tally = self.environments.setdefault(environment, Tally())
         setattr(tally, reason, getattr(tally, reason) + 1)
-        self.zero_advantage_groups += 1
 
     @property
     def all(self) -> Tally:
         """Over all environments."""
         parts = [asdict(tally) for tally in self.environments.values()]
         return Tally(**{name: sum(part[name] for part in parts) for name in parts[0]}) if parts else Tally()
+
+    @property
+    def zero_advantage_groups(self) -> int:
+        """Dropped by the online filter; tallies know why."""
+        return sum(self.all.dropped.values())
 
     @property
     def trained_share(self) -> float | None:
@@ -148,7 +150,8 @@ class DataCounts:
 
     def as_json(self) -> dict[str, Any]:
         told = {name: value for name, value in self._values().items() if name != "counted"}
-        return {"samples": self.samples, "tokens": self.tokens, **told}
+        derived = ("samples", "tokens", "zero_advantage_groups", "trained_share")
+        return {**{name: getattr(self, name) for name in derived}, **told}
 
     def for_checkpoint(self) -> dict[str, Any]:
         """What `go_on_from` takes."""
