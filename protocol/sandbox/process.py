@@ -45,6 +45,7 @@ MOST = Grants(memory=32 << 30, seconds=600.0, files=1024)
 _FILES = 64  # open at once
 _ANSWER_BYTES = 1 << 20  # of arrays, granted to any answer
 _STARTING_S = 60.0  # for what takes milliseconds
+_OPENING_S = 120.0  # packages are imported then, from a busy disk perhaps, and nothing of a stranger's is looked at
 _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD of waitpid(2)
 _LOOK_HERE = "its child is a process of this machine: look there for what ends or holds it (memory, a seccomp profile)"
 _OF_FILES = {UnknownVersion.__name__: UnknownVersion}
@@ -186,11 +187,12 @@ class ChildProcess:
         return more
 
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
+        deadline = max(_OPENING_S, self._deadline) if request["op"] == "open" else self._deadline
         self._write(process, wire.encode(request))
         allowed = len(request.get("items", ()))  # trials: one for each answer, at most, or for each turn
         allowed += sum(len(turns) - first for _, turns, first, _ in request.get("asked", ()))
         while True:
-            head, arrays = self._receive(process)
+            head, arrays = self._receive(process, deadline)
             if head.get("op") != "run":
                 return head, arrays
             trials = programs_wire.parsed(head)
@@ -210,9 +212,9 @@ class ChildProcess:
                 raise ChildDied(f"it took no request within {self._deadline:g} s")
             rest = rest[os.write(source, rest) :]
 
-    def _receive(self, process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], wire.Arrays]:
+    def _receive(self, process: subprocess.Popen[bytes], deadline: float) -> tuple[dict[str, Any], wire.Arrays]:
         assert process.stdout
-        until = time.monotonic() + self._deadline
+        until = time.monotonic() + deadline
         descriptor = process.stdout.fileno()
 
         def receive(count: int) -> bytearray:
@@ -221,7 +223,7 @@ class ChildProcess:
             while missing:
                 left = until - time.monotonic()
                 if left <= 0 or not select.select([descriptor], [], [], left)[0]:
-                    raise ChildDied(f"no answer within {self._deadline:g} s")
+                    raise ChildDied(f"no answer within {deadline:g} s")
                 count = os.readv(descriptor, [missing])
                 if not count:
                     raise ChildDied("it ended")

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -220,6 +221,23 @@ def test_a_child_that_takes_no_request_is_killed_at_its_deadline(tiny_run: TinyR
         with pytest.raises(Unavailable, match="took no request"):
             sandbox._ask({"op": "nothing", "padding": "x" * (1 << 20)}, attempts=1)
         assert not patience.ended()
+
+
+def test_environments_may_take_longer_to_open_than_to_answer(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their packages are imported then, from a busy disk perhaps."""
+    popen = Sandbox._popen
+
+    def stopped(sandbox: Sandbox) -> Any:
+        process = popen(sandbox)
+        os.kill(process.pid, signal.SIGSTOP)
+        Timer(1.5, os.kill, (process.pid, signal.SIGCONT)).start()
+        return process
+
+    monkeypatch.setattr(Sandbox, "_popen", stopped)
+    with Sandbox(tiny_run.spec, deadline=0.5) as sandbox:
+        assert sandbox._running().poll() is None
 
 
 def test_a_long_request_arrives_whole(tiny_run: TinyRun) -> None:
