@@ -4,7 +4,7 @@ learner.py     model, optimizer, steps        loss.py        the losses (their n
 advantage.py   rewards → advantages           logprobs.py    log-probabilities, in chunks
 packing.py     samples → rows                 attention.py   masks of packed rows
 scorer.py      the model, called in one place kernels.py     quicker layers
-soft_cap.py    caps on attention scores
+soft_cap.py    caps on attention scores routers.py     which choose experts in float32
 ranks.py       processes that train together  tensors.py     named tensors on disk, by shards
 checkpoint.py  what a resumed run needs       randomness.py  torch's own random numbers
 snapshot.py    a bf16 copy, to be published   loading.py   the model, each rank its part

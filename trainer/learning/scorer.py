@@ -15,6 +15,7 @@ from node.engine.output import bend_of
 from trainer.learning.attention import MASK_ENTRIES_MAX, PACKED
 from trainer.learning.logprobs import token_logprobs
 from trainer.learning.packing import PackedRows
+from trainer.learning.routers import without_autocast
 
 
 class Scorer(nn.Module):
@@ -30,6 +31,8 @@ class Scorer(nn.Module):
         self._dtype: torch.dtype = getattr(torch, compute_dtype)
         self._casts = casts and self._dtype != torch.float32
         self._accumulates = accumulates
+        if self._casts:
+            without_autocast(model, self._dtype)
         self._bend = bend_of(model.config)
         self._window = window_of(model.config)
         # A model with attention of its own says no in a warning; it would ignore a layout, so it gets masks of any size.
