@@ -1,25 +1,30 @@
 """Judging one submission: the rules in order, the first finding decides, and the receipt that says so.
 
-One exception: `sampling` is asked even where `computation` found something soft. Both stand on the same prefill and
-neither needs the other, and an edited token disturbs a proof just enough to be soft: a cheat would hide behind it.
+One exception: after a soft finding of `conversation`, `reward` or `computation` the rules that follow are asked as well, and a hard one
+of theirs counts. A program can be made to say something else tomorrow, and an edited token disturbs a proof just enough to be soft: a
+cheat would hide behind either.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
 from node.judging.candidate import Candidate, Checked, Commitment, RunContext
-from node.judging.rules import RULES
+from node.judging.rules import HIDES, RULES
 from protocol import prefill_sampling
 from protocol.constants import PROTOCOL_VERSION
+from protocol.errors import MurmurationError
 from protocol.verdict import Details, Finding, Outcome
+
+log = logging.getLogger(__name__)
 
 _TEXT_MOST = 300  # characters of each text in a receipt
 
 
 def judge(candidate: Candidate, rules: Iterable[str] = tuple(RULES)) -> Finding | None:
-    """The first finding of the named rules, in their order, or a hard one of `sampling` after a soft one of `computation`.
+    """The first finding of the named rules, in their order, or a hard one after a soft one that a cheat could hide behind.
 
     In a hardware class that nobody calibrated, and of a model that is not listed, nothing is worse than soft. None accepts. Raises
     whatever keeps a rule from running: then there is no verdict.
@@ -36,14 +41,23 @@ def _capped(c: Candidate, finding: Finding | None) -> Finding | None:
 
 def _first(candidate: Candidate, rules: Iterable[str]) -> Finding | None:
     wanted = set(rules)
+    soft: Finding | None = None
     for name, check in RULES.items():
-        if name not in wanted or (finding := check(candidate)) is None:
+        if name not in wanted:
             continue
-        if name == "computation" and finding.outcome is Outcome.SOFT and "sampling" in wanted:
-            harder = RULES["sampling"](candidate)
-            return harder if harder is not None and harder.outcome is Outcome.HARD else finding
-        return finding
-    return None
+        try:
+            finding = check(candidate)
+        except MurmurationError as error:
+            if soft is None:
+                raise
+            log.info("%s cannot be asked, and %s has found something: %s", name, soft.rule, error)
+            break
+        if finding is None or (soft is not None and finding.outcome is not Outcome.HARD):
+            continue
+        if finding.outcome is Outcome.HARD or name not in HIDES:
+            return finding
+        soft = finding
+    return soft
 
 
 def details(

@@ -13,7 +13,7 @@ from node.engine import EngineSettings
 from node.judging.candidate import Commitment, PrefillPlan
 from node.judging.equipment import Equipment
 from node.judging.judge import details, judge
-from node.judging.rules import CHEAP
+from node.judging.rules import CHEAP, EARLY
 from node.validator.fetches import Fetches
 from node.validator.judgement_log import JudgementLog
 from node.versions import Version, Versions
@@ -61,7 +61,7 @@ class Bench:
         self._files = folder / "rollouts"
         self._files.mkdir(parents=True, exist_ok=True)
         self._engine = self._equipment.engine  # one that cannot be made is found out now
-        self._passed: OrderedDict[SubmissionRef, None] = OrderedDict()  # the newest few
+        self._passed: OrderedDict[tuple[SubmissionRef, tuple[str, ...]], None] = OrderedDict()  # the newest few
         self._unheld = Backoff(_UNHELD_SECONDS, clock=clock)
         self._master = journal.secret("prefill", secrets.token_bytes(32))
 
@@ -137,7 +137,8 @@ class Bench:
         """Judges a submission at this block time. None while its weights are on their way. Raises whatever keeps a rule from
         running.
 
-        Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed.
+        Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed, and
+        while they are on their way nothing is decided that could be worse by then.
         """
         trouble = None
         try:
@@ -148,20 +149,23 @@ class Bench:
             candidate = self._equipment.candidate(commitment, path, plan)
             finding = judge(candidate)
             return details(self.context, commitment, finding, time, candidate.checked, plan.secret)
-        finding = self._found_without_weights(commitment, path, plan)
+        finding = self._found_without_weights(commitment, path, plan, rules=EARLY if trouble is None else CHEAP)
         if finding is not None:
             return details(self.context, commitment, finding, time, secret=plan.secret)
         if trouble is not None:
             raise trouble
         return None
 
-    def _found_without_weights(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Finding | None:
-        """The finding of the rules that need no model. They are asked once: what passes them waits for its weights."""
-        if commitment.ref in self._passed or not self._has_tokenizer():
+    def _found_without_weights(
+        self, commitment: Commitment, path: Path, plan: PrefillPlan, *, rules: tuple[str, ...]
+    ) -> Finding | None:
+        """The finding of rules that need no model. They are asked once: what passes them waits for its weights."""
+        asked = (commitment.ref, rules)
+        if asked in self._passed or not self._has_tokenizer():
             return None
-        finding = judge(self._equipment.candidate(commitment, path, plan), CHEAP)
+        finding = judge(self._equipment.candidate(commitment, path, plan), rules)
         if finding is None:
-            self._passed[commitment.ref] = None
+            self._passed[asked] = None
             if len(self._passed) > _PASSED_MOST:
                 self._passed.popitem(last=False)
         return finding

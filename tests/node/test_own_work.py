@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from node.contributor.workbench import Workbench
-from protocol.errors import IntegrityError
+from protocol.errors import IntegrityError, Unavailable
 from protocol.verdict import Finding, Outcome
 
 
@@ -24,3 +24,17 @@ def test_only_a_soft_finding_in_a_mixture_of_experts_is_handed_in(is_mixture: bo
     else:
         with pytest.raises(IntegrityError, match="own work fails the rule sampling"):
             bench.require_passing(made)
+
+
+@pytest.mark.parametrize("is_mixture", [False, True])
+@pytest.mark.parametrize("rule", ["conversation", "reward"])
+def test_what_an_environment_does_not_repeat_is_tried_again_and_ends_no_node(rule: str, is_mixture: bool) -> None:
+    bench: Any = Workbench.__new__(Workbench)
+    bench.equipment, bench._self_check_share = SimpleNamespace(is_mixture=is_mixture), 1.0
+    made: Any = SimpleNamespace(commitment=lambda: None, path=None)
+    bench._judge = lambda *_: Finding(rule, Outcome.SOFT, "9 tokens", "8 tokens", "row 3")
+    with pytest.raises(Unavailable, match=r"an environment said something else.*row 3"):
+        bench.require_passing(made)
+    bench._judge = lambda *_: Finding(rule, Outcome.HARD, "9 tokens", "8 tokens", "row 3")
+    with pytest.raises(IntegrityError, match=f"own work fails the rule {rule}"):
+        bench.require_passing(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,8 @@ from node.contributor.generation import Made
 from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate
 from node.judging.judge import details, judge
-from node.judging.rules import RULES
+from node.judging.rules import CHEAP, RULES
+from protocol.environments.programs import Range
 from protocol.errors import MurmurationError, Unavailable
 from protocol.runspec import RunSpec
 from protocol.sampling import TokenScores
@@ -174,6 +176,66 @@ def _mixed(run: TinyRun, made: Made) -> bool:
     """Whether its groups are of both environments."""
     problems = run.context.tasks.problems([sample.problem for sample in run.read(made).samples])
     return len({problem.environment for problem in problems}) == 2
+
+
+# ---- soft findings that hide nothing ---------------------------------------------------------------------------------------
+
+
+class SaysSomethingElse:
+    """The run's sandbox on a day when the program of a submission's first row says something else."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
+
+    def bounds(self, answers: Any, claims: Sequence[float]) -> list[Range]:
+        _, *others = self._sandbox.bounds(answers, claims)
+        return [Range(0.5, 0.5) if claims[0] != 0.5 else Range(0.0, 0.0), *others]
+
+
+INEXACT = [rule for rule in RULES if rule != "identity"]
+"""Rules for a candidate of a changed spec, which has another digest than the file says."""
+
+
+def another_day(candidate: Candidate) -> Candidate:
+    """In a run whose environments are not exact."""
+    environments = [one.model_copy(update={"exact": False}) for one in candidate.spec.environments]
+    context = candidate.context
+    spec, sandbox = context.spec.model_copy(update={"environments": environments}), SaysSomethingElse(context.sandbox)
+    return replace(candidate, context=replace(context, spec=spec, sandbox=sandbox))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tamper", [an_edited_token, proofs_of_a_cheaper_model], ids=["sampling", "computation"])
+def test_a_cheat_does_not_hide_behind_a_reward_that_changes(tiny_run: TinyRun, tamper: Tamper) -> None:
+    """A program can read a clock: it says what was claimed until its maker is being judged."""
+    hard = tamper(tiny_run)
+    found, cheap = (
+        judge(another_day(hard), INEXACT),
+        judge(another_day(hard), [rule for rule in CHEAP if rule in INEXACT]),
+    )
+    assert found is not None and cheap is not None
+    assert (found.rule, found.outcome) == (next(case for case in CASES if case.tamper is tamper).rule, Outcome.HARD)
+    assert (cheap.rule, cheap.outcome) == ("reward", Outcome.SOFT)
+
+
+def test_honest_work_with_a_reward_that_changes_is_soft(tiny_run: TinyRun) -> None:
+    finding = judge(another_day(tiny_run.candidate(tiny_run.honest())), INEXACT)
+    assert finding is not None
+    assert (finding.rule, finding.outcome) == ("reward", Outcome.SOFT)
+
+
+def test_a_soft_finding_stands_where_a_later_rule_cannot_be_asked(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(candidate: Candidate) -> None:
+        raise Unavailable("no weights")
+
+    monkeypatch.setitem(RULES, "computation", unavailable)
+    finding = judge(another_day(tiny_run.candidate(tiny_run.honest())), INEXACT)
+    assert finding is not None
+    assert (finding.rule, finding.outcome) == ("reward", Outcome.SOFT)
 
 
 # ---- what two rules reject ---------------------------------------------------------------------------------------------

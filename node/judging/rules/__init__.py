@@ -20,3 +20,9 @@ RULES: dict[str, Rule] = {name: import_module(f"{__name__}.{name}").check for na
 
 CHEAP = tuple(name for name in RULES if name not in verdict.NEEDS_MODEL)
 """Rules that need no model."""
+
+HIDES = frozenset({"conversation", "reward", "computation"})
+"""Rules whose soft findings a cheat can bring about: they decide only where no later rule finds something hard."""
+
+EARLY = tuple(name for name in CHEAP if name not in HIDES)
+"""Rules that decide whatever the later ones would find."""

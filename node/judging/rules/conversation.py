@@ -17,20 +17,28 @@ from protocol.verdict import Finding, Outcome
 
 
 def check(c: Candidate) -> Finding | None:
+    """The first hard finding, else the first one: a lie about an inexact environment hides none about an exact one."""
+    first: Finding | None = None
     for row, sample in enumerate(c.samples):
-        environment = c.assigned[sample.group].problem.environment
-        if c.spec.sampling.turns == 1 or not c.context.sandbox.converses(environment):
-            if len(sample.answers):
-                return _finding(row, f"{len(sample.answers)} replies", "0 replies", "nobody replies here", exact=True)
-            continue
-        try:
-            (replies,) = c.context.sandbox.replies([Asked(sample.problem, said(c, sample), 0, _claims(sample))])
-        except (Malformed, Unavailable) as error:
-            c.context.sandbox.warm_up()  # raises where no environment works: that is this validator's trouble
-            return _finding(row, "no reply", "a reply", str(error), exact=False)
-        if finding := _compare(row, sample, c, replies, exact=c.spec.environments[environment].exact):
+        finding = _of_row(c, row, sample)
+        if finding is not None and finding.outcome == Outcome.HARD:
             return finding
-    return None
+        first = first or finding
+    return first
+
+
+def _of_row(c: Candidate, row: int, sample: Sample) -> Finding | None:
+    environment = c.assigned[sample.group].problem.environment
+    if c.spec.sampling.turns == 1 or not c.context.sandbox.converses(environment):
+        if len(sample.answers):
+            return _finding(row, f"{len(sample.answers)} replies", "0 replies", "nobody replies here", exact=True)
+        return None
+    try:
+        (replies,) = c.context.sandbox.replies([Asked(sample.problem, said(c, sample), 0, _claims(sample))])
+    except (Malformed, Unavailable) as error:
+        c.context.sandbox.warm_up()  # raises where no environment works: that is this validator's trouble
+        return _finding(row, "no reply", "a reply", str(error), exact=False)
+    return _compare(row, sample, c, replies, exact=c.spec.environments[environment].exact)
 
 
 def said(c: Candidate, sample: Sample) -> list[str]:
