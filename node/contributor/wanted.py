@@ -80,9 +80,16 @@ def _would_be(node: str, committed: Commitments, *, ahead: frozenset[str]) -> in
 
 
 def _before(node: str, head: int, committed: Commitments) -> frozenset[str]:
-    """Nodes that work and whose turn comes before `node`'s: they are about to commit, as far as anybody knows."""
+    """Nodes that work and whose turn comes before `node`'s: they are about to commit, as far as anybody knows.
+
+    Nobody waits for who has made less than half as much: it is slow and keeps its turn whenever it comes, or a seat that idles to keep
+    others waiting.
+    """
+    least = (committed.lately[node] + 1) // 2
 
     def place(of: str) -> tuple[int, bytes]:
         return committed.lately[of], sha256(f"{head}/{of}".encode()).digest()
 
-    return frozenset(other for other in committed.lately if place(other) < place(node))
+    return frozenset(
+        other for other in committed.lately if committed.lately[other] >= least and place(other) < place(node)
+    )

@@ -80,6 +80,22 @@ def test_those_who_have_made_least_lately_go_first() -> None:
     assert begun == ["node-3", "node-7"]
 
 
+def test_nobody_waits_for_seats_that_make_now_and_then_what_keeps_them_in_the_line() -> None:
+    """They would hold everybody up in each round, and get their stakes back in the end."""
+    idle = {f"idle-{number}": 1 for number in range(16)}
+    working = dict.fromkeys(NODES[:8], 8)
+    assert [node for node in working if not ask(node, {}, lately=idle | working).reason] == NODES[:8]
+
+    def begin(of_slow: int) -> list[str]:
+        """Where one submission is wanted, and node-0 made so many."""
+        lately = idle | working | {"node-0": of_slow}
+        return [node for node in working if not ask(node, {}, lately=lately, ahead=25).reason]
+
+    assert begin(4) == ["node-0"], "who makes half as much has its turn"
+    assert "node-0" in begin(3)
+    assert len(begin(3)) == 2
+
+
 def test_a_turn_that_nobody_takes_goes_to_whoever_has_waited_long_enough() -> None:
     lately = dict.fromkeys(NODES, 3)
     last = next(node for node in NODES if ask(node, {}, lately=lately).reason)
