@@ -11,6 +11,7 @@ a program that took between a quarter and four times its limit may honestly have
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,8 @@ TOOL = "python"
 PROGRAM_BYTES_MAX = 1 << 13
 _WALL = 5  # times the CPU time, and a second: only what waits comes so far
 _NEARLY = 0.9  # of its time: what a signal ended so late was ended for that
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}\b")
+"""Where an object is, as Python writes it. It differs between builds and machines."""
 _WRAPPED = """import sys
 try:
     exec(compile({program!r}, "program", "exec"), {{"__name__": "__main__"}})
@@ -78,7 +81,7 @@ class PythonTool(TaskFiles, ProgramTool):
         return float(_WALL * self.config.cpu_seconds + 1)
 
     def _printed(self, run: TrialRun) -> str:
-        text = run.output.decode(errors="replace")
+        text = _ADDRESS.sub(" at 0x0", run.output.decode(errors="replace"))
         if run.is_cut or len(text) > self.config.output_letters:
             return text[: self.config.output_letters] + " (cut)"
         ended = "" if run.status in (0, 1) else "(it was ended)"

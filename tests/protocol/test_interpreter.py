@@ -54,6 +54,29 @@ def test_a_program_is_told_what_it_printed_and_nothing_is_kept(spec: Spec) -> No
         assert sandbox.score([(0, "So it is\n1024"), (0, turns[0])]) == [1.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        ("<map object at 0x7f9219b56230>", "<map object at 0x0>"),
+        ("[<__main__.P object at 0x55d0a>, <P at 0x1234567>]", "[<__main__.P object at 0x55d0a>, <P at 0x0>]"),
+        ("0x7f9219b56230 look at 0xff", "0x7f9219b56230 look at 0xff"),
+    ],
+)
+def test_an_address_is_told_as_one_text(spec: Spec, printed: str, told: str) -> None:
+    tool = PythonTool(spec(), held_out=False)
+    run = TrialRun(0, 0.1, 0.1, printed.encode())
+    for claimed in (None, told):
+        assert tool.told({}, [block("print(7)")], run, claimed).text == told
+
+
+def test_what_is_cut_does_not_depend_on_how_long_an_address_is(spec: Spec) -> None:
+    tool = PythonTool(spec(output_letters=64), held_out=False)
+    runs = [
+        TrialRun(0, 0.1, 0.1, b"<map object at 0x%s>" % digits + b"y" * 99) for digits in (b"7f9219b56230", b"1b56230")
+    ]
+    assert len({tool.told({}, [block("print(7)")], run, None).text for run in runs}) == 1
+
+
 SLOW = "It took longer than 2 s."
 
 

@@ -6,7 +6,10 @@ Needs bubblewrap, which scripts/setup installs: where it lacks these tests fail,
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +97,75 @@ def test_what_differs_between_machines_is_the_same_for_a_program() -> None:
     assert str(Path.home()).encode() not in first[0].output
 
 
+SAME = {
+    "addresses": "class N: pass\nprint(object(), N(), map(int, ''), lambda: 0, id(N))",
+    "the hash of None": "print(hash(None), {None, 1, (None, 2), 'a', (None, 'b')}, hash(object))",
+    "the order of a set of instances": "class N: pass\nns = [N() for _ in range(50)]\nprint([ns.index(one) for one in set(ns)])",
+    "the date": "import datetime as d\nprint(d.datetime.now(), d.datetime.utcnow(), d.datetime.today(), d.date.today(), d.datetime.now(d.timezone.utc))",
+    "clocks": "import time\nprint(*(getattr(time, name)() for name in ('time', 'time_ns', 'monotonic', 'monotonic_ns', 'perf_counter', "
+    "'perf_counter_ns', 'process_time', 'process_time_ns', 'thread_time', 'thread_time_ns')))",
+    "clocks by number": "import time\nprint(time.clock_gettime(0), time.clock_gettime_ns(1), time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID))",
+    "calendars": "import time\nprint(time.gmtime(), time.localtime(), time.strftime('%F %T'), time.ctime(), time.asctime())",
+    "random numbers": "import os, secrets, tempfile, uuid\nprint(os.urandom(9), secrets.token_hex(), uuid.uuid1(), uuid.uuid4(), tempfile.mkdtemp())",
+    "the machine": "import os, platform\nprint(os.getuid(), os.geteuid(), os.getgid(), os.getresuid(), os.getpid(), os.cpu_count(), os.uname(), "
+    "os.sched_getaffinity(0), os.getloadavg(), os.times(), platform.platform(), platform.node())",
+    "limits": "import resource, threading\nprint(resource.getrlimit(resource.RLIMIT_STACK), threading.stack_size())",
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_program_prints_the_same_however_often_it_is_run(name: str) -> None:
+    """Three sandboxes, one after the other, within one second or not: each its account, its processes and its time."""
+    outputs = {one.output for one in (ran(SAME[name])[0], ran(SAME[name])[0], ran(SAME[name])[0])}
+    assert len(outputs) == 1 and outputs != {b""}, outputs
+
+
+def test_a_date_and_a_time_are_those_of_the_fixed_clock_and_what_is_given_is_kept() -> None:
+    program = "\n".join(
+        (
+            "import datetime, time",
+            "print(datetime.date.today(), datetime.datetime.now().year, time.gmtime().tm_year, time.strftime('%Y'), time.ctime()[-4:])",
+            "print(time.gmtime(0).tm_year, time.strftime('%Y', time.gmtime(0)), time.ctime(0)[-4:], time.asctime(time.gmtime(0))[-4:])",
+            "now = datetime.datetime.now()",
+            "print(isinstance(now.date(), datetime.date), type(now) is datetime.datetime, repr(datetime.datetime(2020, 1, 1)))",
+            "print(time.time() < time.time(), datetime.datetime.now() < datetime.datetime.now())",
+        )
+    )
+    assert ran(program)[0].output.decode().splitlines() == [
+        "2023-11-14 2023 2023 2023 2023",
+        "1970 1970 1970 1970",
+        "True True datetime.datetime(2020, 1, 1, 0, 0)",
+        "True True",
+    ]
+
+
+def test_a_loop_until_a_time_ends_after_as_many_rounds_everywhere() -> None:
+    program = "import time\nuntil, rounds = time.time() + 1.5, 0\nwhile time.time() < until: rounds += 1\nprint(rounds)"
+    assert {run.output for run in ran(program, "", "", "")} == {b"1499\n"}
+
+
+DEEP = (
+    "import sys\nfrom functools import lru_cache\nsys.setrecursionlimit(10**6)\n"
+    "@lru_cache(None)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)\nprint(f(int(input())), id(f))"
+)
+THREADED = "import threading\nthreads = [threading.Thread(target=print, args=(n,)) for n in range(8)]\n[t.start() or t.join() for t in threads]"
+
+
+def test_recursion_goes_as_deep_whatever_stack_this_process_was_given() -> None:
+    asked = (
+        "import sys; from tests.protocol.test_programs import DEEP, THREADED, ran; "
+        "print(ran(DEEP, '30000', '150000'), ran(THREADED, memory=256 << 20)[0].output)"
+    )
+    said = [
+        subprocess.run(["bash", "-c", f"ulimit -S -s {size}; exec {sys.executable} -c {shlex.quote(asked)}"], capture_output=True, text=True, timeout=120, check=True)
+        for size in (1024, 8192, "unlimited")
+    ]  # fmt: skip
+    outputs = [re.findall(r"b'[^']*'", one.stdout) for one in said]
+    assert outputs[0] == outputs[1] == outputs[2], outputs
+    assert outputs[0][0].startswith("b'30000 ") and outputs[0][1].startswith("b'150000 "), outputs
+    assert outputs[0][2] == r"b'0\n1\n2\n3\n4\n5\n6\n7\n'"
+
+
 def test_of_many_answers_that_are_one_program_one_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, ran_once = Runner(), []
     run = runner.run
@@ -164,8 +236,8 @@ def test_a_call_that_no_program_needs_is_refused(code: str) -> None:
 
 def test_a_program_has_no_rights_and_is_nobody() -> None:
     code = "import ctypes, os, struct\nheld = ctypes.create_string_buffer(24)\n"
-    code += "ctypes.CDLL(None).capget(struct.pack('=Ii', 0x20080522, 0), held)\nprint(any(held.raw), os.getuid() != 0, os.getgroups())"
-    (run,) = ran(code)
+    code += "libc = ctypes.CDLL(None)\nlibc.capget(struct.pack('=Ii', 0x20080522, 0), held)\n"
+    (run,) = ran(code + "print(any(held.raw), libc.getuid() != 0 != libc.geteuid(), os.getgroups())")
     assert run.output.split()[:2] == [b"False", b"True"]
 
 

@@ -8,9 +8,11 @@ runs a line of the program. It is asked on fd 0; fd 1 is the program's stdout, R
 """
 
 import _signal as signal  # type: ignore[import-not-found,unused-ignore]
+import _thread
 import atexit
 import builtins
 import ctypes
+import itertools
 import os
 import resource
 import select
@@ -19,11 +21,15 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
     from typing import Any
 
 FILES_MAX = 2000  # in the folder where a program starts, the only one that can be written to: an empty one takes memory that no limit of size counts
 EPOCH = 1_700_000_000
+REAL_CLOCKS = (0, 5, 8, 11)  # CLOCK_REALTIME, _COARSE, _ALARM, and CLOCK_TAI
+NOBODY = 65534
+THREAD_STACK = 8 << 20
 CAPABILITIES = (0x20080522).to_bytes(4, sys.byteorder) + bytes(4)  # of capset: its version, and this process
 GIVEN = {
     "bisect": "bisect bisect_left bisect_right insort insort_left insort_right",
@@ -128,6 +134,7 @@ def prepared(program_filter: bytes) -> tuple[str, str, str, bool]:
     limits = {"AS": memory, "CPU": cpu, "NPROC": threads + 2, "CORE": 0, "FSIZE": 16 << 20, "NOFILE": 64, "MEMLOCK": 0}
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, "RLIMIT_" + name), (most, most))
+    _thread.stack_size(THREAD_STACK)  # else as much as the stack of the role that runs this
     held = ctypes.create_string_buffer(program_filter)
     pointer = (ctypes.c_size_t * 2)(len(program_filter) // 8, ctypes.addressof(held))
     if LIBC.prctl(22, 2, pointer, 0, 0):  # PR_SET_SECCOMP
@@ -137,13 +144,63 @@ def prepared(program_filter: bytes) -> tuple[str, str, str, bool]:
     return program.decode(), function.decode(), data.decode() if function else "", bool(imports)
 
 
-def fix_clock() -> None:
-    """Clocks show CPU time, so that what measures itself does the same on a busy machine."""
-    seconds, nanoseconds = time.process_time, time.process_time_ns
-    time.time = lambda: EPOCH + seconds()
-    time.time_ns = lambda: EPOCH * 10**9 + nanoseconds()
-    time.monotonic = time.perf_counter = seconds
-    time.monotonic_ns = time.perf_counter_ns = nanoseconds
+def fix_clock(program: str) -> None:
+    """Every reading of a clock is a millisecond after the one before: what a program measures, and how often it goes around until some time,
+    is the same everywhere. Whoever looks for the real time finds it all the same, with ctypes for one."""
+    count = itertools.count(1).__next__
+    started = EPOCH * 1000
+
+    def real() -> float:
+        return (started + count()) / 1000
+
+    def real_ns() -> int:
+        return (started + count()) * 10**6
+
+    def passed() -> float:
+        return count() / 1000
+
+    def passed_ns() -> int:
+        return count() * 10**6
+
+    time.time, time.time_ns = real, real_ns
+    for name in ("monotonic", "perf_counter", "process_time", "thread_time"):
+        setattr(time, name, passed)
+        setattr(time, name + "_ns", passed_ns)
+    time.clock_gettime = lambda which, /: real() if which in REAL_CLOCKS else passed()
+    time.clock_gettime_ns = lambda which, /: real_ns() if which in REAL_CLOCKS else passed_ns()
+    gmtime, localtime, strftime, ctime, asctime = time.gmtime, time.localtime, time.strftime, time.ctime, time.asctime
+    time.gmtime = lambda seconds=None, /: gmtime(real() if seconds is None else seconds)
+    time.localtime = lambda seconds=None, /: localtime(real() if seconds is None else seconds)
+    time.ctime = lambda seconds=None, /: ctime(real() if seconds is None else seconds)
+    time.asctime = lambda *given: asctime(*(given or (gmtime(real()),)))
+    time.strftime = lambda format, *given: strftime(format, *(given or (gmtime(real()),)))
+    if "datetime" in program:  # else its import would be paid for in vain
+        fix_dates(real)
+
+
+def fix_dates(real: "Callable[[], float]") -> None:
+    """In the class itself: of another one, instances would be told apart, and written differently."""
+    import _datetime  # type: ignore[import-not-found,unused-ignore]
+    import gc
+
+    (methods,) = (one for one in gc.get_referents(_datetime.datetime.__dict__) if isinstance(one, dict))
+    methods["now"] = classmethod(lambda cls, tz=None: cls.fromtimestamp(real(), tz))
+    methods["utcnow"] = classmethod(lambda cls: cls.utcfromtimestamp(real()))
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(_datetime.datetime))
+
+
+def fix_machine() -> None:
+    """Names of `os` that tell machines and sandboxes apart say the same everywhere."""
+    system = os.uname_result(("Linux", "sandbox", "0", "0", os.uname().machine))
+    os.uname = lambda: system
+    os.cpu_count = lambda: 1
+    os.sched_getaffinity = lambda pid, /: {0}
+    os.getloadavg = lambda: (0.0, 0.0, 0.0)
+    os.times = lambda: os.times_result((0.0,) * 5)
+    for name in ("getuid", "geteuid", "getgid", "getegid"):
+        setattr(os, name, lambda: NOBODY)
+    os.getresuid = os.getresgid = lambda: (NOBODY,) * 3
+    sys.modules["_uuid"] = None  # type: ignore[assignment]  # it asks the system for time and address; without it uuid goes by `time` and `random`
 
 
 def mentioned(code: "CodeType", found: "set[str]") -> "set[str]":
@@ -164,7 +221,8 @@ def provide(space: "dict[str, Any]", names: "set[str]") -> None:
 
 
 def run(program: str, function: str, data: str, imports: bool) -> None:
-    fix_clock()
+    fix_clock(program)
+    fix_machine()
     sys.argv[:] = ["solution.py"]
     module = type(sys)("solution" if function else "__main__")
     sys.modules[module.__name__] = module

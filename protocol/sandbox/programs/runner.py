@@ -126,17 +126,19 @@ class Sandboxed:
         self._result, to_result = os.pipe()
         self._report, to_report = os.pipe()
         info, to_info = os.pipe()
+        ready, to_ready = os.pipe()
         command = walls.command(
             uid=walls.fresh_uid() if uid is None else uid, functions=functions, seccomp=rules, result=to_result, report=to_report,
-            info=to_info,
+            info=to_info, ready=ready,
         )  # fmt: skip
-        inherited = (rules, to_result, to_report, to_info)
+        inherited = (rules, to_result, to_report, to_info, ready)
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=inherited, bufsize=0
-            )  # fmt: skip
+            with walls.same_addresses():
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=inherited, bufsize=0
+                )  # fmt: skip
         except OSError as error:
-            for end in (self._result, self._report, info):
+            for end in (self._result, self._report, info, to_ready):
                 os.close(end)
             raise Unavailable(f"bubblewrap cannot be started: {error.strerror}") from error
         finally:
@@ -146,7 +148,13 @@ class Sandboxed:
         self._ask, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         for descriptor in (self._ask, self._out, self._result, self._report):
             os.set_blocking(descriptor, False)
-        self._first = _first_process(info)
+        first = _first_process(info)
+        if first is not None:
+            walls.give_stack(first[0])
+        self._first = None if first is None else first[1]
+        with suppress(BrokenPipeError):
+            os.write(to_ready, b".")
+        os.close(to_ready)
 
     def __enter__(self) -> Sandboxed:
         return self
@@ -237,14 +245,15 @@ class Sandboxed:
         os.close(self._report)
 
 
-def _first_process(info: int) -> int | None:
-    """A descriptor of the first process of a sandbox, from what bubblewrap says of it; None where it did not come that far."""
+def _first_process(info: int) -> tuple[int, int] | None:
+    """The number and a descriptor of the first process of a sandbox, from what bubblewrap says of it; None where it did not come that far."""
     with open(info, "rb") as source:
         said = b""
         while select.select([source], [], [], _STARTING_S)[0] and (more := source.read1(_AT_ONCE)):
             said += more
             with suppress(ValueError, KeyError, ProcessLookupError):
-                return os.pidfd_open(json.loads(said)["child-pid"])
+                pid = json.loads(said)["child-pid"]
+                return pid, os.pidfd_open(pid)
     return None
 
 

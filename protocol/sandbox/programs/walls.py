@@ -5,7 +5,7 @@
                    /dev has null, and zeroes for random numbers; /tmp is 16 MiB of memory
     system calls   no file system is mounted, no namespace made, no other process looked at, no socket opened (both filters);
                    the program makes no process and executes nothing, threads alone (`PROGRAM`)
-    limits         CPU time, address space, threads, open files, sizes of files (driver.py sets them)
+    limits         CPU time, address space, threads, open files, sizes of files (driver.py sets them), stack
 
 Root gets no user namespace: in one, its processes would be root's for the kernel, which counts none of them. driver.py becomes an
 account that nobody has before it takes a test. Does not cover an exploit of the kernel.
@@ -15,12 +15,16 @@ Sources: bwrap(1), seccomp(2), namespaces(7); the kernel's system call tables.
 
 from __future__ import annotations
 
+import ctypes
 import marshal
 import os
 import platform
+import resource
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +35,9 @@ PYTHON = "/python"
 THREADS = 16
 TMP = "/tmp"  # noqa: S108  inside, of one sandbox alone
 TMP_BYTES = 16 << 20
+STACK = 256 << 20
+"""Bytes of the stack of a program: deep recursion of contests, whatever the role that runs it was given."""
+_LIBC = ctypes.CDLL(None)
 _UIDS = 0x6D000000
 """Accounts that nobody has begin here."""
 
@@ -76,8 +83,10 @@ def bubblewrap() -> str | None:
     return shutil.which("bwrap")
 
 
-def command(*, uid: int, functions: bool, seccomp: int, result: int, report: int, info: int) -> list[str]:
+def command(*, uid: int, functions: bool, seccomp: int, result: int, report: int, info: int, ready: int) -> list[str]:
     """The command of one sandbox. `uid` is the account it becomes, 0: that of a user namespace; the others are descriptors.
+
+    It goes on once something can be read from `ready`: by then its first process has what no process can give itself.
 
     Raises KeyError on another processor than the filters know.
     """
@@ -85,12 +94,13 @@ def command(*, uid: int, functions: bool, seccomp: int, result: int, report: int
         "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C", "TZ": "UTC", "HOME": TMP,
         "LD_LIBRARY_PATH": f"{PYTHON}/lib",
     }  # fmt: skip
-    account = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if uid else ["--unshare-user", "--uid", "65534", "--gid", "65534"]  # fmt: skip
+    # Root keeps its rights until driver.py gives them up: where an executed program gains rights, the kernel scatters its addresses again.
+    account = [] if uid else ["--unshare-user", "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"]
     return [
         bubblewrap() or "bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
-        "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", "--cap-drop", "ALL", *account,
+        "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", *account,
         "--clearenv", *(word for name, value in given.items() for word in ("--setenv", name, value)),
-        *_files(), "--seccomp", str(seccomp), "--info-fd", str(info), "--chdir", TMP,
+        *_files(), "--seccomp", str(seccomp), "--info-fd", str(info), "--block-fd", str(ready), "--chdir", TMP,
         f"{PYTHON}/bin/python", "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _driver(),
         str(uid), str(int(functions)), str(result), str(report), program_filter().hex(),
     ]  # fmt: skip
@@ -109,6 +119,29 @@ def program_filter() -> bytes:
 def fresh_uid() -> int:
     """An account for one sandbox of a process that is root, so that what it starts is counted; 0 for any other process."""
     return _UIDS + int.from_bytes(os.urandom(3), "big") if os.geteuid() == 0 else 0
+
+
+@contextmanager
+def same_addresses() -> Iterator[None]:
+    """Programs that this thread starts meanwhile have their memory at the same addresses each time, where the machine grants that.
+
+    The setting is the thread's (personality(2)) and counts from the next program that is executed: this process stays as it is.
+    """
+    before = _LIBC.personality(0xFFFFFFFF)
+    _LIBC.personality(before | 0x0040000 if before >= 0 else 0xFFFFFFFF)  # ADDR_NO_RANDOMIZE
+    try:
+        yield
+    finally:
+        if before >= 0:
+            _LIBC.personality(before)
+
+
+def give_stack(pid: int) -> None:
+    """To a process that has yet to be executed: the layout of its memory follows from it as well. No more than this account may give."""
+    with suppress(OSError, ValueError):
+        _, most = resource.prlimit(pid, resource.RLIMIT_STACK)
+        size = STACK if most == resource.RLIM_INFINITY else min(STACK, most)
+        resource.prlimit(pid, resource.RLIMIT_STACK, (size, size))
 
 
 @cache
