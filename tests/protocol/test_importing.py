@@ -117,7 +117,14 @@ MATH_500 = {
         ("aime", {"id": 60, "problem": "Half of 66?", "solution": "", "answer": "033", "url": "…", "year": "2024"}, "math", "33"),
         ("aime", {"ID": "2024-I-1", "Problem": "Half of 66?", "Solution": "", "Answer": 33}, "math", "33"),
         ("aime", {"problem_idx": 1, "problem": "Half of 66?", "answer": 33}, "math", "33"),
+        ("aime", {"problem": "Half of 66?", "answer": 33.0, "url": "…"}, "math", "33"),
+        ("aime", {"ID": "1983-1", "Year": "1983", "Question": "Half of 66?", "Answer": "33"}, "math", "33"),
+        ("deepscaler", {"problem": "Half of 66?", "answer": "33", "id": "0"}, "math", "33"),
+        ("numina-math", {**SUBSET, "solution": r"It is $\boxed 7$."}, "math", "7"),
+        ("numina-math", {**SUBSET, "solution": r"It is $\fbox{7}$."}, "math", "7"),
         ("gpqa", GPQA, "math", None),
+        ("livecodebench", contest(private_test_cases=None), "code", None),
+        ("livecodebench", contest(private_test_cases=[], public_test_cases=CONTEST, metadata={}), "code", None),
         ("livecodebench", contest(), "code", None),
     ],
 )  # fmt: skip
@@ -208,6 +215,29 @@ def test_tests_of_synthetic_1_are_read_however_they_are_written(tmp_path: Path, 
 def test_private_tests_are_unpacked_from_every_pickle_of_a_text(protocol: int, length: int) -> None:
     text = "é" + "x" * length
     assert private.unpacked(packed(text, protocol)) == text
+
+
+def test_a_test_that_cannot_be_used_is_left_out_and_counted_and_the_problem_stays(tmp_path: Path) -> None:
+    info = {
+        "language": "python",
+        "test_cases": json.dumps([{**STDIN, "input": None}, STDIN, {**CALL, "output": float("nan")}]),
+    }
+    bad = {"input": "{", "output": "1", "testtype": "functional"}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    for folder, row in (("a", code(info)), ("b", contest(json.dumps([bad, CONTEST[1], {**bad, "input": 7}])))):
+        report, [(_, answer)] = imported(tmp_path / folder, [row])
+        made = report.environments["code"]
+        assert (made.problems_with_fewer_tests, made.tests_left_out, made.tests_unusable) == (1, 0, 2)
+        assert len(cases_of(answer)) == (1 if folder == "a" else 2)
+
+
+def test_arguments_of_a_contest_may_end_in_a_line_feed(tmp_path: Path) -> None:
+    call = [{"input": "1\n2\n", "output": "3", "testtype": "functional"}]
+    _, [(_, answer)] = imported(
+        tmp_path, [contest("", public_test_cases=json.dumps(call), metadata='{"func_name": "add"}')]
+    )
+    assert [test.data for test in cases_of(answer)] == ["[1, 2]"]
 
 
 def test_private_tests_mean_the_same_packed_and_plain(tmp_path: Path) -> None:
@@ -314,7 +344,7 @@ BAD: list[tuple[str, Any]] = [
     ("a call without a function's name and a list of arguments", code({"test_cases": [{**CALL, "input": "1"}]})),
     ("a test that JSON cannot hold", code("{'test_cases': [" + repr({**CALL, "input": [b"x"]}) + "]}")),
     ("a test that JSON cannot hold", code({"test_cases": [{**STDIN, "input": "\udc00"}]})),
-    ("tests that cannot be read", code({"test_cases": [{**STDIN, "tolerance": "much"}]})),
+    ("a tolerance that is no number", code({"test_cases": [{**STDIN, "tolerance": "much"}]})),
     ("every test is larger than a row of a task file", code({"test_cases": [{**STDIN, "input": "7" * (1 << 20)}]})),
 ]  # fmt: skip
 
@@ -367,8 +397,14 @@ def test_bad_rows_are_counted_by_reason_with_one_example_of_each_and_the_others_
         ({**GPQA, "Incorrect Answer 3": None}, "no incorrect answer 3"),
         (contest("[1, 2"), "tests that are no JSON"),
         (contest(public_test_cases="{}"), "tests that are no JSON"),
-        (contest(private_test_cases=None), "tests that are no texts"),
-        (contest(json.dumps([{**CONTEST[0], "testtype": "functional", "input": "{"}])), "tests that cannot be read"),
+        (contest(private_test_cases=7), "tests that are neither a text nor a list"),
+        (contest("[]", public_test_cases=None), "no tests"),
+        (contest("", public_test_cases=json.dumps([{**CONTEST[0], "testtype": "functional", "input": "{"}])), "a test that cannot be read"),
+        (contest("", public_test_cases=json.dumps([{**CONTEST[0], "testtype": "functional", "output": "NaN"}])), "a test that expects what no output equals"),
+        (code({"test_cases": [{**CALL, "output": [float("nan")]}]}), "a test that expects what no output equals"),
+        ({**SUBSET, "solution": r"It is $\boxed 72$."}, "a solution that boxes no answer"),
+        ({**MATH_500, "answer": "7}"}, "an answer that is not right itself"),
+        ({**MATH_500, "answer": "We halve fourteen apples by counting them again.\nThen seven apples are left over for each child."}, "a worked solution in place of an answer"),
         (contest(metadata="{"), "tests that cannot be read"),
     ],
 )  # fmt: skip
@@ -502,6 +538,85 @@ def test_questions_of_other_files_are_not_trained_on(tmp_path: Path) -> None:
     assert report.against == 2
 
 
+def test_a_question_is_not_trained_on_whatever_becomes_of_its_answer(tmp_path: Path) -> None:
+    rows = [
+        {**MATH_500, "problem": HELD, "answer": None}, {**MATH_500, "problem": ""},
+        {**MATH_500, "problem": "How many edges do seven cubes have that share one face in a row?", "answer": "x" * 10_001},
+    ]  # fmt: skip
+    benchmark, told = lines(tmp_path / "math500.jsonl", rows), list[str]()
+    own = lines(tmp_path / "own.jsonl", [{"Question": intellect(2)["prompt"]}])
+    training = [
+        intellect(1),
+        intellect(2),
+        *(intellect(3, prompt=f"Solve. {row['problem']}") for row in (rows[0], rows[2])),
+    ]
+    report = importer.run(
+        [lines(tmp_path / "rows.jsonl", training)], tmp_path / "out", Options(against=(benchmark, own)), told.append
+    )
+    assert [answer for _, answer in written(tmp_path / "out", report)] == ["8"]
+    assert reasons(report) == {"a question that is held out": 3}
+    assert [(one.questions, one.without) for one in report.against_files] == [(2, 1), (1, 0)]
+    assert "  2 questions to compare with; 1 rows hold none" in told
+
+
+def test_a_file_to_compare_with_that_holds_no_question_is_refused(tmp_path: Path) -> None:
+    benchmark = lines(tmp_path / "math500.jsonl", [{**MATH_500, "problem": ""}])
+    with pytest.raises(ConfigError, match="holds no question: nothing would be compared"):
+        imported(tmp_path, [intellect(1)], against=(benchmark,))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("short", "asked", "is_held_out"),
+    [
+        ("What is $2 + 3$?", "Solve this with care.\n\nWhat is 2+3 ? Put the answer in a box.", True),
+        ("What is $2 + 3$?", "Solve this with care.\n\n> What is \\(2 + 3\\)? - Explain.", True),
+        ("What is $2 + 3$?", "Solve: what is 2 - 3?", False),
+        ("What is $2 + 3$?", "Solve: what is 2 + 31?", False),
+        ("What is $2 + 3$?", "Solve: what is 2 + 3 * 4?", False),
+        ("Compute $\\dbinom{8}{4}$.", "Be brief. **Compute $\\binom{8}{4}$.**", True),
+        ("Compute $\\dfrac{8}{4}$.", "Be brief. **Compute $\\frac{8}{4}$.**", True),
+        ("Factor $x^2-1$.", "Be brief. Factor $x^{2} - 1$. Thanks!", True),
+        ("Factor $x^2-1$.", "Be brief. Factor $-x^2-1$. Thanks!", False),
+        ("Is every prime odd?", "A short one: is every prime odd? Why?", False),
+        ("Who painted the Night Watch?", "Say it: who painted the night watch?", True),
+        ("Find $x$.", "The area is 7. Find $x$.", False),
+    ],
+)
+def test_a_short_held_out_question_is_found_within_a_longer_one(short: str, asked: str, is_held_out: bool) -> None:
+    held = HeldOut()
+    held.add(short)
+    assert held.holds(short)
+    assert held.holds_short(asked) is is_held_out
+
+
+def test_a_short_question_is_left_out_of_a_wrapper(tmp_path: Path) -> None:
+    benchmark = lines(tmp_path / "math500.jsonl", [{**MATH_500, "problem": "What is $2 + 3$?"}])
+    rows = [
+        intellect(1),
+        intellect(2, prompt="Solve this problem and think well.\n\nWhat is $2+3$?\n\nBox the answer."),
+    ]
+    report, tasks = imported(tmp_path, rows, against=(benchmark,))
+    assert [answer for _, answer in tasks] == ["8"]
+    assert reasons(report) == {"a short question that is held out, within a longer one": 1}
+
+
+def test_the_answer_after_four_hashes_is_the_reference(tmp_path: Path) -> None:
+    rows = [
+        {"question": "How many clips?", "answer": "She sold 48/2 = <<48/2=24>>24 clips in May.\n48+24 = <<48+24=72>>72 clips.\n#### 72"},
+        {"question": "How much?", "answer": "#### 1,080 "}, {"question": "Which?", "answer": "# 7"},
+    ]  # fmt: skip
+    _, tasks = imported(tmp_path, rows)
+    assert [answer for _, answer in tasks] == ["72", "1,080", "# 7"]
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    text = json.dumps(MATH_500).encode()
+    for name, data in (("rows.jsonl", text + b"\r\n"), ("rows.json", b"[" + text + b"]")):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + data)
+        assert importer.run([tmp_path / name], tmp_path / f"{name}.out", Options()).rows == 1
+
+
 def test_held_out_problems_are_the_same_in_any_order_come_last_and_are_not_trained_on(tmp_path: Path) -> None:
     shapes = ["triangle", "circle", "square", "cube", "sphere", "cone", "prism", "torus"]
     rows = [
@@ -559,10 +674,12 @@ def test_more_parts_than_a_run_spec_names_are_refused(tmp_path: Path, monkeypatc
 
 def test_the_command_prints_the_report(tmp_path: Path) -> None:
     source = lines(tmp_path / "rows.jsonl", [intellect(1), intellect(1), intellect(2)])
-    arguments = ["import", str(tmp_path / "out"), str(source), "--low", "0.1"]
+    benchmark = lines(tmp_path / "math500.jsonl", [MATH_500, {**MATH_500, "problem": ""}])
+    arguments = ["import", str(tmp_path / "out"), str(source), "--low", "0.1", "--against", str(benchmark)]
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0, shown.output
     assert "3 rows read, 1 left out" in shown.stdout
+    assert f"compared with 1 questions of {benchmark}; 1 of its rows hold no question" in shown.stdout
     assert "2 problems to train on" in shown.stdout
     assert "1 a question that was there before, as rows.jsonl, row 2: What do you get when 1" in shown.stdout
     asked = CliRunner().invoke(app, [*arguments[:1], str(tmp_path / "again"), *arguments[2:], "--json"])

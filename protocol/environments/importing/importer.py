@@ -22,6 +22,7 @@ from pathlib import Path
 from protocol.environments import taskfile
 from protocol.environments.importing import schemas, sources
 from protocol.environments.importing.overlap import HeldOut
+from protocol.environments.importing.reference import References
 from protocol.environments.importing.schemas import PACKAGES, Schema
 from protocol.environments.importing.sieve import RateBand, Reason, Sieve
 from protocol.environments.importing.task import LeftOut, Task
@@ -64,6 +65,18 @@ class ImportedFile:
 
 
 @dataclass(frozen=True)
+class AgainstFile:
+    """A file whose questions are not to be asked."""
+
+    file: str
+    schema: str
+    sha256: str
+    questions: int
+    without: int
+    """Its rows that hold no question."""
+
+
+@dataclass(frozen=True)
 class PartFile:
     file: str
     sha256: str
@@ -79,7 +92,10 @@ class ImportedTasks:
     held_out: int = 0
     tests_left_out: int = 0
     """Tests of programs that a row has no room for, of all kept problems."""
+    tests_unusable: int = 0
+    """Tests that no program could pass, or that say nothing of one, of all kept problems."""
     problems_with_fewer_tests: int = 0
+    """For either reason."""
     files: list[PartFile] = field(default_factory=list)
 
 
@@ -91,6 +107,7 @@ class ImportReport:
     left_out: dict[str, Reason]
     against: int = 0
     """Questions of other files that no training question may ask."""
+    against_files: list[AgainstFile] = field(default_factory=list)
 
 
 def run(
@@ -102,13 +119,10 @@ def run(
     if options.package not in PACKAGES:
         raise UsageError(f"no environment of task files is called {options.package!r}", hint=", ".join(PACKAGES))
     reading = [(file, _schema(file, options)) for file in files]
-    against = [(file, _schema(file, options)) for file in options.against]
+    against = [(file, _asking(file, options)) for file in options.against]
     with whole(folder.absolute(), f"the folder {folder}") as partial:
         held_out = HeldOut()
-        for file, schema in against:
-            progress(f"reading {file} ({schema.name}), which is not to be asked")
-            for question in _questions(file, schema):
-                held_out.add(question)
+        compared = [_compare_with(file, schema, held_out, progress) for file, schema in against]
         others = len(held_out)
         chosen = _choose(reading, options, held_out, progress)
         for found in chosen.values():
@@ -117,7 +131,7 @@ def run(
         report = _import(
             reading, options, held_out, {key for found in chosen.values() for key in found}, partial, progress
         )
-        report.against = others
+        report.against, report.against_files = others, compared
         _write_tables(report, folder, partial)
         (partial / REPORT).write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return report
@@ -142,14 +156,37 @@ def _schema(file: Path, options: Options) -> Schema:
     )
 
 
-def _questions(file: Path, schema: Schema) -> Iterator[str]:
-    """Questions of a file that tasks can be made of."""
+def _asking(file: Path, options: Options) -> Schema:
+    """How questions of a file that is only compared with are read: it may have other columns than what is imported."""
+    found = sources.columns(file)
+    if options.question in found:
+        return schemas.questions(str(options.question))
+    if (schema := schemas.of_columns(found)) is not None:
+        return schema
+    column = next((name for name in schemas.QUESTIONS if name in found), None)
+    return _schema(file, options) if column is None else schemas.questions(column)
+
+
+def _compare_with(file: Path, schema: Schema, held_out: HeldOut, progress: Callable[[str], object]) -> AgainstFile:
+    """Takes every question of a file, also where no task can be made of its row: what is held out stays out, whatever its answer is."""
+    progress(f"reading {file} ({schema.name}), which is not to be asked")
+    questions = without = 0
     for row in sources.rows(file, set(schema.columns)):
-        if not isinstance(row, LeftOut):
-            try:
-                yield schema.read(row).problem
-            except LeftOut:
-                continue
+        try:
+            if isinstance(row, LeftOut):
+                raise row
+            held_out.add(schema.asked(row))
+        except LeftOut:
+            without += 1
+        else:
+            questions += 1
+    if not questions:
+        raise ConfigError(
+            f"{file} holds no question: nothing would be compared with its {without} rows",
+            hint="name its column with --question" if without else "name another file, or none",
+        )
+    progress(f"  {questions} questions to compare with" + (f"; {without} rows hold none" if without else ""))
+    return AgainstFile(str(file), schema.name, taskfile.digest_of(file), questions, without)
 
 
 def _tasks(
@@ -159,6 +196,7 @@ def _tasks(
     wanted = set(schema.columns)
     if options.band is not None:
         wanted |= {name for name in sources.columns(file) if options.band.is_rate(name)}
+    references = References()
     for number, row in enumerate(sources.rows(file, wanted), 1):
         try:
             if isinstance(row, LeftOut):
@@ -166,9 +204,12 @@ def _tasks(
             if options.band is not None:
                 options.band.require(row)
             task = schema.read(row)
+            references.require(task)
             key = sieve.require_new(task)
             if key not in chosen and held_out.holds(task.problem):
                 raise LeftOut("a question that is held out", task.problem)
+            if key not in chosen and held_out.holds_short(task.problem):
+                raise LeftOut("a short question that is held out, within a longer one", task.problem)
         except LeftOut as reason:
             sieve.drop(reason, f"{file.name}, row {number}")
             yield None
@@ -245,7 +286,8 @@ class Parts:
         made.training += not is_held_out
         made.held_out += is_held_out
         made.tests_left_out += task.tests_left_out
-        made.problems_with_fewer_tests += task.tests_left_out > 0
+        made.tests_unusable += task.tests_unusable
+        made.problems_with_fewer_tests += task.tests_left_out + task.tests_unusable > 0
         if not is_held_out and (writer.rows == self._rows or writer.bytes >= PART_BYTES_MAX):
             self._end(task.package, is_held_out)
 

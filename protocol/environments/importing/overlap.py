@@ -9,7 +9,11 @@ neither white space nor LaTeX's signs hide anything.
   keeps about half; a reworded one is not found by any n-gram.
 - **Of the held-out question's**: a training prompt may say much besides, before and after.
 - 8-grams of more than two and of more than 1 % of the held-out questions are a prompt's wording, and count for none of them.
-- Questions of fewer than 8 words, or of none but such wording, are compared whole.
+- Questions of none but such wording are compared whole.
+- Questions of fewer than 8 words are looked for whole too, and as a run of words and signs within longer ones, whose wrapper says something
+  else. Signs count there ("2 + 3" is not "2 - 3"); punctuation, dollars, braces and LaTeX's spacing do not. A run that a formula goes on from,
+  as "2 + 3" in "2 + 3 * 4", is another question. Below 5 words and signs, or 4 with a number among them, no run is looked for: "find x"
+  would be found everywhere.
 """
 
 from __future__ import annotations
@@ -22,6 +26,10 @@ WORDS = 8
 SHARE = 0.5
 _WORDING_LEAST, _WORDING_SHARE = 2, 0.01
 _WORD = re.compile(r"[^\W_]+")
+_RUN_LEAST, _RUN_LEAST_WITH_NUMBER = 5, 4
+_LAYOUT = re.compile(r"\\(?:left|right|displaystyle|quad|qquad)(?![a-z])|\\[()\[\],;:! ]|\\[dt](?=frac|binom)|~")
+_SIGNS = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+|[^\w\s.,:;?!\"'`$\\{}*]|\*(?!\*)(?<!\*\*)")
+_GOES_ON = frozenset("+-*/^=<>|%−×÷·≤≥")
 
 
 def key_of(text: str) -> int:
@@ -38,14 +46,20 @@ class HeldOut:
         self._questions: list[set[int]] = []
         self._grams: dict[int, tuple[int, ...]] = {}
         self._counts: list[int] = []
+        self._runs: dict[tuple[str, ...], list[list[str]]] = {}
 
     def __len__(self) -> int:
         return len(self._questions)
 
     def add(self, question: str) -> None:
         self._whole.add(key_of(question))
-        self._questions.append(_grams(question))
+        grams = _grams(question)
+        self._questions.append(grams)
         self._counts = []
+        if not grams:
+            signs = _signs(question)
+            if len(signs) >= (_RUN_LEAST_WITH_NUMBER if any(one[0].isdigit() for one in signs) else _RUN_LEAST):
+                self._runs.setdefault(tuple(signs[:_RUN_LEAST_WITH_NUMBER]), []).append(signs)
 
     def holds(self, question: str) -> bool:
         """Whether this is one of them."""
@@ -57,6 +71,20 @@ class HeldOut:
             return True
         found = Counter(number for gram in _grams(question) for number in self._grams.get(gram, ()))
         return any(count >= SHARE * self._counts[number] for number, count in found.items())
+
+    def holds_short(self, question: str) -> bool:
+        """Whether one of fewer than 8 words stands in it as it is, with something before or after."""
+        if not self._runs:
+            return False
+        signs = _signs(question)
+        starts = list(zip(*(signs[at:] for at in range(_RUN_LEAST_WITH_NUMBER)), strict=False))
+        if self._runs.keys().isdisjoint(starts):
+            return False
+        return any(
+            signs[at : at + len(run)] == run and not _goes_on(signs, at, at + len(run))
+            for at, start in enumerate(starts)
+            for run in self._runs.get(start, ())
+        )
 
     def _index(self) -> None:
         most = max(_WORDING_LEAST, _WORDING_SHARE * len(self._questions))
@@ -74,3 +102,20 @@ def _grams(text: str) -> set[int]:
     """Hashes of the text's 8-grams, of 64 bits; they differ from process to process."""
     words = _WORD.findall(text.casefold())
     return set(map(hash, zip(*(words[start:] for start in range(WORDS)), strict=False)))
+
+
+def _signs(text: str) -> list[str]:
+    """Words, numbers and the signs of formulas, in order."""
+    found = _LAYOUT.sub(" ", text.casefold()) if "\\" in text or "~" in text else text.casefold()
+    return _SIGNS.findall(found)
+
+
+def _goes_on(signs: list[str], begin: int, end: int) -> bool:
+    """Whether a formula reaches into signs[begin:end], or out of it. A dash before a word is none."""
+    before, after = signs[begin - 1 : begin], signs[end : end + 2]
+    into = bool(before) and before[0] in _GOES_ON and not _is_word(signs[begin])
+    return into or (len(after) == 2 and after[0] in _GOES_ON and not _is_word(after[1]))
+
+
+def _is_word(sign: str) -> bool:
+    return len(sign) > 2 and sign.isalpha()

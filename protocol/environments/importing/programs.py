@@ -1,7 +1,7 @@
 """Tests of programs as data sets write them, made fit for the environment `code`: valid, in its two forms, and no larger than a row.
 
-Tests are kept in order while they fit: at most 256, within a row's 1 MiB. What does not fit is left out and counted; a problem of which no test
-fits is left out itself.
+Tests are kept in order while they fit: at most 256, within a row's 1 MiB. What does not fit is left out and counted, and so is a test that cannot
+be used: it says nothing that a program could do, or expects what no output equals (NaN). A problem of which no test is kept is left out itself.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import ast
 import json
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from protocol import canonical
-from protocol.environments.code import cases_of
+from protocol.environments.code import cases_of, same
 from protocol.environments.importing.private import unpacked
 from protocol.environments.importing.sources import ROW_BYTES_MAX, items
 from protocol.environments.importing.task import LeftOut
@@ -27,6 +28,16 @@ TESTS_MAX = 256
 """As many as `tests` of the environment may ask for."""
 _ROOM = TEXT_BYTES_MAX - (16 << 10)  # of a row, for tests: their frame and what else there is take the rest
 _PYTHON = ("python", "python3", "py")
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """What scores a task of `code`."""
+
+    answer: str
+    no_room: int
+    """Tests that a row has no room for."""
+    unusable: int
 
 
 def table(value: Any, what: str) -> dict[str, Any]:
@@ -55,16 +66,18 @@ def _parsed(text: str, what: str) -> Any:
         raise LeftOut(f"{what} is neither JSON nor a Python literal", text) from None
 
 
-def of_synthetic(info: dict[str, Any]) -> tuple[str, int]:
-    """The answer of a task of `code`, and how many tests were left out. Raises LeftOut."""
+def of_synthetic(info: dict[str, Any]) -> Tests:
+    """Raises LeftOut where there is no test that can be used."""
     language = str(info.get("language", "python")).lower()
     if language not in _PYTHON:
         raise LeftOut("the program is not to be in Python", language)
     cases = info.get("test_cases")
+    if isinstance(cases, str):
+        cases = _parsed(cases, "test_cases")
     if not isinstance(cases, list) or not cases:
         raise LeftOut("no tests", info)
-    kept, left_out = _fitting((_case(case) for case in cases), _size)
-    return _answer({"language": "python", "test_cases": kept}), left_out
+    kept, no_room, unusable = _fitting(cases, _case, _size)
+    return Tests(_answer({"language": "python", "test_cases": kept}), no_room, unusable)
 
 
 def _case(case: Any) -> dict[str, Any]:
@@ -72,6 +85,10 @@ def _case(case: Any) -> dict[str, Any]:
         raise LeftOut("a test without type, input and output", case)
     kind, given, expected = case["type"], case["input"], case["output"]
     extra = {"tolerance": case["tolerance"]} if case.get("tolerance") else {}
+    try:
+        float(case.get("tolerance") or 0)
+    except (TypeError, ValueError):
+        raise LeftOut("a tolerance that is no number", case) from None
     if kind == "stdin_stdout":
         return {"type": kind, "input": _text(given), "output": _text(expected), **extra}
     if kind != "function_call":
@@ -79,6 +96,7 @@ def _case(case: Any) -> dict[str, Any]:
     name = case.get("fn_name")
     if not isinstance(name, str) or not name.isidentifier() or not isinstance(given, list):
         raise LeftOut("a call without a function's name and a list of arguments", case)
+    _require_equal(expected)
     return {"type": kind, "fn_name": name, "input": given, "output": expected, **extra}
 
 
@@ -91,47 +109,98 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def of_livecodebench(public: Any, private: Any, metadata: Any) -> tuple[str, int]:
-    """The same, of LiveCodeBench's three columns."""
-    if not all(isinstance(one, str) for one in (public, private)):
-        raise LeftOut("tests that are no texts", public)
-    shown: list[Any] = _listed(public)
-    hidden = items(private if private.lstrip().startswith("[") else unpacked(private))
+def of_livecodebench(public: Any, private: Any, metadata: Any) -> Tests:
+    """The same, of LiveCodeBench's three columns: texts or lists, and either of the first two may hold none."""
+    shown = _listed(public)
+    hidden = _hidden(private)
+
+    def read(pair: tuple[bool, Any]) -> tuple[bool, Any]:
+        return pair[0], _contest_case(pair[1])
+
     try:
-        kept, left_out = _fitting(
-            ((number < len(shown), case) for number, case in enumerate(chain(shown, hidden))),
+        kept, no_room, unusable = _fitting(
+            ((number < len(shown), case) for number, case in enumerate(chain(shown, hidden))), read,
             lambda pair: _size(json.dumps(pair[1], ensure_ascii=False)),
-        )
+        )  # fmt: skip
     except (ValueError, RecursionError):
         raise LeftOut("tests that are no JSON", private) from None
     halves = [
         json.dumps([case for is_shown, case in kept if is_shown is half], ensure_ascii=False) for half in (True, False)
     ]
     meta = metadata if isinstance(metadata, str) and metadata else json.dumps(metadata or {})
-    return _answer({"public_test_cases": halves[0], "private_test_cases": halves[1], "metadata": meta}), left_out
+    found = _answer({"public_test_cases": halves[0], "private_test_cases": halves[1], "metadata": meta})
+    return Tests(found, no_room, unusable)
 
 
-def _listed(text: str) -> list[Any]:
+def _listed(value: Any) -> list[Any]:
+    if value is None or isinstance(value, list):
+        return value or []
+    if not isinstance(value, str):
+        raise LeftOut("tests that are neither a text nor a list", value)
+    if not value.strip():
+        return []
     try:
-        return list(items(text))
+        return list(items(value))
     except (ValueError, RecursionError):
-        raise LeftOut("tests that are no JSON", text) from None
+        raise LeftOut("tests that are no JSON", value) from None
 
 
-def _fitting(cases: Iterable[Any], size: Callable[[Any], int]) -> tuple[list[Any], int]:
-    """The cases that a row has room for, in order, and how many were left out."""
+def _hidden(value: Any) -> Iterable[Any]:
+    """Private tests one by one: they may be many."""
+    if not isinstance(value, str) or not value.strip():
+        return _listed(value)
+    return items(value if value.lstrip().startswith("[") else unpacked(value))
+
+
+def _contest_case(case: Any) -> dict[str, Any]:
+    if not isinstance(case, dict) or not all(
+        isinstance(case.get(name), str) for name in ("input", "output", "testtype")
+    ):
+        raise LeftOut("a test without input, output and testtype", case)
+    if case["testtype"] == "stdin":
+        return case
+    given = case["input"].rstrip("\n")
+    try:
+        for line in given.split("\n"):
+            json.loads(line)
+        _require_equal(json.loads(case["output"]))
+    except (ValueError, RecursionError):
+        raise LeftOut("a test that cannot be read", case) from None
+    return {**case, "input": given}
+
+
+def _require_equal(expected: Any) -> None:
+    """Raises LeftOut for a value that is not even equal to itself."""
+    if not same(expected, expected):
+        raise LeftOut("a test that expects what no output equals", expected)
+
+
+def _fitting(
+    cases: Iterable[Any], read: Callable[[Any], Any], size: Callable[[Any], int]
+) -> tuple[list[Any], int, int]:
+    """The cases that can be used and that a row has room for, in order; how many found no room, and how many cannot be used.
+
+    Raises LeftOut where none is kept: with the reason why the first cannot be used, if one cannot.
+    """
     kept: list[Any] = []
-    left_out, room = 0, _ROOM
+    no_room, unusable, room, first = 0, 0, _ROOM, None
     for case in cases:
-        needed = size(case)
+        try:
+            found = read(case)
+            needed = size(found)
+        except LeftOut as reason:
+            unusable, first = unusable + 1, first or reason
+            continue
         if needed > room or len(kept) == TESTS_MAX:
-            left_out += 1
+            no_room += 1
         else:
-            kept.append(case)
+            kept.append(found)
             room -= needed
     if not kept:
-        raise LeftOut("every test is larger than a row of a task file", f"{left_out} tests")
-    return kept, left_out
+        if first is None and not no_room:
+            raise LeftOut("no tests")
+        raise first or LeftOut("every test is larger than a row of a task file", f"{no_room} tests")
+    return kept, no_room, unusable
 
 
 def _size(value: Any) -> int:

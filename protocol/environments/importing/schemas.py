@@ -4,13 +4,13 @@
 |---|---|---|
 | synthetic-1 | prompt, task_type, verification_info | PrimeIntellect/SYNTHETIC-1, …/verifiable-coding-problems, …/INTELLECT-2-RL-Dataset, and the verifiers of github.com/PrimeIntellect-ai/genesys |
 | numina-math | problem, solution; from 1.5 on answer, question_type, problem_is_valid, solution_is_valid | AI-MO/NuminaMath-CoT, AI-MO/NuminaMath-1.5 |
-| deepscaler | problem, answer, solution | agentica-org/DeepScaleR-Preview-Dataset (one JSON array) |
+| deepscaler | problem and answer, beside solution or id | agentica-org/DeepScaleR-Preview-Dataset (one JSON array), math-ai/aime25 |
 | math-500 | problem, answer, solution, subject, level, unique_id | HuggingFaceH4/MATH-500 |
-| aime | problem and answer, in any case, beside id, url and year, or problem_idx | HuggingFaceH4/aime_2024, Maxwell-Jia/AIME_2024, MathArena/aime_2025_I |
+| aime | problem or question and answer, in any case, beside id, url and year, or problem_idx | HuggingFaceH4/aime_2024, Maxwell-Jia/AIME_2024, MathArena/aime_2025_I |
 | gpqa | Question, Correct Answer, Incorrect Answer 1 to 3 | Idavidrein/gpqa (CSV), arXiv 2311.12022 |
 | livecodebench | question_content, starter_code, public_test_cases, private_test_cases, metadata | livecodebench/code_generation_lite, github.com/LiveCodeBench/LiveCodeBench |
 | filtered | question, answer, package, solve_rate | `murmur trainer filter`, which writes such rows of what it tried |
-| rows | any two columns that are named | |
+| rows | any two columns that are named; of an answer that ends in a line "#### 72", as GSM8K's do, 72 | openai/gsm8k |
 
 Read from those pages, which say names and types; no row of any of them was at hand. What they leave open (a table as JSON or as a Python
 literal, a number or its text, lines as a list) is read either way.
@@ -42,7 +42,8 @@ ANSWER_CHARS_MAX = 10_000
 PACKAGES = ("math", "code", "parquet")
 """Environments that task files are imported for."""
 _LETTERS = "ABCD"
-_BEGINS_BOX = re.compile(r"\\boxed\s*\{")
+_BEGINS_BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+(-?[^\W_])(?![\w.,/^]))")
+_HASHES = re.compile(r"(?:^|\n)####[ \t]*([^\n#]+?)\s*\Z")
 _NO_ANSWERS = ("notfound", "not found", "none", "n/a", "unknown")
 
 
@@ -55,6 +56,8 @@ class Schema:
     """What is read of a row, where it is there."""
     read: Callable[[Row], Task]
     """Raises LeftOut for a row that makes no task."""
+    asked: Callable[[Row], str]
+    """The row's question, whatever its answer is. Raises LeftOut where it has none."""
 
 
 def _synthetic(row: Row) -> Task:
@@ -64,8 +67,8 @@ def _synthetic(row: Row) -> Task:
     info = programs.table(row.get("verification_info"), "verification_info")
     if kind == "verifiable_math":
         return Task("math", prompt, _reference(info.get("ground_truth")), prompt)
-    answer, left_out = programs.of_synthetic(info)
-    return Task("code", prompt, answer, prompt, left_out)
+    tests = programs.of_synthetic(info)
+    return Task("code", prompt, tests.answer, prompt, tests.no_room, tests.unusable)
 
 
 def _mathematics(row: Row, instruction: str = BOXED) -> Task:
@@ -82,7 +85,7 @@ def _mathematics(row: Row, instruction: str = BOXED) -> Task:
 def _aime(row: Row) -> Task:
     low = {name.lower(): value for name, value in row.items()}
     problem = _said(low, "problem" if "problem" in low else "question")
-    answer = _reference(low.get("answer"))
+    answer = re.sub(r"\.0+\Z", "", _reference(low.get("answer")))
     if not re.fullmatch(r"\d{1,3}", answer, re.ASCII):
         raise LeftOut("an answer of AIME that is no integer from 0 to 999", answer)
     return Task("math", problem + BOXED, str(int(answer)), problem)
@@ -101,25 +104,23 @@ def _gpqa(row: Row) -> Task:
 
 def _livecodebench(row: Row) -> Task:
     problem, starter = _said(row, "question_content"), row.get("starter_code") or ""
-    answer, left_out = programs.of_livecodebench(
-        row.get("public_test_cases"), row.get("private_test_cases"), row.get("metadata")
-    )
+    tests = programs.of_livecodebench(row.get("public_test_cases"), row.get("private_test_cases"), row.get("metadata"))
     asked = problem + (STARTER.format(starter) if isinstance(starter, str) and starter.strip() else STDIN)
-    return Task("code", asked, answer, problem, left_out)
+    return Task("code", asked, tests.answer, problem, tests.no_room, tests.unusable)
 
 
 def _columns(row: Row, question: str, answer: str, package: str) -> Task:
     problem = _said(row, question)
     if package != "code":
-        return Task(package, problem, _reference(row.get(answer)), problem)
+        return Task(package, problem, _reference(_after_hashes(row.get(answer))), problem)
     table = programs.table(row.get(answer), "the answer")
     if "test_cases" in table:
-        tests, left_out = programs.of_synthetic(table)
+        tests = programs.of_synthetic(table)
     else:
-        tests, left_out = programs.of_livecodebench(
+        tests = programs.of_livecodebench(
             table.get("public_test_cases"), table.get("private_test_cases"), table.get("metadata")
         )
-    return Task(package, problem, tests, problem, left_out)
+    return Task(package, problem, tests.answer, problem, tests.no_room, tests.unusable)
 
 
 def _filtered(row: Row) -> Task:
@@ -139,6 +140,22 @@ def _said(row: Row, column: str) -> str:
     return value.strip()
 
 
+def _saying(*names: str) -> Callable[[Row], str]:
+    """The first of these columns that a row has, in any case."""
+
+    def asked(row: Row) -> str:
+        low = {name.lower(): value for name, value in row.items()}
+        return _said(low, next((name for name in names if name in low), names[0]))
+
+    return asked
+
+
+def _after_hashes(value: Any) -> Any:
+    """GSM8K's answer: what stands after the last ####, where a worked solution ends in it."""
+    found = _HASHES.search(value) if isinstance(value, str) else None
+    return found[1] if found else value
+
+
 def _reference(value: Any) -> str:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -152,16 +169,18 @@ def _reference(value: Any) -> str:
     return text
 
 
-def _boxed(solution: str) -> str | None:
-    """What stands in the last \\boxed{…}, braces balanced; None where nothing does."""
-    found = [match.end() for match in _BEGINS_BOX.finditer(solution)]
+def _boxed(solution: str) -> str:
+    """What stands in the last \\boxed{…} or \\fbox{…}, braces balanced, or the one letter or digit after \\boxed."""
+    found = list(_BEGINS_BOX.finditer(solution))
     if not found:
         raise LeftOut("a solution that boxes no answer", solution)
-    depth = 1
-    for at in range(found[-1], len(solution)):
+    begin, alone, depth = found[-1].end(), found[-1][1], 1
+    if alone:
+        return str(alone)
+    for at in range(begin, len(solution)):
         depth += {"{": 1, "}": -1}.get(solution[at], 0) if solution[at - 1] != "\\" else 0
         if not depth:
-            return solution[found[-1] : at]
+            return solution[begin:at]
     raise LeftOut("a solution that boxes no answer", solution)
 
 
@@ -177,22 +196,26 @@ _TESTS = ("public_test_cases", "private_test_cases")
 SCHEMAS = {
     schema.name: schema
     for schema in (
-        Schema("synthetic-1", (("prompt", "task_type", "verification_info"),), frozenset(("prompt", "task_type", "verification_info")), _synthetic),
-        Schema("filtered", (("question", "answer", "package", "solve_rate"),), frozenset(("question", "answer", "package")), _filtered),
-        Schema("livecodebench", (("question_content", *_TESTS),), frozenset(("question_content", "starter_code", "metadata", *_TESTS)), _livecodebench),
+        Schema("synthetic-1", (("prompt", "task_type", "verification_info"),), frozenset(("prompt", "task_type", "verification_info")), _synthetic, _saying("prompt")),
+        Schema("filtered", (("question", "answer", "package", "solve_rate"),), frozenset(("question", "answer", "package")), _filtered, _saying("question")),
+        Schema("livecodebench", (("question_content", *_TESTS),), frozenset(("question_content", "starter_code", "metadata", *_TESTS)), _livecodebench, _saying("question_content")),
         Schema(
             "gpqa", (("Question", "Correct Answer", "Incorrect Answer 1"),),
-            frozenset(("Question", "Correct Answer", *(f"Incorrect Answer {i}" for i in (1, 2, 3)))), _gpqa,
+            frozenset(("Question", "Correct Answer", *(f"Incorrect Answer {i}" for i in (1, 2, 3)))), _gpqa, _saying("question"),
         ),
-        Schema("math-500", (("problem", "answer", "subject", "unique_id"),), frozenset(("problem", "answer")), _mathematics),
-        Schema("numina-math", (("problem", "solution", "question_type"), ("problem", "solution", "messages")), _MATHEMATICS, _mathematics),
+        Schema("math-500", (("problem", "answer", "subject", "unique_id"),), frozenset(("problem", "answer")), _mathematics, _saying("problem")),
+        Schema("numina-math", (("problem", "solution", "question_type"), ("problem", "solution", "messages")), _MATHEMATICS, _mathematics, _saying("problem")),
         Schema(
-            "aime", (("problem", "answer", "url"), ("problem", "answer", "problem_idx"), ("Problem", "Answer", "ID")),
-            frozenset(("problem", "answer", "question", "Problem", "Answer", "Question")), _aime,
+            "aime", (("problem", "answer", "url"), ("problem", "answer", "problem_idx"), ("Problem", "Answer", "ID"), ("ID", "Year", "Question", "Answer")),
+            frozenset(("problem", "answer", "question", "Problem", "Answer", "Question")), _aime, _saying("problem", "question"),
         ),
-        Schema("deepscaler", (("problem", "answer", "solution"),), frozenset(("problem", "answer")), _mathematics),
+        Schema("deepscaler", (("problem", "answer", "solution"), ("problem", "answer", "id")), frozenset(("problem", "answer")), _mathematics, _saying("problem")),
     )
 }  # fmt: skip
+
+
+QUESTIONS = ("question", "problem", "prompt", "Question", "Problem", "Prompt")
+"""Columns that a file of questions alone may have, the first that is there."""
 
 
 def of_columns(found: list[str]) -> Schema | None:
@@ -211,4 +234,13 @@ def named(name: str) -> Schema:
 def rows(question: str, answer: str, package: str) -> Schema:
     """Of whatever columns, for one of the environments that read task files. Nothing is added to a question."""
     read = partial(_columns, question=question, answer=answer, package=package)
-    return Schema("rows", (), frozenset((question, answer)), read)
+    return Schema("rows", (), frozenset((question, answer)), read, partial(_said, column=question))
+
+
+def questions(column: str) -> Schema:
+    """Of a file that is only to be compared with: nothing is made of its rows."""
+
+    def read(_: Row) -> Task:
+        raise LeftOut("a file of questions alone")
+
+    return Schema("questions", (), frozenset((column,)), read, partial(_said, column=column))

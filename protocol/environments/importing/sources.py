@@ -6,6 +6,7 @@ what its suffix says is a ConfigError, for then nothing of it can be trusted to 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Callable, Iterator
@@ -79,6 +80,8 @@ def _past_space(text: str, at: int) -> int:
 
 def _jsonl(source: Path, _: set[str] | None) -> Iterator[Row | LeftOut]:
     with source.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
         for line in iter(lambda: file.readline(ROW_BYTES_MAX + 1), b""):
             if len(line) > ROW_BYTES_MAX:
                 yield LeftOut(f"a line of more than {ROW_BYTES_MAX >> 20} MiB", line[:200].decode(errors="replace"))
@@ -101,7 +104,7 @@ def _json(source: Path, _: set[str] | None) -> Iterator[Row | LeftOut]:
     if source.stat().st_size > ARRAY_BYTES_MAX:
         raise ConfigError(f"{source} has more than {ARRAY_BYTES_MAX >> 20} MiB", hint="make it JSONL: an object a line")
     try:
-        for item in items(source.read_text(encoding="utf-8")):
+        for item in items(source.read_text(encoding="utf-8-sig")):
             yield item if isinstance(item, dict) else LeftOut("no JSON object", item)
     except ValueError as error:
         raise ConfigError(f"{source} is no JSON array of objects: {str(error)[:100]}") from error

@@ -20,6 +20,8 @@ class Task:
     """The question as the data set has it, without the instructions that we add: what duplicates are found by."""
     tests_left_out: int = 0
     """Tests that a task file has no room for."""
+    tests_unusable: int = 0
+    """Tests that no program could pass, or that say nothing of one."""
 
 
 class LeftOut(Exception):

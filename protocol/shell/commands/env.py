@@ -80,10 +80,14 @@ def _print_import(report: ImportReport, out: Path) -> None:
         typer.echo(
             f"  {package:8} {made.training} problems to train on, {made.held_out} held out, {len(made.files)} files"
         )
-        if made.tests_left_out:
+        if made.problems_with_fewer_tests:
             typer.echo(
-                f"{'':11}{made.problems_with_fewer_tests} of them with fewer tests than they had: {made.tests_left_out} found no room"
+                f"{'':11}{made.problems_with_fewer_tests} of them with fewer tests than they had: {made.tests_left_out} found no room,"
+                f" {made.tests_unusable} no program could pass"
             )
+    for one in report.against_files:
+        none = f"; {one.without} of its rows hold no question" if one.without else ""
+        typer.echo(f"  compared with {one.questions} questions of {one.file}{none}")
     for why, reason in sorted(report.left_out.items(), key=lambda item: -item[1].rows):
         typer.echo(f"{reason.rows:8} {why}, as {reason.example}")
     typer.echo(f"{out}/environments.toml says what to write into run.toml", err=True)
