@@ -2,6 +2,9 @@
 
 Thoughts are scratch paper. Boxes of one sentence that commas, "and" or "or" join are one list, and so are the cases of "if … if …".
 Without a box the last sentence that says something counts: its bold text, its formulas, or its numbers and their units.
+
+A completion is a stranger's text and may be long. So a repetition that another one may take over from here takes all it can get and
+gives nothing back (`*+`, `++`): no text makes a search take more than linear time (tests/protocol/test_regular_expressions.py).
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from protocol.environments.maths.words import NO_ANSWER
 COMPLETION_MAX = 1 << 20
 """Characters that are looked at, from the end."""
 _BOXES_MAX = 64
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(?=[0-9A-Za-z]))")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(?=[0-9A-Za-z]))")
 _CUE = re.compile(
-    r"(?:####\s*|(?:final\s+answer|\banswer|\bresult|\bsolution)\b(?:\s+(?:is|are|equals|to\b[^.:\n]{0,80}?\b(?:is|are)))?\s*\**\s*[:=.]?\s*\**[:=]?\s*)",
+    r"(?:####\s*+|(?:final\s++answer|\banswer|\bresult|\bsolution)\b(?:\s++(?:is|are|equals|to\b[^.:\n]{0,80}?\b(?:is|are)))?+\s*+\**+\s*+[:=.]?+\s*+\**+[:=]?+\s*+)",
     re.IGNORECASE,
 )
 _JOINED = re.compile(
-    r"[\s$,;&]*(?:(?:,|;|and|or|\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\\q?quad)[\s$,;]*)+(?:[A-Za-z](?:_\{?\w+\}?)?\s*=)?[\s$]*"
+    r"(?P<signs>[\s$,;&]*+)(?P<words>(?:(?:and|or|\\text\s*+\{\s*+,?\s*+(?:and|or)\s*+\}|\\q?quad)[\s$,;]*+)*+)(?:[A-Za-z](?:_\{?\w++\}?)?\s*+=)?[\s$]*+"
 )
 _NAMED = re.compile(r"(?<![\\A-Za-z)\]}'^])([A-Za-z](?:_\{?\w{1,5}\}?)?)\s*=\s*[\s$]*$")
 _CASES = re.compile(r"\b(?:if|when|otherwise|else|alternatively|depending|or)\b", re.IGNORECASE)
@@ -29,9 +32,10 @@ _SENTENCE = re.compile(
     r"(?<=[.!?])(?<!\b[aApP]\.[mM]\.)(?<!i\.e\.)(?<!e\.g\.)(?<!approx\.)(?<![A-Z][a-z][a-z]\.)(?<!\.\.\.)\s+(?=[A-Z$\\(*#0-9-])|\n\s*\n"
 )
 _AFTER_BOX = re.compile(
-    r"[\s$]*(?:\\\)|\\\])?[\s$]*(?P<unit>\\?%|percent\b|(?:\^?\{?\\circ\}?|°)\s*[CF]?|\\(?:text|mathrm)\{[^{}]*\}(?:\^\{?\d\}?)?|(?:square |cubic )?[A-Za-z]+(?:/[A-Za-z]+)?)"
+    r"[\s$]*+(?:\\\)|\\\])?[\s$]*+(?P<unit>\\?%|percent\b|(?:\^?\{?\\circ\}?|°)\s*[CF]?|\\(?:text|mathrm)\{[^{}]*\}(?:\^\{?\d\}?)?|(?:square |cubic )?[A-Za-z]+(?:/[A-Za-z]+)?)"
 )
-_HEADING = re.compile(r"\s*(?:#+\s*)?\**\s*(?:step|part|case)\s*\d*\s*[.:)]?\s*\**\s*", re.IGNORECASE)
+_BULLET = re.compile(r"^[^\S\n]*+(?:[-*•]|\d++[.)])\s++(\S.*)", re.MULTILINE)
+_HEADING = re.compile(r"\s*+(?:#++\s*+)?\**+\s*+(?:step|part|case)\s*+\d*+\s*+[.:)]?\s*+\**+\s*+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,8 @@ def _how_joined(between: str) -> str:
     """ "list" for boxes that are one list, "cases" for answers to several cases; empty where the later one replaces the earlier."""
     if len(between) > 200:
         return ""
-    if _JOINED.fullmatch(between.replace(r"\)", " ").replace(r"\(", " ")):
+    joined = _JOINED.fullmatch(between.replace(r"\)", " ").replace(r"\(", " "))
+    if joined and (joined["words"] or set(",;") & set(joined["signs"].rpartition("&")[2])):
         return "list"
     if re.search(r"[.!?]\s|\n\s*\n|\\\]", between):
         return ""
@@ -183,7 +188,7 @@ def _stated(text: str) -> FinalAnswer | None:
         return None
     if len(text) < 200 and re.match(r"\(?[A-J]\s*[.):]\s+\S", text):  # "C. 15"
         return FinalAnswer(text, False)
-    bullets = re.findall(r"(?m)^\s*(?:[-*•]|\d+[.)])\s+(.+?)\s*$", text)
+    bullets = [one.rstrip() for one in _BULLET.findall(text)]
     lines = [line for line in text.splitlines() if line.strip()]
     cue = None
     for match in _CUE.finditer(text):
@@ -201,7 +206,7 @@ def _stated(text: str) -> FinalAnswer | None:
 
 
 def _all_bullets(lines: list[str], many: int) -> bool:
-    return all(re.match(r"\s*(?:[-*•]|\d+[.)])\s", line) for line in lines[-many:])
+    return all(re.match(r"\s*+(?:[-*•]|\d++[.)])\s", line) for line in lines[-many:])
 
 
 def _last_sentence(text: str) -> FinalAnswer | None:

@@ -29,6 +29,12 @@ _QUOTED = re.compile(r'"(?!(?:and|or|if)")[A-Za-z]')
 
 def is_right(completion: str, reference: str) -> bool:
     """False for an answer that takes longer than the deadline, and for one beyond the bounds."""
+    verdict = deadline.within(SECONDS, partial(_found, completion, reference), _WRONG)
+    return verdict if isinstance(verdict, bool) else library.same(*verdict, SECONDS)
+
+
+def _found(completion: str, reference: str) -> bool | tuple[str, str]:
+    """The verdict, or both texts where only math-verify can give one."""
     found = final.said(completion)
     if found is None or not found.text.strip():
         return False
@@ -37,8 +43,7 @@ def is_right(completion: str, reference: str) -> bool:
         return True
     if max(len(found.text), len(wanted)) > ANSWER_MAX:
         return False
-    verdict = deadline.within(SECONDS, partial(_read, found, wanted), _WRONG)
-    return verdict if isinstance(verdict, bool) else library.same(*verdict, SECONDS)
+    return _read(found, wanted)
 
 
 def same_text(found: FinalAnswer, wanted: str) -> bool:
@@ -52,7 +57,6 @@ def same_text(found: FinalAnswer, wanted: str) -> bool:
 
 
 def _read(found: FinalAnswer, wanted: str) -> bool | tuple[str, str]:
-    """The verdict, or both texts where only math-verify can give one."""
     if any(not char.isascii() and char.isnumeric() for char in canonical(found.text)):
         return False  # digits of another script, which Python takes for the plain ones
     letters = words.choice(canonical(wanted))

@@ -121,9 +121,9 @@ _BOUNDS = {
 _BOUND = re.compile(r'"(at|more|less|greater|fewer)"\s*"(least|most|than)"\s*')
 _OVER = re.compile(r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}")
 _WHERE = re.compile(
-    r'[,;]?\s*\(?\s*"(?:where|for|with|such|when)"(?P<clause>(?:[^"]|"[^"]*"){0,200})$|[,;]\s*(?P<letter>[a-z])\s*(?:"is"\s*)?(?:"any"\s*|"an"\s*)*"integers?"\s*\)?$'
+    r'[,;]?\s*+\(?\s*+"(?:where|for|with|such|when)"(?P<clause>(?:[^"]|"[^"]*"){0,200})$|[,;]\s*(?P<letter>[a-z])\s*(?:"is"\s*)?(?:"any"\s*|"an"\s*)*"integers?"\s*\)?$'
 )
-_PRICE = re.compile(r"^\s*(-?)\s*\$(?=\s*\d)")
+_PRICE = re.compile(r"^\s*+(-?)\s*+\$(?=\s*+\d)")
 _LETTER_UNIT = re.compile(r"(?<=\d)( )([A-Za-z])(?=\s*(?:\^|/|$|\d))")
 _PER_LETTER = re.compile(r'(?<="/)([A-Za-z])(?![A-Za-z"])')
 _ONE_LETTER = re.compile(r"[A-Za-z]|[0-9.]+|-?[0-9.]*[A-Za-z]?")

@@ -58,7 +58,7 @@ _ASIDE = re.compile(
 )
 _MIXED = re.compile(r"(?<![\d.,])(\d{1,9})\s+and\s+(?:a\s+)?(\d{1,9}\s*/\s*\d{1,9}|\$?\\[dt]?frac)")
 _BOLD = re.compile(r"\\(?:textbf|mathbf|emph|underline)\s*\{([^{}]*)\}")
-_INTEGERS = re.compile(r",?\s*\b(?:where|for|with)\b(?:\s+\S+){0,3}?\s+integers?\b.{0,40}$", re.DOTALL)
+_INTEGERS = re.compile(r",?\s*+\b(?:where|for|with)\b(?:\s++\S++){0,3}?\s++integers?\b.{0,40}$", re.DOTALL)
 _LETTER = re.compile(r"[B-HJ-Zb-z]'?(?:_\w+)?|[a-zA-Z]\([a-z]\)")
 
 

@@ -83,7 +83,8 @@ def _digits(match: re.Match[str]) -> str:
 
 _LETTER = r"[A-J]"
 _CHOICE = re.compile(
-    rf"\s*(?:option|choice|answer)?\s*\(?\s*({_LETTER}|[a-j](?=\s*\)|$))\s*\)?\s*(?:$|(?<=[)])|[.:]\s)", re.IGNORECASE
+    rf"\s*+(?:option|choice|answer)?\s*+\(?\s*+({_LETTER}|[a-j](?=\s*+\)|$))\s*+\)?\s*(?:$|(?<=[)])|[.:]\s)",
+    re.IGNORECASE,
 )
 _LISTED = re.compile(rf"\s*\(?({_LETTER})\)?(?:\s*(?:,|;|and|or|&|\s)\s*(?:and\s+|or\s+)?\(?({_LETTER})\)?)*\s*\.?\s*")
 _ALONE = re.compile(rf"(?<![A-Za-z\\'’$=+*/^_-])\(?({_LETTER})\)?(?![A-Za-z'’=+*/^_]|\s*[=+*/^]|-\w)")
