@@ -49,20 +49,29 @@ class Calculator(Environment):
         return f"What is {entry}? To calculate, end a turn with <<an expression>>; you are told its value. Then answer with the number alone."
 
     def reply(self, entry: str, turns: Sequence[str]) -> ToolResult | None:
-        call = _CALL.search(turns[-1])
-        if call is None or len(call[1]) > EXPRESSION_MAX:
+        expression = _call_in(turns[-1])
+        if expression is None:
             return None
-        result = value(call[1])
-        return ToolResult(result, (ToolCall(len(turns) - 1, TOOL, call[1], result),))
+        result = value(expression)
+        return ToolResult(result, (ToolCall(len(turns) - 1, TOOL, expression, result),))
 
-    def as_call(self, text: str) -> str:
-        return f"<<{text}>>"
+    def as_call(self, text: str) -> str | None:
+        call = f"<<{text}>>"
+        return call if _call_in(call) is not None else None
 
     def score(self, entry: str, completion: str) -> float:
         return float(is_right(completion, self.answer(entry)))
 
     def answer(self, entry: str) -> str:
         return value(entry)
+
+
+def _call_in(turn: str) -> str | None:
+    """The expression that a turn ends in; None: it ends in none, or in one that is too long or no text."""
+    call = _CALL.search(turn)
+    if call is None or len(call[1]) > EXPRESSION_MAX or any("\ud800" <= letter <= "\udfff" for letter in call[1]):
+        return None
+    return call[1]
 
 
 def value(expression: str) -> str:

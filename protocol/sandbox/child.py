@@ -10,6 +10,7 @@ out. So is whatever kills the process.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _EXPANSION = 4  # times the largest file: what a file may decode to
 _GROUPS_AT_ONCE = 16
+ANSWER_CPU_SECONDS = 20.0
+"""For one answer, or one conversation: ten times what `murmur env check` lets pass, since libraries may be imported by it. Changing it breaks: nothing that is hashed."""
 _TEXT_BYTES = 8 << 20  # of problems in one answer
 _CALLS_BYTES_MAX = 16 << 20  # of a file: the service parses them
 _MOST: dict[str, Callable[[int], int]] = {
@@ -35,6 +38,19 @@ _MOST: dict[str, Callable[[int], int]] = {
     "proofs": lambda tokens: toploc.chunk_count(tokens) + TURNS_MAX,  # the last chunk of every turn may be short
 }
 """How many entries a list of each column may have where a sample has at most so many tokens."""
+
+
+class _AnswersTime:
+    """Entered for each answer: one that takes too much CPU time ends this process, whatever it is doing, and not the time of those beside it.
+
+    The kernel ends it, by SIGPROF: an environment may be in the middle of C code, or catch every exception.
+    """
+
+    def __enter__(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, ANSWER_CPU_SECONDS)
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class Child:
@@ -88,6 +104,7 @@ class Child:
         from protocol.environments.problems import Problems
 
         self.problems = Problems([environment_from(table) for table in tables])
+        self.problems.around_score = _AnswersTime()
         needed = self.problems.grants
         granted = {"memory": needed.memory, "seconds": needed.seconds, "files": needed.files}
         return {**granted, "programs": self.problems.runs_programs, "converses": self.problems.converses}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -160,6 +162,37 @@ def test_a_score_that_is_no_number_is_nothing_and_an_environment_that_fails_is_n
         with pytest.raises(Unavailable, match="ZeroDivisionError"):
             sandbox.score([(0, "break")])
         assert sandbox.score([(0, "1")]) == [1]
+
+
+ENDLESS = """
+from protocol.environments.calculator import Calculator
+from protocol.sandbox import child
+
+child.ANSWER_CPU_SECONDS = 0.2
+here = child.Child()
+table = {"package": "calculator", "version": "1", "dataset": "sums", "seed": 1, "size": 100, "head": "0" * 64, "exact": True}
+here.answer({"op": "open", "environments": [{**table, "held_out_seed": 2, "held_out_size": 4}]})
+Calculator.score = lambda *_: float(max(iter(int, 1)))
+here.answer({"op": "score", "items": [[0, "hang"]], "held_out": False, "claims": None})
+"""
+
+
+def test_the_child_ends_with_an_answer_that_has_none_in_the_middle_of_c_code() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == -signal.SIGPROF, ended.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(500)
+def test_an_answer_without_end_costs_its_own_time_and_not_that_of_a_request(install: Install) -> None:
+    """The request may take ten minutes here, and this test eight. The verifier is in the middle of C code."""
+    hangs = BASE + QUIET.replace("return 0.5", "return 0.5 if completion != 'hang' else float(max(iter(int, 1)))")
+    install(hangs + "    grants = Grants(seconds=600.0)")
+    with EnvironmentSandbox([environment()]) as sandbox:
+        with pytest.raises(Unavailable, match="it ended"):
+            sandbox.bounds([(0, "well"), (0, "hang")], [0.5, 0.5])
+        assert sandbox.restarts == 1  # those beside it are asked for by themselves; this one a second time only then
+        assert sandbox.bounds([(0, "well")], [0.5]) == [(0.5, 0.5)]
 
 
 def test_the_sandbox_grants_what_the_class_asks_for(install: Install) -> None:

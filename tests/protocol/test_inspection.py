@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from protocol.environments import taskfile
+from protocol.environments.calculator import Calculator
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import inspection
 from protocol.sandbox.inspection import Observation, examination
@@ -107,6 +112,57 @@ def test_an_answer_that_takes_too_long_is_named(install: Install, monkeypatch: p
     of = found(runfile.environment_alone("slow", "numbers", {}, []), 5.0)
     assert {name for name, seen in of.items() if not seen.holds} == {"hostile answers"}
     assert "digits" in of["hostile answers"].detail
+
+
+WATCHED = """
+from protocol.environments.maths import grade
+from protocol.sandbox.watch import Watch
+
+watch = Watch()
+with watch:
+    assert grade.is_right("The answer is \\\\boxed{55}", "\\\\sum_{k=1}^{10} k")
+assert not watch.told()["acts"]
+
+
+def same(text):
+    return eval(text)
+
+
+same.__module__ = "protocol.environments.maths.library"
+with watch:
+    same("1 + 1")
+print(watch.told()["acts"])
+"""
+
+
+def test_math_verifys_fork_is_no_act_and_a_strangers_eval_is_one() -> None:
+    told = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True, timeout=100, check=False)
+    assert "runs text as code" in told.stdout, told.stderr
+
+
+def test_a_call_that_no_file_can_hold_is_no_call_of_the_calculator() -> None:
+    calculator = Calculator(runfile.environment_alone("calculator", "sums", {}, []), held_out=False)
+    for text in ("\ud800", "1 + \udfff", "1" * 201, "1 > 0"):
+        assert calculator.as_call(text) is None
+        assert calculator.reply("1 + 1", [f"<<{text}>>"]) is None
+    call = calculator.as_call("1 + 1")
+    assert call is not None
+    assert (calculator.reply("1 + 1", [call]) or pytest.fail()).text == "2"
+
+
+def sums_file(folder: Path) -> Path:
+    rows = [(f"What is {one} + {other}?", str(one + other)) for one in range(9) for other in range(9)]
+    taskfile.write(rows, folder / "questions.parquet")
+    return folder / "questions.parquet"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("package", ["calculator", "math", "parquet"])
+def test_our_own_environments_pass_as_they_are(package: str, tmp_path: Path) -> None:
+    files = [] if package == "calculator" else [sums_file(tmp_path)]
+    of = found(runfile.environment_alone(package, "sums", {}, files))
+    assert {name: seen.detail for name, seen in of.items() if seen.holds is False} == {}
 
 
 def test_what_cannot_be_examined_is_said(install: Install) -> None:
