@@ -398,6 +398,11 @@ class Outputs:
         self.tensorboard = self.output / "tensorboard"
         self.stacks = self.output / "stacks.txt"
 
+    def require_checkpoint(self, begin: str) -> None:
+        """Raises UsageError where there is nothing to go on from; `begin` is the command that begins. Quick: nothing is loaded."""
+        if not any(self.checkpoints.glob("step_*")):
+            raise UsageError(f"there is no checkpoint in {self.checkpoints}", hint=begin)
+
 
 class Layout(Outputs):
     """The same of a run on chain, which has a hub."""

@@ -6,14 +6,28 @@ nobody can choose. Labels of derived seeds: "problem" (group, attempt), "budget"
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from protocol import length_rewards, seeds
 from protocol.environments import Problem, Tasks
 from protocol.errors import ConfigError
-from protocol.runspec import AnswerSpec
+from protocol.runspec import AnswerSpec, EnvironmentSpec, starts
 
 _ATTEMPTS_MAX = 1000
+
+
+def mixture(environments: Sequence[EnvironmentSpec]) -> str:
+    """How often each environment is asked, for people: every problem is as likely as any other, so by their sizes."""
+    total = starts(environments)[-1]
+    sizes = [after - before for before, after in pairwise(starts(environments))]
+    return ", ".join(f"{_percent(size, total)} % {of.dataset}" for size, of in zip(sizes, environments, strict=True))
+
+
+def _percent(size: int, total: int) -> str:
+    share = 100 * size / total
+    return f"{share:.1f}" if share >= 0.1 else f"{share:.1g}"
 
 
 @dataclass(frozen=True)

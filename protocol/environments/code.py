@@ -7,7 +7,8 @@ A task file's `question` is the problem, its `answer` JSON with the tests, in on
 
 Either may have a "solution", a right program: tiny policies are warmed up on it (trainer/models/tiny.py), and `murmur env check` runs it.
 
-The program is the last closed block of ```python after the last </think>. It runs elsewhere (programs.py); what it said is compared
+The program is the last closed block of ```python, ```python3 or ```py after the last </think>, in any case and at any indent; where there is none, the last
+that names no language. It runs elsewhere (programs.py); what it said is compared
 here: lines without the white space at their ends, values of functions as JSON, numbers exactly unless the test has a `tolerance`.
 
 Wrong output decides. CPU time differs between machines: a test that took between a quarter and four times its limit may honestly
@@ -34,7 +35,9 @@ from protocol.errors import Malformed
 DOUBT = 4
 """How many times slower than another an honest machine may be."""
 _WALL = 5  # times the CPU time, and a second: only what waits comes so far
-_FENCE = re.compile(r"^```([^\n`]*)\n", re.MULTILINE)
+_FENCE = re.compile(r"^([ \t]*)```([^\n`]*)\n", re.MULTILINE)
+_INDENT_MAX = 64
+_PYTHON = ("python", "python3", "py")
 _HALF = re.compile("[\ud800-\udfff]")
 """Half of a pair, which no file of source text can hold."""
 _OUTPUT_SLACK = 1 << 12
@@ -126,22 +129,35 @@ class PythonCode(TaskFiles, ProgramEnvironment):
         return cases_of(entry["answer"])[: self.config.tests]
 
 
-def program_of(completion: str) -> str | None:
-    """The last closed block of Python after the thoughts; None where there is none."""
+def program_of(completion: str, *, named: bool = False) -> str | None:
+    """The last closed block of Python after the thoughts; None where there is none.
+
+    A block that names no language counts where none names Python, for it may as well be an example's output; with `named` it never does.
+    """
     text = completion.rpartition("</think>")[2]
     if "<think>" in text:
         return None
     text = text.replace("\r\n", "\n")
-    found = None
+    found = plain = None
     position = 0
     while opening := _FENCE.search(text, position):
-        closing = re.compile(r"^```[ \t]*$", re.MULTILINE).search(text, opening.end())
+        deepest = min(len(opening[1]), _INDENT_MAX)
+        closing = re.compile(rf"^[ \t]{{0,{deepest}}}```[ \t]*$", re.MULTILINE).search(text, opening.end())
         if closing is None:
             break
-        if opening[1].strip() == "python":
-            found = text[opening.end() : closing.start()]
+        language, block = opening[2].strip().lower(), text[opening.end() : closing.start()]
+        if language in _PYTHON:
+            found = _outdented(block, opening[1])
+        elif not language and not named:
+            plain = _outdented(block, opening[1])
         position = closing.end()
+    found = plain if found is None else found
     return None if found is None or _HALF.search(found) else found
+
+
+def _outdented(block: str, indent: str) -> str:
+    """A block of a list's item, without the white space that its fence stands behind."""
+    return "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True)) if indent else block
 
 
 def solution_of(answer: str) -> str | None:

@@ -90,5 +90,5 @@ class PythonTool(TaskFiles, ProgramTool):
 
 def _program(turn: str) -> str | None:
     """The block of Python that a turn ends in."""
-    program = program_of(turn) if turn.rstrip().endswith("```") else None
+    program = program_of(turn, named=True) if turn.rstrip().endswith("```") else None
     return None if program is None or len(program.encode()) > PROGRAM_BYTES_MAX else program

@@ -191,6 +191,16 @@ def answers(file: Path, model: Path) -> AnswerSpec:
     return spec
 
 
+def asked(file: Path, model: Path) -> AnswerSpec:
+    """The same with the environments of `file`, for whoever asks their problems and verifies nothing. Raises ConfigError."""
+    parts = answers(file, model)
+    spec = AnswerSpec(
+        model=parts.model, sampling=parts.sampling, reward=parts.reward, environments=list[Any](environments(file))
+    )
+    _require_room_for_prompts(model, spec)
+    return spec
+
+
 def _fill_in_model(table: dict[str, Any], model: Path) -> dict[str, Any]:
     """[spec.model], with the digests of the files in `model` where it names none, and whether that is unlisted."""
     section = _section(table, "model", "spec")
@@ -229,7 +239,7 @@ def _require_right_model(model: Path, spec: AnswerSpec) -> None:
         )
 
 
-def _require_room_for_prompts(model: Path, spec: RunSpec) -> None:
+def _require_room_for_prompts(model: Path, spec: AnswerSpec) -> None:
     """Raises ConfigError where the model has too few positions for a prompt of the first problems and its answer."""
     tokenizer = Tokenizer(model)
     with EnvironmentSandbox(spec.environments) as sandbox:

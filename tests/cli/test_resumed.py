@@ -169,7 +169,7 @@ def test_a_run_is_created_once_and_its_number_told(
     world: World, owner: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Spec:
-        digest, name = b"\x05" * 32, "spec"
+        digest, name, environments = b"\x05" * 32, "spec", ()
 
     class Table:
         def policy(self, address: str) -> object:

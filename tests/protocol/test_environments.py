@@ -17,6 +17,7 @@ from swarm.tiny_run import TinyRun, run_tables
 
 from node.judging.judge import judge
 from protocol.environments import TaskSet
+from protocol.environments.assignment import mixture
 from protocol.errors import ConfigError, MurmurationError, PreflightError, Unavailable, VersionMismatch
 from protocol.reward import canonical
 from protocol.runspec import EnvironmentSpec, Generated, RunSpec
@@ -249,3 +250,13 @@ def test_a_sum_that_is_one_but_for_its_last_place_is_one(reasoning: EnvironmentS
     assert reasoning.score([(problem.index, problem.answer) for problem in found]) == [1.0] * 50
     rewards = reasoning.score([(problem.index, f"{problem.answer}!") for problem in found])
     assert set(rewards) == {1.0, canonical(0.8)}
+
+
+def test_the_mixture_says_how_often_each_environment_is_asked(tiny_run: TinyRun) -> None:
+    one = tiny_run.spec.environments[0]
+    sized = [
+        one.model_copy(update={"dataset": name, "size": size, "kept": None})
+        for name, size in (("sums", 24_900), ("fractions", 100), ("primes", 7))
+    ]
+    assert mixture(sized) == "99.6 % sums, 0.4 % fractions, 0.03 % primes"
+    assert mixture(sized[:1]) == "100.0 % sums"

@@ -50,6 +50,8 @@ def test_a_program_is_told_what_it_printed_and_nothing_is_kept(spec: Spec) -> No
         ]  # fmt: skip
         assert replies[0].calls[0].arguments.strip() == "print(2 ** 10); kept = 1"
         assert sandbox.replies([Asked(0, [turns[0] + "and so on"])]) == [[]], "a turn goes on after its block: no call"
+        unnamed = "It would print\n```\n1024\n```"
+        assert sandbox.replies([Asked(0, [unnamed])]) == [[]], "a block that names no language is no call"
         assert sandbox.replies([Asked(0, turns[:1])], held_out=True)[0][0].text == "1024"
         assert sandbox.score([(0, "So it is\n1024"), (0, turns[0])]) == [1.0, 0.0]
 

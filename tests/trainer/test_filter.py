@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import pytest
 from swarm.tiny_run import TinyRun
+from typer.testing import CliRunner
 
 from protocol import runspec
 from protocol.environments import TaskSet, selection, taskfile
@@ -24,11 +25,12 @@ from protocol.errors import IntegrityError, LockHeld, UsageError
 from protocol.replies import Asked
 from protocol.rollout import ToolResult
 from protocol.runspec import RunSpec
-from protocol.sandbox import EnvironmentSandbox, Sandbox
+from protocol.sandbox import EnvironmentSandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
 from tests.tasks_in_process import task_set
 from tests.trainer.conftest import Made
+from trainer.commands import app
 from trainer.evaluation import filter as filter_
 from trainer.evaluation.filter import Band, OfflineFilter
 from trainer.evaluation.journal import Journal, Tried
@@ -243,7 +245,22 @@ def test_tests_of_programs_come_out_whole(tiny_run: TinyRun, tmp_path: Path, mon
     assert {name: made.training for name, made in report.environments.items()} == {"code": 2}
 
 
-class Replying(Sandbox):
+def test_a_run_that_names_no_calibration_is_filtered_as_it_is_trained_alone(made: Made, tmp_path: Path) -> None:
+    spec = {
+        name: made.tables["spec"][name]
+        for name in ("name", "model", "sampling", "reward", "environments")
+        if name in made.tables["spec"]
+    }
+    file = tmp_path / "run.toml"
+    write_toml(file, {"spec": spec, "trainer": {"model": str(made.folder)}}, "No calibration.")
+    asked = ["filter", f"@{file}", str(tmp_path / "tasks.json"), "--samples", "2", "--problems", "2", "--json"]
+    shown = CliRunner().invoke(app, asked)
+    assert shown.exit_code == 0, shown.output + repr(shown.exception)
+    assert json.loads(shown.stdout)["tried"] == 2
+    assert [one.environment for one in selection.read(tmp_path / "tasks.json").environments] == made.spec.environments
+
+
+class Replying(EnvironmentSandbox):
     """The run's environments, but each says something to every turn."""
 
     asked: ClassVar[list[int]] = []
@@ -259,7 +276,7 @@ class Replying(Sandbox):
 def test_environments_that_reply_are_talked_to(
     tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filter_, "Sandbox", Replying)
+    monkeypatch.setattr(filter_, "EnvironmentSandbox", Replying)
     sampling = tiny_run.spec.sampling.model_copy(update={"turns": 3, "reply_tokens": 32})
     spec = tiny_run.spec.model_copy(update={"sampling": sampling})
     Replying.asked.clear()

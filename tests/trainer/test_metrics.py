@@ -317,6 +317,8 @@ def test_a_record_tells_what_came_in_since_the_step_before(report: Report, layou
     )  # its last token is no end token of that environment's policy
     assert first["learning_rate"] == 3e-4
     assert first["reward_by_environment"] == {"rotate": 0.5, "spiral": pytest.approx(0.8)}
+    assert first["task_reward_by_environment"] == {"rotate": 0.5, "spiral": 1}
+    assert first["length_error_by_environment"] == {"spiral": 2}
     assert first["zero_advantage_share"] == 0.25
     assert first["bad_groups"] == 2
     assert first["staleness_groups"] == {"0": 1, "2": 2}
@@ -330,6 +332,8 @@ def test_a_record_tells_what_came_in_since_the_step_before(report: Report, layou
     assert (second["reward"], second["reward_deviation"]) == (0, 0)
     assert (second["completion_length"], second["completion_length_max"], second["truncated_share"]) == (4, 4, 0)
     assert second["reward_by_environment"] == {"rotate": 0, "spiral": None}
+    assert second["task_reward_by_environment"] == {"rotate": 0, "spiral": None}
+    assert second["length_error_by_environment"] == {}
     assert second["zero_advantage_share"] == 0.5
     nothing = {"all_right": 0, "none_right": 0, "equal": 0, "stale": 0, "duplicate": 0, "bad": 0}
     assert first["dropped_groups"] == nothing | {"all_right": 1, "bad": 2}

@@ -252,6 +252,17 @@ def test_other_tasks_are_another_training_and_another_reward_is_not(mine: Mine, 
     assert train(file, resume=True).step == 1
 
 
+def test_to_go_on_without_a_checkpoint_is_refused_before_anything_is_loaded(
+    mine: Mine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = mine.prepare("nothing-yet")
+    monkeypatch.setattr("trainer.rollouts.questions.of_solo", lambda *_: pytest.fail("it was opened"))
+    asked = CliRunner().invoke(app, ["solo", f"@{file}", "--resume"])
+    assert isinstance(asked.exception, UsageError)
+    assert "there is no checkpoint in" in str(asked.exception)
+    assert asked.exception.hint == f"murmur trainer solo @{file}"
+
+
 def test_another_sampling_is_another_training(mine: Mine) -> None:
     file = mine.prepare("changed", **{"trainer.steps": 1})
     train(file)

@@ -54,7 +54,7 @@ def filter_(
     path = strip_at(file)
     folder = model or runfile.model_folder(path)
     band = Band(low, high)
-    spec = runfile.complete(path, folder)
+    spec = runfile.asked(path, folder)
     submission = OfflineFilter(spec, folder, samples=samples, problems=problems, engine=load_evaluation_engine(path))
     with _progress("problems", submission.total) as advance:
         made = submission.run(out, band, advance)

@@ -62,6 +62,8 @@ def _train(
     layout = Layout(path, loaded.value)
     from trainer.learning.ranks import torchrun
 
+    if resume:
+        layout.require_checkpoint(f"murmur trainer run @{path}")
     with torchrun() as ranks:
         if ranks.leads:
             _lead(loaded.value, layout, password_file, ranks, resume=resume)

@@ -97,6 +97,8 @@ def _train(file: Path, changes: dict[str, object], *, resume: bool) -> None:
     layout = Outputs(file, settings.trainer.model, settings.solo.output)
     if not layout.model.is_dir():
         raise ConfigError(f"there is no model in {layout.model}", hint="trainer.model names its folder")
+    if resume:
+        layout.require_checkpoint(f"murmur trainer solo @{layout.file}")
     with torchrun() as ranks:
         if ranks.leads:
             require_engines(

@@ -29,8 +29,8 @@ from protocol.environments import TaskSet
 from protocol.environments.selection import Kept, SelectionFile
 from protocol.environments.taskfile import Rows
 from protocol.errors import ConfigError, PreflightError, UsageError
-from protocol.runspec import EnvironmentSpec, FromFiles, RunSpec, SamplingSpec, starts
-from protocol.sandbox import EnvironmentSandbox, Sandbox
+from protocol.runspec import AnswerSpec, EnvironmentSpec, FromFiles, SamplingSpec, starts
+from protocol.sandbox import EnvironmentSandbox
 from protocol.tokenizer import Tokenizer
 from trainer.evaluation import passes
 from trainer.evaluation.evaluate import Sampler, Scored, length_error
@@ -75,7 +75,7 @@ class Filtered:
 
 class OfflineFilter:
     def __init__(
-        self, spec: RunSpec, model: Path, *, samples: int, problems: int, engine: EngineSettings | None = None
+        self, spec: AnswerSpec, model: Path, *, samples: int, problems: int, engine: EngineSettings | None = None
     ) -> None:
         """`problems`: how many of each environment are tried, from its first on; `spec` must be of `model`."""
         if samples < 1 or problems < 1:
@@ -105,7 +105,7 @@ class OfflineFilter:
         for there in (file, *([] if partial.exists() else [rows])):
             if there.exists():
                 raise UsageError(f"{there} exists already", hint="name a file that does not, or remove it")
-        with Journal(partial, self._header()) as journal, Sandbox(self._spec) as sandbox:
+        with Journal(partial, self._header()) as journal, EnvironmentSandbox(self._environments) as sandbox:
             tried, tasks = journal.tried, TaskSet(self._environments, sandbox)
             progress(len(tried))
             for batch in self._try([number for number in self._numbers if number not in tried], tasks, sandbox):
@@ -180,7 +180,7 @@ class OfflineFilter:
             },
         }  # fmt: skip
 
-    def _try(self, numbers: list[int], tasks: TaskSet, sandbox: Sandbox) -> Iterator[list[Tried]]:
+    def _try(self, numbers: list[int], tasks: TaskSet, sandbox: EnvironmentSandbox) -> Iterator[list[Tried]]:
         """These problems, batch by batch."""
         if not numbers:
             return

@@ -20,6 +20,7 @@ from node.engine import EngineSettings
 from node.engine.separate_engine import SeparateEngine
 from protocol import metrics
 from protocol.clock import SYSTEM, Clock
+from protocol.environments.assignment import mixture
 from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError, Unavailable, UsageError
 from protocol.exporter import Exporter
 from protocol.runspec import AnswerSpec
@@ -188,6 +189,8 @@ class Training(ABC):
         if resume and not found:
             raise UsageError(f"there is no checkpoint in {self._layout.checkpoints}", hint=begin)
         self._say("starting")
+        if self._spec.environments:
+            log.info("problems are drawn by the sizes of environments: %s", mixture(self._spec.environments))
         self._outbox = Outbox(self._layout.outgoing, self._layout.model)
         self._open_world(begins=not found)
         learner = Learner(self._layout.model, self._t, self._ranks, threads=self._engine.thread_count)

@@ -158,6 +158,12 @@ class Report:
             "completion_length_max": counts.longest if fresh.samples else None,
             "truncated_share": fresh.truncated / fresh.samples if fresh.samples else None,
             "reward_by_environment": {name: tally.mean_reward for name, tally in by_environment.items()},
+            "task_reward_by_environment": {
+                name: tally.task_reward / tally.samples if tally.samples else None for name, tally in by_environment.items()
+            },
+            "length_error_by_environment": {
+                name: tally.mean_length_error for name, tally in by_environment.items() if tally.budgeted
+            },
             "zero_advantage_share": equal / groups if groups else None,
             "dropped_groups": dropped,
             "zero_advantage_by_environment": {name: sum(of.dropped.values()) for name, of in by_environment.items()},

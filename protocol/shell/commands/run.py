@@ -83,6 +83,7 @@ def create(
 ) -> None:
     """Complete the spec, write spec.json beside the file, and create the run on chain."""
     from protocol.chain.events import RunCreated
+    from protocol.environments.assignment import mixture
     from protocol.shell import runfile
 
     path = strip_at(file)
@@ -93,6 +94,7 @@ def create(
         "Create the run?",
         [
             f"spec      {spec.digest.hex()} ({spec.name})",
+            f"problems  {mixture(spec.environments)}",
             f"window    {duration(policy.window)}, appeal {duration(policy.appeal)}, vote {duration(policy.vote)}",
             f"seat      {tokens(policy.node_stake)}, penalty {tokens(policy.penalty)}, reward {tokens(policy.reward)} per unit",
             "none of this can be changed later",
