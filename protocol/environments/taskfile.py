@@ -306,12 +306,16 @@ class TaskFileWriter:
     """A task file that is being written, row by row. It is whole when `close` was called."""
 
     def __init__(self, target: Path) -> None:
+        """Raises PreflightError where the file cannot be made."""
         import pyarrow.parquet as pq
 
         _make_folder(target.parent)
-        self._file = pq.ParquetWriter(
-            target, _schema(), compression="zstd", use_dictionary=False, write_statistics=False
-        )
+        try:
+            self._file = pq.ParquetWriter(
+                target, _schema(), compression="zstd", use_dictionary=False, write_statistics=False
+            )
+        except OSError as error:
+            raise PreflightError(f"cannot write {target}: {os.strerror(error.errno or errno.EIO)}") from error
         self._group: list[tuple[str, str]] = []
         self._group_bytes = self._groups = 0
         self.rows = self.bytes = 0

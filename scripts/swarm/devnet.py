@@ -33,7 +33,7 @@ def up(cheats: int, environments: Path | None) -> int:
             **(_asked(environments) if environments else {}),
         )  # fmt: skip
     except MurmurationError as error:
-        print(f"error: {error}\n  try: {error.hint}", file=sys.stderr)
+        print(f"error: {error}" + (f"\n  try: {error.hint}" if error.hint else ""), file=sys.stderr)
         return error.exit_code
     swarm = Swarm(FOLDER, settings, detach=True)
     try:
@@ -56,8 +56,11 @@ def _asked(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} has no environments", hint="write each as [[spec.environments]]")
     beside = file.resolve().parent
     for table in listed:
-        if isinstance(table.get("files"), list):
-            table["files"] = [str(beside / one) if isinstance(one, str) else one for one in table["files"]]
+        for name in ("files", "corpus"):
+            if isinstance(table.get(name), list):
+                table[name] = [str(beside / one) if isinstance(one, str) else one for one in table[name]]
+        if isinstance(table.get("kept"), str):
+            table["kept"] = str(beside / table["kept"])
     return {"environments": tuple(listed), "sampling": sampling}
 
 

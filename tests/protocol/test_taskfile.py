@@ -415,3 +415,9 @@ def test_a_file_without_a_column_is_told_which(tmp_path: Path) -> None:
     pq.write_table(pa.table({"problem": ["a"], "answer": ["b"]}), tmp_path / "x.parquet", use_dictionary=False)
     with pytest.raises(ConfigError, match="no column 'question', but problem, answer"):
         taskfile.add(tmp_path / "x.parquet")
+
+
+def test_a_place_where_no_file_can_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "questions.parquet").mkdir()
+    with pytest.raises(PreflightError, match=r"cannot write .*questions.parquet: Is a directory"):
+        taskfile.write([("What is 1 + 1?", "2")], tmp_path / "questions.parquet")

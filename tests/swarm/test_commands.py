@@ -66,6 +66,23 @@ def test_a_devnet_takes_environments_and_sampling_of_a_run_file_and_pays_for_as_
     assert tables["policy"]["max_units"] == 64 * 16 * sampling["groups_per_submission"]
 
 
+def test_every_file_that_a_devnets_environment_names_is_as_seen_from_the_run_file(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        '[[spec.environments]]\npackage = "retrieval"\nfiles = ["a.parquet"]\ncorpus = ["b.parquet", "/c.parquet"]\nkept = "d.kept"\n'
+    )
+    (table,) = devnet._asked(tmp_path / "run.toml")["environments"]
+    assert table["corpus"] == [str(tmp_path / "b.parquet"), "/c.parquet"]
+    assert table["kept"] == str(tmp_path / "d.kept")
+
+
+def test_a_file_that_is_not_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(devnet, "FOLDER", tmp_path / "devnet")
+    assert devnet.up(0, tmp_path / "run.toml") == ConfigError.exit_code
+    assert capsys.readouterr().err == f"error: cannot read {tmp_path / 'run.toml'}: No such file or directory\n"
+
+
 @pytest.mark.parametrize(
     "text", ["[spec]", "spec = 1", "[spec]\nsampling = 3\n[[spec.environments]]\npackage = 'calculator'"]
 )
