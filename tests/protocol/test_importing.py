@@ -610,6 +610,13 @@ def test_the_answer_after_four_hashes_is_the_reference(tmp_path: Path) -> None:
     assert [answer for _, answer in tasks] == ["72", "1,080", "# 7"]
 
 
+def test_white_space_after_four_hashes_does_not_hold_an_import(tmp_path: Path) -> None:
+    rows = [intellect(1), {"prompt": "How many?", "answer": "#### 7" + " " * 200_000 + "#"}]
+    file = lines(tmp_path / "rows.jsonl", [{"prompt": row["prompt"], "answer": row.get("answer", "8")} for row in rows])
+    report = importer.run([file], tmp_path / "out", Options(question="prompt", answer="answer"))
+    assert reasons(report) == {"an answer of more than 10000 characters": 1}
+
+
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     text = json.dumps(MATH_500).encode()
     for name, data in (("rows.jsonl", text + b"\r\n"), ("rows.json", b"[" + text + b"]")):

@@ -43,7 +43,6 @@ PACKAGES = ("math", "code", "parquet")
 """Environments that task files are imported for."""
 _LETTERS = "ABCD"
 _BEGINS_BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+(-?[^\W_])(?![\w.,/^]))")
-_HASHES = re.compile(r"(?:^|\n)####[ \t]*([^\n#]+?)\s*\Z")
 _NO_ANSWERS = ("notfound", "not found", "none", "n/a", "unknown")
 
 
@@ -152,8 +151,11 @@ def _saying(*names: str) -> Callable[[Row], str]:
 
 def _after_hashes(value: Any) -> Any:
     """GSM8K's answer: what stands after the last ####, where a worked solution ends in it."""
-    found = _HASHES.search(value) if isinstance(value, str) else None
-    return found[1] if found else value
+    if not isinstance(value, str):
+        return value
+    solution, _, answer = value.rpartition("####")
+    begins_a_line = not solution or solution.endswith("\n")
+    return answer.strip() if begins_a_line and len(answer.strip().splitlines()) == 1 else value
 
 
 def _reference(value: Any) -> str:
