@@ -28,13 +28,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from protocol.environments.environment import Config
-from protocol.environments.programs import ProgramEnvironment, Range, Trial, TrialCase, TrialRun
+from protocol.environments.programs import IDLE_SECONDS, WALL, ProgramEnvironment, Range, Trial, TrialCase, TrialRun
 from protocol.environments.taskfile import TaskFiles
 from protocol.errors import Malformed
 
 DOUBT = 4
 """How many times slower than another an honest machine may be."""
-_WALL = 5  # times the CPU time, and a second: only what waits comes so far
 _FENCE = re.compile(r"^([ \t]*)```([^\n`]*)\n", re.MULTILINE)
 _INDENT_MAX = 64
 _PYTHON = ("python", "python3", "py")
@@ -49,7 +48,7 @@ class CodeConfig(Config):
     cpu_seconds: int = Field(default=6, ge=1, le=60)
     """For one test."""
     total_seconds: int = Field(default=30, ge=1, le=300)
-    """For all tests of a program, in CPU time."""
+    """For all tests of a program, in CPU time; what it sleeps counts as well."""
     memory_mib: int = Field(default=1024, ge=64, le=8192)
     tests: int = Field(default=32, ge=1, le=256)
     """The first so many are run."""
@@ -103,6 +102,7 @@ class PythonCode(TaskFiles, ProgramEnvironment):
             cpu=factor * self.config.cpu_seconds,
             total=factor * self.config.total_seconds,
             wall=factor * self._wall,
+            idle=factor * IDLE_SECONDS,
             memory=self.config.memory_mib << 20,
             stop=self.config.reward == "all",
         )
@@ -111,9 +111,15 @@ class PythonCode(TaskFiles, ProgramEnvironment):
         tests = self._tests(entry)
         doubt = 1 if claimed is None else DOUBT
         low = high = 0
-        spent = accumulate(run.cpu for run in runs)
-        for test, run, so_far in zip(tests, runs, spent, strict=False):
-            used = max(run.cpu / self.config.cpu_seconds, run.wall / self._wall, so_far / self.config.total_seconds)
+        total = self.config.total_seconds
+        spent = accumulate(run.cpu + run.idle for run in runs)
+        idle = accumulate(run.idle for run in runs)
+        walls = accumulate(run.wall for run in runs)
+        for test, run, *so_far in zip(tests, runs, spent, idle, walls, strict=False):
+            used = max(
+                run.cpu / self.config.cpu_seconds, run.wall / self._wall,
+                so_far[0] / total, so_far[1] / IDLE_SECONDS, so_far[2] / (WALL * total + self._wall),
+            )  # fmt: skip
             passed = run.status == 0 and not run.is_cut and agrees(test, run.output)
             low += passed and used <= 1 / doubt
             high += passed and used <= doubt
@@ -123,7 +129,7 @@ class PythonCode(TaskFiles, ProgramEnvironment):
 
     @property
     def _wall(self) -> float:
-        return float(_WALL * self.config.cpu_seconds + 1)
+        return float(WALL * self.config.cpu_seconds + 1)
 
     def _tests(self, entry: dict[str, Any]) -> list[ExpectedOutput]:
         return cases_of(entry["answer"])[: self.config.tests]

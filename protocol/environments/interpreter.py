@@ -20,13 +20,12 @@ from pydantic import Field
 
 from protocol.environments.code import DOUBT, program_of
 from protocol.environments.environment import Config
-from protocol.environments.programs import ProgramTool, Trial, TrialCase, TrialRun
+from protocol.environments.programs import IDLE_SECONDS, WALL, ProgramTool, Trial, TrialCase, TrialRun
 from protocol.environments.taskfile import TaskFiles
 from protocol.rollout import ToolCall, ToolResult
 
 TOOL = "python"
 PROGRAM_BYTES_MAX = 1 << 13
-_WALL = 5  # times the CPU time, and a second: only what waits comes so far
 _NEARLY = 0.9  # of its time: what a signal ended so late was ended for that
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}\b")
 """Where an object is, as Python writes it. It differs between builds and machines."""
@@ -64,13 +63,13 @@ class PythonTool(TaskFiles, ProgramTool):
         return Trial(
             _WRAPPED.format(program=program), (TrialCase("", 4 * self.config.output_letters + 4),),
             cpu=factor * self.config.cpu_seconds, total=factor * self.config.cpu_seconds, wall=factor * self._wall,
-            memory=self.config.memory_mib << 20, stop=True,
+            idle=factor * IDLE_SECONDS, memory=self.config.memory_mib << 20, stop=True,
         )  # fmt: skip
 
     def told(self, entry: dict[str, Any], turns: Sequence[str], run: TrialRun, claimed: str | None) -> ToolResult:
         slow = f"It took longer than {self.config.cpu_seconds} s."
         doubt = 1 if claimed is None else DOUBT
-        used = max(run.cpu / self.config.cpu_seconds, run.wall / self._wall)
+        used = max(run.cpu / self.config.cpu_seconds, run.wall / self._wall, run.idle / IDLE_SECONDS)
         is_slow = used > doubt or (run.status < 0 and used > _NEARLY * doubt)
         may_be_slow = claimed == slow and used > 1 / doubt
         text = slow if is_slow or may_be_slow else self._printed(run)
@@ -78,7 +77,7 @@ class PythonTool(TaskFiles, ProgramTool):
 
     @property
     def _wall(self) -> float:
-        return float(_WALL * self.config.cpu_seconds + 1)
+        return float(WALL * self.config.cpu_seconds + 1)
 
     def _printed(self, run: TrialRun) -> str:
         text = _ADDRESS.sub(" at 0x0", run.output.decode(errors="replace"))

@@ -15,6 +15,11 @@ from typing import Any, NamedTuple
 from protocol.environments.environment import Environment
 from protocol.rollout import ToolResult
 
+WALL = 5
+"""Seconds on the clock that a busy machine may take for one of CPU time; one more is granted for each program."""
+IDLE_SECONDS = 1.0
+"""How long a program may be idle, in all its tests together."""
+
 
 @dataclass(frozen=True)
 class TrialCase:
@@ -39,13 +44,20 @@ class Trial:
     cpu: float
     """Seconds of CPU time for one test."""
     total: float
-    """Seconds of CPU time for all of them: beyond it no further test is begun."""
+    """Seconds for all of them, in which it computes or is idle: beyond them no further test is begun."""
     wall: float
     """Seconds on the clock for one test, only to end what waits."""
+    idle: float
+    """Seconds for all tests in which it neither computes nor waits for a processor or a disk: no slow or busy machine explains them."""
     memory: int
     """Bytes of address space."""
     stop: bool
     """Whether a test that crashes, or takes too long, is the last one."""
+
+    @property
+    def longest(self) -> float:
+        """Seconds on the clock for all tests."""
+        return WALL * self.total + self.wall
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,8 @@ class TrialRun:
     """Its stdout; of a function test the result as JSON."""
     is_cut: bool = False
     """Whether it wrote more than it might."""
+    idle: float = 0.0
+    """Seconds of `wall` in which it neither computed nor waited for a processor or a disk, as far as they were seen."""
 
 
 class Range(NamedTuple):

@@ -1,7 +1,7 @@
 """What the child asks its parent for while it scores programs, and what it is told: messages of wire.py.
 
 child → parent   {"op": "run", "trials": [...]}     the first of those it has, as many as fit
-parent → child   {"runs": [[[status, cpu, wall, is_cut, bytes of output], ...], ...]}, and all outputs one behind the other
+parent → child   {"runs": [[[status, cpu, wall, is_cut, idle, bytes of output], ...], ...]}, and all outputs one behind the other
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _trial(table: dict[str, Any]) -> Trial:
     )
     trial = Trial(
         str(table["program"]), cases, cpu=float(table["cpu"]), total=float(table["total"]), wall=float(table["wall"]),
-        memory=int(table["memory"]), stop=bool(table["stop"]),
+        idle=float(table["idle"]), memory=int(table["memory"]), stop=bool(table["stop"]),
     )  # fmt: skip
-    fits = all(0 < seconds <= 4 * SECONDS_MAX for seconds in (trial.cpu, trial.total, trial.wall))
+    fits = all(0 < seconds <= 4 * SECONDS_MAX for seconds in (trial.cpu, trial.total, trial.wall, trial.idle))
     if not (
         fits and len(cases) <= _CASES_MAX and 0 < trial.memory <= _MEMORY_MAX and all(one.output > 0 for one in cases)
     ):
@@ -66,7 +66,7 @@ def _trial(table: dict[str, Any]) -> Trial:
 
 
 def answer(runs: Sequence[Sequence[TrialRun]]) -> bytes:
-    head = [[[run.status, run.cpu, run.wall, run.is_cut, len(run.output)] for run in one] for one in runs]
+    head = [[[run.status, run.cpu, run.wall, run.is_cut, run.idle, len(run.output)] for run in one] for one in runs]
     outputs = b"".join(run.output for one in runs for run in one)
     return wire.encode({"runs": head}, {"outputs": np.frombuffer(outputs, np.uint8)})
 
@@ -76,7 +76,7 @@ def told(head: dict[str, Any], arrays: wire.Arrays) -> list[list[TrialRun]]:
     found: list[list[TrialRun]] = []
     for one in head["runs"]:
         found.append([])
-        for status, cpu, wall, is_cut, size in one:
-            found[-1].append(TrialRun(status, cpu, wall, outputs[place : place + size], is_cut))
+        for status, cpu, wall, is_cut, idle, size in one:
+            found[-1].append(TrialRun(status, cpu, wall, outputs[place : place + size], is_cut, idle))
             place += size
     return found

@@ -67,7 +67,7 @@ def cpu() -> float:
 
 def _trial(tests: int) -> Trial:
     cases = tuple(TrialCase(f"{number}\n", 1000) for number in range(tests))
-    return Trial(_DOUBLE, cases, cpu=6.0, total=30.0, wall=31.0, memory=_MEMORY, stop=True)
+    return Trial(_DOUBLE, cases, cpu=6.0, total=30.0, wall=31.0, idle=1.0, memory=_MEMORY, stop=True)
 
 
 def _started(number: int) -> bytes:

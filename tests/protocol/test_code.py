@@ -87,6 +87,28 @@ def test_between_a_quarter_and_four_times_the_limit_a_test_may_have_passed_or_no
     assert environment.judge(entry, trial, runs, None) == (float(cpu <= 1), float(cpu <= 1))
 
 
+@pytest.mark.parametrize(("idle", "low", "high"), [(0.1, 1.0, 1.0), (0.2, 0.0, 1.0), (1.9, 0.0, 1.0), (2.1, 0.0, 0.0)])
+def test_idle_time_of_all_tests_together_is_judged_by_the_same_factor(idle: float, low: float, high: float) -> None:
+    environment = PythonCode.__new__(PythonCode)
+    environment.config = PythonCode.Config(cpu_seconds=6)
+    entry = {"question": "", "answer": DOUBLE}
+    trial = environment.trial(entry, RIGHT, 1.0)
+    assert trial is not None and trial.idle == 4.0
+    runs = [TrialRun(0, 0.01, idle, output, idle=idle) for output in (b"2", b"8")]
+    assert environment.judge(entry, trial, runs, 1.0) == (low, high)
+    assert environment.judge(entry, trial, runs, None) == (float(idle < 0.5),) * 2
+
+
+@pytest.mark.parametrize("reward", ["all", "share"])
+def test_many_answers_that_sleep_earn_nothing_and_are_not_waited_for(opened: Opened, reward: str) -> None:
+    """Each may take hours by its CPU time: what ends them is that they are idle."""
+    many = json.dumps({"test_cases": 32 * json.loads(DOUBLE)["test_cases"]})
+    sleeping = [(0, f"```python\nimport time\ntime.sleep({1000 + n})\nprint(2 * int(input()))\n```") for n in range(6)]
+    with opened(many, reward=reward, cpu_seconds=60, total_seconds=300, tests=64) as sandbox:
+        assert sandbox.score([*sleeping, (0, RIGHT)]) == [0.0] * 6 + [1.0]
+        assert sandbox.bounds(sleeping[:2], [0.0, 1.0]) == [(0.0, 0.0)] * 2
+
+
 def test_without_bubblewrap_code_is_refused_before_any_work_and_others_are_not(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,31 @@ def test_a_result_that_another_machine_may_honestly_get_stands_and_no_other(
     assert reply.text == reply.calls[0].result == told
 
 
+@pytest.mark.parametrize(
+    ("cpu", "idle", "claimed", "told"),
+    [
+        (1.7, 0.0, None, " (cut)"), (2.1, 0.0, None, SLOW), (2.1, 0.0, " (cut)", " (cut)"), (0.6, 0.0, SLOW, SLOW), (0.4, 0.0, SLOW, " (cut)"),
+        (0.1, 0.9, None, " (cut)"), (0.1, 1.1, None, SLOW), (0.1, 0.3, SLOW, SLOW), (0.1, 0.2, SLOW, " (cut)"), (0.1, 4.1, " (cut)", SLOW),
+    ],
+)  # fmt: skip
+def test_what_was_cut_late_or_after_idling_may_have_been_too_slow_elsewhere(
+    spec: Spec, cpu: float, idle: float, claimed: str | None, told: str
+) -> None:
+    tool = PythonTool(spec(cpu_seconds=2), held_out=False)
+    run = TrialRun(-9, cpu, cpu + idle, b"", is_cut=True, idle=idle)
+    assert tool.told({}, [block("print(7)")], run, claimed).text == told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
+def test_calls_that_sleep_are_too_slow_for_who_makes_and_for_who_checks(spec: Spec) -> None:
+    turns = [block(f"import time; time.sleep({900 + n})") for n in range(3)]
+    slow = "It took longer than 60 s."
+    with EnvironmentSandbox([spec(cpu_seconds=60)]) as sandbox:
+        for claims in ((), (slow,) * 3, ("(nothing was printed)",) * 3):
+            (replies,) = sandbox.replies([Asked(0, turns, 0, claims)])
+            assert [reply.text for reply in replies] == [slow] * 3
+
+
 def test_a_program_that_no_rollout_file_could_hold_is_none(spec: Spec) -> None:
     tool = PythonTool(spec(), held_out=False)
     assert tool.call({}, [block("#" * 9000)], None) is None

@@ -6,11 +6,13 @@ Needs bubblewrap, which scripts/setup installs: where it lacks these tests fail,
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import pytest
 
 from protocol.environments.programs import Trial, TrialCase, TrialRun
 from protocol.errors import PreflightError
-from protocol.sandbox.programs import Runner, runner, survey, walls
+from protocol.sandbox.programs import Runner, idleness, runner, survey, walls
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
 RAW = """
@@ -32,7 +34,14 @@ def call(x86, arm, *arguments):
 
 def trial(program: str, *data: str, function: str = "", output: int = 1 << 16, **others: object) -> Trial:
     cases = tuple(TrialCase(text, output, function, has_imports=bool(function)) for text in data or ("",))
-    limits: dict[str, object] = {"cpu": 5.0, "total": 60.0, "wall": 60.0, "memory": 512 << 20, "stop": False}
+    limits: dict[str, object] = {
+        "cpu": 5.0,
+        "total": 60.0,
+        "wall": 60.0,
+        "idle": 60.0,
+        "memory": 512 << 20,
+        "stop": False,
+    }
     return Trial(program, cases, **(limits | others))  # type: ignore[arg-type]
 
 
@@ -275,6 +284,69 @@ def test_what_a_program_writes_beyond_its_cap_is_not_taken() -> None:
     assert run.is_cut and not run.output
 
 
+BURN = "import resource\nwhile resource.getrusage(resource.RUSAGE_SELF).ru_utime < 0.5: pass\n"
+
+
+def test_what_is_cut_took_the_time_that_it_took() -> None:
+    (run,) = ran(BURN + "while True: print('x' * 100000)", output=1000)
+    assert run.is_cut and run.cpu >= 0.5 <= run.wall
+
+
+def test_what_sleeps_is_ended_by_its_idle_time_and_no_further_test_is_begun() -> None:
+    runs = ran("import time; time.sleep(1000)", *"abc", idle=0.3, wall=500.0)
+    assert [run.status for run in runs] == [-9] and runs[0].idle > 0.3 and runs[0].cpu < 0.5
+
+
+def test_idle_time_is_counted_for_all_tests_together() -> None:
+    runs = ran("import time; time.sleep(0.8)", *["x"] * 20, idle=1.0, wall=500.0)
+    assert 2 <= len(runs) < 20 and sum(run.idle for run in runs) > 1.0
+    assert all(run.idle <= run.wall for run in runs)
+
+
+def test_idle_time_counts_like_cpu_time_against_the_time_for_all() -> None:
+    runs = ran("import time; time.sleep(0.8)", *["x"] * 20, idle=500.0, total=1.0, wall=500.0)
+    assert len(runs) < 20 and sum(run.cpu + run.idle for run in runs) > 1.0
+
+
+def test_what_sleeps_in_many_threads_or_wakes_all_the_time_is_idle_too() -> None:
+    threads = "import threading, time\nfor _ in range(8): threading.Thread(target=time.sleep, args=(1000,)).start()"
+    wakes = "import time\nwhile True: time.sleep(0.001)"
+    for program in (threads, wakes):
+        (run,) = ran(program, idle=0.5, wall=500.0, cpu=60.0)
+        assert run.status == -9 and run.idle > 0.5, program
+
+
+def test_what_computes_and_waits_for_a_processor_is_not_idle() -> None:
+    """Six processes for each processor beside it, and a thread that the main one waits for."""
+    alone = BURN + "print(1)"
+    thread = f"import threading\ndef burn():\n    {BURN.replace(chr(10), chr(10) + '    ')}\nt = threading.Thread(target=burn)\nt.start(); t.join(); print(1)"
+    many = 6 * len(os.sched_getaffinity(0))
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(many)]
+    try:
+        for program in (alone, thread):
+            (run,) = ran(program, idle=1.0, wall=500.0)
+            assert run.output == b"1\n" and run.idle < 0.5, run
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_where_the_kernel_counts_no_waiting_a_fifth_of_the_time_on_the_clock_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(idleness, "is_counted", lambda: False)
+    runs = ran("import time; time.sleep(1000)", *"abc", idle=0.1, wall=2.0)
+    assert [run.status for run in runs] == [-9] and 0.1 < runs[0].idle <= runs[0].wall / 5
+
+
+def test_all_tests_of_a_program_have_an_end_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idleness, "is_counted", lambda: False)
+    of = trial("import time; time.sleep(1000)", *["x"] * 20, idle=500.0, total=0.2, wall=1.0)
+    runs = Runner().run(of)
+    assert of.longest == 2.0 and len(runs) < 20
+
+
 def test_a_trial_that_stops_runs_no_test_after_the_first_that_failed() -> None:
     assert len(ran("1/int(input())", "1", "0", "1", stop=True)) == 2
 
@@ -304,10 +376,11 @@ def test_a_test_finds_nothing_of_another() -> None:
 
 def test_nothing_goes_on_after_a_sandbox_is_closed() -> None:
     box = runner.Sandboxed(functions=False)
-    run = box.run(trial("print('x', flush=True)\nwhile True: pass"), TrialCase("", 0))
+    os.write(box._ask, runner._frame(trial("while True: pass"), TrialCase("", 1), 60.0))
     (first,) = Path(f"/proc/{box._process.pid}/task/{box._process.pid}/children").read_text().split()
-    inside = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-    assert run.is_cut and box.is_spent and inside
+    deadline = time.monotonic() + 30
+    while not (inside := Path(f"/proc/{first}/task/{first}/children").read_text().split()):
+        assert time.monotonic() < deadline
     box.close()
     assert not [pid for pid in (first, *inside) if Path(f"/proc/{pid}").exists()]
 

@@ -23,6 +23,7 @@ from math import ceil
 from protocol.environments.programs import Trial, TrialCase, TrialRun
 from protocol.errors import Unavailable
 from protocol.sandbox.programs import walls
+from protocol.sandbox.programs.idleness import Idleness
 
 _STARTING_S = 30.0
 """For a sandbox to start and to end, which takes milliseconds: only what does not work takes as long."""
@@ -43,7 +44,7 @@ except RuntimeError:
 print("ran" if made < 64 else "no limit of threads", flush=True)
 """
 TRIAL = Trial(
-    program=_THREADS, cases=(TrialCase("", 100),), cpu=10.0, total=10.0, wall=20.0, memory=1 << 30, stop=True
+    program=_THREADS, cases=(TrialCase("", 100),), cpu=10.0, total=10.0, wall=20.0, idle=10.0, memory=1 << 30, stop=True
 )  # fmt: skip
 """A program of our own: it runs, and what it may start is counted."""
 EXPECTED = b"ran\n"
@@ -70,19 +71,22 @@ class Runner:
     def run(self, trial: Trial) -> list[TrialRun]:
         """How the tests ended, in order: fewer than were asked for where the trial says to stop. Raises Unavailable."""
         runs: list[TrialRun] = []
-        left = trial.total
+        left, idle = trial.total, trial.idle
+        until = time.monotonic() + trial.longest
         box: Sandboxed | None = None
         try:
             for case in trial.cases:
-                if left <= 0:
+                wall = min(trial.wall, until - time.monotonic())
+                if min(left, idle, wall) <= 0:
                     break
                 functions = bool(case.function)
                 if box is not None and (box.is_spent or box.functions != functions):
                     box.close()
                     box = None
-                box, run = _tried(box, trial, case)
+                box, run = _tried(box, trial, case, wall, min(left, idle))
                 runs.append(run)
-                left -= run.cpu
+                left -= run.cpu + run.idle
+                idle -= run.idle
                 if trial.stop and (run.status or run.is_cut or run.cpu > trial.cpu or run.wall > trial.wall):
                     break
         finally:
@@ -91,19 +95,23 @@ class Runner:
         return runs
 
 
-def _tried(box: Sandboxed | None, trial: Trial, case: TrialCase) -> tuple[Sandboxed, TrialRun]:
+def _tried(
+    box: Sandboxed | None, trial: Trial, case: TrialCase, wall: float, idle: float
+) -> tuple[Sandboxed, TrialRun]:
     """Once more in a fresh sandbox where one breaks; twice broken is the program's doing where another one runs."""
+    began = time.monotonic()
     for _ in range(2):
         box = box or Sandboxed(functions=bool(case.function))
         try:
-            return box, box.run(trial, case)
+            return box, box.run(trial, case, wall=wall, idle=idle)
         except BrokenSandbox:
             box.close()
             box = None
+    taken = time.monotonic() - began
     box = Sandboxed(functions=False)
     with suppress(BrokenSandbox):
         if box.run(TRIAL, TRIAL.cases[0]).output == EXPECTED:
-            return box, TrialRun(status=-9, cpu=0.0, wall=0.0)
+            return box, TrialRun(status=-9, cpu=0.0, wall=taken)
     box.close()
     raise Unavailable("programs cannot be run on this machine now", hint=_BROKEN)
 
@@ -151,6 +159,7 @@ class Sandboxed:
         first = _first_process(info)
         if first is not None:
             walls.give_stack(first[0])
+        self._first_pid = None if first is None else first[0]
         self._first = None if first is None else first[1]
         with suppress(BrokenPipeError):
             os.write(to_ready, b".")
@@ -162,37 +171,51 @@ class Sandboxed:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, trial: Trial, case: TrialCase) -> TrialRun:
-        """One test. Raises BrokenSandbox where its supervisor does not answer as it must."""
-        taken = {self._out: bytearray(), self._result: bytearray(), self._report: bytearray()}
-        rest = memoryview(_frame(trial, case))
-        until = time.monotonic() + trial.wall + _STARTING_S
+    def run(self, trial: Trial, case: TrialCase, *, wall: float | None = None, idle: float | None = None) -> TrialRun:
+        """One test, within what is left of the trial's time. Raises BrokenSandbox where its supervisor does not answer as it must."""
+        wall, idle = trial.wall if wall is None else wall, trial.idle if idle is None else idle
+        outputs, report = {self._out: bytearray(), self._result: bytearray()}, bytearray()
+        rest = memoryview(_frame(trial, case, wall))
+        until = time.monotonic() + wall + _STARTING_S
+        seen: Idleness | None = None
+        is_cut = False
         with selectors.DefaultSelector() as selector:
             selector.register(self._ask, selectors.EVENT_WRITE)
-            for source in taken:
+            for source in (*outputs, self._report):
                 selector.register(source, selectors.EVENT_READ)
-            while not taken[self._report].endswith(b"\n"):
+            while not report.endswith(b"\n"):
                 left = until - time.monotonic()
-                if left <= 0:
+                if left <= 0 or len(report) > 200:
                     raise BrokenSandbox
-                for key, _ in selector.select(left):
+                for key, _ in selector.select(min(left, seen.pause) if seen else left):
                     if key.fd == self._ask:
                         rest = self._sent(rest)
                         if not rest:
                             selector.unregister(self._ask)
-                    elif not self._take(key.fd, taken[key.fd]):
-                        raise BrokenSandbox
-                written = len(taken[self._out]) + len(taken[self._result])
-                if written > case.output or len(taken[self._report]) > 200:
-                    self.is_spent = True
-                    return TrialRun(status=-9, cpu=0.0, wall=0.0, is_cut=True)
-        for source in (
-            self._out,
-            self._result,
-        ):  # what the processes of the test wrote before they ended, all of it by now
-            while len(taken[source]) <= case.output and self._take(source, taken[source]):
+                    elif self._take(key.fd, outputs.get(key.fd, report)) == _AT_ONCE and seen:
+                        seen.skip()  # as much as a pipe holds: it may have waited for this process
+                if seen is None and report and not rest:
+                    seen = Idleness(self._first_pid)
+                is_cut = is_cut or sum(map(len, outputs.values())) > case.output
+                if not self.is_spent and (is_cut or (seen and seen.look() > idle)):
+                    for source in (*outputs, *([self._ask] if rest else [])):
+                        selector.unregister(source)
+                    self._stop()
+        for source, data in outputs.items():  # what the processes of the test wrote before they ended, all of it by now
+            while not self.is_spent and len(data) <= case.output and self._take(source, data, ends=True):
                 pass
-        return self._told(bytes(taken[self._report]), case, bytes(taken[self._result if case.function else self._out]))
+        return self._told(
+            bytes(report), case, bytes(outputs[self._result if case.function else self._out]), seen, is_cut
+        )
+
+    def _stop(self) -> None:
+        """Has the supervisor end the test now, and say what it took."""
+        self.is_spent = True
+        assert self._process.stdin
+        self._process.stdin.close()
+        if self._first is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first, signal.SIGCHLD)  # else it looks a tenth of a second later
 
     def _sent(self, rest: memoryview) -> memoryview:
         try:
@@ -202,25 +225,28 @@ class Sandboxed:
         except OSError as error:
             raise BrokenSandbox from error
 
-    def _take(self, source: int, into: bytearray) -> bool:
-        """Reads some; whether there was any, or may still be."""
+    def _take(self, source: int, into: bytearray, *, ends: bool = False) -> int:
+        """Reads some; how many bytes. Raises BrokenSandbox where there will be no more, unless it may have ended."""
         try:
             data = os.read(source, _AT_ONCE)
         except BlockingIOError:
-            return False
+            return 0
+        if not data and not ends:
+            raise BrokenSandbox
         into += data
-        return bool(data)
+        return len(data)
 
-    def _told(self, report: bytes, case: TrialCase, output: bytes) -> TrialRun:
+    def _told(self, report: bytes, case: TrialCase, output: bytes, seen: Idleness | None, is_cut: bool) -> TrialRun:
         if not report.startswith(b"."):
             raise BrokenSandbox
         try:
             status, cpu, wall, left = map(int, report[1:].split())
         except ValueError as error:
             raise BrokenSandbox from error
-        self.is_spent = bool(left)
-        is_cut = len(output) > case.output
-        return TrialRun(status, cpu / 1e6, wall / 1e6, b"" if is_cut else output, is_cut)
+        self.is_spent = self.is_spent or bool(left)
+        is_cut = is_cut or len(output) > case.output
+        idle = seen.told(cpu / 1e6, wall / 1e6) if seen else 0.0
+        return TrialRun(status, cpu / 1e6, wall / 1e6, b"" if is_cut else output, is_cut, idle)
 
     def close(self) -> None:
         """Ends all that runs in it, and waits until it has ended."""
@@ -257,9 +283,9 @@ def _first_process(info: int) -> tuple[int, int] | None:
     return None
 
 
-def _frame(trial: Trial, case: TrialCase) -> bytes:
+def _frame(trial: Trial, case: TrialCase, wall: float) -> bytes:
     texts = [text.encode("utf-8", "replace") for text in (trial.program, case.function, case.data)]
     # The kernel ends by ticks, which on a busy machine run ahead of the time that it measures: room for that, since the measure decides.
     cpu = ceil(1.5 * trial.cpu) + 1
-    numbers = [ceil(trial.wall * 1000), trial.memory, cpu, walls.THREADS, case.has_imports, *map(len, texts)]
+    numbers = [ceil(wall * 1000), trial.memory, cpu, walls.THREADS, case.has_imports, *map(len, texts)]
     return b"".join([*(number.to_bytes(8, "big") for number in numbers), *texts])
