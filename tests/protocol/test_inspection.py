@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from protocol.environments import taskfile
 from protocol.environments.calculator import Calculator
+from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import inspection
 from protocol.sandbox.inspection import Observation, examination
@@ -112,6 +113,13 @@ def test_an_answer_that_takes_too_long_is_named(install: Install, monkeypatch: p
     of = found(runfile.environment_alone("slow", "numbers", {}, []), 5.0)
     assert {name for name, seen in of.items() if not seen.holds} == {"hostile answers"}
     assert "digits" in of["hostile answers"].detail
+
+
+def test_an_environment_that_replies_to_nothing_shows_nothing() -> None:
+    nothing, something = {"a turn": None}, {"a turn": ToolResult("2", ())}
+    assert examination._of_replies({**nothing}, [], "").holds is None
+    assert examination._of_replies({**something}, [], "").holds is True
+    assert examination._of_replies({**nothing}, ["a turn"], "").holds is False
 
 
 WATCHED = """

@@ -257,8 +257,16 @@ def _elsewhere(
     yield Observation("draws the same", not drawn, _some(drawn) or how)
     yield Observation("scores the same", not scored, _some(scored) or f"{len(answers)} answers {how}")
     if replies:
-        count = sum(reply is not None for reply in replies.values())
-        yield Observation("replies the same", not told, _some(told) or f"{count} replies to {len(replies)} turns {how}")
+        yield _of_replies(replies, told, how)
+
+
+def _of_replies(replies: Replies, told: Sequence[str], how: str) -> Observation:
+    """`told`: turns that were replied to otherwise in another child."""
+    count = sum(reply is not None for reply in replies.values())
+    said = f"{count} replies to {len(replies)} turns {how}"
+    if told:
+        return Observation("replies the same", False, _some(told))
+    return Observation("replies the same", True if count else None, said)
 
 
 # ---- a child under attack ----------------------------------------------------------------------------------------------
