@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,10 @@ from protocol import canonical
 from protocol.constants import HEAD_PROBLEMS, HELD_OUT_LOOKS
 from protocol.environments import selection, taskfile
 from protocol.environments.environment import Environment, Grants
+from protocol.environments.process_state import Isolation
 from protocol.environments.programs import ProgramEnvironment, ProgramTool, Range, Trial, TrialRun
 from protocol.environments.registry import open_environment
+from protocol.environments.unicode import known
 from protocol.errors import Unavailable
 from protocol.replies import Asked, bounded
 from protocol.reward import canonical as canonical_reward
@@ -50,8 +51,9 @@ class Problems:
     def __init__(self, environments: Sequence[EnvironmentSpec]) -> None:
         """Raises ConfigError or VersionMismatch where this machine does not have an environment as its spec says."""
         self.specs = list(environments)
-        self._train = [_Training(spec) for spec in self.specs]
-        self._test = [open_environment(spec, held_out=True) for spec in self.specs]
+        self._isolation = Isolation()
+        self._train = [_Training(spec, self._isolation) for spec in self.specs]
+        self._test = [_opened(spec, self._isolation, held_out=True) for spec in self.specs]
         self._starts = starts(self.specs)
         self._held_out: list[tuple[Environment, Any, Problem]] = []
         self._prompts: set[str] = set()
@@ -60,6 +62,8 @@ class Problems:
         """Entered for each call of an environment's `score`, and around its replies to a conversation."""
         self.strayed: str | None = None
         """A score outside of 0 … 1, which counts as the nearest in it."""
+        self.left: set[str] | None = None
+        """What of the process environments have set and left so, where somebody looks."""
         self.looked = 0
         """How many problems were drawn for the held-out ones so far, those that asked a question again included."""
 
@@ -100,17 +104,20 @@ class Problems:
         if held_out:
             self.draw_held_out()
         found = [Range(0.0, 0.0)] * len(items)
+        calling = self._calling
         asked: list[tuple[int, ProgramEnvironment, Any, Trial]] = []
-        for number, (index, text) in enumerate(items):
-            if text is None:
+        for number, (index, answer) in enumerate(items):
+            if answer is None:
                 continue
             environment, entry = self._asked(index, held_out)
+            (text,) = self._seen(environment, entry, [answer])
             if isinstance(environment, ProgramEnvironment):
-                trial = environment.trial(entry, text, None if claims is None else claims[number])
+                with calling(environment):
+                    trial = environment.trial(entry, text, None if claims is None else claims[number])
                 if trial is not None:
                     asked.append((number, environment, entry, trial))
             else:
-                with self.around_score:
+                with calling(environment), self.around_score:
                     score = float(environment.score(entry, text))
                 if not 0 <= score <= 1:
                     self.strayed = f"problem {index} gives {score:g}"
@@ -119,7 +126,8 @@ class Problems:
             for (number, environment, entry, trial), runs in zip(
                 asked, _ran(run, [trial for *_, trial in asked]), strict=True
             ):
-                ends = environment.judge(entry, trial, runs, None if claims is None else claims[number])
+                with calling(environment):
+                    ends = environment.judge(entry, trial, runs, None if claims is None else claims[number])
                 found[number] = Range(*map(canonical_reward, ends))
         return found
 
@@ -138,29 +146,60 @@ class Problems:
         called: list[_Called] = []
         for one in asked:
             environment, entry = self._asked(one.problem, held_out)
-            prefixes = (one.turns[: n + 1] for n in range(one.first, len(one.turns)))
+            seen = self._seen(environment, entry, one.turns)
+            prefixes = (seen[: n + 1] for n in range(one.first, len(seen)))
             found.append([])
             if isinstance(environment, ProgramTool):
-                calls = (_Called(found[-1], environment, entry, turns, one.claim(len(turns) - 1)) for turns in prefixes)
-                called += takewhile(lambda call: call.trial is not None, calls)
+                for turns in prefixes:
+                    with self._calling(environment):
+                        call = _Called(found[-1], environment, entry, turns, one.claim(len(turns) - 1))
+                    if call.trial is None:
+                        break
+                    called.append(call)
             else:
-                with self.around_score:
-                    replies = (bounded(environment.reply(entry, turns)) for turns in prefixes)
-                    found[-1] += [
-                        reply for reply in takewhile(lambda reply: reply is not None, replies) if reply is not None
-                    ]
+                for turns in prefixes:
+                    with self._calling(environment), self.around_score:
+                        reply = bounded(environment.reply(entry, turns))
+                    if reply is None:
+                        break
+                    found[-1].append(reply)
         if called:
             for call, runs in zip(called, _ran(run, [call.trial for call in called if call.trial]), strict=True):
-                call.take(runs)
+                with self._calling(call.environment):
+                    call.take(runs)
         return found
 
     def calls(self, texts: Sequence[str]) -> list[str | None]:
         """Turns that hand these texts to the tool of the first environment; None where there is none."""
-        return [self._test[0].as_call(text) for text in texts]
+        found = []
+        for text in texts:
+            with self._calling(self._test[0]):
+                found.append(self._test[0].as_call(text))
+        return found
 
     def head(self, environment: EnvironmentSpec) -> str:
         """SHA-256 (hex) over the first problems of an environment, one of these or any other."""
-        return head_digest(environment)
+        return head_digest(environment, self._isolation)
+
+    @property
+    def set_by_imports(self) -> set[str]:
+        """What of the process the environments' modules have set when they were imported, which does not last."""
+        return self._isolation.set_by_imports
+
+    def _seen(self, environment: Environment, entry: Any, texts: Sequence[str]) -> Sequence[str]:
+        """What an environment sees of a stranger's texts."""
+        if not environment.spec.exact or all(text.isascii() for text in texts):
+            return texts
+        with self._calling(environment):
+            return [known(text, environment, entry) for text in texts]
+
+    @contextmanager
+    def _calling(self, environment: Environment) -> Iterator[None]:
+        """Around each call of one, so that it finds the process as in a fresh child."""
+        self._isolation.restore(environment)
+        yield
+        if self.left is not None:
+            self.left |= set(self._isolation.changed(environment))
 
     def files(self, indices: Sequence[int] | None = None) -> list[str]:
         """SHA-256 of the task files that these training problems are in; None: of those that everybody needs before any other.
@@ -195,11 +234,12 @@ class Problems:
             for index in range(spec.held_out_size if spec.from_files else HELD_OUT_LOOKS * spec.held_out_size):
                 if len(self._held_out) == enough:
                     break
-                entry = environment.entry(index)
-                prompt = environment.prompt(entry)
+                with self._calling(environment):
+                    entry = environment.entry(index)
+                    prompt, answer = environment.prompt(entry), environment.answer(entry)
                 if prompt not in self._prompts:
                     self._prompts.add(prompt)
-                    problem = Problem(number, len(self._held_out), prompt, environment.answer(entry), True)
+                    problem = Problem(number, len(self._held_out), prompt, answer, True)
                     self._held_out.append((environment, entry, problem))
                 self.looked += 1
                 yield
@@ -213,9 +253,10 @@ class Problems:
 
     def _problem(self, number: int, within: int, index: int) -> Problem:
         source = self._train[number]
-        entry = source.entry(within)
-        prompt = source.environment.prompt(entry)
-        return Problem(number, index, prompt, source.environment.answer(entry), prompt in self._prompts)
+        with self._calling(source.environment):
+            entry = source.entry(within)
+            prompt, answer = source.environment.prompt(entry), source.environment.answer(entry)
+        return Problem(number, index, prompt, answer, prompt in self._prompts)
 
     def _asked(self, index: int, held_out: bool) -> tuple[Environment, Any]:
         if held_out:
@@ -223,7 +264,8 @@ class Problems:
             return environment, entry
         number, within = self._place(index)
         source = self._train[number]
-        return source.environment, source.entry(within)
+        with self._calling(source.environment):
+            return source.environment, source.entry(within)
 
 
 class _Called:
@@ -232,7 +274,7 @@ class _Called:
     def __init__(
         self, into: list[ToolResult], environment: ProgramTool, entry: Any, turns: Sequence[str], claimed: str | None
     ) -> None:
-        self._into, self._environment, self._entry, self._turns, self._claimed = (
+        self._into, self.environment, self._entry, self._turns, self._claimed = (
             into,
             environment,
             entry,
@@ -242,7 +284,7 @@ class _Called:
         self.trial = environment.call(entry, turns, claimed)
 
     def take(self, runs: Sequence[TrialRun]) -> None:
-        reply = bounded(self._environment.told(self._entry, self._turns, runs[0], self._claimed))
+        reply = bounded(self.environment.told(self._entry, self._turns, runs[0], self._claimed))
         assert reply is not None
         self._into.append(reply)
 
@@ -256,9 +298,9 @@ def _ran(run: RunPrograms | None, trials: Sequence[Trial]) -> Sequence[Sequence[
 class _Training:
     """The training problems of one environment: all of them, or those that a filter kept."""
 
-    def __init__(self, spec: EnvironmentSpec) -> None:
+    def __init__(self, spec: EnvironmentSpec, isolation: Isolation) -> None:
         self._spec = spec
-        self.environment = open_environment(spec, held_out=False)
+        self.environment = _opened(spec, isolation, held_out=False)
         self._kept: Any = None
 
     def entry(self, index: int) -> Any:
@@ -280,8 +322,17 @@ class _Training:
         return int(self._kept[index])
 
 
-def head_digest(spec: EnvironmentSpec) -> str:
+def head_digest(spec: EnvironmentSpec, isolation: Isolation | None = None) -> str:
     """SHA-256 (hex) over the first problems of an environment, questions and answers."""
-    source = _Training(spec)
-    entries = [source.entry(index) for index in range(min(HEAD_PROBLEMS, spec.problems))]
-    return hashlib.sha256(canonical.encode([source.environment.fingerprint(entry) for entry in entries])).hexdigest()
+    isolation = isolation or Isolation()
+    source = _Training(spec, isolation)
+    found = []
+    for index in range(min(HEAD_PROBLEMS, spec.problems)):
+        isolation.restore(source.environment)
+        found.append(source.environment.fingerprint(source.entry(index)))
+    isolation.forget(source.environment)
+    return hashlib.sha256(canonical.encode(found)).hexdigest()
+
+
+def _opened(spec: EnvironmentSpec, isolation: Isolation, *, held_out: bool) -> Environment:
+    return isolation.open(lambda: open_environment(spec, held_out=held_out))

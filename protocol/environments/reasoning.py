@@ -3,12 +3,13 @@
 An answer is a stranger's bytes, and some of its verifiers pass one to `eval`, hang on long ones, or score by the order of a set. So
 each data set was examined (`murmur env check`, scripts/check-reasoning-gym), and what was found is kept in reasoning_sets.json:
 where the set is, and why it may not be used if it may not. Where it makes a set fit for use, `eval` is a parser of literals in its
-module: it gives the same result for every literal and refuses everything else.
+module: it gives the same result for every literal and refuses everything else. Where a set asks for the day, it is always the same one.
 """
 
 from __future__ import annotations
 
 import ast
+import datetime
 import difflib
 import importlib
 import importlib.util
@@ -18,12 +19,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -36,6 +37,7 @@ from protocol.runspec import EnvironmentSpec
 SETS_FILE = "reasoning_sets.json"
 _FIT = "docs/reasoning-gym.md lists those that may be used, and why not the others"
 _PICTURES = ("matplotlib", "mpl_toolkits")
+_DAY = datetime.date(2024, 1, 1)
 _importing = threading.Lock()
 
 
@@ -47,13 +49,18 @@ class DataSet:
     """Within reasoning-gym."""
     literal: bool
     """Whether `eval` is a parser of literals there."""
+    today: bool
+    """Whether it is always the same day there."""
     refused: str
     """Why it may not be used; empty where it may."""
 
 
 def _read() -> tuple[str, dict[str, DataSet]]:
     kept = json.loads(Path(__file__).with_name(SETS_FILE).read_text())
-    found = {name: DataSet(row["module"], "eval" in row, row.get("refused", "")) for name, row in kept["sets"].items()}
+    found = {
+        name: DataSet(row["module"], "eval" in row, "today" in row, row.get("refused", ""))
+        for name, row in kept["sets"].items()
+    }
     return kept["version"], found
 
 
@@ -137,6 +144,22 @@ def _load(dataset: str) -> None:
     module = importlib.import_module(f"reasoning_gym.{SETS[dataset].module}")
     if SETS[dataset].literal:
         module.eval = ast.literal_eval  # type: ignore[attr-defined]
+    if SETS[dataset].today:
+        _fix_day(module)
+
+
+class _Date(datetime.date):
+    @classmethod
+    def today(cls) -> datetime.date:  # type: ignore[override]
+        return _DAY
+
+
+def _fix_day(module: Any) -> None:
+    """A time of day is parsed as one of today's, twice for each problem: at midnight, a day would lie in between."""
+    from dateutil import parser
+
+    begins = datetime.datetime.combine(_DAY, datetime.time())
+    module.date, module.parser = _Date, SimpleNamespace(parse=partial(parser.parse, default=begins))
 
 
 @contextmanager

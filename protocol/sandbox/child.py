@@ -87,7 +87,7 @@ class Child:
             case {"op": "calls", "texts": list(texts)}:
                 return {"turns": self.problems.calls(texts)}, {}
             case {"op": "head", "environment": table}:
-                return _head(table), {}
+                return {"digest": self.problems.head(environment_from(table))}, {}
             case {"op": "describe", "package": str(package)}:
                 return _describe(package), {}
             case {"op": "tasks", "path": str(path), "group": int(group)}:
@@ -121,7 +121,9 @@ class Child:
 
         self.problems.around_score = self._watch = self._watch or Watch()
         strayed, self.problems.strayed = self.problems.strayed, None
-        return {**self._watch.told(), "strayed": strayed}
+        left = self.problems.left = self.problems.left or set()
+        imports = self.problems.set_by_imports
+        return {**self._watch.told(), "strayed": strayed, "left": sorted(left), "set by imports": sorted(imports)}
 
     def _run(self, trials: Sequence[Any]) -> list[list[Any]]:
         """Programs are run by the parent, some at a time."""
@@ -172,12 +174,6 @@ def _row(problem: Any) -> list[Any]:
 
 def _size(problem: Any) -> int:
     return len(problem.prompt) + len(problem.answer or "")
-
-
-def _head(table: dict[str, Any]) -> dict[str, Any]:
-    from protocol.environments.problems import head_digest
-
-    return {"digest": head_digest(environment_from(table))}
 
 
 def _describe(package: str) -> dict[str, Any]:

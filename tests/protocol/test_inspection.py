@@ -92,7 +92,7 @@ def test_the_pages_environment_passes(install: Install) -> None:
     assert said["passes"]
     assert {seen["name"]: seen["holds"] for seen in said["seen"]} == dict.fromkeys(
         ("problems", "a problem's draw", "right answers", "no answer", "an answer's score", "range", "draws the same",
-         "scores the same", "hostile answers", "runs no answer", "is not changed", "memory"), True,
+         "scores the same", "process", "beside others", "hostile answers", "runs no answer", "is not changed", "memory"), True,
     )  # fmt: skip
 
 
@@ -100,7 +100,8 @@ def test_what_a_careless_environment_does_is_named(install: Install) -> None:
     install(CARELESS, name="careless", place="careless:Careless")
     of = found(runfile.environment_alone("careless", "seasons", {}, []))
     assert {name for name, seen in of.items() if not seen.holds} == {
-        "problems", "right answers", "no answer", "range", "draws the same", "scores the same", "runs no answer", "is not changed",
+        "problems", "right answers", "no answer", "range", "draws the same", "scores the same", "beside others", "runs no answer",
+        "is not changed",
     }  # fmt: skip
     assert "PYTHONHASHSEED=1" in of["draws the same"].detail
     assert "gives 1.5" in of["range"].detail

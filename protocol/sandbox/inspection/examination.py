@@ -11,7 +11,7 @@ import random
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from protocol.environments.problems import Problem
 from protocol.errors import MurmurationError, Unavailable
 from protocol.replies import Asked
 from protocol.rollout import ToolResult
-from protocol.runspec import EnvironmentSpec
+from protocol.runspec import EnvironmentSpec, starts
 from protocol.sandbox import wire
 from protocol.sandbox.environments import EnvironmentSandbox
 from protocol.sandbox.inspection import hostile_answers
@@ -47,20 +47,24 @@ class Observation:
 
 @dataclass(frozen=True)
 class _Told:
-    """What a child says of itself: CPU seconds so far, peak memory in bytes, what it did that no verifier should."""
+    """What a child says of itself: CPU seconds so far, peak memory in bytes, what it did that no verifier should, what it set of its process."""
 
     seconds: float
     peak: int
     acts: list[str]
     strayed: str | None
+    left: list[str]
+    set_by_imports: list[str]
 
 
 class _Subject(EnvironmentSandbox):
     """An environment in a child of its own, under conditions of its own."""
 
-    def __init__(self, spec: EnvironmentSpec, deadline: float, number: int) -> None:
-        """`number` says under which conditions, and in which order it asks."""
-        super().__init__([spec], deadline=deadline)
+    def __init__(
+        self, spec: EnvironmentSpec, deadline: float, number: int, neighbours: Sequence[EnvironmentSpec] = ()
+    ) -> None:
+        """`number` says under which conditions, and in which order it asks. Problems of the neighbours have the lower indices."""
+        super().__init__([*neighbours, spec], deadline=deadline)
         self.conditions = _conditions()[number]
         self._order = random.Random(number)
 
@@ -75,7 +79,10 @@ class _Subject(EnvironmentSandbox):
 
     def told(self) -> _Told:
         head, _ = self._ask({"op": "watch"})
-        return _Told(float(head["seconds"]), int(head["peak"]), list(head["acts"]), head["strayed"])
+        return _Told(
+            float(head["seconds"]), int(head["peak"]), list(head["acts"]), head["strayed"],
+            list(head["left"]), list(head["set by imports"]),
+        )  # fmt: skip
 
     def in_some_order(self, count: int) -> list[int]:
         return self._order.sample(range(count), count)
@@ -109,9 +116,10 @@ class _Subject(EnvironmentSandbox):
 
 
 def examine(
-    spec: EnvironmentSpec, *, problems: int = _PROBLEMS, deadline: float = _DEADLINE_S
-) -> Iterator[Observation]:
-    """What was found, one thing after the other; `deadline` in seconds for each request to a child.
+    spec: EnvironmentSpec, *, problems: int = _PROBLEMS, deadline: float = _DEADLINE_S,
+    others: Sequence[EnvironmentSpec] = (),
+) -> Iterator[Observation]:  # fmt: skip
+    """What was found, one thing after the other; `deadline` in seconds for each request to a child, `others` of the same run.
 
     Raises what opening an environment raises.
     """
@@ -142,6 +150,8 @@ def examine(
         except MurmurationError as error:
             yield Observation("replies", False, str(error))
             return
+        yield _of_process(first.told())
+    yield from _beside(spec, others, deadline, indices, asked, answers, rewards, replies)
     yield from _elsewhere(spec, deadline, indices, asked, held_out, answers, rewards, replies)
     yield from _attacked(spec, deadline, asked, answers, rewards)
 
@@ -201,6 +211,16 @@ def _of_rewards(asked: Sequence[Problem], answers: Answers, rewards: Sequence[fl
     else:
         yield Observation("right answers", None, "the environment tells none")
     yield Observation("no answer", max(none) < 1, f"earns {max(none):.3g} at the most")
+
+
+def _of_process(told: _Told) -> Observation:
+    if told.set_by_imports:
+        return Observation(
+            "process", False,
+            f"an import sets {', '.join(told.set_by_imports)}, which does not last: a constructor may set it",
+        )  # fmt: skip
+    left = f"sets {', '.join(told.left)}: put back before each call" if told.left else "nothing of it is set"
+    return Observation("process", True, left)
 
 
 # ---- other children ----------------------------------------------------------------------------------------------------
@@ -267,6 +287,38 @@ def _of_replies(replies: Replies, told: Sequence[str], how: str) -> Observation:
     if told:
         return Observation("replies the same", False, _some(told))
     return Observation("replies the same", True if count else None, said)
+
+
+def _beside(
+    spec: EnvironmentSpec, others: Sequence[EnvironmentSpec], deadline: float, indices: Sequence[int],
+    asked: Sequence[Problem], answers: Answers, rewards: Sequence[float], replies: Replies,
+) -> Iterator[Observation]:  # fmt: skip
+    """In one child with others, another seed of itself among them, which are asked first and in between."""
+    swapped = {"seed": spec.held_out_seed, "held_out_seed": spec.seed, "size": spec.held_out_size, "kept": None}
+    twin = spec.model_copy(update=swapped) if spec.held_out_size and not spec.from_files else spec
+    neighbours = [one.model_copy(update={"held_out_size": 0}) for one in (twin, *others)]
+    begin = starts(neighbours)
+    differ: list[str] = []
+    with _Subject(spec, deadline, 0, neighbours) as subject:
+        try:
+            for number, (one, index) in enumerate(zip(asked, indices, strict=True)):
+                near = [at + number % neighbour.problems for at, neighbour in zip(begin, neighbours, strict=False)]
+                own = begin[-1] + index
+                first = subject.problems([*near, own])
+                subject.score([(problem.index, problem.answer or one.prompt) for problem in first[:-1]])
+                again = subject.problems([own])[0]
+                if {(one.prompt, one.answer)} != {(other.prompt, other.answer) for other in (first[-1], again)}:
+                    differ.append(f"problem {index} is another one")
+            moved = [(begin[-1] + index, text) for index, text in answers]
+            for (index, text), before, after in zip(answers, rewards, subject.scored(moved), strict=True):
+                if before != after:
+                    differ.append(f"{_shown(text)} to problem {index} earns {before:.6g} and {after:.6g}")
+            said = subject.replied([replace(one, index=begin[-1] + one.index) for one in asked]) if replies else {}
+            differ += [f"a reply to {_shown(turn)}" for turn, reply in replies.items() if reply != said[turn]]
+        except MurmurationError as error:
+            differ.append(str(error))
+    whom = f"itself with another seed{f' and {len(others)} more' if others else ''}"
+    yield Observation("beside others", not differ, _some(differ) or f"the same in a child with {whom}")
 
 
 # ---- a child under attack ----------------------------------------------------------------------------------------------

@@ -146,10 +146,11 @@ def check(
 
     failed: list[str] = []
     shown: list[dict[str, Any]] = []
-    for spec in _asked(name, dataset, set_ or [], file or [], corpus or []):
+    specs = _asked(name, dataset, set_ or [], file or [], corpus or [])
+    for spec in specs:
         if not as_json:
             typer.echo(f"{spec.package} {spec.version}, {spec.dataset}")
-        for seen in examine(spec, problems=problems):
+        for seen in examine(spec, problems=problems, others=[one for one in specs if one is not spec]):
             shown.append({"package": spec.package, "dataset": spec.dataset, **asdict(seen)})
             if seen.holds is False:
                 failed.append(f"{spec.dataset}: {seen.name}")
