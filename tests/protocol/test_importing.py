@@ -409,8 +409,9 @@ def test_bad_rows_are_counted_by_reason_with_one_example_of_each_and_the_others_
     ],
 )  # fmt: skip
 def test_a_row_that_makes_no_task_says_why(tmp_path: Path, row: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=f"of 1 rows none can be trained on .{why}: 1"):
+    with pytest.raises(ConfigError, match=f"of 1 rows none can be trained on .{why}: 1") as refused:
         imported(tmp_path, [row])
+    assert "--question" in refused.value.hint
     assert not (tmp_path / "out").exists()
 
 
@@ -687,7 +688,9 @@ def test_the_command_prints_the_report(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "3 rows read, 1 left out" in shown.stdout
     assert f"compared with 1 questions of {benchmark}; 1 of its rows hold no question" in shown.stdout
-    assert "2 problems to train on" in shown.stdout
+    assert "2 problems to train on or to ask as a benchmark" in shown.stdout
+    assert f"to train on them: {tmp_path}/out/environments.toml" in shown.stderr
+    assert f"murmur trainer eval MODEL --suite out --suites {tmp_path}; then train on none of them" in shown.stderr
     assert "1 a question that was there before, as rows.jsonl, row 2: What do you get when 1" in shown.stdout
     asked = CliRunner().invoke(app, [*arguments[:1], str(tmp_path / "again"), *arguments[2:], "--json"])
     assert json.loads(asked.stdout) == json.loads((tmp_path / "again/import.json").read_text())

@@ -346,3 +346,11 @@ def test_a_process_that_was_killed_is_gone_on_from(made: Made, spec: RunSpec, tm
 def test_a_band_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError):
         Band(0.5, 0.1)
+
+
+def test_a_folder_that_is_missing_is_refused_before_any_work_and_not_made(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["filter", f"@{tmp_path}/run.toml", str(tmp_path / "none/at/all/kept.json")])
+    assert isinstance(told.exception, UsageError)
+    assert "none/at/all is no folder" in str(told.exception)
+    assert told.exception.hint
+    assert not list(tmp_path.iterdir())

@@ -48,9 +48,10 @@ def filter_(
     from protocol.logs import only_warnings
     from protocol.shell import runfile
     from trainer.config import load_evaluation_engine
-    from trainer.evaluation.filter import Band, OfflineFilter
+    from trainer.evaluation.filter import Band, OfflineFilter, require_place
 
     only_warnings()
+    require_place(out)
     path = strip_at(file)
     folder = model or runfile.model_folder(path)
     band = Band(low, high)

@@ -73,6 +73,17 @@ class Filtered:
     """Mean tokens off the budget, of all tries; None where no budget was announced."""
 
 
+def require_place(file: Path) -> tuple[Path, Path]:
+    """Where the problems that were tried and the journal stand, beside a selection. Raises UsageError where it cannot be written there."""
+    rows, partial = file.with_name(f"{file.stem}-tried.jsonl"), file.with_name(file.name + ".partial")
+    if not file.parent.is_dir():
+        raise UsageError(f"{file.parent} is no folder", hint="make it, or name a file in one that is there")
+    for there in (file, *([] if partial.exists() else [rows])):
+        if there.exists():
+            raise UsageError(f"{there} exists already", hint="name a file that does not, or remove it")
+    return rows, partial
+
+
 class OfflineFilter:
     def __init__(
         self, spec: AnswerSpec, model: Path, *, samples: int, problems: int, engine: EngineSettings | None = None
@@ -101,10 +112,7 @@ class OfflineFilter:
 
         Raises UsageError where what is done was done otherwise, LockHeld, IntegrityError, PreflightError, Unavailable when verifiers fail.
         """
-        rows, partial = file.with_name(f"{file.stem}-tried.jsonl"), file.with_name(file.name + ".partial")
-        for there in (file, *([] if partial.exists() else [rows])):
-            if there.exists():
-                raise UsageError(f"{there} exists already", hint="name a file that does not, or remove it")
+        rows, partial = require_place(file)
         with Journal(partial, self._header()) as journal, EnvironmentSandbox(self._environments) as sandbox:
             tried, tasks = journal.tried, TaskSet(self._environments, sandbox)
             progress(len(tried))

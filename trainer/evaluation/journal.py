@@ -40,7 +40,6 @@ class Journal:
         self._path = path
         self.tried: dict[int, Tried] = {}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
         except OSError as error:
             raise PreflightError(f"cannot write {path}: {error.strerror}") from error

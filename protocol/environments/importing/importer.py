@@ -265,7 +265,10 @@ def _import(
         raise ConfigError("everything would be held out", hint="--held-out asks for fewer problems")
     if not made:
         reasons = ", ".join(f"{why}: {reason.rows}" for why, reason in sieve.left_out.items())
-        raise ConfigError(f"of {report.rows} rows none can be trained on" + (f" ({reasons})" if reasons else ""))
+        raise ConfigError(
+            f"of {report.rows} rows none can be trained on" + (f" ({reasons})" if reasons else ""),
+            hint="--schema, --question, --answer and --package say how rows are read, --low and --high which are kept",
+        )
     return report
 
 

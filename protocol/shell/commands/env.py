@@ -78,7 +78,7 @@ def _print_import(report: ImportReport, out: Path) -> None:
     typer.echo(f"{report.rows} rows read, {sum(reason.rows for reason in report.left_out.values())} left out")
     for package, made in report.environments.items():
         typer.echo(
-            f"  {package:8} {made.training} problems to train on, {made.held_out} held out, {len(made.files)} files"
+            f"  {package:8} {made.training} problems to train on or to ask as a benchmark, {made.held_out} held out, {len(made.files)} files"
         )
         if made.problems_with_fewer_tests:
             typer.echo(
@@ -90,7 +90,11 @@ def _print_import(report: ImportReport, out: Path) -> None:
         typer.echo(f"  compared with {one.questions} questions of {one.file}{none}")
     for why, reason in sorted(report.left_out.items(), key=lambda item: -item[1].rows):
         typer.echo(f"{reason.rows:8} {why}, as {reason.example}")
-    typer.echo(f"{out}/environments.toml says what to write into run.toml", err=True)
+    typer.echo(f"to train on them: {out}/environments.toml says what to write into run.toml", err=True)
+    typer.echo(
+        f"as a benchmark: murmur trainer eval MODEL --suite {out.name} --suites {out.parent}; then train on none of them",
+        err=True,
+    )
 
 
 @app.command()
