@@ -32,6 +32,10 @@ _OF_ENVIRONMENTS = frozenset(
 _STEP = metrics.gauge("murmur_node_step", "Step of the weights that are loaded.")
 
 
+class NotRepeated(Unavailable):
+    """An environment said something else when it was asked again: nobody's fault here, and validators may hear a third thing."""
+
+
 class Workbench:
     """For one thread. `context` is the run's, as all rules see it."""
 
@@ -105,15 +109,14 @@ class Workbench:
     def require_passing(self, made: Made) -> None:
         """Judges a file as a validator would. A finding is a fault of this machine: better no work than false work. But in a mixture of
         experts it may be a token that rounding sent to another expert; such work may go unpaid, and slashes nobody. And a program may
-        say something else each time: what validators would not find again is not submitted.
+        say something else each time.
 
-        Raises Unavailable for what an environment did not repeat, IntegrityError for any other finding.
+        Raises NotRepeated for that, IntegrityError for any other finding.
         """
         finding = self._judge(made.commitment(), made.path, self._self_check_share)
         if finding is not None and finding.outcome is Outcome.SOFT and finding.rule in _OF_ENVIRONMENTS:
-            raise Unavailable(
-                f"asked again, an environment said something else: {finding.measured} against {finding.threshold} ({finding.detail});"
-                " nothing was submitted"
+            raise NotRepeated(
+                f"asked again, an environment said something else: {finding.measured} against {finding.threshold} ({finding.detail})"
             )
         if finding is not None and self.equipment.is_mixture and finding.outcome is Outcome.SOFT:
             log.warning("this work may not be paid, by the rule %s: %s", finding.rule, finding.detail)

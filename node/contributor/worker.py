@@ -19,12 +19,12 @@ from node.contributor.defence import Defence
 from node.contributor.delivery import Delivery
 from node.contributor.demand import Demand
 from node.contributor.failures import Failures
-from node.contributor.generation import Place
+from node.contributor.generation import Made, Place
 from node.contributor.seat_class import SeatClass
 from node.contributor.settings import WorkSettings
 from node.contributor.submission_log import SubmissionLog
 from node.contributor.verdicts import Verdicts
-from node.contributor.workbench import Workbench
+from node.contributor.workbench import NotRepeated, Workbench
 from node.engine import Engine, EngineSettings
 from node.engine.hardware import Measurement, measure_of
 from protocol import challenge, metrics
@@ -50,6 +50,7 @@ _SECONDS = metrics.counter(
     "phase",
 )
 _AT_RISK = metrics.gauge("murmur_node_unvested_units", "Units that wait for the window or for a case.")
+_TRIES = 3  # at work that an environment does not repeat
 _MOVED_ON = (
     "WrongStep",
     "WrongBeacon",
@@ -109,6 +110,7 @@ class Worker:
         self._challenged = ChallengedSeat(connection, home.challenges, product, clock) if answers else None
         self._demand = Demand(connection, self._address, clock) if settings.only_wanted else None
         self._failures = Failures(retry, clock)
+        self._not_repeated = 0
 
     def stop(self) -> None:
         """Asks the loop to end after what it is doing; safe from other threads."""
@@ -240,7 +242,7 @@ class Worker:
             made = self._workbench.make(place)
         _TOKENS.add(made.units)
         self._say("checking", **at)
-        self._workbench.require_passing(made)
+        self._check(made)
         self._say("submitting", **at)
         with self._stop.finish_first():
             with about(made.ref.submission_id(self._c.run)):
@@ -251,6 +253,18 @@ class Worker:
             if self._demand is not None:
                 self._demand.took(self._clock.monotonic() - began)
             self._delivery.deliver_all(head)
+
+    def _check(self, made: Made) -> None:
+        """Raises NotRepeated the first times that an environment says something else when it is asked again. What says so each time is
+        handed in: it may go unpaid, but the run may be waiting for it."""
+        try:
+            self._workbench.require_passing(made)
+        except NotRepeated as error:
+            self._not_repeated += 1
+            if self._not_repeated < _TRIES:
+                raise
+            log.warning("%s; handed in all the same, and it may not be paid", error)
+        self._not_repeated = 0
 
     def _require_bearable(self, refusal: MurmurationError, units: int) -> None:
         """Raises the refusal of a submission when it is this node's own trouble."""

@@ -138,7 +138,7 @@ class Bench:
         running.
 
         Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed, and
-        while they are on their way nothing is decided that could be worse by then.
+        while they may still come nothing is decided that could be worse by then.
         """
         trouble = None
         try:
@@ -149,12 +149,19 @@ class Bench:
             candidate = self._equipment.candidate(commitment, path, plan)
             finding = judge(candidate)
             return details(self.context, commitment, finding, time, candidate.checked, plan.secret)
-        finding = self._found_without_weights(commitment, path, plan, rules=EARLY if trouble is None else CHEAP)
+        finding = self._found_without_weights(
+            commitment, path, plan, rules=CHEAP if self._is_past(commitment.ref.step) else EARLY
+        )
         if finding is not None:
             return details(self.context, commitment, finding, time, secret=plan.secret)
         if trouble is not None:
             raise trouble
         return None
+
+    def _is_past(self, step: int) -> bool:
+        """Whether nobody need keep this version any more."""
+        head, spec = self._head(), self.context.spec
+        return head is not None and step <= head.step - spec.versions_kept and step not in spec.versions_pinned
 
     def _found_without_weights(
         self, commitment: Commitment, path: Path, plan: PrefillPlan, *, rules: tuple[str, ...]

@@ -34,7 +34,11 @@ from protocol.errors import Malformed
 
 DOUBT = 4
 """How many times slower than another an honest machine may be."""
-_FENCE = re.compile(r"^([ \t]*)```([^\n`]*)\n", re.MULTILINE)
+_FENCE = re.compile(r"^([ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+)```([^\n`]*+)\n", re.MULTILINE)
+_PROGRAM = re.compile(
+    _FENCE.pattern.replace(r"([^\n`]*+)", r"[ \t]*+(?:python|python3|py)[ \t]*+"), re.MULTILINE | re.IGNORECASE
+)
+_CLOSED = re.compile(r"^[ \t]*+```[ \t]*+$", re.MULTILINE)
 _INDENT_MAX = 64
 _PYTHON = ("python", "python3", "py")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -71,7 +75,7 @@ class PythonCode(TaskFiles, ProgramEnvironment):
     """Rows of task files whose answers are tests."""
 
     name = "code"
-    version = f"1 on Python {sys.version_info[0]}.{sys.version_info[1]}"
+    version = f"2 on Python {sys.version_info[0]}.{sys.version_info[1]}"
     exact = False
     Config = CodeConfig
 
@@ -147,18 +151,33 @@ def program_of(completion: str, *, named: bool = False) -> str | None:
     found = plain = None
     position = 0
     while opening := _FENCE.search(text, position):
-        deepest = min(len(opening[1]), _INDENT_MAX)
-        closing = re.compile(rf"^[ \t]{{0,{deepest}}}```[ \t]*$", re.MULTILINE).search(text, opening.end())
+        language, indent = opening[2].strip().lower(), re.sub(r"\S", " ", opening[1])
+        closing = _end(text, opening.end(), language, min(len(indent), _INDENT_MAX))
         if closing is None:
             break
-        language, block = opening[2].strip().lower(), text[opening.end() : closing.start()]
-        if language in _PYTHON:
-            found = _outdented(block, opening[1])
-        elif not language and not named:
-            plain = _outdented(block, opening[1])
+        block = text[opening.end() : closing.start()]
         position = closing.end()
+        if closing.re is _PROGRAM:  # it was never closed
+            position = closing.start()
+        elif language in _PYTHON:
+            found = _outdented(block, indent)
+        elif not language and not named:
+            plain = _outdented(block, indent)
     found = plain if found is None else found
     return None if found is None or _HALF.search(found) else found
+
+
+def _end(text: str, begin: int, language: str, deepest: int) -> re.Match[str] | None:
+    """What ends a block. One of Python, or of no language, may hold fences that stand deeper than its own; one that is none of Python
+    ends where one of Python begins."""
+    closing = (
+        _CLOSED
+        if language and language not in _PYTHON
+        else re.compile(rf"^[ \t]{{0,{deepest}}}+```[ \t]*+$", re.MULTILINE)
+    )
+    closed = closing.search(text, begin)
+    begins = None if language in _PYTHON else _PROGRAM.search(text, begin, closed.start() if closed else len(text))
+    return begins or closed
 
 
 def _outdented(block: str, indent: str) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from node.contributor.workbench import Workbench
-from protocol.errors import IntegrityError, Unavailable
+from node.contributor.workbench import NotRepeated, Workbench
+from node.contributor.worker import Worker
+from protocol.errors import IntegrityError
 from protocol.verdict import Finding, Outcome
 
 
@@ -26,14 +27,32 @@ def test_only_a_soft_finding_in_a_mixture_of_experts_is_handed_in(is_mixture: bo
             bench.require_passing(made)
 
 
+def test_what_an_environment_never_repeats_is_handed_in_at_last() -> None:
+    """Else a run that waits for this node would wait for ever."""
+    worker: Any = Worker.__new__(Worker)
+    worker._not_repeated, asked = 0, []
+
+    def require_passing(made: object) -> None:
+        asked.append(made)
+        raise NotRepeated("asked again, an environment said something else")
+
+    worker._workbench = SimpleNamespace(require_passing=require_passing)
+    for _ in range(2):
+        for _ in range(2):
+            with pytest.raises(NotRepeated):
+                worker._check(None)
+        worker._check(None)
+    assert len(asked) == 6
+
+
 @pytest.mark.parametrize("is_mixture", [False, True])
 @pytest.mark.parametrize("rule", ["conversation", "reward"])
-def test_what_an_environment_does_not_repeat_is_tried_again_and_ends_no_node(rule: str, is_mixture: bool) -> None:
+def test_what_an_environment_does_not_repeat_is_no_fault_of_the_machine(rule: str, is_mixture: bool) -> None:
     bench: Any = Workbench.__new__(Workbench)
     bench.equipment, bench._self_check_share = SimpleNamespace(is_mixture=is_mixture), 1.0
     made: Any = SimpleNamespace(commitment=lambda: None, path=None)
     bench._judge = lambda *_: Finding(rule, Outcome.SOFT, "9 tokens", "8 tokens", "row 3")
-    with pytest.raises(Unavailable, match=r"an environment said something else.*row 3"):
+    with pytest.raises(NotRepeated, match=r"an environment said something else.*row 3"):
         bench.require_passing(made)
     bench._judge = lambda *_: Finding(rule, Outcome.HARD, "9 tokens", "8 tokens", "row 3")
     with pytest.raises(IntegrityError, match=f"own work fails the rule {rule}"):

@@ -140,6 +140,12 @@ def test_without_bubblewrap_code_is_refused_before_any_work_and_others_are_not(
         ("- so:\n\t```py\n\ta\n\t```", "a\n"),
         ("```python\na = '''\n  ```text\n'''\n```", "a = '''\n  ```text\n'''\n"),
         ("```python\r\na\r\n```\r\n", "a\n"),
+        ("1. ```\n   3\n   ```\n\nSo:\n\n```python\na\n```", "a\n"),
+        ("- ```text\n  3\n  ```\n\n```python\na\n```", "a\n"),
+        ("  ```text\n  3\n    ```\n\n```python\na\n```", "a\n"),
+        ("    ```text\n    out\n\n```python\na\n```", "a\n"),
+        ("```\n3\n\n```python\na\n```", "a\n"),
+        ("2. ```python\n   a\n   ```", "a\n"),
     ],
 )
 def test_the_program_is_the_last_closed_block_of_python_after_the_thoughts(

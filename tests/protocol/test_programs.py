@@ -316,6 +316,22 @@ def test_what_sleeps_in_many_threads_or_wakes_all_the_time_is_idle_too() -> None
         assert run.status == -9 and run.idle > 0.5, program
 
 
+def test_what_ends_its_main_thread_and_sleeps_in_another_is_idle_too() -> None:
+    program = """
+import ctypes, threading, time
+threading.Thread(target=lambda: time.sleep(1000), daemon=True).start()
+ctypes.CDLL(None).syscall({"x86_64": 60}.get(__import__("os").uname().machine, 93), 0)
+"""
+    (run,) = ran(program, idle=0.5, wall=500.0)
+    assert run.status == -9 and run.idle > 0.5
+
+
+def test_a_sleep_takes_its_time_of_the_fixed_clock() -> None:
+    program = "import time; t = time.time(); time.sleep(0.2); print(0.2 <= time.time() - t < 0.25)\nwhile time.time() - t < 0.5: time.sleep(0.02)"
+    (run,) = ran(program, idle=60.0, wall=500.0)
+    assert (run.status, run.output) == (0, b"True\n")
+
+
 def test_what_computes_and_waits_for_a_processor_is_not_idle() -> None:
     """Six processes for each processor beside it, and a thread that the main one waits for."""
     alone = BURN + "print(1)"

@@ -12,8 +12,8 @@ neither white space nor LaTeX's signs hide anything.
 - Questions of none but such wording are compared whole.
 - Questions of fewer than 8 words are looked for whole too, and as a run of words and signs within longer ones, whose wrapper says something
   else. Signs count there ("2 + 3" is not "2 - 3"); punctuation, dollars, braces and LaTeX's spacing do not. A run that a formula goes on from,
-  as "2 + 3" in "2 + 3 * 4", is another question. Below 5 words and signs, or 4 with a number among them, no run is looked for: "find x"
-  would be found everywhere.
+  as "2 + 3" in "2 + 3 * 4", is another question. Below 5 words and signs, or 4 with a number among them, no run is looked for, nor one
+  of common wording alone: "find the value of x" would be found everywhere.
 """
 
 from __future__ import annotations
@@ -30,6 +30,62 @@ _RUN_LEAST, _RUN_LEAST_WITH_NUMBER = 5, 4
 _LAYOUT = re.compile(r"\\(?:left|right|displaystyle|quad|qquad)(?![a-z])|\\[()\[\],;:! ]|\\[dt](?=frac|binom)|~")
 _SIGNS = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+|[^\w\s.,:;?!\"'`$\\{}*]|\*(?!\*)(?<!\*\*)")
 _GOES_ON = frozenset("+-*/^=<>|%−×÷·≤≥")
+_WORDING = frozenset(
+    [
+        "find",
+        "solve",
+        "compute",
+        "evaluate",
+        "calculate",
+        "determine",
+        "simplify",
+        "factor",
+        "expand",
+        "prove",
+        "show",
+        "state",
+        "give",
+        "write",
+        "what",
+        "which",
+        "how",
+        "many",
+        "much",
+        "the",
+        "value",
+        "values",
+        "for",
+        "and",
+        "all",
+        "real",
+        "integer",
+        "positive",
+        "number",
+        "numbers",
+        "expression",
+        "equation",
+        "following",
+        "function",
+        "area",
+        "length",
+        "measure",
+        "angle",
+        "sum",
+        "product",
+        "answer",
+        "solution",
+        "solutions",
+        "are",
+        "does",
+        "let",
+        "that",
+        "such",
+        "given",
+        "this",
+        "its",
+    ]
+)
+_LETTERS = frozenset("bcdefghjklmnopqrstuvwxyz")  # all but those that are words
 
 
 def key_of(text: str) -> int:
@@ -58,7 +114,7 @@ class HeldOut:
         self._counts = []
         if not grams:
             signs = _signs(question)
-            if len(signs) >= (_RUN_LEAST_WITH_NUMBER if any(one[0].isdigit() for one in signs) else _RUN_LEAST):
+            if _says_something(signs):
                 self._runs.setdefault(tuple(signs[:_RUN_LEAST_WITH_NUMBER]), []).append(signs)
 
     def holds(self, question: str) -> bool:
@@ -114,7 +170,18 @@ def _goes_on(signs: list[str], begin: int, end: int) -> bool:
     """Whether a formula reaches into signs[begin:end], or out of it. A dash before a word is none."""
     before, after = signs[begin - 1 : begin], signs[end : end + 2]
     into = bool(before) and before[0] in _GOES_ON and not _is_word(signs[begin])
-    return into or (len(after) == 2 and after[0] in _GOES_ON and not _is_word(after[1]))
+    if not after:
+        return into
+    multiplied = after[0] in _LETTERS and not _is_word(signs[end - 1])
+    return into or multiplied or (len(after) == 2 and after[0] in _GOES_ON and not _is_word(after[1]))
+
+
+def _says_something(signs: list[str]) -> bool:
+    """Whether it is long enough, and more than wording that other questions share."""
+    if any(one[0].isdigit() for one in signs):
+        return len(signs) >= _RUN_LEAST_WITH_NUMBER
+    own = [one for one in signs if one in _GOES_ON or (_is_word(one) and one not in _WORDING)]
+    return len(signs) >= _RUN_LEAST and (len(own) >= 2 or not _GOES_ON.isdisjoint(own))
 
 
 def _is_word(sign: str) -> bool:

@@ -147,8 +147,18 @@ def prepared(program_filter: bytes) -> tuple[str, str, str, bool]:
 def fix_clock(program: str) -> None:
     """Every reading of a clock is a millisecond after the one before: what a program measures, and how often it goes around until some time,
     is the same everywhere. Whoever looks for the real time finds it all the same, with ctypes for one."""
-    count = itertools.count(1).__next__
+    readings, slept = itertools.count(1).__next__, [0]
     started = EPOCH * 1000
+    sleep = time.sleep
+
+    def count() -> int:
+        return readings() + slept[0]
+
+    def asleep(seconds: float, /) -> None:
+        sleep(seconds)
+        slept[0] += int(1000 * seconds)
+
+    time.sleep = asleep
 
     def real() -> float:
         return (started + count()) / 1000

@@ -22,7 +22,6 @@ from protocol.environments.programs import WALL
 
 _FIRST_S = 0.01
 _MOST_S = 0.1
-_SLEEPS = {"S", "I", "T", "t"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Idleness:
         self._next = found.after + self.pause
         if since is None or "D" in found.states:
             self._since = found
-        elif found.states <= _SLEEPS:
+        elif "R" not in found.states:  # a main thread may have ended, and the others sleep
             self.seconds += max(0.0, _idle(since, found))
             self._since = found
         return self.seconds
