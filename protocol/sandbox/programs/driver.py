@@ -158,7 +158,7 @@ def fix_clock(program: str) -> None:
         sleep(seconds)
         slept[0] += int(1000 * seconds)
 
-    time.sleep = asleep
+    time.sleep = asleep  # type: ignore[assignment]
 
     def real() -> float:
         return (started + count()) / 1000
