@@ -145,7 +145,7 @@ def prepared(program_filter: bytes) -> tuple[str, str, str, bool]:
 
 
 def fix_clock(program: str) -> None:
-    """Every reading of a clock is a millisecond after the one before: what a program measures, and how often it goes around until some time,
+    """Every reading of a clock is a millisecond after the one before, and after what was slept: what a program measures, and how often it goes around until some time,
     is the same everywhere. Whoever looks for the real time finds it all the same, with ctypes for one."""
     readings, slept = itertools.count(1).__next__, [0]
     started = EPOCH * 1000
