@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse
 from node.validator import bench
 from protocol.chain.types import State
 from protocol.constants import UPLOAD_SECONDS_MAX
+from protocol.errors import DeadlineExceeded
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 from tests.node.stage import Panel, Stage, rounds, until
@@ -107,3 +108,36 @@ def test_a_submission_whose_version_is_gone_is_held_to_the_rules_that_need_no_we
         (inflated, Outcome.HARD, "tokens")
     ]
     assert judged.count(honest.ref) == 1, "asking the same rules again would find the same"
+
+
+def test_a_soft_finding_that_could_be_worse_with_the_weights_waits_until_they_are_past(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cheat can make its own reward soft: decided early, that would hide what `computation` and `sampling` find."""
+    node = stage.seated()
+    stage.publish()
+    service = panel.seat()
+    broken, inflated = stage.make(node), stage.make(node, 1)
+    of_broken = {sample.problem for sample in stage.context.sandbox.read(broken.path).file.samples}
+    asked, scored = [], service._bench.context.sandbox.bounds
+
+    def breaking(items: Any, claims: Any) -> list[Any]:
+        if any(problem in of_broken for problem, _ in items):
+            asked.append(items)
+            raise DeadlineExceeded("the sandbox failed twice: it ended")
+        return scored(items, claims)
+
+    monkeypatch.setattr(service._bench.context.sandbox, "bounds", breaking)
+    monkeypatch.setattr(service._bench, "_load", lambda step: False)  # the weights are on their way
+    soft = stage.submit(node, broken)
+    hard = stage.commit(node, inflated.ref, inflated.units + 1)
+    stage.upload(node, inflated.ref, inflated.path)
+    until(lambda: panel.receipts(hard), service, what="what no weights can make worse is said at once")
+    assert panel.receipts(hard)[service._address].details.rule == "tokens"
+    rounds(service, count=20)
+    assert not panel.receipts(soft) and not asked
+    for _ in range(stage.tiny.spec.versions_kept):
+        stage.publish()
+    until(lambda: panel.receipts(soft), service, what="the verdict, once nobody keeps the weights")
+    receipt = panel.receipts(soft)[service._address]
+    assert (receipt.outcome, receipt.details.rule) == (Outcome.SOFT, "reward")
