@@ -69,7 +69,7 @@ class Demand:
 
     def _need(self) -> Need | None:
         found = self._c.hub.need(self._c.policy.trainer)
-        return None if found is None or found.need.until < self._c.block_time() else found.need
+        return found.need if found is not None and found.holds(self._c.block_time()) else None
 
     def _is_patient(self, head: Publication, committed: Commitments) -> bool:
         """Whether somebody committed to something within the time that this node takes for a submission."""

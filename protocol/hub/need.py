@@ -11,7 +11,7 @@ whether it was followed, and work is paid alike. A trainer that lies wastes its 
     settled   submissions of the versions `step` - max_lag and later of which the trainer knows what they were good for, or that it has
               given up waiting for; all others that the chain knows are on their way
     usable    groups that can be trained on, of a thousand that are submitted
-    until     block time (seconds) after which it means nothing
+    until     block time (seconds) after which it means nothing; one further ahead than a statement holds means nothing either
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ from protocol.signing import Domain, Need, signature_of
 
 NEED_SECONDS: Final = 120
 """How long a statement holds, in block time. Changing it breaks: nothing; a hub that is gone is heeded for so long."""
+AHEAD_SECONDS: Final = 2 * NEED_SECONDS
+"""How far after a node's block time `until` may lie: as long as a statement holds, and once more where the hub has seen later blocks."""
+REPEATED_SECONDS: Final = 7200
+"""How long a hub repeats what its trainer has not said again, by this machine's clock: as long as a training may take by default. A
+trainer that waits for rollouts says it again every `RENEWED_SECONDS`."""
+RENEWED_SECONDS: Final = 60
 
 _MOST = {"run": 2**64, "until": 2**64, "usable": 1001, "ahead": 10_001}
 _LEAST = {"groups": 1, "ahead": 1, "usable": 1}
@@ -42,6 +48,10 @@ class SignedNeed:
 
     def as_json(self) -> dict[str, Any]:
         return {**{name: getattr(self.need, name) for name in _NAMES}, "signature": self.signature.hex()}
+
+    def holds(self, now: int) -> bool:
+        """Whether it means anything at this block time. Nobody can bind a node for longer than that, its trainer included."""
+        return now <= self.need.until <= now + AHEAD_SECONDS
 
     @classmethod
     def parse(cls, value: Any, domain: Domain, run: int, trainer: str) -> SignedNeed:

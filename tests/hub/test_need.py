@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from protocol.hub.need import NEED_SECONDS, SignedNeed
+import os
+
+from protocol.hub.need import NEED_SECONDS, REPEATED_SECONDS, SignedNeed
 from protocol.shell.home import write_json
 from tests.hub.desk import Desk
 
@@ -40,3 +42,28 @@ def test_what_is_still_true_is_signed_anew_before_it_runs_out(desk: Desk) -> Non
     assert first is not None
     assert second is not None
     assert second.need.until >= first.need.until + NEED_SECONDS
+
+
+def aged(desk: Desk, seconds: float) -> None:
+    """So long ago the trainer said it."""
+    said = desk.clock.wall() - seconds
+    os.utime(desk.folder / "need.json", (said, said))
+
+
+def test_what_a_trainer_does_not_say_again_is_not_repeated_for_ever(desk: Desk) -> None:
+    write_json(desk.folder / "need.json", SAID)
+    aged(desk, REPEATED_SECONDS - 60)
+    assert told(desk) is not None, "a training may take that long"
+    aged(desk, REPEATED_SECONDS + 60)
+    assert told(desk) is None
+    aged(desk, -REPEATED_SECONDS - 60)
+    assert told(desk) is None, "of a clock that was set back"
+    write_json(desk.folder / "need.json", SAID)
+    assert told(desk) is not None
+
+
+def test_that_nothing_more_is_wanted_stays_true(desk: Desk) -> None:
+    write_json(desk.folder / "need.json", SAID | {"step": SAID["last"]})
+    aged(desk, 10 * REPEATED_SECONDS)
+    found = told(desk)
+    assert found is not None and found.need.step == found.need.last

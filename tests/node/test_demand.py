@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,6 +91,21 @@ def test_a_statement_that_ran_out_means_nothing(stage: Stage) -> None:
     old = stage.hub.hub.need(stage.folder / "hub/need.json")
     stage.world.anvil.advance(old["until"] - stage.world.chain.block().time + 1)
     stage.hub.hub.need = lambda path: old  # type: ignore[method-assign]
+    with running(a_worker(stage, node)):
+        eventually(lambda: len(submitted(stage)) >= 2, within=40, what="it works")
+
+
+def test_no_statement_binds_a_node_for_longer_than_a_statement_holds(stage: Stage) -> None:
+    """A trainer that signs one for ever, and is gone, would idle the swarm for ever."""
+    node, world = stage.seated(), stage.world
+    stage.publish()
+    say(stage, ready=99)
+    stage.hub.hub.learn()
+    of = SignedNeed.parse(
+        stage.hub.hub.need(stage.folder / "hub/need.json"), world.chain.domain, world.run, world.trainer.key.address
+    ).need
+    endless = SignedNeed.issue(replace(of, until=of.until + 10**6), world.trainer.key, world.chain.domain)
+    stage.hub.hub.need = lambda path: endless.as_json()  # type: ignore[method-assign]
     with running(a_worker(stage, node)):
         eventually(lambda: len(submitted(stage)) >= 2, within=40, what="it works")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import BadSignature, Malformed
-from protocol.hub.need import SignedNeed
+from protocol.hub.need import AHEAD_SECONDS, SignedNeed
 from protocol.identity import Key
 from protocol.signing import Domain, Need
 
@@ -52,3 +52,9 @@ def test_it_counts_only_from_the_trainer_and_for_this_run() -> None:
         parse(SAID, trainer=Key.generate().address)
     with pytest.raises(Malformed):
         parse(SAID, run=8)
+
+
+def test_it_holds_until_then_and_for_no_longer_than_anybody_may_say() -> None:
+    statement, until = SignedNeed.issue(NEED, TRAINER, DOMAIN), NEED.until
+    assert [statement.holds(now) for now in (until, until - AHEAD_SECONDS)] == [True, True]
+    assert [statement.holds(now) for now in (until + 1, until - AHEAD_SECONDS - 1, 0)] == [False, False, False]

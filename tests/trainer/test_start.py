@@ -19,7 +19,7 @@ from protocol.chain.settings import ChainSettings
 from protocol.chain.sync import Book
 from protocol.errors import DeadlineExceeded, IntegrityError, LockHeld, MurmurationError, Unavailable, UsageError
 from protocol.hub.client import HubClient
-from protocol.hub.need import SignedNeed
+from protocol.hub.need import RENEWED_SECONDS, SignedNeed
 from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
@@ -291,6 +291,19 @@ def test_the_trainer_says_what_it_needs_while_it_waits_and_then_what_the_next_ba
     said = read_json(trainer._layout.need)
     SignedNeed.issue(Need(run=1, until=0, **said), Key.generate(), Domain(1, "0x" + "42" * 20))  # type: ignore[arg-type]
     assert (said["step"], said["groups"], said["ahead"]) == (1, 8, 150)
+
+
+def test_the_trainer_says_what_it_needs_again_while_nothing_changes(bench: Bench) -> None:
+    """Or nobody could tell it from one that has ended."""
+    trainer: Any = bench.trainer(groups_per_step=8)
+    trainer._source = Shelf(bench.clock, *[3] * 9)
+    trainer._tell_need(0)
+    file = trainer._layout.need
+    for seconds, is_written in ((RENEWED_SECONDS / 2, False), (RENEWED_SECONDS, True), (1, False)):
+        file.unlink(missing_ok=True)
+        bench.clock.advance(seconds)
+        trainer._tell_need(0)
+        assert file.exists() == is_written
 
 
 def test_too_few_groups_end_the_wait_at_its_deadline(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

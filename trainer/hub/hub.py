@@ -27,7 +27,7 @@ from protocol.environments.taskfile import path_of
 from protocol.errors import Malformed, MurmurationError, Oversized, Unavailable
 from protocol.hub import challenges as challenge_wire
 from protocol.hub.challenges import Message
-from protocol.hub.need import NEED_SECONDS, SignedNeed
+from protocol.hub.need import NEED_SECONDS, REPEATED_SECONDS, SignedNeed
 from protocol.hub.wire import (
     ADDRESS,
     EXPIRY,
@@ -253,15 +253,23 @@ class Hub:
         return json.loads(text)
 
     def need(self, path: Path) -> dict[str, Any]:
-        """What the trainer has written there that it needs, signed; the same statement again until it says something else."""
-        said = read_json(path)
-        if said is None:
+        """What the trainer has written there that it needs, signed; the same statement again until it says something else. One that it has not
+        said again for so long that it may have ended is refused, and nodes work as without advice; that nothing more is wanted stays true."""
+        is_renewed, said = self._is_renewed(path), read_json(path)
+        if said is None or not (is_renewed or said["step"] == said["last"]):
             raise Refused("the trainer has not said what it needs", NOT_FOUND)
         known = self._need
         if known is None or known[0] != said or known[1].need.until < self.now + NEED_SECONDS // 2:
             need = Need(run=self.run, **said, until=self.now + NEED_SECONDS)
             known = self._need = said, SignedNeed.issue(need, self._key, self._chain.domain)
         return known[1].as_json()
+
+    def _is_renewed(self, path: Path) -> bool:
+        try:
+            age = self._clock.wall() - path.stat().st_mtime
+        except OSError:
+            return False
+        return abs(age) <= REPEATED_SECONDS  # a time to come is of a clock that was set back: it must not hold for ever
 
     def voucher(self, validator: str) -> dict[str, Any]:
         """What the run has promised a validator so far (vouchers.py)."""

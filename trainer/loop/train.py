@@ -17,6 +17,7 @@ from protocol.environments import TaskSet
 from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError
 from protocol.exporter import Exporter
 from protocol.hub.client import HubClient
+from protocol.hub.need import RENEWED_SECONDS
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from protocol.shell.connection import is_fatal
@@ -54,6 +55,7 @@ class Trainer(Training):
         self._hub = hub
         self._run = settings.chain.run
         self._told: dict[str, int] = {}
+        self._told_at = 0.0
 
     # ---- beginning and end ---------------------------------------------------------------------------------------------
 
@@ -165,9 +167,10 @@ class Trainer(Training):
             "step": step, "last": self._t.steps, "groups": self._t.groups_per_step, "ahead": round(100 * self._t.rollouts_ahead),
             "ready": self._source.ready(step), "settled": self._source.settled(step), "usable": round(1000 * self._source.usable),
         }  # fmt: skip
-        if told != self._told:
+        now = self._clock.monotonic()
+        if told != self._told or now >= self._told_at + RENEWED_SECONDS:
             write_json(self._layout.need, told)
-            self._told = told
+            self._told, self._told_at = told, now
 
     def _poll(self) -> None:
         """One look at chain and hub. What may pass is waited for."""
