@@ -13,7 +13,7 @@ from protocol.clock import SYSTEM, Clock
 from protocol.errors import IntegrityError, LockHeld, Malformed, PreflightError, Unavailable
 from protocol.model_files import require_model_files, require_nothing_else
 from protocol.shardcast.client import Client
-from protocol.shardcast.manifest import digest_of, stored
+from protocol.shardcast.manifest import digest_of
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
@@ -49,7 +49,7 @@ class Versions:
         self._fetch_seconds = fetch_seconds
         self._clock = clock
         self._sources: list[Source] = []
-        self._full: deque[bytes] = deque(maxlen=16)  # manifests of versions that need no other
+        self._sound: deque[bytes] = deque(maxlen=16)  # manifests of versions whose files are those of a version
         self._found_at = float("-inf")
         self._is_stopped = False
 
@@ -64,8 +64,7 @@ class Versions:
     def folder(self, publication: Version) -> Path:
         """The folder of exactly this version of the run's model, fetched if it is not here.
 
-        Raises Unavailable, HashMismatch when it is of another model, Malformed when it holds more or less than a version, or
-        VersionMismatch when it is not the weights by itself.
+        Raises Unavailable, HashMismatch when it is of another model, or Malformed when it holds more or less than a version.
         """
         if not self.holds(publication):
             self.fetch(publication)
@@ -74,13 +73,12 @@ class Versions:
     def held(self, publication: Version) -> Path:
         """The folder of a version that is here. Raises as `folder`, and PreflightError where it has gone meanwhile."""
         folder = self.store.folder(publication.step)
-        if publication.manifest not in self._full:
-            stored(self.store.manifest(publication.step)).require_full()
+        if publication.manifest not in self._sound:
             try:
                 require_nothing_else(folder)
             except IntegrityError as error:  # its bytes are the chain's: its trainer is to blame
                 raise Malformed(f"version {publication.step} of the weights: {error}", hint=error.hint) from error
-            self._full.append(publication.manifest)
+            self._sound.append(publication.manifest)
         require_model_files(folder, self._connection.spec.model)
         return folder
 

@@ -29,7 +29,7 @@ from protocol import canonical, runspec
 from protocol.constants import RECEIPT_BYTES_MAX, SPEC_BYTES_MAX
 from protocol.errors import HashMismatch, IntegrityError, Malformed, ProtocolViolation, UsageError
 from protocol.runspec import RunSpec
-from protocol.shardcast.manifest import MANIFEST_BYTES_MAX, digest_of, stored
+from protocol.shardcast.manifest import MANIFEST_BYTES_MAX, describe_files, digest_of, stored
 from protocol.signing import Domain
 from protocol.verdict import Receipt
 
@@ -116,20 +116,17 @@ class Evidence:
         return not self._facts["manifest"]
 
     def require_weights(self, folder: Path) -> None:
-        """Raises HashMismatch unless `folder` holds exactly the version that the work was judged with, VersionMismatch where
-        that is not the weights by itself."""
+        """Raises HashMismatch unless `folder` holds exactly the version that the work was judged with, PreflightError where it
+        cannot be read."""
         data = self._read(MANIFEST, MANIFEST_BYTES_MAX)
         if digest_of(data).hex() != self._facts["manifest"]:
             raise HashMismatch(f"{self.folder / MANIFEST} is not the manifest on chain")
         manifest = stored(data)
-        manifest.require_full()
         for entry in manifest.files:
             path = folder / entry.name
             if not path.is_file():
                 raise HashMismatch(f"{path} is missing: these are other weights than the work was judged with")
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != entry.sha256:
+            if describe_files([path], manifest.chunk_bytes) != (entry,):
                 raise HashMismatch(f"{path} is of other weights than the work was judged with")
 
     def _read(self, name: str, cap: int) -> bytes:

@@ -2,7 +2,7 @@
 
 The signed manifest is taken from any source and checked against chain and trainer before anything else is fetched. Then
 several threads ask for runs of chunks; each chunk is verified before it counts, so a lie costs one chunk and its teller
-is known. Meanwhile the waiting thread hashes the whole files in order. A version is visible only when all of it is right;
+is known. Meanwhile the waiting thread reads back what was written. A version is visible only when all of it is right;
 what was fetched before a crash or a deadline is found again on disk by verifying it.
 
 It does not look for sources (protocol/p2p does) and does not load weights.
@@ -96,7 +96,7 @@ class Client:
         not asked for this version again, by later calls neither, unless nobody else is left for them.
 
         Raises DeadlineExceeded with what is missing and why each source failed; Unavailable once every source has been
-        caught lying; HashMismatch if the signed manifest contradicts itself; PreflightError where the disk is full.
+        caught lying; PreflightError where the disk is full.
         """
         if len(manifest_digest) != 32:
             raise UsageError("a manifest digest has 32 bytes")  # or honest sources would be blamed for it
@@ -163,7 +163,7 @@ class _Fetch:
         return found[0]
 
     def _fill(self, partial: Partial, manifest: Manifest) -> None:
-        """Completes `partial` and checks its whole files."""
+        """Completes `partial` and checks that it was written."""
         chunks = list(manifest.chunks())
         numbers = {file.name: number for number, file in enumerate(manifest.files)}
         present = self._present(partial, chunks)

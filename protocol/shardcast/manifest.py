@@ -1,11 +1,14 @@
 """What a version of the weights consists of, and the trainer's word for it.
 
-A manifest lists flat files with sizes, one BLAKE3 per chunk (so that a single lie is found and blamed at once) and the
-SHA-256 of each whole file. The chain stores the SHA-256 of its canonical JSON; the run's trainer key signs that digest
-(`protocol.signing.Manifest`). A manifest from a peer counts only if it carries both, and is not even parsed before.
+A manifest lists flat files with sizes and one BLAKE3 per chunk, so that a single lie is found and blamed at once. The chain
+stores the SHA-256 of its canonical JSON; the run's trainer key signs that digest (`protocol.signing.PublishedManifest`). A
+manifest from a peer counts only if it carries both, and is not even parsed before. There is no hash of a whole file: sizes and
+chunks under a digest on chain fix every byte already, and a second hash cost a client a third of its CPU.
 
-A version is *full*, or it is a *delta* or an *adapter*: then its files mean nothing without an earlier version, its *base*.
-The *anchor* is the full version at the end of that chain. A later form of the manifest, or another kind, is refused by name.
+`files` always describes the whole version. One of kind *delta* says besides how its files are made from those of an earlier
+version, its *base*: `delta` lists one file (protocol/shardcast/delta.py) for each file that changed. So every version can be
+fetched either way, and its bytes are checked alike. The *anchor* is the full version at the end of the chain of bases. A later
+form of the manifest, or another kind, is refused by name.
 
 It is not a folder format: it knows nothing of safetensors, and no directories (protocol/model_files.py does).
 """
@@ -13,9 +16,9 @@ It is not a folder format: it knows nothing of safetensors, and no directories (
 from __future__ import annotations
 
 import hashlib
+import io
 import re
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,18 +40,19 @@ from protocol.errors import (
 )
 from protocol.identity import Key
 
-VERSION = 1
+VERSION = 2
 """Version of the manifest's form. Changing it breaks: programs that know only earlier ones load no weights."""
 
-FULL, DELTA, ADAPTER = "full", "delta", "adapter"
-KINDS = (FULL, DELTA, ADAPTER)
-"""What a version may be. Only full ones can be loaded today."""
+FULL, DELTA = "full", "delta"
+KINDS = (FULL, DELTA)
+"""How a version may be fetched: whole, or by what makes it out of its base as well."""
 
 FILE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
 """Pattern of the names a file may have: flat, visible, the same on every system and in a URL."""
 
 _NAME = re.compile(FILE_NAME)
 _UPGRADE = "upgrade murmuration: the trainer publishes what only a later version of it reads"
+_DOWNGRADE = "use the version of murmuration that the run's trainer uses: it publishes what earlier ones read"
 _HASH = re.compile(r"[0-9a-f]{64}")
 _INTEGER_MAX = (1 << 53) - 1  # the largest integer that RFC 8785 can carry
 _STEP_MAX = (1 << 32) - 1  # uint32 in contracts/src/Runs.sol
@@ -69,11 +73,10 @@ class ManifestLimits:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file: `sha256` of the whole and `chunks`, the BLAKE3 of each chunk in order, all in lower-case hex."""
+    """One file: `chunks` are the BLAKE3 of each chunk in order, in lower-case hex."""
 
     name: str
     size: int
-    sha256: str
     chunks: tuple[str, ...]
 
     def pieces(self, chunk_bytes: int) -> Iterator[Chunk]:
@@ -98,7 +101,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Base:
-    """What a delta or an adapter is applied to: an earlier version, and the full one (`anchor`) that this goes back to.
+    """What a delta is applied to: an earlier version, and the full one (`anchor`) that this goes back to.
 
     `manifest` is the SHA-256 of the base's manifest, in lower-case hex: the chain holds it for `step`.
     """
@@ -110,14 +113,26 @@ class Base:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`base` is None exactly where `kind` is full."""
+    """`files` are the whole version's, whatever its kind.
+
+    `delta` holds a file for each of them that differs from the base's file of that name, under the same name; `base` and
+    `delta` are None exactly where `kind` is full.
+    """
 
     run: int
     step: int
     files: tuple[FileEntry, ...]
     chunk_bytes: int = SHARDCAST_CHUNK_BYTES
-    kind: str = FULL
     base: Base | None = None
+    delta: tuple[FileEntry, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.base is None) != (self.delta is None):
+            raise UsageError("a delta needs a base, and a base a delta")
+
+    @property
+    def kind(self) -> str:
+        return FULL if self.base is None else DELTA
 
     def encode(self) -> bytes:
         base = self.base
@@ -126,10 +141,8 @@ class Manifest:
                 "anchor": self.anchor,
                 "base": None if base is None else {"manifest": base.manifest, "step": base.step},
                 "chunk_bytes": self.chunk_bytes,
-                "files": [
-                    {"chunks": list(file.chunks), "name": file.name, "sha256": file.sha256, "size": file.size}
-                    for file in self.files
-                ],
+                "delta": None if self.delta is None else _listed(self.delta),
+                "files": _listed(self.files),
                 "kind": self.kind,
                 "run": self.run,
                 "step": self.step,
@@ -142,15 +155,6 @@ class Manifest:
         """Step of the full version that this one goes back to: its own, where it is full."""
         return self.step if self.base is None else self.base.anchor
 
-    def require_full(self) -> None:
-        """Raises VersionMismatch for files that are not the weights by themselves: nothing here can apply them yet."""
-        if self.base is not None:
-            raise VersionMismatch(
-                f"version {self.step} of the weights is a {self.kind} of version {self.base.step}, which this program "
-                "cannot apply",
-                hint=_UPGRADE,
-            )
-
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of `encode()`, 32 bytes: what `Runs.publish` stores."""
@@ -159,6 +163,10 @@ class Manifest:
     @property
     def total_bytes(self) -> int:
         return sum(file.size for file in self.files)
+
+    @property
+    def delta_bytes(self) -> int:
+        return sum(file.size for file in self.delta or ())
 
     def chunks(self) -> Iterator[Chunk]:
         """All chunks, file by file."""
@@ -174,12 +182,12 @@ class Manifest:
         """
         value = canonical.decode(data, cap=MANIFEST_BYTES_MAX, what="manifest")
         _require_known(value)
-        base_type = type(None) if value.get("base") is None else dict
+        is_full = value["kind"] == FULL
         value = _fields(
             value,
             {
-                "anchor": int, "base": base_type, "chunk_bytes": int, "files": list, "kind": str, "run": int, "step": int,
-                "version": int,
+                "anchor": int, "base": type(None) if is_full else dict, "chunk_bytes": int,
+                "delta": type(None) if is_full else list, "files": list, "kind": str, "run": int, "step": int, "version": int,
             },
             "manifest",
         )  # fmt: skip
@@ -187,24 +195,14 @@ class Manifest:
             raise Malformed(f"manifest has chunks of {value['chunk_bytes']} bytes, not {chunk_bytes}")
         run = _within(value["run"], _INTEGER_MAX, "run")
         step = _within(value["step"], _STEP_MAX, "step")
-        if len(value["files"]) > limits.files:
-            raise Oversized(f"manifest lists {len(value['files'])} files, more than {limits.files}")
-        files = tuple(_file(entry, chunk_bytes) for entry in value["files"])
-        manifest = cls(run, step, files, chunk_bytes, value["kind"], _base(value, step))
-        manifest._require_sound_files(limits)
-        return manifest
-
-    def _require_sound_files(self, limits: ManifestLimits) -> None:
-        if not self.files:
+        files = _files(value["files"], "files", limits, chunk_bytes)
+        if not files:
             raise Malformed("manifest lists no files")
-        names = [file.name for file in self.files]
-        if names != sorted(names):
-            raise Malformed("manifest does not list its files in order of name")
-        # Names that differ only in case are one file where the disk ignores case.
-        if len({name.lower() for name in names}) != len(names):
-            raise Malformed("manifest lists a file twice")
-        if self.total_bytes > limits.total_bytes:
-            raise Oversized(f"manifest lists {self.total_bytes} bytes, more than {limits.total_bytes}")
+        base = _base(value, step)
+        delta = None if base is None else _files(value["delta"], "delta", limits, chunk_bytes)
+        if unknown := {file.name for file in delta or ()} - {file.name for file in files}:
+            raise Malformed(f"the delta makes {min(unknown)}, which is no file of the version")
+        return cls(run, step, files, chunk_bytes, base, delta)
 
 
 def sign(manifest: Manifest, key: Key, domain: signing.Domain) -> bytes:
@@ -284,29 +282,38 @@ def publishable(folder: Path) -> list[Path]:
 
 def describe(folder: Path, run: int, step: int, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
     """The manifest of a folder's files. Raises what `publishable` raises, and PreflightError where reading fails."""
-    paths = publishable(folder)
-    # SHA-256 is the slower of the two hashes; on a thread of its own it hides the other.
-    with ThreadPoolExecutor(1, thread_name_prefix="sha256") as second:
-        try:
-            files = tuple(_hash_file(path, chunk_bytes, second) for path in paths)
-        except OSError as error:
-            raise PreflightError(f"cannot read {folder}: {error.strerror}") from error
-    return Manifest(run, step, files, chunk_bytes)
+    return Manifest(run, step, describe_files(publishable(folder), chunk_bytes), chunk_bytes)
 
 
-def _hash_file(path: Path, chunk_bytes: int, second: ThreadPoolExecutor) -> FileEntry:
-    whole = hashlib.sha256()
+def describe_files(paths: Sequence[Path], chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> tuple[FileEntry, ...]:
+    """These files as a manifest lists them. Raises PreflightError where reading fails."""
+    buffer = memoryview(bytearray(chunk_bytes))
+    try:
+        return tuple(_describe_file(path, buffer) for path in paths)
+    except OSError as error:
+        raise PreflightError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def _describe_file(path: Path, buffer: memoryview) -> FileEntry:
     chunks = []
     size = 0
-    buffer = memoryview(bytearray(chunk_bytes))
-    with path.open("rb") as file:
-        while count := file.readinto(buffer):
-            piece = buffer[:count]
-            pending = second.submit(whole.update, piece)
-            chunks.append(blake3(piece).hexdigest())
-            pending.result()
+    with path.open("rb", buffering=0) as file:
+        while count := _fill(file, buffer):
+            chunks.append(blake3(buffer[:count]).hexdigest())
             size += count
-    return FileEntry(path.name, size, whole.hexdigest(), tuple(chunks))
+    return FileEntry(path.name, size, tuple(chunks))
+
+
+def _fill(file: io.RawIOBase, buffer: memoryview) -> int:
+    """Bytes read into `buffer`, fewer than it holds only at the end of the file."""
+    done = 0
+    while done < len(buffer) and (count := file.readinto(buffer[done:])):
+        done += count
+    return done
+
+
+def _listed(files: tuple[FileEntry, ...]) -> list[dict[str, Any]]:
+    return [{"chunks": list(file.chunks), "name": file.name, "size": file.size} for file in files]
 
 
 def _require_known(value: Any) -> None:
@@ -315,9 +322,8 @@ def _require_known(value: Any) -> None:
     if type(version) is not int:
         raise Malformed("manifest names no version of its form")
     if version != VERSION:
-        raise VersionMismatch(
-            f"the manifest has version {version}, this program reads version {VERSION}", hint=_UPGRADE
-        )
+        hint = _UPGRADE if version > VERSION else _DOWNGRADE
+        raise VersionMismatch(f"the manifest has version {version}, this program reads version {VERSION}", hint=hint)
     kind = value.get("kind")
     if not isinstance(kind, str):
         raise Malformed("manifest names no kind")
@@ -329,8 +335,6 @@ def _require_known(value: Any) -> None:
 def _base(value: dict[str, Any], step: int) -> Base | None:
     """The base of a manifest whose fields have the right types."""
     anchor = _within(value["anchor"], step, "anchor")
-    if (value["kind"] == FULL) != (value["base"] is None):
-        raise Malformed(f"a manifest of kind {value['kind']} {'has a' if value['base'] else 'needs a'} base")
     if value["base"] is None:
         if anchor != step:
             raise Malformed(f"a full version {step} names version {anchor} as its anchor")
@@ -341,18 +345,33 @@ def _base(value: dict[str, Any], step: int) -> Base | None:
     return Base(_within(base["step"], step - 1, "base step"), base["manifest"], _within(anchor, base["step"], "anchor"))
 
 
+def _files(entries: list[Any], what: str, limits: ManifestLimits, chunk_bytes: int) -> tuple[FileEntry, ...]:
+    if len(entries) > limits.files:
+        raise Oversized(f"manifest lists {len(entries)} {what}, more than {limits.files}")
+    files = tuple(_file(entry, chunk_bytes) for entry in entries)
+    names = [file.name for file in files]
+    if names != sorted(names):
+        raise Malformed("manifest does not list its files in order of name")
+    # Names that differ only in case are one file where the disk ignores case.
+    if len({name.lower() for name in names}) != len(names):
+        raise Malformed("manifest lists a file twice")
+    if (total := sum(file.size for file in files)) > limits.total_bytes:
+        raise Oversized(f"manifest lists {total} bytes of {what}, more than {limits.total_bytes}")
+    return files
+
+
 def _file(entry: Any, chunk_bytes: int) -> FileEntry:
-    value = _fields(entry, {"chunks": list, "name": str, "sha256": str, "size": int}, "file entry")
+    value = _fields(entry, {"chunks": list, "name": str, "size": int}, "file entry")
     name, chunks = value["name"], value["chunks"]
     if not _NAME.fullmatch(name):
         raise Malformed(f"file name {name[:80]!r} is not allowed")
     size = _within(value["size"], _INTEGER_MAX, "size")
     if len(chunks) != -(-size // chunk_bytes):
         raise Malformed(f"file {name} of {size} bytes has {len(chunks)} chunks")
-    for text in (value["sha256"], *chunks):
+    for text in chunks:
         if not isinstance(text, str) or not _HASH.fullmatch(text):
             raise Malformed(f"file {name} carries something that is no hash")
-    return FileEntry(name, size, value["sha256"], tuple(chunks))
+    return FileEntry(name, size, tuple(chunks))
 
 
 def _fields(value: Any, types: dict[str, type], what: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ import torch
 from swarm.world import World
 
 from node.engine.torch_engine import TorchEngine
-from protocol.errors import IntegrityError, VersionMismatch
+from protocol.errors import IntegrityError
 from protocol.identity import Key
-from protocol.shardcast.manifest import DELTA, Base, describe, sign
 from protocol.shardcast.source import Source
 from tests.clock import eventually
 from tests.node.stage import Stage, running
@@ -219,22 +217,3 @@ def test_a_version_that_holds_more_than_its_weights_is_waited_out(stage: Stage) 
         eventually(lambda: [s.step for s in submitted(stage)], what="it works on the next version")
         assert {s.step for s in submitted(stage)} == {1}
         assert not ended.event.is_set()
-
-
-def test_a_version_that_must_be_applied_to_another_is_refused_by_name(stage: Stage) -> None:
-    """A later version of this software publishes deltas: this one cannot go on, and says what it met."""
-    from node.versions import Versions
-
-    published = stage.publish()
-    versions = Versions(stage.connection(Key.generate()), stage.home("node").data / "weights")
-    try:
-        whole = describe(stage.tiny.model, stage.world.run, 1)
-        delta = replace(whole, kind=DELTA, base=Base(0, published.manifest.hex(), 0))
-        with versions.store.draft(1, "delta", 0) as draft:
-            (draft / "changes").write_bytes(b"")
-            versions.store.commit(1, draft, sign(delta, Key.generate(), stage.world.chain.domain))
-        with pytest.raises(VersionMismatch, match="version 1 of the weights is a delta of version 0") as caught:
-            versions.folder(replace(published, step=1, manifest=delta.digest))
-        assert caught.value.exit_code == 10
-    finally:
-        versions.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import socket
 import threading
@@ -13,14 +14,15 @@ from dataclasses import replace
 import pytest
 from swarm.pace import Patience
 
+from protocol import canonical, signing
 from protocol.errors import (
     DeadlineExceeded,
-    HashMismatch,
     IntegrityError,
     LockHeld,
     PreflightError,
     Unavailable,
     UsageError,
+    VersionMismatch,
 )
 from protocol.identity import Key
 from protocol.shardcast import schedule
@@ -423,17 +425,16 @@ def test_an_honest_source_delivers_the_manifest_that_others_withhold_or_forge(ca
     assert contents(folder) == files
 
 
-def test_a_manifest_that_contradicts_itself_is_nobodys_fault_but_the_signers(cast: Cast) -> None:
-    content = cast.bytes(3 * CHUNK)
-    good = describe(cast.folder({"model": content}, "good"), RUN, 1, chunk_bytes=CHUNK)
-    wrong = Manifest(RUN, 1, (replace(good.files[0], sha256=hashlib.sha256(b"else").hexdigest()),), CHUNK)
-    server = cast.scripted(sign(wrong, cast.key, cast.domain), {"model": content})
+def test_a_kind_that_a_later_version_publishes_is_refused_by_name_and_no_source_is_blamed(cast: Cast) -> None:
+    later = canonical.encode(json.loads(manifest_of(cast).encode()) | {"kind": "adapter"})
+    digest = hashlib.sha256(later).digest()
+    signature = signing.PublishedManifest(RUN, 1, digest).sign(cast.key, cast.domain).hex()
+    server = cast.scripted(b'{"manifest":' + later + b',"signature":"0x' + signature.encode() + b'"}')
     client = cast.client()
-    with pytest.raises(HashMismatch, match="contradicts itself"):
-        client.fetch(1, wrong.digest, [relay_at(server.url)], DEADLINE)
+    with pytest.raises(VersionMismatch, match="kind 'adapter'") as caught:
+        client.fetch(1, digest, [relay_at(server.url)], DEADLINE)
+    assert caught.value.exit_code == 10
     assert not client.statistics.violations
-    assert client.store.steps() == ()
-    assert not list((cast.root / "client" / "drafts").iterdir())
 
 
 # ---- deadlines, resuming, this machine's own faults

@@ -32,18 +32,20 @@ from .conftest import CHUNK, RUN, Cast
 
 HASH = "ab" * 32
 BASE = {"manifest": HASH, "step": 4}
-DELTA = {"kind": "delta", "step": 5, "base": BASE, "anchor": 3}
 
 
 def entry(
     name: str = "model.safetensors", size: int = 10, chunks: list[Any] | None = None, **more: Any
 ) -> dict[str, Any]:
     count = -(-size // CHUNK)
-    return {"name": name, "size": size, "sha256": HASH, "chunks": [HASH] * count if chunks is None else chunks} | more
+    return {"name": name, "size": size, "chunks": [HASH] * count if chunks is None else chunks} | more
+
+
+DELTA = {"kind": "delta", "step": 5, "base": BASE, "anchor": 3, "delta": [entry(size=3)]}
 
 
 def manifest_json(files: list[Any], /, **changes: Any) -> bytes:
-    whole = {"version": 1, "kind": "full", "base": None, "anchor": 1}
+    whole = {"version": 2, "kind": "full", "base": None, "anchor": 1, "delta": None}
     return canonical.encode({"run": RUN, "step": 1, "chunk_bytes": CHUNK, "files": files, **whole} | changes)
 
 
@@ -55,9 +57,9 @@ def test_a_described_folder_lists_every_file_with_its_hashes(cast: Cast) -> None
     content = cast.bytes(CHUNK + 1)
     folder = cast.folder({"b": content, "a": b"", ".hidden": b"x"})
     first, second = describe(folder, RUN, 1, chunk_bytes=CHUNK).files
-    assert first == FileEntry("a", 0, hashlib.sha256(b"").hexdigest(), ())
+    assert first == FileEntry("a", 0, ())
     pieces = (blake3(content[:CHUNK]).hexdigest(), blake3(content[CHUNK:]).hexdigest())
-    assert second == FileEntry("b", CHUNK + 1, hashlib.sha256(content).hexdigest(), pieces)
+    assert second == FileEntry("b", CHUNK + 1, pieces)
 
 
 def test_what_was_encoded_parses_to_the_same_manifest(cast: Cast) -> None:
@@ -114,7 +116,6 @@ def test_a_file_name_that_could_leave_its_folder_is_malformed(name: str) -> None
         pytest.param([entry(chunks=["AB" * 32])], id="upper-case hash"),
         pytest.param([entry(chunks=["ab" * 31])], id="short hash"),
         pytest.param([entry(chunks=[5])], id="a number for a hash"),
-        pytest.param([entry(sha256=None)], id="no SHA-256"),
         pytest.param([entry(name=5)], id="a number for a name"),
         pytest.param([entry(more=1)], id="a key too many"),
         pytest.param([{"name": "a"}], id="keys missing"),
@@ -146,6 +147,7 @@ def test_a_manifest_with_unsound_files_is_malformed(files: list[Any]) -> None:
         {"anchor": 2},
         {"anchor": None},
         {"base": BASE},
+        {"delta": []},
         {"base": []},
         {"base": {}},
     ],
@@ -162,34 +164,33 @@ def test_a_manifest_with_wrong_fields_is_malformed(changes: dict[str, Any]) -> N
         {"base": None}, {"base": {"manifest": HASH, "step": 5}}, {"base": {"manifest": HASH, "step": -1}},
         {"base": {"manifest": HASH, "step": True}}, {"base": {"manifest": HASH[2:], "step": 4}},
         {"base": {"manifest": None, "step": 4}}, {"base": BASE | {"more": 0}}, {"base": {"step": 4}}, {"anchor": 5},
-        {"anchor": -1}, {"kind": "full"},
+        {"anchor": -1}, {"kind": "full"}, {"delta": None}, {"delta": {}}, {"delta": [entry("of another file")]},
+        {"delta": [entry("another.safetensors")]}, {"delta": [entry(), entry()]}, {"delta": [entry(chunks=[])]},
+        {"delta": ["model.safetensors"]},
     ],
     ids=str,
 )  # fmt: skip
-def test_a_version_without_a_sound_base_is_malformed(changes: dict[str, Any]) -> None:
+def test_a_delta_without_a_sound_base_and_files_of_its_version_is_malformed(changes: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
         parse(manifest_json([entry()], **(DELTA | changes)))
 
 
-@pytest.mark.parametrize("kind", ["delta", "adapter"])
-def test_a_version_that_needs_another_travels_and_is_refused_where_it_would_be_applied(kind: str) -> None:
-    manifest = parse(manifest_json([entry()], **(DELTA | {"kind": kind})))
+def test_a_delta_lists_the_whole_version_and_what_makes_it_out_of_its_base() -> None:
+    manifest = parse(manifest_json([entry("config.json"), entry()], **DELTA))
     assert manifest == parse(manifest.encode())
-    assert (manifest.kind, manifest.base, manifest.anchor) == (kind, Base(4, HASH, 3), 3)
-    with pytest.raises(VersionMismatch, match=f"version 5 of the weights is a {kind} of version 4") as caught:
-        manifest.require_full()
-    assert caught.value.exit_code == 10
+    assert (manifest.kind, manifest.base, manifest.anchor) == ("delta", Base(4, HASH, 3), 3)
+    assert (manifest.total_bytes, manifest.delta_bytes) == (20, 3)
     full = parse(manifest_json([entry()]))
-    full.require_full()
-    assert (full.kind, full.base, full.anchor) == ("full", None, 1)
+    assert (full.kind, full.base, full.anchor, full.delta, full.delta_bytes) == ("full", None, 1, None, 0)
+    assert parse(manifest_json([entry()], **(DELTA | {"delta": []}))).delta == (), "nothing changed"
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"version": 2}, "version 2, this program reads version 1"),
-        ({"version": 2, "kind": 7, "holes": []}, "version 2"),
-        ({"kind": "sparse"}, "kind 'sparse', this program knows full, delta, adapter"),
+        ({"version": 3}, "version 3, this program reads version 2"),
+        ({"version": 3, "kind": 7, "holes": []}, "version 3"),
+        ({"kind": "adapter"}, "kind 'adapter', this program knows full, delta"),
     ],
     ids=["version", "version with other fields", "kind"],
 )
@@ -206,6 +207,13 @@ def test_a_later_form_or_kind_is_refused_by_name(cast: Cast, changes: dict[str, 
         expected.open(b'{"manifest":' + body + b',"signature":"' + signature.encode() + b'"}')
 
 
+def test_the_form_of_before_is_refused_by_name() -> None:
+    before = [entry(sha256=HASH)]
+    with pytest.raises(VersionMismatch, match="version 1, this program reads version 2") as caught:
+        parse(manifest_json(before, version=1))
+    assert "the run's trainer uses" in caught.value.hint
+
+
 def test_a_manifest_that_is_not_canonical_is_malformed() -> None:
     canonical_form = manifest_json([entry()])
     assert parse(canonical_form)
@@ -219,6 +227,8 @@ def test_what_exceeds_a_cap_is_oversized() -> None:
     with pytest.raises(Oversized):
         parse(manifest_json([entry("a"), entry("b")]), ManifestLimits(total_bytes=19))
     assert parse(manifest_json([entry("a"), entry("b")]), ManifestLimits(files=2, total_bytes=20))
+    with pytest.raises(Oversized, match="of delta"):
+        parse(manifest_json([entry()], **(DELTA | {"delta": [entry(size=21)]})), ManifestLimits(total_bytes=20))
     with pytest.raises(Oversized):
         parse(b" " * (MANIFEST_BYTES_MAX + 1))
 
