@@ -4,11 +4,15 @@ manifest    what a version consists of, and the trainer's signature on it
 store       versions on disk: drafts apart, complete ones visible at once, old ones retired
 partial     a draft being filled with verified chunks
 http1       the strict little of HTTP/1.1 that is spoken here
-server      answers byte ranges of a store
+holding     which chunks a party has, as it tells others
+server      listens and keeps connections
+answers     what a request gets, from a whole version or a growing one
+uplink      who is sent what first, and how fast
 origin      the trainer's end: takes a folder, signs it, shows it
 source      one place to fetch from, and what experience says of it
 connection  persistent connections to sources
 schedule    which chunk is asked of which source, and who is blamed
+watch       asks a relay for news of what it holds
 crew        the threads that carry the schedule out
 client      fetches a version from several sources at once
 rate        how fast one source serves, before there is anything to fetch

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,21 +24,27 @@ from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
 from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable, UsageError
 from protocol.shardcast.connection import SourceConnection, Timeouts
 from protocol.shardcast.crew import Crew, Perform
+from protocol.shardcast.holding import Holding
 from protocol.shardcast.http1 import file_target, manifest_target
 from protocol.shardcast.manifest import Chunk, Expected, Manifest, ManifestLimits, digest_of
 from protocol.shardcast.partial import Partial
 from protocol.shardcast.schedule import FetchTask, Schedule, Statistics
 from protocol.shardcast.source import Source, Standing
 from protocol.shardcast.store import VersionStore
+from protocol.shardcast.watch import Watch
 from protocol.signing import Domain
 
+_PATIENCE_SECONDS = 8.0  # longer than the usual time between two looks at the chain: a relay may see the version later
+_RELAYS_MAX = 16  # asked in one fetch: those that served best before, and as many strangers
 _VERSIONS_REMEMBERED = 16  # for how many unfinished versions it is known who lied
 
 
 class Client:
     """Fetches versions of `run` into `store`, trusting the key `trainer` and the digests it is given, nobody else.
 
-    `streams` is the number of requests under way at once. `progress(step, present, total)` is called from the threads
+    `streams` is the number of requests under way at once. `serves` is the address at which others fetch from `store`, if any
+    do; `relays` says that they depend on it, as those of a relay do. A relay that has nothing yet is waited for `patience`
+    seconds before the origin is asked. `progress(step, present, total)` is called from the threads
     that fetch, in bytes, after every chunk that was verified. `statistics` adds up over all fetches.
     """
 
@@ -51,6 +57,9 @@ class Client:
         *,
         timeouts: Timeouts | None = None,
         streams: int = 4,
+        serves: str | None = None,
+        relays: bool = False,
+        patience: float = _PATIENCE_SECONDS,
         limits: ManifestLimits | None = None,
         chunk_bytes: int = SHARDCAST_CHUNK_BYTES,
         progress: Callable[[int, int, int], None] = lambda step, present, total: None,
@@ -61,6 +70,7 @@ class Client:
         self.store, self.run, self.trainer, self.domain = store, run, trainer, domain
         self.timeouts, self.streams, self.limits = timeouts or Timeouts(), streams, limits or ManifestLimits()
         self.chunk_bytes, self.progress, self.rng = chunk_bytes, progress, rng or random.Random()
+        self.serves, self.relays, self.patience = serves, relays, patience
         self.statistics = Statistics()
         self._mutex = Lock()
         self._standings: dict[str, Standing] = {}
@@ -111,7 +121,19 @@ class Client:
                 banned.clear()
             known = {source.name: self._standings.get(source.name, Standing()) for source in sources}
             self._standings = known
+        sources = self._choose(sources, known)
         return _Fetch(self, expected, sources, known, banned, time.monotonic() + deadline).run()
+
+    def _choose(self, sources: Sequence[Source], known: dict[str, Standing]) -> list[Source]:
+        """The sources of one fetch: every origin, and of many relays half by merit and half by chance."""
+        relays = [source for source in sources if source.is_relay]
+        if len(relays) > _RELAYS_MAX:
+            now = time.monotonic()
+            self.rng.shuffle(relays)
+            relays.sort(key=lambda source: -(known[source.name].bandwidth or 0.0) * known[source.name].success(now))
+            best, rest = relays[: _RELAYS_MAX // 2], relays[_RELAYS_MAX // 2 :]
+            relays = best + self.rng.sample(rest, _RELAYS_MAX // 2)
+        return [*relays, *(source for source in sources if not source.is_relay)]
 
     def _holds(self, step: int, digest: bytes) -> bool:
         """Whether the version is here. One with another digest, which the chain has replaced since, is removed."""
@@ -142,10 +164,9 @@ class _Fetch:
     def run(self) -> Path:
         store, step = self.client.store, self.expected.step
         signed, manifest = self._fetch_manifest()
-        with store.draft(step, self.expected.digest.hex(), manifest.total_bytes) as draft:
-            with Partial(draft, manifest) as partial:
-                self._fill(partial, manifest)
-            return store.commit(step, draft, signed)
+        label = self.expected.digest.hex()
+        with store.draft(step, label, manifest.total_bytes) as draft, Partial(draft, manifest) as partial:
+            return self._fill(partial, manifest, signed, lambda: store.commit(step, draft, signed))
 
     def _fetch_manifest(self) -> tuple[bytes, Manifest]:
         found: list[tuple[bytes, Manifest]] = []
@@ -162,18 +183,28 @@ class _Fetch:
             schedule.wait_for(0, self.deadline)
         return found[0]
 
-    def _fill(self, partial: Partial, manifest: Manifest) -> None:
-        """Completes `partial` and checks that it was written."""
+    def _fill(self, partial: Partial, manifest: Manifest, signed: bytes, commit: Callable[[], Path]) -> Path:
+        """Completes `partial` while it is shown to others; what `commit` then returns."""
         chunks = list(manifest.chunks())
         numbers = {file.name: number for number, file in enumerate(manifest.files)}
         present = self._present(partial, chunks)
         self.client.statistics.resumed_chunks += len(present)
+        relays = {
+            source.name: source
+            for source in reversed(self.sources)
+            if source.is_relay and source.name not in self.banned
+        }
         schedule = self._schedule(
             [chunk.size for chunk in chunks],
             [numbers[chunk.file.name] for chunk in chunks],
             lambda number: f"{chunks[number].file.name} from byte {chunks[number].offset}",
             present,
+            relays,
         )
+        watches = [
+            Watch(schedule, source, manifest.step, len(chunks), self.client.timeouts, self.deadline)
+            for source in relays.values()
+        ]
 
         def perform(task: FetchTask, connection: SourceConnection, room: memoryview) -> None:
             began = time.monotonic()
@@ -186,8 +217,14 @@ class _Fetch:
                     return
                 began = ended
 
-        with self.client._interruptible(schedule), self._crew(schedule, perform, room=self.client.chunk_bytes):
-            partial.check_files(chunks, lambda number: schedule.wait_for(number, self.deadline))
+        arriving = Arriving(
+            signed, partial, schedule, {(chunk.file.name, chunk.offset): n for n, chunk in enumerate(chunks)},
+            self.client.chunk_bytes,
+        )  # fmt: skip
+        with self.client._interruptible(schedule), self.client.store.show(manifest.step, arriving):
+            with self._crew(schedule, perform, room=self.client.chunk_bytes, watches=watches):
+                partial.check_files(chunks, lambda number: schedule.wait_for(number, self.deadline))
+            return commit()
 
     def _receive(self, chunks: Sequence[Chunk], connection: SourceConnection, room: memoryview) -> Iterator[Chunk]:
         """Asks for neighbouring chunks in one request; gives each when its verified bytes lie in `room`."""
@@ -214,8 +251,9 @@ class _Fetch:
         return found
 
     def _schedule(
-        self, sizes: Sequence[int], files: Sequence[int], describe: Callable[[int], str], present: Sequence[int] = ()
-    ) -> Schedule:
+        self, sizes: Sequence[int], files: Sequence[int], describe: Callable[[int], str], present: Sequence[int] = (),
+        watched: Iterable[str] = (),
+    ) -> Schedule:  # fmt: skip
         return Schedule(
             sizes,
             files,
@@ -226,9 +264,36 @@ class _Fetch:
             streams=self.client.streams,
             describe=describe,
             present=present,
+            watched=watched,
+            patience=self.client.patience,
+            relays=self.client.relays,
             rng=self.client.rng,
         )
 
-    def _crew(self, schedule: Schedule, perform: Perform, *, room: int) -> Crew:
+    def _crew(self, schedule: Schedule, perform: Perform, *, room: int, watches: Sequence[Watch] = ()) -> Crew:
         client = self.client
-        return Crew(schedule, perform, client.timeouts, streams=client.streams, room=room, deadline=self.deadline)
+        fields = {} if client.serves is None else {"Serves": client.serves}
+        return Crew(
+            schedule, perform, client.timeouts, streams=client.streams, room=room, deadline=self.deadline, watches=watches,
+            fields=fields,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """A version on its way, as a server sees it (protocol.shardcast.store.Growing)."""
+
+    signed: bytes
+    partial: Partial
+    schedule: Schedule
+    chunks: dict[tuple[str, int], int]  # number of the chunk of a file that begins at an offset
+    chunk_bytes: int
+
+    def open_range(self, name: str, first: int, last: int) -> int | None:
+        begins, ends = (self.chunks.get((name, byte - byte % self.chunk_bytes)) for byte in (first, last))
+        if begins is None or ends is None or first > last or not self.schedule.has(range(begins, ends + 1)):
+            return None
+        return self.partial.reopen(name)
+
+    def holding(self, after: int, seconds: float) -> Holding:
+        return self.schedule.holding(after, seconds)

@@ -19,11 +19,23 @@ from protocol.errors import Malformed, Oversized, Unavailable
 from protocol.shardcast.http1 import Head, Wire, write_head
 from protocol.shardcast.source import Source
 
+_SECONDS = re.compile(r"[0-9]{1,6}")
+_RETRY_AFTER_MAX = 30  # seconds that a source may ask for; the deadline of a fetch is the fetch's own
+_OTHERS_MAX = 8
 _STATUS = re.compile(r"HTTP/1\.1 (?P<status>[0-9]{3})(?: .*)?")
 
 
 class StaleConnection(ConnectionError):
     """A kept connection was closed by the other side while it was idle: no failure, a fresh one may serve."""
+
+
+class NotServed(Unavailable):
+    """A source answers that it does not serve this, with `status`; it asks to be left alone for `retry_after` seconds, and names
+    `others` to ask instead (as addresses; nothing vouches for them)."""
+
+    def __init__(self, status: int, retry_after: float, others: tuple[str, ...]) -> None:
+        super().__init__(f"answers with status {status}")
+        self.status, self.retry_after, self.others = status, retry_after, others
 
 
 @dataclass(frozen=True)
@@ -39,8 +51,9 @@ class Timeouts:
 class SourceConnection:
     """A wire to one source. After any error it is of no more use."""
 
-    def __init__(self, source: Source, sock: socket.socket, timeouts: Timeouts) -> None:
+    def __init__(self, source: Source, sock: socket.socket, timeouts: Timeouts, fields: dict[str, str]) -> None:
         self.source = source
+        self._fields = fields
         self._wire = Wire(sock, timeouts.idle)
         self._timeouts = timeouts
         self._host = source.url.removeprefix("http://").rstrip("/")
@@ -88,7 +101,7 @@ class SourceConnection:
 
     def _ask(self, target: str, fields: dict[str, str], deadline: float) -> Head:
         limit = min(deadline, time.monotonic() + self._timeouts.idle)
-        request = write_head(f"GET {target} HTTP/1.1", {"Host": self._host} | fields)
+        request = write_head(f"GET {target} HTTP/1.1", {"Host": self._host} | self._fields | fields)
         try:
             self._wire.send(request, limit)
             head = self._wire.read_head(limit)
@@ -106,8 +119,12 @@ class SourceConnection:
             raise Malformed(f"answers {head.first[:80]!r}")
         status = int(match["status"])
         if status != wanted:
-            refused = status >= 400 and status != 416  # 416: its file is not the one in the manifest
-            raise (Unavailable if refused else Malformed)(f"answers with status {status}")
+            if status < 400 or status == 416:  # its file is not the one in the manifest
+                raise Malformed(f"answers with status {status}")
+            wait = head.field("retry-after") or "0"
+            others = (head.field("relays") or "").split()
+            patience = min(int(wait), _RETRY_AFTER_MAX) if _SECONDS.fullmatch(wait) else 0.0
+            raise NotServed(status, patience, tuple(others[:_OTHERS_MAX]))
         length = head.content_length()
         if length is None:
             raise Malformed("answers without a Content-Length")
@@ -117,8 +134,9 @@ class SourceConnection:
 class ConnectionPool:
     """The connections of one fetch, kept open between requests; closing it wakes whoever waits on any of them."""
 
-    def __init__(self, timeouts: Timeouts) -> None:
-        self._timeouts = timeouts
+    def __init__(self, timeouts: Timeouts, fields: dict[str, str] | None = None) -> None:
+        """`fields` are header fields of every request."""
+        self._timeouts, self._fields = timeouts, fields or {}
         self._mutex = Lock()
         self._idle: dict[str, list[SourceConnection]] = defaultdict(list)
         self._open: set[SourceConnection] = set()
@@ -158,7 +176,7 @@ class ConnectionPool:
         """Connects to the first of the source's addresses that answers."""
         reason: OSError = TimeoutError("no address answered in time")
         for family, kind, protocol, _, address in _resolve(*source.address(), deadline):
-            connection = SourceConnection(source, socket.socket(family, kind, protocol), self._timeouts)
+            connection = SourceConnection(source, socket.socket(family, kind, protocol), self._timeouts, self._fields)
             with self._mutex:
                 if self._is_closed:
                     connection.close()

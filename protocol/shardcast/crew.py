@@ -6,12 +6,13 @@ that breaks the rules, and this machine failing (a full disk), which ends the wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Thread
 
 from protocol.errors import PreflightError, ProtocolViolation, Unavailable
-from protocol.shardcast.connection import ConnectionPool, SourceConnection, StaleConnection, Timeouts
+from protocol.shardcast.connection import ConnectionPool, NotServed, SourceConnection, StaleConnection, Timeouts
 from protocol.shardcast.schedule import FetchTask, Schedule
+from protocol.shardcast.watch import Watch
 
 Perform = Callable[[FetchTask, SourceConnection, memoryview], None]
 """Carries out a task on a connection, with room for one chunk, and reports what arrived to the schedule."""
@@ -23,15 +24,28 @@ _SPARE = 2  # threads per stream: the second half works while tasks of the first
 class Crew:
     """Threads for `streams` tasks at once, and for as many that lag, at work while the context lasts.
 
-    Leaving it interrupts them and waits for their end. `room` is the size of a chunk in bytes.
+    Leaving it interrupts them and waits for their end. `room` is the size of a chunk in bytes. Each of the `watches` has a
+    thread besides. `fields` are header fields of every request.
     """
 
     def __init__(
-        self, schedule: Schedule, perform: Perform, timeouts: Timeouts, *, streams: int, room: int, deadline: float
+        self,
+        schedule: Schedule,
+        perform: Perform,
+        timeouts: Timeouts,
+        *,
+        streams: int,
+        room: int,
+        deadline: float,
+        watches: Sequence[Watch] = (),
+        fields: dict[str, str] | None = None,
     ) -> None:
         self._schedule, self._perform, self._room, self._deadline = schedule, perform, room, deadline
-        self._pool = ConnectionPool(timeouts)
+        self._pool = ConnectionPool(timeouts, fields)
         self._threads = [Thread(target=self._work, name=f"fetch-{n}", daemon=True) for n in range(_SPARE * streams)]
+        self._threads += [
+            Thread(target=self._watch, args=(watch,), name=f"watch-{n}", daemon=True) for n, watch in enumerate(watches)
+        ]
 
     def __enter__(self) -> Crew:
         try:
@@ -57,11 +71,22 @@ class Crew:
         except Exception as error:  # noqa: BLE001  carried to the thread that waits, and raised there
             self._schedule.abort(error)
 
+    def _watch(self, watch: Watch) -> None:
+        try:
+            watch.run(self._pool)
+        except Exception as error:  # noqa: BLE001  as above
+            self._schedule.abort(error)
+
     def _attempt(self, task: FetchTask, room: memoryview) -> None:
         try:
             self._carry_out(task, room)
         except ProtocolViolation as violation:
             self._schedule.violated(task, violation)
+        except NotServed as error:
+            if self._room and not error.retry_after:
+                self._schedule.failed(task, error)  # it says that it holds the chunk
+            else:
+                self._schedule.put_off(task, error, error.retry_after)
         except (OSError, Unavailable) as error:
             self._schedule.failed(task, error)
         else:

@@ -45,7 +45,7 @@ class Origin:
         with disk_errors(folder):
             size = sum(path.stat().st_size for path in paths)
             link = link and all(path.stat().st_dev == self.store.root.stat().st_dev for path in paths)
-        with self.store.draft(step, "publishing", 0 if link else size) as draft:
+        with self.store.draft(step, "publishing", 0 if link else size, resumes=False) as draft:
             with disk_errors(draft):
                 for left in draft.iterdir():
                     left.unlink()  # of an attempt that a crash ended

@@ -1,7 +1,7 @@
 """A version that is not whole yet: chunks land at their place in any order, and count only after they were verified.
 
-There is no list of what has arrived, because after a crash such a list could be wrong: what verifies on disk is there,
-everything else is missing. Cut-through relays (later) would read from here the chunks that have been written already.
+There is no list on disk of what has arrived, because after a crash it could be wrong: what verifies is there, everything
+else is missing. A server reads the chunks that have been written already through `reopen`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 
 from protocol.errors import IntegrityError
 from protocol.shardcast.manifest import Chunk, Manifest
@@ -22,6 +23,7 @@ class Partial:
         self.folder = folder
         self._chunk_bytes = manifest.chunk_bytes
         self._fds: dict[str, int] = {}
+        self._mutex = Lock()  # between `reopen` and `close`
         with disk_errors(folder):
             try:
                 for file in manifest.files:
@@ -33,8 +35,14 @@ class Partial:
                 raise
 
     def close(self) -> None:
-        while self._fds:
-            os.close(self._fds.popitem()[1])
+        with self._mutex:
+            while self._fds:
+                os.close(self._fds.popitem()[1])
+
+    def reopen(self, name: str) -> int | None:
+        """Another descriptor of a file, which the caller closes; None once this is closed, or if there is no such file."""
+        with self._mutex:
+            return os.dup(self._fds[name]) if name in self._fds else None
 
     def __enter__(self) -> Partial:
         return self

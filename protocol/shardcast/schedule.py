@@ -4,6 +4,11 @@ Chunks are numbered in the order of the manifest. A worker takes a task: a run o
 source, drawn with probability ∝ success rate × bandwidth. What a failed task has not brought goes back and is taken by
 another, most likely from another source.
 
+Relays tell which chunks they hold and which are on their way (`heard`). While some of them lack any, a task is one chunk,
+of those that the source holds the one that fewest relays have or will have: so the relays together soon have all. Whoever
+relays itself takes from the origin first. Everybody else leaves the origin alone for as long as a relay is alive: it makes
+progress or has everything, or it was only just asked and may be about to begin.
+
 A task that does not move for much longer than others take lags. It no longer counts as one of the streams, its source is
 not asked for more meanwhile, and when nothing else is left to hand out its last chunks are asked a second time of a
 different source: neither a hanging source nor a slow one can hold up the rest.
@@ -13,7 +18,6 @@ It opens no connection and reads no bytes; all of it is arithmetic under one loc
 
 from __future__ import annotations
 
-import heapq
 import random
 import time
 from collections import Counter
@@ -21,13 +25,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Condition
 
+import numpy as np
+
 from protocol import metrics
 from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
+from protocol.shardcast.holding import REVISION_COMPLETE, Bits, Holding
 from protocol.shardcast.source import Source, Standing, weights
 
 _TASK_SECONDS = 2.0  # a task is as long as its source takes for this time: long enough to hide the round trip
 _TASK_CHUNKS = 16  # and never longer than this
 _LAG_SECONDS = 1.0  # a task lags when it has not moved for this time
+_ALIVE_SECONDS = 5.0  # a relay that is fetching may bring nothing new for this time, or for that of so many chunks
+_STARVING_SECONDS = 10.0  # without a chunk, after which the origin is asked beside the relays, whatever these promise
+_ALIVE_SUCCESS = 0.4  # below this success rate it is not waited for
 _LAG_CHUNKS = 3.0  # and for as long as the best source takes for this many chunks
 _NAP_SECONDS = 1.0  # the longest a worker waits before it looks again
 _BYTES = metrics.counter(
@@ -60,12 +70,25 @@ class FetchTask:
     done: int = 0
 
 
+@dataclass
+class _Claim:
+    """What a relay says it has. `moved` is when that last grew, `until` how long it is waited for although it said nothing yet."""
+
+    held: Bits
+    either: Bits
+    moved: float
+    until: float
+    is_complete: bool = False
+
+
 class Schedule:
     """The state of one fetch of chunks with the given `sizes`; `files` tells which file each belongs to.
 
     `standings` outlive the fetch and are changed by it. `banned` names the sources that are not asked for this version,
     and grows by every one that commits a violation. At most `streams` tasks run at once, besides those that lag.
-    `describe` names a chunk in errors.
+    `describe` names a chunk in errors. Of the sources named in `watched` it is not known what they hold until that was
+    `heard`, and they are waited for `patience` seconds at first; all others hold everything. `relays` says that others
+    wait for what is fetched here.
     """
 
     def __init__(
@@ -80,6 +103,9 @@ class Schedule:
         streams: int,
         describe: Callable[[int], str],
         present: Iterable[int] = (),
+        watched: Iterable[str] = (),
+        patience: float = 0.0,
+        relays: bool = False,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,11 +115,15 @@ class Schedule:
             self._sources.setdefault(source.name, source)
         self._standings, self._banned, self._statistics = standings, banned, statistics
         self._describe, self._rng, self._clock = describe, rng or random.Random(), clock
-        self._have = bytearray(len(sizes))
-        for chunk in present:
-            self._have[chunk] = 1
+        self._have = np.zeros(len(sizes), np.bool_)
+        self._have[list(present)] = True
         self.bytes_present = sum(size for size, have in zip(sizes, self._have, strict=True) if have)
-        self._waiting = [chunk for chunk, have in enumerate(self._have) if not have]  # ascending, hence a heap
+        self._free = ~self._have  # neither there nor asked for
+        self._relays = relays
+        now = self._fed = self._clock()  # when a chunk came last
+        self._claims = {name: _Claim(self._none(), self._none(), now, now + patience) for name in watched}
+        self._rarity = np.zeros(len(sizes), np.int32)  # relays that have a chunk or will have it
+        self._revision = 1
         self._running: list[FetchTask] = []
         self._error: BaseException | None = None
         self._is_over = False
@@ -120,6 +150,62 @@ class Schedule:
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
+
+    # ---- those who ask what is here
+
+    def holding(self, after: int, seconds: float) -> Holding:
+        """What is here and what is asked for, once that is of a later revision than `after` or so many seconds have passed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._revision > after or self._is_over, seconds)
+            coming = ~(self._have | self._free)
+            return Holding(REVISION_COMPLETE if self._have.all() else self._revision, self._have.copy(), coming)
+
+    def has(self, chunks: Iterable[int]) -> bool:
+        with self._changed:
+            return bool(self._have[list(chunks)].all())
+
+    # ---- those who ask the relays
+
+    def heard(self, name: str, holding: Holding) -> None:
+        """A watched source says what it has."""
+        with self._changed:
+            claim, now = self._claims[name], self._clock()
+            either = holding.held | holding.coming
+            self._rarity += either
+            self._rarity -= claim.either
+            if holding.held.sum() > claim.held.sum() or holding.is_complete:
+                claim.moved = now
+            claim.held, claim.either, claim.is_complete = holding.held, either, holding.is_complete
+            claim.until = max(claim.until, claim.moved + self._quiet_seconds())
+            self._changed.notify_all()
+
+    def unheard(self, name: str, reason: str, *, may_come: bool) -> None:
+        """A watched source has nothing of the version, or does not answer; whether it may have some soon."""
+        with self._changed:
+            claim = self._claims[name]
+            self._rarity -= claim.either
+            claim.held, claim.either, claim.is_complete = self._none(), self._none(), False
+            if not may_come:
+                claim.until = self._clock()
+            self._standings[name].last_failure = reason
+            self._changed.notify_all()
+
+    def distrust(self, name: str, violation: ProtocolViolation) -> None:
+        """A watched source broke the rules in what it says."""
+        with self._changed:
+            if self._is_over:
+                return
+            self._ban(name, violation)
+            self._changed.notify_all()
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def rest(self, seconds: float) -> None:
+        """Waits for so long, or until the fetch is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over, seconds)
 
     # ---- the workers
 
@@ -152,7 +238,7 @@ class Schedule:
         with self._changed:
             chunk = task.chunks[task.done]
             task.done += 1
-            task.moved = self._clock()
+            task.moved = self._fed = self._clock()
             size, name = self._sizes[chunk], task.source.name
             if size:  # a manifest's is 0: too small to measure a bandwidth by
                 self._standings[name].delivered(size, seconds)
@@ -160,7 +246,8 @@ class Schedule:
                 self.bytes_present += size
                 self._statistics.bytes_from[name] += size
                 _BYTES.add(size, source="relay" if task.source.is_relay else "origin")
-            self._have[chunk] = 1
+            self._have[chunk] = True
+            self._revision += 1
             self._changed.notify_all()
 
     def finished(self, task: FetchTask) -> None:
@@ -168,6 +255,13 @@ class Schedule:
         with self._changed:
             if not self._is_over:
                 self._standings[task.source.name].succeeded(self._clock())
+            self._give_back(task)
+
+    def put_off(self, task: FetchTask, error: Exception, seconds: float) -> None:
+        """The source does not serve this now, which says nothing against it; it rests for so long, or a moment."""
+        with self._changed:
+            if not self._is_over:
+                self._standings[task.source.name].rest(str(error), self._clock(), seconds)
             self._give_back(task)
 
     def failed(self, task: FetchTask, error: Exception) -> None:
@@ -184,14 +278,10 @@ class Schedule:
         with self._changed:
             if self._is_over:
                 return
-            name = task.source.name
-            self._banned.add(name)
-            self._statistics.violations[name] += 1
-            _FAILED.add(reason="lied")
             if isinstance(violation, HashMismatch) and self._sizes[task.chunks[task.done]]:
-                self._statistics.bad_chunks[name] += 1
+                self._statistics.bad_chunks[task.source.name] += 1
+            self._ban(task.source.name, violation)
             self._statistics.failovers += 1
-            self._standings[name].failed(f"{type(violation).__name__}, {violation}", self._clock())
             self._give_back(task)
 
     def abort(self, error: BaseException) -> None:
@@ -201,6 +291,15 @@ class Schedule:
             self._changed.notify_all()
 
     # ---- under the lock
+
+    def _none(self) -> Bits:
+        return np.zeros(len(self._sizes), np.bool_)
+
+    def _ban(self, name: str, violation: ProtocolViolation) -> None:
+        self._banned.add(name)
+        self._statistics.violations[name] += 1
+        _FAILED.add(reason="lied")
+        self._standings[name].failed(f"{type(violation).__name__}, {violation}", self._clock())
 
     def _usable(self) -> list[Source]:
         return [source for name, source in self._sources.items() if name not in self._banned]
@@ -216,31 +315,75 @@ class Schedule:
     def _next_task(self, now: float) -> FetchTask | None:
         if sum(self._lags_from(task) > now for task in self._running) >= self._streams:
             return None
-        while self._waiting and self._have[self._waiting[0]]:
-            heapq.heappop(self._waiting)  # a second source brought it in the meantime
-        ready = self._ready(now)
-        if not ready:
+        self._free &= ~self._have  # a second source may have brought it in the meantime
+        ready = self._spare_origin(self._ready(now), now)
+        if not self._free.any():
+            holders = [
+                source for source in ready if source.name not in self._claims or self._claims[source.name].is_complete
+            ]
+            return self._second_task(holders, now)
+        offers = [source for source in ready if (self._free & self._held_by(source)).any()]
+        if not offers:
             return None
-        if not self._waiting:
-            return self._second_task(ready, now)
-        source = self._draw(ready, now)
+        source = self._draw(offers, now)
         return FetchTask(source, self._take_run(source), now)
 
+    def _held_by(self, source: Source) -> Bits:
+        claim = self._claims.get(source.name)
+        return self._free if claim is None else claim.held
+
+    def _spare_origin(self, ready: list[Source], now: float) -> list[Source]:
+        """`ready` without the origin, where it can be left alone."""
+        is_starving = now > self._fed + max(_STARVING_SECONDS, self._quiet_seconds())
+        alive = any(self._is_alive(source, now) for source in self._usable() if source.is_relay)
+        if self._relays or is_starving or not alive:
+            return ready
+        return [source for source in ready if source.is_relay]
+
+    def _is_alive(self, relay: Source, now: float) -> bool:
+        """Whether a relay that tells what it holds can be expected to bring what is missing."""
+        claim = self._claims.get(relay.name)
+        if claim is None or self._standings[relay.name].success(now) < _ALIVE_SUCCESS:
+            return False
+        if any(task.source.name == relay.name and self._lags_from(task) <= now for task in self._running):
+            return False
+        return claim.is_complete or now < claim.until
+
+    def _quiet_seconds(self) -> float:
+        """For how long a relay may bring nothing and still count as alive."""
+        best = max((self._standings[source.name].bandwidth or 0.0 for source in self._usable()), default=0.0)
+        return max(_ALIVE_SECONDS, _LAG_CHUNKS * max(self._sizes, default=0) / best) if best else _ALIVE_SECONDS
+
     def _draw(self, sources: list[Source], now: float) -> Source:
-        return self._rng.choices(sources, weights(sources, self._standings, now))[0]
+        return self._rng.choices(sources, weights(sources, self._standings, now, for_relay=self._relays))[0]
 
     def _take_run(self, source: Source) -> list[int]:
-        """Neighbouring chunks of one file, as many as suit the source and leave work for everybody."""
-        chunks = [heapq.heappop(self._waiting)]
-        bandwidth = self._standings[source.name].bandwidth or 0.0
-        fair = -(-len(self._waiting) // (2 * self._streams))
-        most = min(_TASK_CHUNKS, fair, int(bandwidth * _TASK_SECONDS / max(1, self._sizes[chunks[0]])))
-        while len(chunks) < most and self._waiting and self._follows(chunks[-1], self._waiting[0]):
-            chunks.append(heapq.heappop(self._waiting))
+        """Neighbouring chunks of one file, as many as suit the source and leave work for everybody; one alone where others wait."""
+        if self._relays or any(not claim.is_complete for claim in self._claims.values()):
+            chunks = [self._rarest(source)]
+        else:
+            chunks = self._first_run(source)
+        self._free[chunks] = False
         return chunks
 
-    def _follows(self, chunk: int, other: int) -> bool:
-        return other == chunk + 1 and self._files[other] == self._files[chunk] and not self._have[other]
+    def _rarest(self, source: Source) -> int:
+        offered = np.flatnonzero(self._free & self._held_by(source))
+        counts = self._rarity[offered]
+        return int(self._rng.choice(offered[counts == counts.min()]))
+
+    def _first_run(self, source: Source) -> list[int]:
+        chunks = [int(np.argmax(self._free))]
+        bandwidth = self._standings[source.name].bandwidth or 0.0
+        fair = -(-(int(self._free.sum()) - 1) // (2 * self._streams))
+        most = min(_TASK_CHUNKS, fair, int(bandwidth * _TASK_SECONDS / max(1, self._sizes[chunks[0]])))
+        while len(chunks) < most and self._follows(chunks[-1]):
+            chunks.append(chunks[-1] + 1)
+        return chunks
+
+    def _follows(self, chunk: int) -> bool:
+        """Whether the next chunk is of the same file and to be fetched."""
+        other = chunk + 1
+        return other < len(self._free) and bool(self._free[other]) and self._files[other] == self._files[chunk]
 
     def _second_task(self, ready: list[Source], now: float) -> FetchTask | None:
         """The last chunk that a lagging task still owes, to be asked of a source that is not lagging."""
@@ -266,13 +409,15 @@ class Schedule:
         """Seconds until time alone may make a task possible."""
         moments = [self._standings[source.name].rests_until for source in self._usable()]
         moments += [self._lags_from(task) for task in self._running]
+        moments += [claim.until for claim in self._claims.values()]
+        moments += [self._fed + max(_STARVING_SECONDS, self._quiet_seconds())]
         return min([moment - now for moment in moments if moment > now] + [_NAP_SECONDS])
 
     def _give_back(self, task: FetchTask) -> None:
         self._running.remove(task)
         for chunk in task.chunks[task.done :]:
             if not self._have[chunk] and not any(chunk in other.chunks[other.done :] for other in self._running):
-                heapq.heappush(self._waiting, chunk)
+                self._free[chunk] = True
         self._changed.notify_all()
 
     def _account(self) -> str:

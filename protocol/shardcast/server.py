@@ -1,19 +1,14 @@
-"""Answers byte ranges of a version store over HTTP/1.1: the serving half of origin and relay.
+"""Listens for requests for weights over HTTP/1.1: the serving half of origin and relay. answers.py says what is answered.
 
-    GET /v/<step>/manifest            the signed manifest
-    GET /v/<step>/files/<name>        a file, or one range of it (Range: bytes=<first>-<last>, both within the file)
-
-One thread per connection; `sendfile` moves the bytes without the interpreter. A connection that waits for its next
-request costs nothing and gives way to a new one when the house is full; one that reads slower than `floor_rate` is cut.
-Nothing is listed, nothing is decoded, and a target that is not literally one of the two forms above is not found.
+One thread per connection; `sendfile` moves the bytes without the interpreter. A connection that waits, for its next
+request or for news, costs nothing and gives way to a new one when the house is full; one that reads slower than
+`floor_rate` is cut.
 
 It does not encrypt: what it serves is public and verified by hash.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import select
 import socket
 import time
@@ -25,13 +20,11 @@ from threading import Event, Lock, Thread
 
 from protocol import metrics
 from protocol.errors import PreflightError, ProtocolViolation
-from protocol.shardcast.http1 import Head, Wire, write_head
-from protocol.shardcast.manifest import FILE_NAME
+from protocol.shardcast.answers import Answers, Guest, refusal
+from protocol.shardcast.http1 import Head, Wire
 from protocol.shardcast.store import VersionStore
+from protocol.shardcast.uplink import Uplink
 
-_REQUEST = re.compile(r"(?P<method>[A-Z]{1,16}) (?P<target>/[\x21-\x7e]*) HTTP/1\.1")
-_TARGET = re.compile(rf"/v/(?P<step>0|[1-9][0-9]{{0,9}})/(?:(?P<manifest>manifest)|files/(?P<name>{FILE_NAME}))")
-_RANGE = re.compile(r"bytes=(?P<first>[0-9]{1,16})-(?P<last>[0-9]{1,16})")
 _BYTES = metrics.counter("murmur_shardcast_served_bytes_total", "Bytes of weights that left this server.")
 _REQUESTS = metrics.counter("murmur_shardcast_requests_total", "Requests for weights.")
 _REFUSED = metrics.counter("murmur_shardcast_refused_total", "Connections turned away for want of room.")
@@ -92,6 +85,9 @@ class ShardServer:
         port: int = 0,
         limits: ServerLimits | None = None,
         progress: Callable[[int, str, int], None] = lambda step, name, count: None,
+        uplink: Uplink | None = None,
+        is_first: Callable[[Guest], bool] = lambda guest: True,
+        elsewhere: Callable[[Guest, int], list[str]] = lambda guest, step: [],
     ) -> None:
         self.store, self.host, self.port = store, host, port
         self.limits = limits or ServerLimits()
@@ -100,6 +96,9 @@ class ShardServer:
         self._mutex = Lock()
         self._guests: set[_Guest] = set()
         self._closing = Event()
+        self._answers = Answers(
+            store, uplink or Uplink(), self._deadline, self._count, is_first, elsewhere, self._closing.is_set
+        )  # fmt: skip
 
     @property
     def url(self) -> str:
@@ -178,7 +177,7 @@ class ShardServer:
                     self._guests.discard(guest)
         sock.setblocking(False)
         with suppress(OSError):  # it learns the same from the closed connection
-            sock.send(_refusal(HTTPStatus.SERVICE_UNAVAILABLE))
+            sock.send(refusal(HTTPStatus.SERVICE_UNAVAILABLE))
         wire.close()
 
     def _has_room(self, address: str) -> bool:
@@ -217,11 +216,11 @@ class ShardServer:
                     guest.idle_since = None
                     self.counts.requests += 1
                     _REQUESTS.add()
-                if not self._answer(wire, head):
+                if not self._answer(guest, head):
                     return
                 guest.idle_since = time.monotonic()
         except ProtocolViolation:
-            self._refuse(wire, HTTPStatus.BAD_REQUEST)
+            self._answers.refuse(wire, HTTPStatus.BAD_REQUEST)
         except OSError:
             pass  # gone, too slow or closed by us: there is nobody to tell
         finally:
@@ -229,57 +228,11 @@ class ShardServer:
                 self._guests.discard(guest)
             wire.close()
 
-    def _answer(self, wire: Wire, head: Head) -> bool:
-        """Answers one request; False if the connection ends with it. Raises Malformed for what is no request."""
-        request = _REQUEST.fullmatch(head.first)
-        if request is None or head.content_length() or head.field("host") is None:
-            return self._refuse(wire, HTTPStatus.BAD_REQUEST)
-        if request["method"] != "GET":
-            return self._refuse(wire, HTTPStatus.METHOD_NOT_ALLOWED)
-        stays = (head.field("connection") or "").lower() != "close"
-        target = _TARGET.fullmatch(request["target"])
-        if target is None:
-            return self._send_status(wire, HTTPStatus.NOT_FOUND) and stays
-        step = int(target["step"])
-        if target["manifest"]:
-            return self._send_manifest(wire, step) and stays
-        return self._send_file(wire, step, target["name"], head.field("range")) and stays
+    def _answer(self, guest: _Guest, head: Head) -> bool:
+        def waits(is_waiting: bool) -> None:
+            guest.idle_since = time.monotonic() if is_waiting else None
 
-    def _send_manifest(self, wire: Wire, step: int) -> bool:
-        try:
-            body = self.store.manifest(step)
-        except PreflightError:  # not held, or retired in this moment
-            return self._send_status(wire, HTTPStatus.NOT_FOUND)
-        head = write_head("HTTP/1.1 200 OK", {"Content-Type": "application/json", "Content-Length": str(len(body))})
-        wire.send(head + body, self._deadline(len(body)))
-        return True
-
-    def _send_file(self, wire: Wire, step: int, name: str, wanted: str | None) -> bool:
-        fd = self.store.open_file(step, name)
-        if fd is None:
-            return self._send_status(wire, HTTPStatus.NOT_FOUND)
-        try:
-            size = os.fstat(fd).st_size
-            first, last = 0, size - 1
-            fields = {"Content-Type": "application/octet-stream"}
-            if wanted is not None:
-                match = _RANGE.fullmatch(wanted)
-                if match is None:
-                    return self._refuse(wire, HTTPStatus.BAD_REQUEST)
-                first, last = int(match["first"]), int(match["last"])
-                if not first <= last < size:
-                    return self._send_status(
-                        wire, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, {"Content-Range": f"bytes */{size}"}
-                    )
-                fields["Content-Range"] = f"bytes {first}-{last}/{size}"
-            length = last - first + 1
-            status = HTTPStatus.OK if wanted is None else HTTPStatus.PARTIAL_CONTENT
-            deadline = self._deadline(length)
-            wire.send(_head(status, fields | {"Content-Length": str(length)}), deadline, more=length > 0)
-            wire.send_file(fd, first, length, deadline, lambda count: self._count(step, name, count))
-            return True
-        finally:
-            os.close(fd)
+        return self._answers.answer(guest.wire, head, guest.address, waits)
 
     def _count(self, step: int, name: str, count: int) -> None:
         with self._mutex:
@@ -289,22 +242,3 @@ class ShardServer:
 
     def _deadline(self, length: int) -> float:
         return time.monotonic() + self.limits.stall + length / self.limits.floor_rate
-
-    def _send_status(self, wire: Wire, status: HTTPStatus, fields: dict[str, str] | None = None) -> bool:
-        """An answer without a body, after which the connection goes on."""
-        wire.send(_head(status, (fields or {}) | {"Content-Length": "0"}), self._deadline(0))
-        return True
-
-    def _refuse(self, wire: Wire, status: HTTPStatus) -> bool:
-        """The last answer of a connection whose peer does not speak as it should."""
-        with suppress(OSError):
-            wire.send(_refusal(status), self._deadline(0))
-        return False
-
-
-def _head(status: HTTPStatus, fields: dict[str, str]) -> bytes:
-    return write_head(f"HTTP/1.1 {status.value} {status.phrase}", fields)
-
-
-def _refusal(status: HTTPStatus) -> bytes:
-    return _head(status, {"Content-Length": "0", "Connection": "close"})

@@ -18,6 +18,7 @@ _KEPT = 0.7  # share of a moving average that stays when a new observation comes
 _HEALING = 30.0  # seconds in which half of a lost success rate comes back
 _REST_FIRST, _REST_MAX = 0.05, 5.0  # seconds a source is left alone after a failure; doubles with each further one
 _ORIGIN_SHARE = 1 / 20  # weight of an origin against a relay of the same standing: relays exist to spare it
+_ORIGIN_SHARE_OF_RELAYS = 4.0  # the same for a relay: what it takes from another one, that one cannot give to a node
 _EXPLORED = 0.25  # most of the draws that go to sources which never delivered, once one has
 _WEIGHT_MIN = 1e-3  # no usable source is ever quite without a chance
 
@@ -71,6 +72,12 @@ class Standing:
         self._seen = now
         self._failures = 0
 
+    def rest(self, reason: str, now: float, seconds: float) -> None:
+        """Leaves the source alone for so long, and longer each time in a row as after a failure, which this is not."""
+        self.rests_until = now + max(seconds, min(_REST_MAX, _REST_FIRST * 2.0 ** min(self._failures, 16)))
+        self._failures += 1
+        self.last_failure = reason
+
     def failed(self, reason: str, now: float) -> None:
         self._success = _KEPT * self.success(now)
         self._seen = now
@@ -79,8 +86,11 @@ class Standing:
         self.last_failure = reason
 
 
-def weights(sources: Sequence[Source], standings: dict[str, Standing], now: float) -> list[float]:
-    """The relative probability of each source: success rate × bandwidth, an origin counting a twentieth of a relay.
+def weights(
+    sources: Sequence[Source], standings: dict[str, Standing], now: float, *, for_relay: bool = False
+) -> list[float]:
+    """The relative probability of each source: success rate × bandwidth, an origin counting a twentieth of a relay, or four times
+    as much where it is a relay that asks.
 
     A source that never delivered is taken for as fast as the others on average, but all of those together get at most a
     quarter of the draws, or leave a quarter to the origins while nobody has delivered: names cost nothing, and a crowd of
@@ -90,9 +100,10 @@ def weights(sources: Sequence[Source], standings: dict[str, Standing], now: floa
     known = [rate for rate in rates if rate is not None]
     usual = sum(known) / len(known) if known else 1.0
     result = []
+    origin_share = _ORIGIN_SHARE_OF_RELAYS if for_relay else _ORIGIN_SHARE
     for source, rate in zip(sources, rates, strict=True):
         merit = standings[source.name].success(now) * (usual if rate is None else rate) / usual
-        result.append(max(_WEIGHT_MIN, merit) * (1.0 if source.is_relay else _ORIGIN_SHARE))
+        result.append(max(_WEIGHT_MIN, merit) * (1.0 if source.is_relay else origin_share))
     if known:
         _limit_share(result, [rate is None for rate in rates], _EXPLORED)
     else:

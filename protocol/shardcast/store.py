@@ -7,6 +7,8 @@
 A version becomes visible by one rename, after everything in it has reached the disk. One process owns a store: it holds
 a lock on the folder, because leases and drafts are known to that process only. Nothing here looks into the files.
 
+What is fetched may be shown while it grows: a server asks for it beside the complete versions.
+
 Every failure of the disk is a PreflightError that names it: this machine lacks something, no peer is at fault.
 """
 
@@ -21,10 +23,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
-from typing import NoReturn
+from threading import Condition, Lock
+from typing import NoReturn, Protocol
 
 from protocol.errors import IntegrityError, LockHeld, PreflightError, ProtocolViolation, UsageError
+from protocol.shardcast.holding import Holding
 
 MANIFEST_NAME = ".manifest.json"  # hidden: no file of a version may start with a dot
 RESERVE_BYTES = 1 << 30  # left free for everything else that this machine does
@@ -57,6 +60,20 @@ def version_folder(root: Path, step: int) -> Path:
     return root / "complete" / str(step)
 
 
+class Growing(Protocol):
+    """A version whose verified chunks may be read before it is complete."""
+
+    @property
+    def signed(self) -> bytes:
+        """Its signed manifest, in the wire form."""
+
+    def open_range(self, name: str, first: int, last: int) -> int | None:
+        """A descriptor to read these bytes of a file by, if all of them are there. The caller closes it."""
+
+    def holding(self, after: int, seconds: float) -> Holding:
+        """What is there, once that is of a later revision than `after` or so many seconds have passed."""
+
+
 class VersionStore:
     """The newest `keep` versions under `root`; one that is leased or wanted stays as long as it is, whatever its age, and one of the
     `pinned` steps for good.
@@ -82,6 +99,8 @@ class VersionStore:
         self._leases: Counter[int] = Counter()
         self._wanted: frozenset[int] = frozenset()
         self._drafting: set[int] = set()
+        self._growing: dict[int, Growing] = {}
+        self._appeared = Condition()  # a version began to grow, or is complete
         with disk_errors(root):
             for folder in (self._complete, self._drafts, self._retired):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -134,6 +153,34 @@ class VersionStore:
         except FileNotFoundError:
             return None
 
+    def growing(self, step: int) -> Growing | None:
+        """A version that is being fetched and shown meanwhile."""
+        with self._appeared:
+            return self._growing.get(step)
+
+    def wait_for(self, step: int, seconds: float) -> bool:
+        """Waits until a version is complete or grows, or a newer one does, for so many seconds at most; whether there is any of it."""
+        with self._appeared:
+            self._appeared.wait_for(lambda: step in self._growing or self.holds(step) or self.newest() > step, seconds)
+            return step in self._growing or self.holds(step)
+
+    def newest(self) -> int:
+        """The newest step that is complete or grows; -1 if there is none."""
+        with self._appeared:
+            return max([-1, *self._growing, *self.steps()])
+
+    @contextmanager
+    def show(self, step: int, growing: Growing) -> Iterator[None]:
+        """Lets servers see a version that is being fetched, until the block ends."""
+        with self._appeared:
+            self._growing[step] = growing
+            self._appeared.notify_all()
+        try:
+            yield
+        finally:
+            with self._appeared:
+                del self._growing[step]
+
     @contextmanager
     def lease(self, step: int) -> Iterator[Path]:
         """The folder of a complete version, which is not retired before the block ends."""
@@ -158,11 +205,12 @@ class VersionStore:
     # ---- writing
 
     @contextmanager
-    def draft(self, step: int, label: str, size: int) -> Iterator[Path]:
+    def draft(self, step: int, label: str, size: int, *, resumes: bool = True) -> Iterator[Path]:
         """A folder apart in which a version of `size` bytes is put together, until `commit` makes it visible.
 
         The same step and label give the same folder again after a crash. When the block fails, a draft that can never
-        become right is removed, one that was merely not finished stays. An abandoned draft of an older step is removed.
+        become right is removed; one that was merely not finished stays, one that `resumes` for want of space too: what
+        verified in it is not fetched again. An abandoned draft of an older step is removed.
 
         Raises PreflightError where space is missing or the step is older than everything kept, LockHeld while another
         thread works on the same step.
@@ -180,8 +228,9 @@ class VersionStore:
                 folder.mkdir(exist_ok=True)
                 self._require_space(folder, size)
             yield folder
-        except (PreflightError, IntegrityError, ProtocolViolation):
-            shutil.rmtree(folder, ignore_errors=True)
+        except (PreflightError, IntegrityError, ProtocolViolation) as error:
+            if not (resumes and isinstance(error, PreflightError)):
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
             with self._mutex:
@@ -198,6 +247,8 @@ class VersionStore:
                     raise IntegrityError(f"version {step} is there already; what was published never changes")
                 draft.rename(self._path(step))
             _sync(self._complete)
+        with self._appeared:
+            self._appeared.notify_all()
         self.retire()
         return self._path(step)
 

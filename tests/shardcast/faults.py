@@ -1,6 +1,7 @@
 """A server that misbehaves on purpose: for every file request it does what its script says.
 
-It answers for the manifest honestly, unless told otherwise, so that a client trusts it until the first chunk.
+It answers for the manifest honestly and claims to hold everything, unless told otherwise, so that a client trusts it until
+the first chunk.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Thread
+
+from protocol.shardcast.holding import COMPLETE
 
 
 @dataclass
@@ -60,11 +63,22 @@ class Request:
 Script = Callable[[Request], None]
 
 
+def claim_everything(request: Request) -> None:
+    request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(COMPLETE) + COMPLETE)
+
+
 class Scripted:
     """Listens while the context lasts. A script that returns keeps the connection; one that raises OSError ends it."""
 
-    def __init__(self, manifest: bytes | Script, files: dict[str, bytes] | None = None, script: Script | None = None):
+    def __init__(
+        self,
+        manifest: bytes | Script,
+        files: dict[str, bytes] | None = None,
+        script: Script | None = None,
+        holding: Script | None = None,
+    ):
         self._manifest, self._files, self._script = manifest, files or {}, script or Request.serve
+        self._holding = holding or claim_everything
         self._closing = Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
@@ -111,7 +125,9 @@ class Scripted:
                 request = Request(text, sock, self._closing, self._files.get(text.split(" ")[1].split("/")[-1], b""))
                 with self._mutex:
                     self.requests.append(request.target)
-                if not request.target.endswith("/manifest"):
+                if "/holding?" in request.target:
+                    self._holding(request)
+                elif not request.target.endswith("/manifest"):
                     self._script(request)
                 elif callable(self._manifest):
                     self._manifest(request)

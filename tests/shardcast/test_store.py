@@ -170,13 +170,22 @@ def test_an_unfinished_draft_is_found_again(cast: Cast, error: BaseException) ->
         assert contents(again) == {"model": b"wei"}
 
 
-@pytest.mark.parametrize("error", [HashMismatch("lie"), IntegrityError("disk"), PreflightError("full")], ids=repr)
+@pytest.mark.parametrize("error", [HashMismatch("lie"), IntegrityError("disk")], ids=repr)
 def test_a_draft_that_can_never_become_right_is_removed(cast: Cast, error: Exception) -> None:
     store = cast.store("s")
     with pytest.raises(type(error)), store.draft(1, "label", 0) as draft:
         (draft / "model").write_bytes(b"wei")
         raise error
     assert everything(cast.root / "s") == []
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_draft_that_a_full_disk_ended_stays_where_it_can_be_resumed(cast: Cast, resumes: bool) -> None:
+    store = cast.store("s")
+    with pytest.raises(PreflightError), store.draft(1, "label", 0, resumes=resumes) as draft:
+        (draft / "model").write_bytes(b"wei")
+        raise PreflightError("full")
+    assert everything(cast.root / "s") == (["model"] if resumes else [])
 
 
 def test_abandoned_drafts_do_not_pile_up(cast: Cast) -> None:
@@ -264,15 +273,20 @@ def test_a_disk_that_fills_while_copying_is_said_and_leaves_no_half_version(cast
         assert everything(tiny_disk) == []
 
 
-def test_a_disk_that_fills_while_fetching_is_said_and_leaves_no_half_version(cast: Cast, tiny_disk: Path) -> None:
+def test_a_disk_that_fills_while_fetching_is_said_and_what_verified_is_not_fetched_again(
+    cast: Cast, tiny_disk: Path
+) -> None:
     manifest, server = cast.origin({"model": cast.bytes(400 << 10)})
     with VersionStore(tiny_disk, 5, reserve=0, free_space=lambda folder: 1 << 40) as store:
         client = cast.client(store)
         with pytest.raises(PreflightError, match="full"):
             client.fetch(1, manifest.digest, [origin_at(server.url)], DEADLINE)
         assert store.steps() == ()
-        assert everything(tiny_disk) == []
         assert not client.statistics.violations
+        subprocess.run(["mount", "-o", "remount,size=1m", tiny_disk], check=True)
+        client.fetch(1, manifest.digest, [origin_at(server.url)], DEADLINE)
+        assert store.steps() == (1,)
+        assert client.statistics.resumed_chunks >= 2, "what the full disk had taken"
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("fetch-")]
 
 

@@ -1,0 +1,206 @@
+"""What a server answers to a request for weights, and to whom first.
+
+    GET /v/<step>/manifest            the signed manifest
+    GET /v/<step>/files/<name>        a file, or one range of it (Range: bytes=<first>-<last>, both within the file)
+    GET /v/<step>/holding?…           which chunks are here, and which are on their way (holding.py)
+
+A version that is still being fetched is answered for chunk by chunk. Nothing is listed, nothing is decoded, and a target
+that is not literally one of these forms is not found. A version that is not here is 404 where it may come, and 410 where a
+newer one is here already. A line that is used up answers 503, with Retry-After.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from protocol.constants import SHARDCAST_CHUNK_BYTES
+from protocol.errors import PreflightError
+from protocol.shardcast.holding import COMPLETE, WAIT_MS_MAX
+from protocol.shardcast.http1 import Head, Wire, write_head
+from protocol.shardcast.manifest import FILE_NAME
+from protocol.shardcast.store import VersionStore
+from protocol.shardcast.uplink import NoTurn, Uplink
+
+_REQUEST = re.compile(r"(?P<method>[A-Z]{1,16}) (?P<target>/[\x21-\x7e]*) HTTP/1\.1")
+_TARGET = re.compile(
+    rf"/v/(?P<step>0|[1-9][0-9]{{0,9}})/(?:(?P<manifest>manifest)|files/(?P<name>{FILE_NAME})"
+    r"|holding\?after=(?P<after>[0-9]{1,20})&wait=(?P<wait>[0-9]{1,5}))"
+)
+_RANGE = re.compile(r"bytes=(?P<first>[0-9]{1,16})-(?P<last>[0-9]{1,16})")
+_SLICE_SECONDS = 0.5  # of a wait, so that a server that closes ends soon
+_QUEUE_SECONDS = 6.0  # an answer may have to wait for its turn; clients give up after ten
+
+
+@dataclass(frozen=True)
+class Guest:
+    """Who asks: `address` is an IP address, `serves` what the request says in its field Serves, an address it is served at."""
+
+    address: str
+    serves: str | None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers for `store` through `uplink`. A guest for whom `is_first` holds is served before others; one for whom `elsewhere`
+    names other servers is sent there instead of being given files. Answers have `deadline(bytes)` to arrive; `sent(step, name, count)`
+    is told of every piece of a file that left. `waits` says that a request has nothing to do but wait.
+    """
+
+    store: VersionStore
+    uplink: Uplink
+    deadline: Callable[[int], float]
+    sent: Callable[[int, str, int], None]
+    is_first: Callable[[Guest], bool] = lambda guest: True
+    elsewhere: Callable[[Guest, int], list[str]] = lambda guest, step: []
+    is_closing: Callable[[], bool] = lambda: False
+
+    def answer(self, wire: Wire, head: Head, address: str, waits: Callable[[bool], None]) -> bool:
+        """Answers one request; False if the connection ends with it. Raises Malformed for what is no request."""
+        request = _REQUEST.fullmatch(head.first)
+        if request is None or head.content_length() or head.field("host") is None:
+            return self.refuse(wire, HTTPStatus.BAD_REQUEST)
+        if request["method"] != "GET":
+            return self.refuse(wire, HTTPStatus.METHOD_NOT_ALLOWED)
+        stays = (head.field("connection") or "").lower() != "close"
+        target = _TARGET.fullmatch(request["target"])
+        if target is None:
+            return self._send_status(wire, HTTPStatus.NOT_FOUND) and stays
+        step = int(target["step"])
+        if target["manifest"]:
+            return self._send_manifest(wire, step) and stays
+        if target["after"]:
+            return self._send_holding(wire, step, int(target["after"]), int(target["wait"]), waits) and stays
+        guest = Guest(address, head.field("serves"))
+        return self._send_file(wire, guest, step, target["name"], head.field("range")) and stays
+
+    def refuse(self, wire: Wire, status: HTTPStatus) -> bool:
+        """The last answer of a connection whose peer does not speak as it should."""
+        with suppress(OSError):
+            wire.send(refusal(status), self.deadline(0))
+        return False
+
+    # ---- the three kinds of answers
+
+    def _send_manifest(self, wire: Wire, step: int) -> bool:
+        growing = self.store.growing(step)
+        if growing is not None:
+            return self._send_body(wire, growing.signed, "application/json")
+        try:
+            body = self.store.manifest(step)
+        except PreflightError:  # not held, or retired in this moment
+            return self._send_absent(wire, step)
+        return self._send_body(wire, body, "application/json")
+
+    def _send_holding(self, wire: Wire, step: int, after: int, wait_ms: int, waits: Callable[[bool], None]) -> bool:
+        ends = time.monotonic() + min(wait_ms, WAIT_MS_MAX) / 1000
+        waits(True)
+        try:
+            while not self.store.wait_for(step, _slice(ends)) and _slice(ends) and not self.is_closing():
+                pass
+            told = None
+            while (growing := self.store.growing(step)) is not None:
+                told = growing.holding(after, _slice(ends))
+                if told.revision > after or not _slice(ends) or self.is_closing():
+                    break
+        finally:
+            waits(False)
+        if self.store.holds(step):
+            return self._send_body(wire, COMPLETE, "application/octet-stream")
+        if told is None:
+            return self._send_absent(wire, step)
+        return self._send_body(wire, told.encode(), "application/octet-stream")
+
+    def _send_file(self, wire: Wire, guest: Guest, step: int, name: str, wanted: str | None) -> bool:
+        bounds = None if wanted is None else _RANGE.fullmatch(wanted)
+        if wanted is not None and bounds is None:
+            return self.refuse(wire, HTTPStatus.BAD_REQUEST)
+        fd = self._open(step, name, bounds)
+        if fd is None:
+            return self._send_absent(wire, step)
+        try:
+            size = os.fstat(fd).st_size
+            first, last = (0, size - 1) if bounds is None else (int(bounds["first"]), int(bounds["last"]))
+            if bounds is not None and not first <= last < size:
+                return self._send_status(
+                    wire, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, {"Content-Range": f"bytes */{size}"}
+                )
+            others = self.elsewhere(guest, step)
+            if others:
+                return self._send_busy(wire, others)
+            fields = {"Content-Type": "application/octet-stream", "Content-Length": str(last - first + 1)}
+            if bounds is not None:
+                fields["Content-Range"] = f"bytes {first}-{last}/{size}"
+            status = HTTPStatus.OK if bounds is None else HTTPStatus.PARTIAL_CONTENT
+            return self._send_bytes(
+                wire, self.is_first(guest), _head(status, fields), fd, first, last + 1, (step, name)
+            )
+        finally:
+            os.close(fd)
+
+    # ---- inside
+
+    def _open(self, step: int, name: str, bounds: re.Match[str] | None) -> int | None:
+        growing = self.store.growing(step)
+        if growing is not None and bounds is not None:
+            return growing.open_range(name, int(bounds["first"]), int(bounds["last"]))
+        return self.store.open_file(step, name)
+
+    def _send_bytes(
+        self, wire: Wire, is_first: bool, head: bytes, fd: int, first: int, end: int, what: tuple[int, str]
+    ) -> bool:
+        """Sends `head` and the bytes from `first` to before `end` of an open file, in turns with everybody else."""
+        began, deadline = first, self.deadline(end - first)
+        while True:
+            try:
+                with self.uplink.turn(first=is_first, deadline=min(deadline, time.monotonic() + _QUEUE_SECONDS)):
+                    if first == began:
+                        wire.send(head, deadline, more=first < end)
+                    stop = min(end, first + SHARDCAST_CHUNK_BYTES)
+                    while first < stop:
+                        length = self.uplink.piece(stop - first)
+                        self.uplink.spend(length)
+                        wire.send_file(fd, first, length, deadline, lambda count: self.sent(*what, count))
+                        first += length
+            except NoTurn:
+                if first == began:
+                    return self._send_busy(wire, [])
+                raise
+            if first >= end:
+                return True
+
+    def _send_absent(self, wire: Wire, step: int) -> bool:
+        gone = self.store.newest() > step
+        return self._send_status(wire, HTTPStatus.GONE if gone else HTTPStatus.NOT_FOUND)
+
+    def _send_busy(self, wire: Wire, others: list[str]) -> bool:
+        fields = {"Retry-After": "2"} | ({"Relays": " ".join(others)} if others else {})
+        return self._send_status(wire, HTTPStatus.SERVICE_UNAVAILABLE, fields)
+
+    def _send_body(self, wire: Wire, body: bytes, kind: str) -> bool:
+        head = _head(HTTPStatus.OK, {"Content-Type": kind, "Content-Length": str(len(body))})
+        wire.send(head + body, self.deadline(len(body)))
+        return True
+
+    def _send_status(self, wire: Wire, status: HTTPStatus, fields: dict[str, str] | None = None) -> bool:
+        """An answer without a body, after which the connection goes on."""
+        wire.send(_head(status, (fields or {}) | {"Content-Length": "0"}), self.deadline(0))
+        return True
+
+
+def _slice(ends: float) -> float:
+    """Seconds to wait before it is looked whether the server closes; 0 when the time is over."""
+    return max(0.0, min(_SLICE_SECONDS, ends - time.monotonic()))
+
+
+def _head(status: HTTPStatus, fields: dict[str, str]) -> bytes:
+    return write_head(f"HTTP/1.1 {status.value} {status.phrase}", fields)
+
+
+def refusal(status: HTTPStatus) -> bytes:
+    return _head(status, {"Content-Length": "0", "Connection": "close"})

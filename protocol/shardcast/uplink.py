@@ -1,0 +1,110 @@
+"""How a server's sending side is shared out: a cap on its rate, and turns, so that chunks arrive one after the other.
+
+Twenty chunks sent side by side all arrive at the end; sent in turns, the first can be passed on after a twentieth of the
+time. A turn is one chunk long at most. Relays take theirs before everybody else, and among equals the longest wait counts.
+A peer that reads slowly keeps its turn to itself for a moment only, then others go on beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Condition
+
+from protocol.constants import SHARDCAST_CHUNK_BYTES
+
+_TURNS = 8  # sent side by side: enough to fill a line on which single peers are slow
+_TURNS_CAPPED = 2  # where the rate is known, the fewer the sooner the first is through
+_CHUNK_SECONDS = 0.5  # a chunk may take at a capped rate, when more go side by side
+_TURN_SECONDS = 2.0  # after which a turn no longer keeps others waiting
+_BURST_SECONDS = 0.1  # of sending that an idle line may save up
+
+
+class NoTurn(TimeoutError):
+    """Too many transfers came before this one."""
+
+
+@dataclass(eq=False)
+class _Turn:
+    """A transfer that waits for its turn, or has had it since `since`."""
+
+    first: bool
+    asked: float
+    since: float | None = None
+
+
+@dataclass
+class Uplink:
+    """`rate` is the most bytes a second that all transfers together may send, without a limit if None.
+
+    Safe to share between threads; `sleep` and `clock` are a test's to replace.
+    """
+
+    rate: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    side_by_side: int = field(init=False)
+    _turns: list[_Turn] = field(default_factory=list)
+    _changed: Condition = field(default_factory=Condition)
+    _paid_until: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        quick = _TURNS if self.rate is None else int(self.rate * _CHUNK_SECONDS / SHARDCAST_CHUNK_BYTES)
+        self.side_by_side = min(_TURNS, max(_TURNS_CAPPED, quick))
+
+    @contextmanager
+    def turn(self, *, first: bool, deadline: float) -> Iterator[None]:
+        """Waits for a turn, which lasts as long as the block. Raises NoTurn where none came by the deadline."""
+        turn = _Turn(first, self.clock())
+        with self._changed:
+            self._turns.append(turn)
+        try:
+            self._wait(turn, deadline)
+            yield
+        finally:
+            with self._changed:
+                self._turns.remove(turn)
+                self._changed.notify_all()
+
+    @property
+    def waiting(self) -> int:
+        """Transfers that wait for their turn."""
+        with self._changed:
+            return sum(turn.since is None for turn in self._turns)
+
+    def spend(self, count: int) -> None:
+        """Accounts for `count` bytes about to be sent, after a pause where the line is used up."""
+        if self.rate is None:
+            return
+        with self._changed:
+            now = self.clock()
+            begins = max(self._paid_until, now - _BURST_SECONDS)
+            self._paid_until = begins + count / self.rate
+        if begins > now:
+            self.sleep(begins - now)
+
+    def piece(self, length: int) -> int:
+        """How many of `length` bytes to send before the rate is looked at again."""
+        return length if self.rate is None else max(1, min(length, 256 << 10, int(self.rate * _BURST_SECONDS)))
+
+    # ---- inside
+
+    def _wait(self, turn: _Turn, deadline: float) -> None:
+        with self._changed:
+            while True:
+                now = self.clock()
+                under_way = [other.since for other in self._turns if other.since is not None]
+                young = [since for since in under_way if since + _TURN_SECONDS > now]
+                if len(young) < self.side_by_side and self._next() is turn:
+                    turn.since = now
+                    self._changed.notify_all()  # there may be room for another
+                    return
+                if now >= deadline:
+                    raise NoTurn("too many are served before this one")
+                wake = min([deadline, *(since + _TURN_SECONDS for since in young)])
+                self._changed.wait(max(0.001, wake - now))
+
+    def _next(self) -> _Turn:
+        return min((t for t in self._turns if t.since is None), key=lambda t: (not t.first, t.asked))

@@ -1,0 +1,77 @@
+"""Asks a relay again and again what it holds of a version, for as long as the fetch lasts or until the relay has all of it.
+
+The relay answers when there is news, so a chunk is known of within a round trip of its arrival there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.errors import ProtocolViolation, Unavailable
+from protocol.shardcast.connection import ConnectionPool, NotServed, SourceConnection, StaleConnection, Timeouts
+from protocol.shardcast.holding import COMPLETE, Holding, encoded_bytes, holding_target
+from protocol.shardcast.schedule import Schedule
+from protocol.shardcast.source import Source
+
+_WAIT_SECONDS = 4.0  # longest a relay may wait for news before it answers
+_PAUSE_FIRST, _PAUSE_MAX = (
+    0.1,
+    4.0,
+)  # seconds before a relay is asked again that had nothing or failed; doubles each time
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Tells `schedule` what `source` holds of version `step`, which has so many `chunks`."""
+
+    schedule: Schedule
+    source: Source
+    step: int
+    chunks: int
+    timeouts: Timeouts
+    deadline: float
+
+    def run(self, pool: ConnectionPool) -> None:
+        """Returns at the end of the fetch, once the source holds everything, or after it broke the rules."""
+        revision, pause = 0, _PAUSE_FIRST
+        while not self.schedule.is_over:
+            try:
+                holding = self._ask(pool, revision)
+            except ProtocolViolation as violation:
+                self.schedule.distrust(self.source.name, violation)
+                return
+            except NotServed as error:
+                self.schedule.unheard(self.source.name, str(error), may_come=error.status == _NOT_FOUND)
+            except (OSError, Unavailable) as error:
+                self.schedule.unheard(self.source.name, str(error) or type(error).__name__, may_come=False)
+            else:
+                self.schedule.heard(self.source.name, holding)
+                if holding.is_complete:
+                    return
+                if holding.revision > revision:
+                    pause = _PAUSE_FIRST
+                    revision = holding.revision
+                    continue
+            self.schedule.rest(pause)
+            pause = min(2 * pause, _PAUSE_MAX)
+
+    def _ask(self, pool: ConnectionPool, revision: int) -> Holding:
+        try:
+            return self._ask_on(pool.take(self.source, self.deadline), pool, revision)
+        except StaleConnection:
+            return self._ask_on(pool.take(self.source, self.deadline, fresh=True), pool, revision)
+
+    def _ask_on(self, connection: SourceConnection, pool: ConnectionPool, revision: int) -> Holding:
+        wait_ms = int(1000 * min(_WAIT_SECONDS, self.timeouts.idle / 2))
+        cap = max(len(COMPLETE), encoded_bytes(self.chunks))
+        try:
+            length = connection.ask_whole(holding_target(self.step, revision, wait_ms), cap, self.deadline)
+            data = bytearray(length)
+            connection.read(memoryview(data), self.deadline)
+            holding = Holding.parse(bytes(data), self.chunks)
+        except BaseException:
+            pool.drop(connection)
+            raise
+        pool.give(connection)
+        return holding
