@@ -36,14 +36,16 @@ class Versions:
         sources: Callable[[], list[Source]] | None = None,
         head: Callable[[], Version | None] | None = None,
         fetch_seconds: float = 480.0,
+        relays: bool = False,
         clock: Clock = SYSTEM,
     ) -> None:
         """`sources` finds where to fetch from, all relays and the origin by default; `head` names the newest version, asked of the
-        chain by default; `fetch_seconds` is the longest time one attempt may take, and the next one resumes it."""
+        chain by default; `fetch_seconds` is the longest time one attempt may take, and the next one resumes it; `relays` says that this is a
+        relay, which others wait for."""
         self._connection = connection
         self.store = VersionStore(folder, connection.spec.versions_kept, pinned=connection.spec.versions_pinned)
         policy, domain = connection.policy, connection.chain.domain
-        self._client = Client(self.store, domain, connection.run, policy.trainer)
+        self._client = Client(self.store, domain, connection.run, policy.trainer, relays=relays)
         self._look_up = sources or connection.sources
         self._head = head or (lambda: connection.chain.head(connection.run))
         self._fetch_seconds = fetch_seconds
@@ -60,6 +62,10 @@ class Versions:
 
     def close(self) -> None:
         self.store.close()
+
+    def served_at(self, url: str) -> None:
+        """From now on, sources are told that the store is served to others at `url`."""
+        self._client.serves = url
 
     def folder(self, publication: Version) -> Path:
         """The folder of exactly this version of the run's model, fetched if it is not here.

@@ -235,6 +235,8 @@ class HubSettings(Settings):
     """HTTP port for rollouts and receipts; 0 takes a free one."""
     origin_port: int = Field(default=8451, ge=0, le=65535)
     """HTTP port of the SHARDCAST origin; 0 takes a free one."""
+    origin_upload_rate: int | None = Field(default=None, ge=64 << 10)
+    """Most bytes a second that the origin sends; none: as fast as the line goes. Relays are served before nodes."""
     public_host: str | None = None
     """Name or address under which others reach both ports, when that is not `host`; where `host` is all addresses, others are told
     127.0.0.1 without it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from node.engine.settings import EngineSettings
 from protocol.chain.settings import ChainSettings
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
 from protocol.settings import Settings
+from protocol.shardcast.settings import ServingSettings
 from protocol.shell.peers import PeerSettings
 
 
@@ -23,10 +24,22 @@ class WorkSettings(Settings):
     """Whether validators may ask this machine for the product of two matrices now and then, to show its speed in status."""
 
 
+class SeedSettings(ServingSettings):
+    enabled: bool = False
+    """Whether this node serves the weights it has fetched to others, as a relay does; it must be reachable from outside."""
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> SeedSettings:
+        if self.enabled:
+            self.require_reachable()
+        return self
+
+
 class NodeSettings(Settings):
     chain: ChainSettings
     peers: PeerSettings = PeerSettings()
     work: WorkSettings = WorkSettings()
     engine: EngineSettings = EngineSettings()
+    serve: SeedSettings = SeedSettings()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from node.contributor import generation
@@ -15,11 +16,13 @@ from node.judging.candidate import Commitment, PrefillPlan, RunContext
 from node.judging.equipment import Equipment
 from node.judging.judge import judge
 from node.judging.rules import CHEAP, RULES, available
+from node.serving import serving
 from node.versions import Versions
 from protocol import metrics
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import IntegrityError, Malformed, Unavailable
+from protocol.shardcast.settings import ServingSettings
 from protocol.shell.connection import Connection
 from protocol.verdict import Finding, Outcome
 
@@ -73,6 +76,10 @@ class Workbench:
     def close(self) -> None:
         self.equipment.close()
         self._versions.close()
+
+    def serving(self, settings: ServingSettings) -> AbstractContextManager[object]:
+        """Serves the weights that are fetched here to others, within the context."""
+        return serving(self._c, self._versions, settings, "seeder")
 
     def load(self, publication: Publication) -> bool:
         """Loads a version, fetched where it is not here; False where it is loaded already. Raises Unavailable while it cannot be had."""

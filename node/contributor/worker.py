@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 from node.contributor import submission_log
@@ -21,7 +22,7 @@ from node.contributor.demand import Demand
 from node.contributor.failures import Failures
 from node.contributor.generation import Made, Place
 from node.contributor.seat_class import SeatClass
-from node.contributor.settings import WorkSettings
+from node.contributor.settings import SeedSettings, WorkSettings
 from node.contributor.submission_log import SubmissionLog
 from node.contributor.verdicts import Verdicts
 from node.contributor.workbench import NotRepeated, Workbench
@@ -74,6 +75,7 @@ class Worker:
         stop: Ending | None = None,
         *,
         adopt: bool = False,
+        serve: SeedSettings | None = None,
         progress: Callable[[], None] = lambda: None,
         measure: Callable[[], Measurement] | None = None,
         product: Callable[[Int8, Int8], Int32] = challenge.product,
@@ -82,6 +84,7 @@ class Worker:
         """`engine` is as an Equipment's, by default that of unset settings; `measure` makes the measurement of its device, by default
         that of unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it; `product` answers challenges.
 
+        `serve` says how this node serves weights to others, if it does.
         `adopt`: the seat's last submission counts as made here, though this home knows nothing of it (alone.py).
         """
         self._c = connection
@@ -110,6 +113,7 @@ class Worker:
         self._challenged = ChallengedSeat(connection, home.challenges, product, clock) if answers else None
         self._demand = Demand(connection, self._address, clock) if settings.only_wanted else None
         self._failures = Failures(retry, clock)
+        self._serve = serve if serve is not None and serve.enabled else None
         self._not_repeated = 0
 
     def stop(self) -> None:
@@ -121,12 +125,13 @@ class Worker:
         threading.Thread(target=self._verdicts.follow, args=(self._stop,), name="verdicts", daemon=True).start()
         if self._challenged is not None:
             threading.Thread(target=self._challenged.follow, args=(self._stop,), name="challenges", daemon=True).start()
-        try:
-            while not self._stop.is_set():
-                self._try_turn()
-        except Exception:
-            self._delivery.deliver_rest()
-            raise
+        with nullcontext() if self._serve is None else self._workbench.serving(self._serve):
+            try:
+                while not self._stop.is_set():
+                    self._try_turn()
+            except Exception:
+                self._delivery.deliver_rest()
+                raise
 
     def close(self) -> None:
         self.stop()

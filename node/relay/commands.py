@@ -34,13 +34,13 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Create a relay's key and settings. A relay needs no stake."""
-    from node.relay.service import require_reachable
     from protocol.chain import Chain
     from protocol.settings import write_toml
+    from protocol.shardcast.settings import ServingSettings
 
     place = Home(home, "relay")
     place.require_new()
-    require_reachable(host, public_url)
+    ServingSettings(host=host, port=port, public_url=public_url).require_reachable()
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)

@@ -5,23 +5,23 @@ It holds no stake and is trusted by nobody: what it serves is checked against th
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import threading
 from collections.abc import Callable
 
 from pydantic import Field
 
+from node.serving import serving
 from node.versions import Versions
 from protocol import metrics
 from protocol.chain.settings import ChainSettings
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ConfigError, MurmurationError
+from protocol.errors import MurmurationError
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
 from protocol.settings import Settings
-from protocol.shardcast.server import ShardServer
+from protocol.shardcast.settings import ServingSettings
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import Home
 from protocol.shell.peers import PeerSettings
@@ -32,12 +32,7 @@ _HEAD = metrics.gauge("murmur_relay_head_step", "Step of the newest version that
 _NEWEST = metrics.gauge("murmur_relay_newest_step", "Step of the newest version that is served here.")
 
 
-class ServeSettings(Settings):
-    host: str = "0.0.0.0"  # noqa: S104  a relay is there to be reached
-    """Address to serve HTTP on."""
-    port: int = Field(default=8460, ge=0, le=65535)
-    public_url: str | None = None
-    """How others reach it (http://host:port); needed where it listens on all addresses."""
+class ServeSettings(ServingSettings):
     fetch_seconds: float = Field(default=900.0, gt=0)
     """Longest time one version may take to arrive."""
 
@@ -62,7 +57,7 @@ class RelayService:
         clock: Clock = SYSTEM,
     ) -> None:
         """`progress` is called after every look at the head that succeeded. Raises ConfigError when nobody could be told where to reach it."""
-        require_reachable(settings.host, settings.public_url)
+        settings.require_reachable()
         self._c = connection
         self._home = home
         self._settings = settings
@@ -75,16 +70,11 @@ class RelayService:
 
     def run(self) -> None:
         """Follows the head until stopped."""
-        # From the origin only: relays that wait for each other would bring nobody anything.
         versions = Versions(
-            self._c,
-            self._home.data / "weights",
-            sources=lambda: [self._c.origin()],
-            fetch_seconds=self._settings.fetch_seconds,
+            self._c, self._home.data / "weights", fetch_seconds=self._settings.fetch_seconds, relays=True
         )
         store = versions.store
-        with store, ShardServer(store, host=self._settings.host, port=self._settings.port) as server:
-            self._c.announce("relay", self._settings.public_url or server.url)
+        with store, serving(self._c, versions, self._settings, "relay") as server:
             log.info("serving at %s", server.url)
             while not self._stop.is_set():
                 try:
@@ -114,16 +104,3 @@ class RelayService:
         if not versions.holds(version):
             versions.fetch(version)
             log.info("version %d is here", version.step)
-
-
-def require_reachable(host: str, public_url: str | None) -> None:
-    """Raises ConfigError where a relay would listen on all addresses and announce none that others can use."""
-    try:
-        everywhere = ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        everywhere = not host
-    if everywhere and not public_url:
-        raise ConfigError(
-            f"a relay that listens on all addresses ({host}) must be told how others reach it",
-            hint="give --public-url http://HOST:PORT (serve.public_url), or one address as --host",
-        )

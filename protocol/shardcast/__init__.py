@@ -7,6 +7,8 @@ http1       the strict little of HTTP/1.1 that is spoken here
 holding     which chunks a party has, as it tells others
 server      listens and keeps connections
 answers     what a request gets, from a whole version or a growing one
+precedence  whom an origin serves first
+settings    what whoever serves may set
 uplink      who is sent what first, and how fast
 origin      the trainer's end: takes a folder, signs it, shows it
 source      one place to fetch from, and what experience says of it

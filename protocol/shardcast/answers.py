@@ -158,10 +158,11 @@ class Answers:
         began, deadline = first, self.deadline(end - first)
         while True:
             try:
-                with self.uplink.turn(first=is_first, deadline=min(deadline, time.monotonic() + _QUEUE_SECONDS)):
+                stop = min(end, first + SHARDCAST_CHUNK_BYTES)
+                wait = min(deadline, time.monotonic() + _QUEUE_SECONDS)
+                with self.uplink.turn(stop - first, first=is_first, deadline=wait):
                     if first == began:
                         wire.send(head, deadline, more=first < end)
-                    stop = min(end, first + SHARDCAST_CHUNK_BYTES)
                     while first < stop:
                         length = self.uplink.piece(stop - first)
                         self.uplink.spend(length)

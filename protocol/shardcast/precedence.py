@@ -20,24 +20,21 @@ from protocol.shardcast.answers import Guest
 from protocol.shardcast.source import Source
 
 _QUIET_SECONDS = 10.0  # after the last request of a relay for a version, everybody is served
-_KNOWN_SECONDS = 30.0  # for how long the announced relays are taken for all there are
 _NAMED = 4  # relays that are named to those who are sent to them
 
 
 @dataclass
 class RelaysFirst:
-    """`announced` gives the addresses (http://host:port) of the run's relays; it may take a while, and is not called by requests
-    but by `refresh`, now and then. Safe to share between threads."""
+    """Safe to share between threads."""
 
-    announced: Callable[[], Sequence[str]]
     clock: Callable[[], float] = time.monotonic
     _hosts: dict[str, frozenset[str]] = field(default_factory=dict)  # IP addresses of each relay
     _asked: dict[int, float] = field(default_factory=dict)  # when a relay last asked for a version
     _mutex: Lock = field(default_factory=Lock)
 
-    def refresh(self) -> None:
-        """Looks up the relays anew. Raises whatever `announced` raises."""
-        hosts = {url: _addresses(url) for url in self.announced()}
+    def learn(self, announced: Sequence[str]) -> None:
+        """These (http://host:port) are the run's relays from now on. Resolves their names, which may take a while."""
+        hosts = {url: _addresses(url) for url in announced}
         with self._mutex:
             self._hosts = hosts
 

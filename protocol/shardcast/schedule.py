@@ -34,6 +34,10 @@ from protocol.shardcast.source import Source, Standing, weights
 
 _TASK_SECONDS = 2.0  # a task is as long as its source takes for this time: long enough to hide the round trip
 _TASK_CHUNKS = 16  # and never longer than this
+_STREAMS_MIN, _CHUNK_SECONDS = (
+    2,
+    1.0,
+)  # to one source of a chain, and more while each of its chunks takes no longer than this
 _LAG_SECONDS = 1.0  # a task lags when it has not moved for this time
 _ALIVE_SECONDS = 5.0  # a relay that is fetching may bring nothing new for this time, or for that of so many chunks
 _STARVING_SECONDS = 10.0  # without a chunk, after which the origin is asked beside the relays, whatever these promise
@@ -322,7 +326,9 @@ class Schedule:
                 source for source in ready if source.name not in self._claims or self._claims[source.name].is_complete
             ]
             return self._second_task(holders, now)
-        offers = [source for source in ready if (self._free & self._held_by(source)).any()]
+        offers = [
+            source for source in ready if (self._free & self._held_by(source)).any() and self._has_stream(source, now)
+        ]
         if not offers:
             return None
         source = self._draw(offers, now)
@@ -331,6 +337,15 @@ class Schedule:
     def _held_by(self, source: Source) -> Bits:
         claim = self._claims.get(source.name)
         return self._free if claim is None else claim.held
+
+    def _has_stream(self, source: Source, now: float) -> bool:
+        """Whether one more task may go to this source. Where chunks are passed on, few at a time arrive sooner than many."""
+        claim = self._claims.get(source.name)
+        if not self._relays and (claim is None or claim.is_complete):
+            return True
+        running = sum(task.source.name == source.name and self._lags_from(task) > now for task in self._running)
+        rate = (self._standings[source.name].bandwidth or 0.0) * running
+        return running < max(_STREAMS_MIN, int(rate * _CHUNK_SECONDS / max(1, max(self._sizes))))
 
     def _spare_origin(self, ready: list[Source], now: float) -> list[Source]:
         """`ready` without the origin, where it can be left alone."""

@@ -9,6 +9,7 @@ It does not encrypt: what it serves is public and verified by hash.
 
 from __future__ import annotations
 
+import ipaddress
 import select
 import socket
 import time
@@ -33,7 +34,8 @@ _ACCEPT_PAUSE = 0.1  # seconds without accepting after the system refused a conn
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """`connections` at once, of them `per_address` from one IP address (many nodes may share one).
+    """`connections` at once, of them `per_address` from one IPv4 address or one IPv6 /64 (many nodes may share one). Networks that
+    are served, if any are named in `allow`, and that are not, in `deny`.
 
     Seconds: `idle` between requests, `head` for a request to arrive, `stall` without the peer reading a byte. A body
     must be read at `floor_rate` bytes per second at least. A connection younger than `eviction_age` seconds of idleness
@@ -47,6 +49,26 @@ class ServerLimits:
     stall: float = 20.0
     floor_rate: int = 64 << 10
     eviction_age: float = 1.0
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+    def admits(self, address: str) -> bool:
+        """Whether an IP address is served at all."""
+        ip = plain_address(address)
+        within = [any(ip in ipaddress.ip_network(network) for network in named) for named in (self.allow, self.deny)]
+        return (within[0] or not self.allow) and not within[1]
+
+
+def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """A peer's address as sockets give it: an IPv4 one that came through IPv6 is taken for what it is."""
+    ip = ipaddress.ip_address(text.partition("%")[0])
+    return getattr(ip, "ipv4_mapped", None) or ip
+
+
+def neighbourhood(text: str) -> str:
+    """What counts as one peer: an IPv4 address, or the /64 that an IPv6 address lies in, all of which one customer has."""
+    ip = plain_address(text)
+    return str(ip) if ip.version == 4 else str(ipaddress.ip_network(f"{ip}/64", strict=False))
 
 
 @dataclass
@@ -183,7 +205,9 @@ class ShardServer:
     def _has_room(self, address: str) -> bool:
         """Whether one more fits in, after sending away whoever has been idle for longest if that is what it takes."""
         guests = [guest for guest in self._guests if not guest.leaving]
-        neighbours = [guest for guest in guests if guest.address == address]
+        if not self.limits.admits(address):
+            return False
+        neighbours = [guest for guest in guests if neighbourhood(guest.address) == neighbourhood(address)]
         if len(neighbours) >= self.limits.per_address:
             return self._send_away(neighbours)
         if len(guests) >= self.limits.connections:

@@ -8,6 +8,7 @@ A peer that reads slowly keeps its turn to itself for a moment only, then others
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,9 +16,12 @@ from threading import Condition
 
 from protocol.constants import SHARDCAST_CHUNK_BYTES
 
-_TURNS = 8  # sent side by side: enough to fill a line on which single peers are slow
-_TURNS_CAPPED = 2  # where the rate is known, the fewer the sooner the first is through
-_CHUNK_SECONDS = 0.5  # a chunk may take at a capped rate, when more go side by side
+_TURNS_MIN, _TURNS_MAX = (
+    2,
+    8,
+)  # side by side: the fewer the sooner the first is through, the more the better a line is filled
+_CHUNK_SECONDS = 0.5  # that each of so many may take; from the rate of the last turns follows how many
+_REMEMBERED, _REMEMBERED_SECONDS = 8, 5.0  # turns that tell the rate
 _TURN_SECONDS = 2.0  # after which a turn no longer keeps others waiting
 _BURST_SECONDS = 0.1  # of sending that an idle line may save up
 
@@ -45,18 +49,14 @@ class Uplink:
     rate: float | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    side_by_side: int = field(init=False)
+    _ended: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))  # when begun, bytes
     _turns: list[_Turn] = field(default_factory=list)
     _changed: Condition = field(default_factory=Condition)
     _paid_until: float = float("-inf")
 
-    def __post_init__(self) -> None:
-        quick = _TURNS if self.rate is None else int(self.rate * _CHUNK_SECONDS / SHARDCAST_CHUNK_BYTES)
-        self.side_by_side = min(_TURNS, max(_TURNS_CAPPED, quick))
-
     @contextmanager
-    def turn(self, *, first: bool, deadline: float) -> Iterator[None]:
-        """Waits for a turn, which lasts as long as the block. Raises NoTurn where none came by the deadline."""
+    def turn(self, count: int, *, first: bool, deadline: float) -> Iterator[None]:
+        """Waits for a turn to send `count` bytes, which lasts as long as the block. Raises NoTurn where none came by the deadline."""
         turn = _Turn(first, self.clock())
         with self._changed:
             self._turns.append(turn)
@@ -66,6 +66,8 @@ class Uplink:
         finally:
             with self._changed:
                 self._turns.remove(turn)
+                if turn.since is not None:
+                    self._ended.append((turn.since, count))
                 self._changed.notify_all()
 
     @property
@@ -97,7 +99,7 @@ class Uplink:
                 now = self.clock()
                 under_way = [other.since for other in self._turns if other.since is not None]
                 young = [since for since in under_way if since + _TURN_SECONDS > now]
-                if len(young) < self.side_by_side and self._next() is turn:
+                if len(young) < self._side_by_side(now) and self._next() is turn:
                     turn.since = now
                     self._changed.notify_all()  # there may be room for another
                     return
@@ -105,6 +107,14 @@ class Uplink:
                     raise NoTurn("too many are served before this one")
                 wake = min([deadline, *(since + _TURN_SECONDS for since in young)])
                 self._changed.wait(max(0.001, wake - now))
+
+    def _side_by_side(self, now: float) -> int:
+        """How many turns are to be had at once."""
+        recent = [(since, count) for since, count in self._ended if since + _REMEMBERED_SECONDS > now]
+        if not recent:
+            return _TURNS_MIN
+        rate = sum(count for _, count in recent) / max(1e-3, now - min(since for since, _ in recent))
+        return min(_TURNS_MAX, max(_TURNS_MIN, int(rate * _CHUNK_SECONDS / SHARDCAST_CHUNK_BYTES)))
 
     def _next(self) -> _Turn:
         return min((t for t in self._turns if t.since is None), key=lambda t: (not t.first, t.asked))

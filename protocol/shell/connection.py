@@ -150,9 +150,18 @@ class Connection:
         self._hub = None
 
     def sources(self) -> list[Source]:
-        """Where weights can be fetched: all relays, and the trainer's origin."""
+        """Where weights can be fetched: all relays and nodes that serve, and the trainer's origin."""
+        found = [
+            provider
+            for role in ("relay", "seeder")
+            for provider in self._directory.find(self.service(role), self.peers.find_seconds / 4, at_least=0)
+        ]
+        return [*(Source(p.endpoint.http, name=p.address, is_relay=True) for p in found), self.origin()]
+
+    def relay_urls(self) -> list[str]:
+        """Where the run's relays say that they serve."""
         relays = self._directory.find(self.service("relay"), self.peers.find_seconds / 4, at_least=0)
-        return [*(Source(p.endpoint.http, name=p.address, is_relay=True) for p in relays), self.origin()]
+        return [provider.endpoint.http for provider in relays]
 
     def origin(self) -> Source:
         """The trainer's own end of SHARDCAST."""

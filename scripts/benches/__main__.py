@@ -20,6 +20,7 @@ NAMES = {
     "trainer": "our training step against TRL, generation and memory included, on the same work",
     "growth": "what one turn of validator, trainer, ledger and journals costs as history grows",
     "gas": "our contracts against Prime Intellect's, gas of the common transactions on Anvil",
+    "shardcast": "how fast weights travel: through relays at full speed, and in trees and chains of limited lines",
     "start": "CPU seconds until a command has printed its help, or has read the chain",
     "waste": "how much accepted work is trained on when nodes know what is wanted: a simulation",
     "toploc": "our proof codec against toploc 0.1.6, proofs per CPU second",

@@ -41,15 +41,14 @@ def main() -> None:
             began = time.monotonic()
             manifest = Origin(store, KEY, DOMAIN, RUN).publish(Path(asked["folder"]), STEP, link=True)
             answer = {"digest": manifest.digest.hex(), "publish_seconds": time.monotonic() - began}
-        first = RelaysFirst(lambda: asked.get("relays", []))
+        first = RelaysFirst()
         if asked["role"] == "origin":
             options |= {"is_first": first.is_first, "elsewhere": first.elsewhere}
         server = stack.enter_context(ShardServer(store, **options)) if asked["serve"] else None
         _write(answer | {"url": None if server is None else server.url})
         while (order := _read()) is not None:
             if asked["role"] == "origin":
-                asked["relays"] = order["relays"]
-                first.refresh()
+                first.learn(order["relays"])
                 _write({})
             else:
                 _write(_fetch(store, asked, order, None if server is None else server.url))

@@ -115,7 +115,7 @@ class Stage:
 @contextmanager
 def stage(*, limited: bool, memory: bool = False) -> Iterator[Stage]:
     """A stage in a temporary folder, on disk or in memory."""
-    with tempfile.TemporaryDirectory(prefix="murmur-cast-", dir="/dev/shm" if memory else None) as folder:  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="murmur-cast-", dir="/dev/shm" if memory else None) as folder:
         made = Stage(Path(folder), limited=limited)
         if made.limited:
             _bridge()

@@ -1,7 +1,8 @@
 """The running hub: HTTP server, SHARDCAST origin, publisher and libp2p host, in one process that holds the trainer key.
 
-Seven kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, one counts validators' pay,
-two remove files and entries that nobody needs any more, the origin's serve bytes. Where a bucket is the store, an eighth fills it.
+Eight kinds of threads: uvicorn's event loop answers requests, one follows the chain, one publishes, one counts validators' pay,
+two remove files and entries that nobody needs any more, one looks for relays, the origin's serve bytes. Where a bucket is the store,
+a ninth fills it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from protocol.identity import Key
 from protocol.p2p import Host
 from protocol.runspec import RunSpec
 from protocol.shardcast.origin import Origin
+from protocol.shardcast.precedence import RelaysFirst
 from protocol.shardcast.server import ShardServer
 from protocol.shardcast.store import VersionStore
+from protocol.shardcast.uplink import Uplink
 from protocol.shell import machine
 from protocol.shell.connection import Connection, is_fatal
 from protocol.shell.home import write_json
@@ -46,6 +49,7 @@ log = logging.getLogger("hub")
 
 _RETRY_SECONDS = 1.0
 _TIDY_SECONDS = 600.0
+_RELAYS_SECONDS = 15.0
 _ARCHIVE_SECONDS = 1.0
 
 
@@ -85,11 +89,19 @@ class HubService:
         kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept, pinned=self._spec.versions_pinned)
         peers = self._settings.peers
+        relays = RelaysFirst()
         transactions = TransactionLog(self._layout.hub / "transactions.sqlite")
         with (
             store,
             closing(transactions),
-            ShardServer(store, host=h.host, port=h.origin_port) as origin_server,
+            ShardServer(
+                store,
+                host=h.host,
+                port=h.origin_port,
+                uplink=Uplink(h.origin_upload_rate),
+                is_first=relays.is_first,
+                elsewhere=relays.elsewhere,
+            ) as origin_server,
             Host(self._key, peers.listen, peers.bootnodes, peers_file=self._layout.hub / "peers.json") as host,
         ):
             connection = Connection(chain, c, peers, self._key, host)
@@ -107,6 +119,7 @@ class HubService:
                 turns: list[tuple[str, Callable[[], object], float]] = [
                     ("chain", lambda: self._learn(hub), c.poll_seconds),
                     ("publish", publisher.turn, min(0.1, c.poll_seconds)),
+                    ("relays", lambda: relays.learn(connection.relay_urls()), _RELAYS_SECONDS),
                     ("tidy", lambda: self._tidy(book, policy, files), _TIDY_SECONDS),
                     ("forget", lambda: self._forget(book, policy, database, transactions), _TIDY_SECONDS),
                 ]

@@ -56,6 +56,7 @@ def run_worker(
             engine or node.engine,
             up.ending,
             adopt=adopt,
+            serve=node.serve,
             progress=up.progress,
             measure=measure,
             product=partial(int8.product, node.engine.device),
