@@ -14,7 +14,7 @@ origin      the trainer's end: takes a folder, signs it, shows it
 source      one place to fetch from, and what experience says of it
 connection  persistent connections to sources
 schedule    which chunk is asked of which source, and who is blamed
-watch       asks a relay for news of what it holds
+inquiry     asks a relay for news of what it holds
 crew        the threads that carry the schedule out
 client      fetches a version from several sources at once
 rate        how fast one source serves, before there is anything to fetch

@@ -26,12 +26,12 @@ from protocol.shardcast.connection import SourceConnection, Timeouts
 from protocol.shardcast.crew import Crew, Perform
 from protocol.shardcast.holding import Holding
 from protocol.shardcast.http1 import file_target, manifest_target
+from protocol.shardcast.inquiry import Inquiry
 from protocol.shardcast.manifest import Chunk, Expected, Manifest, ManifestLimits, digest_of
 from protocol.shardcast.partial import Partial
 from protocol.shardcast.schedule import FetchTask, Schedule, Statistics
 from protocol.shardcast.source import Source, Standing
 from protocol.shardcast.store import VersionStore
-from protocol.shardcast.watch import Watch
 from protocol.signing import Domain
 
 _PATIENCE_SECONDS = 8.0  # longer than the usual time between two looks at the chain: a relay may see the version later
@@ -201,8 +201,8 @@ class _Fetch:
             present,
             relays,
         )
-        watches = [
-            Watch(schedule, source, manifest.step, len(chunks), self.client.timeouts, self.deadline)
+        inquiries = [
+            Inquiry(schedule, source, manifest.step, len(chunks), self.client.timeouts, self.deadline)
             for source in relays.values()
         ]
 
@@ -222,7 +222,7 @@ class _Fetch:
             self.client.chunk_bytes,
         )  # fmt: skip
         with self.client._interruptible(schedule), self.client.store.show(manifest.step, arriving):
-            with self._crew(schedule, perform, room=self.client.chunk_bytes, watches=watches):
+            with self._crew(schedule, perform, room=self.client.chunk_bytes, inquiries=inquiries):
                 partial.check_files(chunks, lambda number: schedule.wait_for(number, self.deadline))
             return commit()
 
@@ -270,11 +270,11 @@ class _Fetch:
             rng=self.client.rng,
         )
 
-    def _crew(self, schedule: Schedule, perform: Perform, *, room: int, watches: Sequence[Watch] = ()) -> Crew:
+    def _crew(self, schedule: Schedule, perform: Perform, *, room: int, inquiries: Sequence[Inquiry] = ()) -> Crew:
         client = self.client
         fields = {} if client.serves is None else {"Serves": client.serves}
         return Crew(
-            schedule, perform, client.timeouts, streams=client.streams, room=room, deadline=self.deadline, watches=watches,
+            schedule, perform, client.timeouts, streams=client.streams, room=room, deadline=self.deadline, inquiries=inquiries,
             fields=fields,
         )  # fmt: skip
 

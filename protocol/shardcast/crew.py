@@ -11,8 +11,8 @@ from threading import Thread
 
 from protocol.errors import PreflightError, ProtocolViolation, Unavailable
 from protocol.shardcast.connection import ConnectionPool, NotServed, SourceConnection, StaleConnection, Timeouts
+from protocol.shardcast.inquiry import Inquiry
 from protocol.shardcast.schedule import FetchTask, Schedule
-from protocol.shardcast.watch import Watch
 
 Perform = Callable[[FetchTask, SourceConnection, memoryview], None]
 """Carries out a task on a connection, with room for one chunk, and reports what arrived to the schedule."""
@@ -24,7 +24,7 @@ _SPARE = 2  # threads per stream: the second half works while tasks of the first
 class Crew:
     """Threads for `streams` tasks at once, and for as many that lag, at work while the context lasts.
 
-    Leaving it interrupts them and waits for their end. `room` is the size of a chunk in bytes. Each of the `watches` has a
+    Leaving it interrupts them and waits for their end. `room` is the size of a chunk in bytes. Each of the `inquiries` has a
     thread besides. `fields` are header fields of every request.
     """
 
@@ -37,14 +37,15 @@ class Crew:
         streams: int,
         room: int,
         deadline: float,
-        watches: Sequence[Watch] = (),
+        inquiries: Sequence[Inquiry] = (),
         fields: dict[str, str] | None = None,
     ) -> None:
         self._schedule, self._perform, self._room, self._deadline = schedule, perform, room, deadline
         self._pool = ConnectionPool(timeouts, fields)
         self._threads = [Thread(target=self._work, name=f"fetch-{n}", daemon=True) for n in range(_SPARE * streams)]
         self._threads += [
-            Thread(target=self._watch, args=(watch,), name=f"watch-{n}", daemon=True) for n, watch in enumerate(watches)
+            Thread(target=self._inquire, args=(inquiry,), name=f"inquiry-{n}", daemon=True)
+            for n, inquiry in enumerate(inquiries)
         ]
 
     def __enter__(self) -> Crew:
@@ -71,9 +72,9 @@ class Crew:
         except Exception as error:  # noqa: BLE001  carried to the thread that waits, and raised there
             self._schedule.abort(error)
 
-    def _watch(self, watch: Watch) -> None:
+    def _inquire(self, inquiry: Inquiry) -> None:
         try:
-            watch.run(self._pool)
+            inquiry.run(self._pool)
         except Exception as error:  # noqa: BLE001  as above
             self._schedule.abort(error)
 

@@ -345,7 +345,7 @@ class Schedule:
             return True
         running = sum(task.source.name == source.name and self._lags_from(task) > now for task in self._running)
         rate = (self._standings[source.name].bandwidth or 0.0) * running
-        return running < max(_STREAMS_MIN, int(rate * _CHUNK_SECONDS / max(1, max(self._sizes))))
+        return running < max(_STREAMS_MIN, int(rate * _CHUNK_SECONDS / max(1, *self._sizes[:1])))
 
     def _spare_origin(self, ready: list[Source], now: float) -> list[Source]:
         """`ready` without the origin, where it can be left alone."""

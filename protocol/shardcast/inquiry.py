@@ -22,7 +22,7 @@ _NOT_FOUND = 404
 
 
 @dataclass(frozen=True)
-class Watch:
+class Inquiry:
     """Tells `schedule` what `source` holds of version `step`, which has so many `chunks`."""
 
     schedule: Schedule

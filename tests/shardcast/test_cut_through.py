@@ -1,0 +1,224 @@
+"""Chunks travel on before a version is whole: relays pass on what has verified, nodes wait for them, and lies cost the liar."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from protocol.shardcast import schedule as schedule_module
+from protocol.shardcast.holding import Holding
+from protocol.shardcast.server import ShardServer
+from protocol.shardcast.source import Source
+from protocol.shardcast.store import VersionStore
+
+from .conftest import CHUNK, DEADLINE, Cast, contents, origin_at, relay_at, wait_until
+from .faults import Request, Scripted, hang, not_have_it
+
+CHUNKS = 12
+
+
+class Gate:
+    """A script of an origin that gives out chunks before `limit` at once, and the others when it is opened."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit * CHUNK
+        self.opened = threading.Event()
+
+    def __call__(self, request: Request) -> None:
+        if request.range[0] >= self.limit:
+            self.opened.wait(DEADLINE)
+        request.serve()
+
+
+@pytest.fixture
+def content(cast: Cast) -> bytes:
+    return cast.bytes(CHUNKS * CHUNK - 100)
+
+
+def gated(cast: Cast, content: bytes, limit: int) -> tuple[bytes, Gate, Scripted]:
+    """The digest of a version of `content`, and an origin that gives out its first chunks only."""
+    manifest, server = cast.origin({"model": content})
+    gate = Gate(limit)
+    return manifest.digest, gate, cast.scripted(server.store.manifest(1), {"model": content}, gate)
+
+
+class Fetching:
+    """A fetch in a thread of its own, by a relay or a node, whose store is served."""
+
+    def __init__(
+        self, cast: Cast, name: str, digest: bytes, sources: list[Source], *, relays: bool, **options: object
+    ) -> None:
+        self.store: VersionStore = cast.store(name)
+        self.server: ShardServer = cast.serve(self.store)
+        self.client = cast.client(
+            self.store, relays=relays, streams=CHUNKS, serves=self.server.url, patience=DEADLINE, **options
+        )
+        self.failed: list[Exception] = []
+
+        def fetch() -> None:
+            try:
+                self.client.fetch(1, digest, sources, DEADLINE)
+            except Exception as error:  # noqa: BLE001  shown by `finish`
+                self.failed.append(error)
+
+        self.thread = threading.Thread(target=fetch)
+        self.thread.start()
+
+    @property
+    def present(self) -> int:
+        growing = self.store.growing(1)
+        return 0 if growing is None else int(growing.holding(0, 0.0).held.sum())
+
+    def finish(self) -> dict[str, bytes]:
+        self.thread.join()
+        assert not self.failed, self.failed
+        return contents(self.store.folder(1))
+
+
+@pytest.fixture(autouse=True)
+def many_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate holds back requests: enough of them must be under way to get at everything else."""
+    monkeypatch.setattr(schedule_module, "_STREAMS_MIN", CHUNKS)
+
+
+def test_a_chunk_travels_through_a_chain_before_the_relays_have_the_version(cast: Cast, content: bytes) -> None:
+    digest, gate, origin = gated(cast, content, limit=5)
+    first = Fetching(cast, "first", digest, [origin_at(origin.url)], relays=True)
+    second = Fetching(cast, "second", digest, [relay_at(first.server.url, "first")], relays=True)
+    node = Fetching(cast, "node", digest, [relay_at(second.server.url, "second")], relays=False)
+    wait_until(lambda: node.present == 5)
+    assert (first.present, second.present) == (5, 5)
+    assert not first.store.holds(1)
+    gate.opened.set()
+    assert node.finish() == second.finish() == first.finish() == {"model": content}
+
+
+def test_relays_take_different_chunks_from_the_origin_and_the_rest_from_each_other(cast: Cast, content: bytes) -> None:
+    """An origin that gives each chunk out once is enough for three relays."""
+    manifest, server = cast.origin({"model": content})
+    given: Counter[int] = Counter()
+
+    def once(request: Request) -> None:
+        given[request.range[0]] += 1
+        (request.serve if given[request.range[0]] == 1 else lambda: not_have_it(request))()
+
+    origin = cast.scripted(server.store.manifest(1), {"model": content}, once)
+    names = ("a", "b", "c")
+    stores = {name: cast.store(name) for name in names}
+    servers = {name: cast.serve(stores[name]) for name in names}
+    threads = []
+    for name in names:
+        others = [relay_at(servers[other].url, other) for other in names if other != name]
+        client = cast.client(stores[name], relays=True, patience=DEADLINE)
+        fetch = lambda client=client, others=others: client.fetch(  # noqa: E731
+            1, manifest.digest, [origin_at(origin.url), *others], DEADLINE
+        )
+        threads.append(threading.Thread(target=fetch))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    assert all(contents(stores[name].folder(1)) == {"model": content} for name in names)
+
+
+def test_nodes_leave_the_origin_alone_while_a_relay_is_fetching(cast: Cast, content: bytes) -> None:
+    digest, gate, origin = gated(cast, content, limit=3)
+    relay = Fetching(cast, "relay", digest, [origin_at(origin.url)], relays=True)
+    sources = [origin_at(origin.url), relay_at(relay.server.url)]
+    nodes = [Fetching(cast, f"node-{number}", digest, sources, relays=False) for number in range(3)]
+    wait_until(lambda: all(node.present == 3 for node in nodes))
+    gate.opened.set()
+    assert all(node.finish() == {"model": content} for node in nodes)
+    relay.finish()
+    assert len(origin.file_requests) == CHUNKS, "each chunk left the origin once, for the relay"
+
+
+def test_a_node_that_hears_of_a_version_before_the_relay_waits_for_it(cast: Cast, content: bytes) -> None:
+    manifest, server = cast.origin({"model": content})
+    store = cast.store("relay")
+    relay = cast.serve(store)
+    node = Fetching(
+        cast, "node", manifest.digest, [origin_at(server.url), relay_at(relay.url)], relays=False
+    )  # fmt: skip
+    wait_until(lambda: node.store.growing(1) is not None)
+    assert node.present == 0
+    cast.client(store, relays=True).fetch(1, manifest.digest, [origin_at(server.url)], DEADLINE)
+    assert node.finish() == {"model": content}
+    assert set(node.client.statistics.bytes_from) == {"relay"}
+
+
+def test_without_a_relay_that_answers_the_origin_is_asked_at_once(cast: Cast, content: bytes) -> None:
+    manifest, server = cast.origin({"model": content})
+    dead = cast.serve(cast.store("dead"))
+    dead.close()
+    node = Fetching(cast, "node", manifest.digest, [origin_at(server.url), relay_at(dead.url)], relays=False)
+    assert node.finish() == {"model": content}
+    assert set(node.client.statistics.bytes_from) == {"origin"}
+
+
+def promise_everything(request: Request) -> None:
+    """Nothing is here, and all of it is on its way, for ever."""
+    told = Holding(1, np.zeros(CHUNKS, np.bool_), np.ones(CHUNKS, np.bool_)).encode()
+    request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(told) + told)
+
+
+def test_a_relay_that_only_promises_holds_nobody_up_for_long(
+    cast: Cast, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "_STARVING_SECONDS", 0.2)
+    monkeypatch.setattr(schedule_module, "_ALIVE_SECONDS", 0.2)
+    manifest, server = cast.origin({"model": content})
+    liar = cast.scripted(server.store.manifest(1), {"model": content}, hang, promise_everything)
+    node = Fetching(cast, "node", manifest.digest, [origin_at(server.url), relay_at(liar.url, "liar")], relays=False)
+    assert node.finish() == {"model": content}
+    assert not node.client.statistics.violations, "it may yet have kept its promise"
+
+
+def test_a_relay_that_claims_what_it_does_not_have_is_replaced(cast: Cast, content: bytes) -> None:
+    manifest, server = cast.origin({"model": content})
+    liar = cast.scripted(server.store.manifest(1), {"model": content}, not_have_it)
+    node = Fetching(cast, "node", manifest.digest, [origin_at(server.url), relay_at(liar.url, "liar")], relays=False)
+    assert node.finish() == {"model": content}
+    assert set(node.client.statistics.bytes_from) == {"origin"}
+
+
+@pytest.mark.parametrize("body", [b"", b"\0" * 11, b"\0" * 64, b"\xff" * 16], ids=["empty", "short", "other", "bits"])
+def test_a_relay_that_tells_nonsense_of_what_it_holds_is_not_asked_again(
+    cast: Cast, content: bytes, body: bytes
+) -> None:
+    def nonsense(request: Request) -> None:
+        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    manifest, server = cast.origin({"model": content})
+    liar = cast.scripted(server.store.manifest(1), {"model": content}, None, nonsense)
+    node = Fetching(cast, "node", manifest.digest, [origin_at(server.url), relay_at(liar.url, "liar")], relays=False)
+    assert node.finish() == {"model": content}
+    assert node.client.statistics.violations == {"liar": 1}
+
+
+def test_a_relay_that_dies_amid_its_fetch_is_replaced_by_the_origin(cast: Cast, content: bytes) -> None:
+    digest, gate, origin = gated(cast, content, limit=4)
+    relay = Fetching(cast, "relay", digest, [origin_at(origin.url)], relays=True)
+    whole = cast.origin({"model": content})[1]
+    node = Fetching(cast, "node", digest, [origin_at(whole.url), relay_at(relay.server.url)], relays=False)
+    wait_until(lambda: node.present == 4)
+    relay.client.close()
+    relay.server.close()
+    assert node.finish() == {"model": content}
+    gate.opened.set()
+    relay.thread.join()
+
+
+def test_a_version_that_is_shown_is_still_lost_with_the_fetch_that_failed(cast: Cast, content: bytes) -> None:
+    """What a relay shows is never taken for complete."""
+    digest, gate, origin = gated(cast, content, limit=4)
+    relay = Fetching(cast, "relay", digest, [origin_at(origin.url)], relays=True)
+    wait_until(lambda: relay.present == 4)
+    relay.client.close()
+    gate.opened.set()
+    relay.thread.join()
+    assert relay.store.growing(1) is None
+    assert not relay.store.holds(1)
+    assert relay.store.newest() == -1

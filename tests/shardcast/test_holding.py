@@ -1,0 +1,47 @@
+"""What a source says it holds, as bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from protocol.errors import Malformed
+from protocol.shardcast.holding import COMPLETE, Holding, encoded_bytes
+
+
+def some(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).random(count) < 0.5
+
+
+@pytest.mark.parametrize("chunks", [1, 7, 8, 9, 16_384])
+def test_it_comes_back_as_it_was_told(chunks: int) -> None:
+    held, coming = some(chunks, 1), some(chunks, 2)
+    held[0] = False  # else one of a single chunk is complete
+    data = Holding(41, held, coming).encode()
+    back = Holding.parse(data, chunks)
+    assert len(data) == encoded_bytes(chunks)
+    assert (back.revision, back.held.tolist(), back.coming.tolist()) == (41, held.tolist(), coming.tolist())
+    assert not back.is_complete
+
+
+def test_what_is_complete_is_told_in_a_few_bytes_and_needs_no_count() -> None:
+    assert Holding(9, np.ones(5, np.bool_), np.zeros(5, np.bool_)).encode() == COMPLETE
+    assert Holding.parse(COMPLETE, 1234).held.sum() == 1234
+
+
+def test_its_bytes_are_these() -> None:
+    told = Holding(258, np.array([1, 0, 0, 0, 0, 0, 0, 0, 1], np.bool_), np.array([0, 1] + 7 * [0], np.bool_))
+    assert told.encode().hex() == "02010000000000000900000001010200"
+
+
+@pytest.mark.parametrize("change", ["shorter", "longer", "another count", "a bit too many"])
+def test_anything_else_is_malformed(change: str) -> None:
+    data = Holding(1, some(9, 1), np.zeros(9, np.bool_)).encode()
+    broken = {
+        "shorter": data[:-1],
+        "longer": data + b"\0",
+        "another count": data[:8] + bytes([10]) + data[9:],
+        "a bit too many": data[:-1] + bytes([2]),
+    }[change]
+    with pytest.raises(Malformed):
+        Holding.parse(broken, 9)
