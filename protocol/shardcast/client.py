@@ -2,8 +2,10 @@
 
 The signed manifest is taken from any source and checked against chain and trainer before anything else is fetched. Then
 several threads ask for runs of chunks; each chunk is verified before it counts, so a lie costs one chunk and its teller
-is known. Meanwhile the waiting thread reads back what was written. A version is visible only when all of it is right;
-what was fetched before a crash or a deadline is found again on disk by verifying it.
+is known. A version is visible only when all of it is here; what was fetched before a crash or a deadline is found again
+on disk by verifying it. What was verified and written is not read back: it would come from memory, and prove nothing.
+
+While a version arrives, servers on the same store give its chunks to others, and relays are asked what they hold.
 
 It does not look for sources (protocol/p2p does) and does not load weights.
 """
@@ -223,7 +225,8 @@ class _Fetch:
         )  # fmt: skip
         with self.client._interruptible(schedule), self.client.store.show(manifest.step, arriving):
             with self._crew(schedule, perform, room=self.client.chunk_bytes, inquiries=inquiries):
-                partial.check_files(chunks, lambda number: schedule.wait_for(number, self.deadline))
+                for number in range(len(chunks)):
+                    schedule.wait_for(number, self.deadline)
             return commit()
 
     def _receive(self, chunks: Sequence[Chunk], connection: SourceConnection, room: memoryview) -> Iterator[Chunk]:

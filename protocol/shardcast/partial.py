@@ -7,11 +7,9 @@ else is missing. A server reads the chunks that have been written already throug
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
-from protocol.errors import IntegrityError
 from protocol.shardcast.manifest import Chunk, Manifest
 from protocol.shardcast.store import disk_errors
 
@@ -60,15 +58,6 @@ class Partial:
             done = 0
             while done < chunk.size:
                 done += os.pwrite(self._fds[chunk.file.name], content[done:], chunk.offset + done)
-
-    def check_files(self, chunks: Sequence[Chunk], wait_for: Callable[[int], None]) -> None:
-        """Reads each of the manifest's `chunks` back after `wait_for` its number returned. Raises IntegrityError if this disk
-        does not return what was written to it."""
-        buffer = memoryview(bytearray(self._chunk_bytes))
-        for number, chunk in enumerate(chunks):
-            wait_for(number)
-            if not self._verifies(chunk, buffer):
-                raise IntegrityError(f"{chunk.file.name} does not read back as it was written; is the disk failing?")
 
     def _verifies(self, chunk: Chunk, buffer: memoryview) -> bool:
         view = buffer[: chunk.size]

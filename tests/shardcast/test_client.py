@@ -17,7 +17,6 @@ from swarm.pace import Patience
 from protocol import canonical, signing
 from protocol.errors import (
     DeadlineExceeded,
-    IntegrityError,
     LockHeld,
     PreflightError,
     Unavailable,
@@ -27,7 +26,7 @@ from protocol.errors import (
 from protocol.identity import Key
 from protocol.shardcast import schedule
 from protocol.shardcast.connection import ConnectionPool, Timeouts
-from protocol.shardcast.manifest import Chunk, Manifest, describe, sign
+from protocol.shardcast.manifest import Manifest, describe, sign
 from protocol.shardcast.partial import Partial
 from protocol.shardcast.source import Source
 
@@ -507,23 +506,6 @@ def test_too_little_space_is_said_before_a_chunk_is_asked_for(cast: Cast) -> Non
     with pytest.raises(PreflightError, match="bytes free"):
         client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
     assert origin.counts.bytes_served == 0
-
-
-def test_a_disk_that_returns_other_bytes_is_an_integrity_error_and_no_sources_fault(
-    cast: Cast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest, origin = cast.origin({"model": cast.bytes(2 * CHUNK)})
-    write = Partial.write
-
-    def forget_the_first(partial: Partial, chunk: Chunk, content: memoryview) -> None:
-        write(partial, chunk, content if chunk.offset else memoryview(bytes(len(content))))
-
-    monkeypatch.setattr(Partial, "write", forget_the_first)
-    client = cast.client()
-    with pytest.raises(IntegrityError, match="disk"):
-        client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
-    assert not client.statistics.violations
-    assert client.store.steps() == ()
 
 
 def test_a_fault_of_our_own_ends_the_fetch_at_once(cast: Cast) -> None:

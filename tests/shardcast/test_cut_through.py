@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import Counter
 
@@ -142,7 +143,7 @@ def test_a_node_that_hears_of_a_version_before_the_relay_waits_for_it(cast: Cast
     node = Fetching(
         cast, "node", manifest.digest, [origin_at(server.url), relay_at(relay.url)], relays=False
     )  # fmt: skip
-    wait_until(lambda: node.store.growing(1) is not None)
+    wait_until(lambda: relay.counts.requests >= 4)  # it was told several times that nothing is there
     assert node.present == 0
     cast.client(store, relays=True).fetch(1, manifest.digest, [origin_at(server.url)], DEADLINE)
     assert node.finish() == {"model": content}
@@ -222,3 +223,24 @@ def test_a_version_that_is_shown_is_still_lost_with_the_fetch_that_failed(cast: 
     assert relay.store.growing(1) is None
     assert not relay.store.holds(1)
     assert relay.store.newest() == -1
+
+
+def test_a_relay_gives_no_chunk_that_has_not_verified(cast: Cast, content: bytes) -> None:
+    digest, gate, origin = gated(cast, content, limit=4)
+    relay = Fetching(cast, "relay", digest, [origin_at(origin.url)], relays=True)
+    wait_until(lambda: relay.present == 4)
+
+    def status(first: int, last: int) -> str:
+        with socket.create_connection((relay.server.host, relay.server.port), timeout=DEADLINE) as sock:
+            head = (
+                f"GET /v/1/files/model HTTP/1.1\r\nHost: x\r\nRange: bytes={first}-{last}\r\nConnection: close\r\n\r\n"
+            )
+            sock.sendall(head.encode())
+            return sock.recv(12).decode()
+
+    assert status(0, 4 * CHUNK - 1) == "HTTP/1.1 206"
+    assert status(0, 4 * CHUNK) == "HTTP/1.1 404", "one byte of the fifth chunk"
+    assert status(5 * CHUNK, 5 * CHUNK) == "HTTP/1.1 404"
+    assert status(0, 1 << 50) == "HTTP/1.1 404"
+    gate.opened.set()
+    relay.finish()

@@ -6,9 +6,11 @@ import random
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from protocol.errors import DeadlineExceeded, HashMismatch, Malformed, Unavailable
+from protocol.shardcast.holding import Holding
 from protocol.shardcast.schedule import FetchTask, Schedule, Statistics
 from protocol.shardcast.source import Source, Standing, weights
 
@@ -280,3 +282,71 @@ def test_after_the_end_nobody_is_blamed() -> None:
     assert stage.statistics == Statistics()
     assert not stage.banned
     assert all(standing.success(stage.now) == 1.0 for standing in stage.standings.values())
+
+
+# ---- relays that have some of it
+
+
+def holding(held: str, coming: str = "", revision: int = 1) -> Holding:
+    """Of ten chunks, those whose digits are named."""
+    bits = [np.array([str(chunk) in named for chunk in range(10)], np.bool_) for named in (held, coming)]
+    return Holding(revision, *bits)
+
+
+def test_of_what_a_source_holds_the_rarest_chunk_is_asked_of_it() -> None:
+    stage = Stage(10, [FAST, SLOW], watched=["fast", "slow"], streams=10)
+    stage.schedule.heard("slow", holding("", coming="0123456"))
+    stage.schedule.heard("fast", holding("0123459"))
+    taken = [stage.take().chunks[0]]
+    stage.schedule.arrived(stage.schedule._running[0], 1.0)
+    assert taken == [9], "which no other relay has or will have"
+    assert stage.take().chunks[0] in range(6)
+
+
+def test_nothing_is_asked_of_a_relay_before_it_says_what_it_holds() -> None:
+    stage = Stage(10, [FAST], watched=["fast"])
+    assert stage.is_at_rest()
+    stage.schedule.heard("fast", holding("7"))
+    assert list(stage.take().chunks) == [7]
+    assert stage.is_at_rest()
+
+
+def test_the_origin_is_asked_when_the_relay_does_not_begin_in_time_and_left_alone_once_it_does() -> None:
+    stage = Stage(10, [FAST, ORIGIN], watched=["fast"], patience=8.0, streams=1)
+    stage.schedule.unheard("fast", "status 404", may_come=True)
+    stage.now += 7.9
+    assert stage.is_at_rest()
+    stage.now += 0.2
+    task = stage.take()
+    assert task.source == ORIGIN
+    stage.finish(task)
+    stage.schedule.heard("fast", holding("3"))
+    assert stage.take().source == FAST
+
+
+def test_a_relay_asks_the_origin_for_what_no_other_relay_has() -> None:
+    stage = Stage(10, [FAST, ORIGIN], watched=["fast"], relays=True, streams=10)
+    stage.schedule.heard("fast", holding("01234", coming="56"))
+    stage.standings["fast"].rests_until = float("inf")
+    stage.standings["origin"].bandwidth = 1e9
+    assert {stage.take().chunks[0] for _ in range(2)} < {7, 8, 9}
+
+
+def test_a_relay_that_brings_nothing_new_for_a_while_is_no_longer_waited_for() -> None:
+    stage = Stage(10, [FAST, ORIGIN], watched=["fast"], patience=8.0)
+    stage.schedule.heard("fast", holding("3"))
+    stage.finish(stage.take())
+    stage.now += 7.9
+    assert stage.is_at_rest()
+    stage.now += 0.2
+    assert stage.take().source == ORIGIN
+
+
+def test_whoever_asks_is_told_what_is_here_and_what_is_on_its_way() -> None:
+    stage = Stage(3, [FAST], streams=1)
+    before = stage.schedule.holding(0, 0.0)
+    task = stage.take()
+    assert stage.schedule.holding(before.revision, 0.0).coming.tolist() == [True, False, False]
+    stage.finish(task)
+    after = stage.schedule.holding(before.revision, 60.0)
+    assert (after.held.tolist(), after.revision > before.revision) == ([True, False, False], True)
