@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOP = ("contracts", "docs", "node", "protocol", "scripts", "tests", "trainer")
 _LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+_COMMAND = re.compile(r"(?:`|^\$ )(murmur|node) ([a-z][a-z-]*(?: [a-z][a-z-]*)*)", re.MULTILINE)
 _PATH = re.compile(rf"`((?:{'|'.join(TOP)})/[\w./-]+)[^`]*`")
 
 
@@ -48,7 +49,7 @@ def commands() -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_that_a_page_names_is_there(page: Path) -> None:
     known = commands()
-    for called, words in re.findall(r"`(murmur|node) ([a-z][a-z-]*(?: [a-z][a-z-]*)*)", page.read_text()):
+    for called, words in _COMMAND.findall(page.read_text()):
         named = ([] if called == "murmur" else ["node"]) + words.split()
         is_group = any(each.startswith(f"{named[0]} ") for each in known)
         assert " ".join(named[: 1 + is_group]) in known, f"{called} {words}"

@@ -17,6 +17,8 @@ from swarm.processes import ROOT
 from swarm.remains import PROCESSES, remembered, stop_remembered
 from swarm.settings import SwarmSettings
 from swarm.swarm import MARK, CommandFailed, Swarm, how_to_look_around
+from trainer.config import Layout, load_run
+from trainer.telemetry.status import read_status, status_lines
 
 FOLDER = ROOT / ".swarm/devnet"
 _FOR_EVER = 1_000_000  # steps
@@ -33,17 +35,22 @@ def up(cheats: int, environments: Path | None) -> int:
             **(_asked(environments) if environments else {}),
         )  # fmt: skip
     except MurmurationError as error:
-        print(f"error: {error}" + (f"\n  try: {error.hint}" if error.hint else ""), file=sys.stderr)
+        print(_told(error), file=sys.stderr)
         return error.exit_code
     swarm = Swarm(FOLDER, settings, detach=True)
     try:
         swarm.up(lambda line: print(line, file=sys.stderr))
     except (MurmurationError, CommandFailed, KeyboardInterrupt) as error:
         swarm.down()
-        print(f"error: {error or 'interrupted'}", file=sys.stderr)
+        print(_told(error), file=sys.stderr)
         return 1
     print(how_to_look_around(swarm, "scripts/devnet down"))
     return 0
+
+
+def _told(error: BaseException) -> str:
+    hint = error.hint if isinstance(error, MurmurationError) else ""  # a command that failed has told its own
+    return f"error: {str(error) or 'interrupted'}" + (f"\n  try: {hint}" if hint else "")
 
 
 def _asked(file: Path) -> dict[str, Any]:
@@ -81,8 +88,12 @@ def status() -> int:
         print(
             f"{entry['name']:<12} {'running' if running else 'ENDED':<8} pid {entry['pid']}  {FOLDER}/logs/{entry['name']}.log"
         )
-    trainer = read_json(FOLDER / "output/status.json") or {}
-    print(f"\ntrainer: {trainer.get('state', 'starting')} at step {trainer.get('step', 0)}")
+    try:
+        run = FOLDER / "run.toml"
+        said = read_status(Layout(run, load_run(run).value))
+        print("\ntrainer: " + ("\n".join(status_lines(said)) if said else "starting"))
+    except MurmurationError as error:
+        print(f"\ntrainer: {error}")
     try:
         deployment = Deployment.load(FOLDER / "deployment.json")
         chain = Chain(str(read_json(FOLDER / MARK)["rpc"]), deployment.runs)
@@ -94,6 +105,15 @@ def status() -> int:
 
 
 def main() -> int:
+    arguments = parser().parse_args()
+    return (
+        up(arguments.cheats, arguments.environments)
+        if arguments.command == "up"
+        else {"down": down, "status": status}[arguments.command]()
+    )
+
+
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/devnet", description="Keep a whole swarm running for development.")
     parser.add_argument("command", choices=["up", "down", "status"])
     parser.add_argument("--cheats", type=int, default=0, choices=[0, 1, 2, 3], help="nodes that cheat (default 0)")
@@ -103,12 +123,7 @@ def main() -> int:
         metavar="FILE",
         help="what to learn: a file with [[spec.environments]], and [spec.sampling] where it is another (default: the demo's)",
     )
-    arguments = parser.parse_args()
-    return (
-        up(arguments.cheats, arguments.environments)
-        if arguments.command == "up"
-        else {"down": down, "status": status}[arguments.command]()
-    )
+    return parser
 
 
 if __name__ == "__main__":

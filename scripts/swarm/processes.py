@@ -78,6 +78,7 @@ class Process:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
+                cwd=ROOT,  # Python looks for modules in it first, and a caller's folder may have a `protocol` of its own
                 start_new_session=True,
             )
 

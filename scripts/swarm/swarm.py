@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -114,7 +114,7 @@ class Swarm:
             try:
                 say("deploying the contracts; building and warming up the policy")
                 policy = pool.submit(self._make_policy)
-                self._create_run(say)
+                self._create_run(say, policy)
                 say("nodes and validators stake")
                 list(pool.map(self._add_validator, range(self.settings.validators)))
                 nodes = [""] * self.settings.honest + list(self.settings.cheats)
@@ -226,7 +226,17 @@ class Swarm:
     def _make_policy(self) -> None:
         self.murmur("trainer", "tiny", f"@{self.run_toml}", "--seed", str(self.settings.seed))
 
-    def _create_run(self, say: Callable[[str], None]) -> None:
+    def _await_weights(self, policy: Future[None]) -> None:
+        """Until the first weights of the policy in the making. Raises what ended its making."""
+
+        def begun() -> bool:
+            if policy.done():
+                policy.result()  # why there are none is worth telling, not how long they were waited for
+            return (self.folder / "policy/model.safetensors").exists()
+
+        wait_until(begun, deadline=COMMAND_SECONDS, what="the policy")
+
+    def _create_run(self, say: Callable[[str], None], policy: Future[None]) -> None:
         addresses = self.folder / "deployment.json"
         self.murmur(
             "chain",
@@ -253,7 +263,7 @@ class Swarm:
         self.bootnode = self._start_bootnode()
         self._write_run_file(trainer=trainer, contract=self.chain.runs.address, bootnode=self.bootnode)
         # The warm-up writes weights again and again; config and tokenizer, which the spec names, stand from the first time.
-        wait_until((self.folder / "policy/model.safetensors").exists, deadline=COMMAND_SECONDS, what="the policy")
+        self._await_weights(policy)
         say("creating and funding the run")
         self.run = int(self.json("run", "create", f"@{self.run_toml}", "--keystore", self.owner, "--yes")["run"])
         self._write_run_file(trainer=trainer, contract=self.chain.runs.address, bootnode=self.bootnode)
@@ -377,15 +387,17 @@ def _output(command: subprocess.Popen[str], patience: Patience, shown: str) -> t
 def how_to_look_around(swarm: Swarm, stop: str, state: str = "The swarm is up.") -> str:
     """What a person may type while the swarm is up."""
     node = next(member for member in swarm.nodes if not member.is_cheat)
+    root = "" if Path.cwd() == ROOT else f"{ROOT}/"
     return f"""
 {state} Look around with
 
   export MURMUR_PASSWORD='{PASSWORD}'
-  .venv/bin/node status --home {node.home}
-  .venv/bin/node submissions --home {node.home}
-  .venv/bin/murmur validator status --home {swarm.validators[0].home}
-  .venv/bin/murmur trainer status @{swarm.run_toml}
-  .venv/bin/murmur run show @{swarm.run_toml}
+  {root}.venv/bin/node status --home {node.home}
+  {root}.venv/bin/node submissions --home {node.home}
+  {root}.venv/bin/murmur validator status --home {swarm.validators[0].home}
+  {root}.venv/bin/murmur trainer status @{swarm.run_toml}
+  {root}.venv/bin/murmur trainer samples @{swarm.run_toml}
+  {root}.venv/bin/murmur run show @{swarm.run_toml}
   ls {swarm.folder / "logs"}
 
-and stop it with  {stop}"""
+and stop it with  {root}{stop}"""

@@ -2,66 +2,68 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-import sysconfig
 import zipfile
 from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
 
 import pytest
+from swarm import devnet
 
 from protocol.environments import content
 from protocol.errors import ConfigError, UsageError, VersionMismatch
 from protocol.sandbox import EnvironmentSandbox
 from protocol.shell import environment_package, runfile
+from tests.machine import Machine, blocks, file_block
 from tests.protocol.conftest import ROOT
 
 PAGE = (ROOT / "docs/environments.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A Python of its own beside the project's, into which the page's commands install; and their variables."""
-    folder = tmp_path_factory.mktemp("machine")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=60)
-    bin_, site = folder / "venv/bin", next((folder / "venv/lib").glob("python*/site-packages"))
-    (site / "project.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT}\n")
-    for command, module in (("pip", "pip"), ("pytest", "pytest"), ("murmur", "protocol")):
-        (bin_ / command).write_text(f'#!/bin/sh\nexec {bin_}/python -m {module} "$@"\n')
-        (bin_ / command).chmod(0o755)
-    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
-    # Nothing is fetched: what builds a wheel is installed with the tests.
-    return folder, variables | {
-        "PATH": f"{bin_}:{os.environ['PATH']}",
-        "PIP_NO_BUILD_ISOLATION": "0",
-        "PIP_NO_INDEX": "1",
-    }
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
 
 
-def run(machine: tuple[Path, dict[str, str]], command: str) -> str:
-    folder, variables = machine
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=folder, env=variables, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
-def test_what_the_page_types_works_as_it_stands(machine: tuple[Path, dict[str, str]]) -> None:
-    (typed,) = re.findall(r"```console\n(\$ murmur env new.*?)```", PAGE, re.DOTALL)
-    said = {command: run(machine, command) for command in re.findall(r"^\$ (.*)", typed, re.MULTILINE)}
-    assert [command.split()[0] for command in said] == ["murmur", "pip", "pytest", "murmur", "murmur", "pip"]
-    folder, _ = machine
-    (wheel,) = (folder / "dist").glob("*.whl")
+def test_what_the_page_types_works_as_it_stands(machine: Machine) -> None:
+    """But for the devnet, which tests/swarm/test_environment_page.py starts: here its commands are only understood."""
+    said = dict[str, str]()
+    for commands in blocks(PAGE):
+        if any("devnet" in command for command in commands):
+            (machine.here / "run.toml").write_text(file_block(PAGE, "run.toml"))
+            devnet_understands(machine, commands)
+        else:
+            said |= {command: machine.type(command) for command in commands}
+    words = [command.split()[0] for command in said]
+    assert words == ["scripts/setup", "mkdir", "murmur", "pip", "pytest", "murmur", "murmur", "pip", "murmur"]
+    (wheel,) = (machine.here / "dist").glob("*.whl")
     (published,) = (text for command, text in said.items() if "publish" in command)
     assert content.of_wheel(wheel) in published
-    described = run(
-        machine, "python -c \"from protocol.environments import registry; print(registry.find('sums').content)\""
+    described = machine.type(
+        "python -c \"from protocol.environments import registry; print(registry.find('sums').content)\""
     )
     assert described.strip() == content.of_wheel(wheel)
+
+
+def test_a_devnet_reads_the_file_beside_whoever_types_it_and_no_module_there(machine: Machine) -> None:
+    machine.type("mkdir ../environments && cd ../environments")
+    (machine.here / "run.toml").write_text("[spec]\n")
+    (machine.here / "protocol.py").write_text("raise SystemExit('imported from the folder of a caller')\n")
+    said = machine.type("../murmuration/scripts/devnet up --environments run.toml 2>&1 || true")
+    assert "run.toml has no environments" in said
+
+
+def devnet_understands(machine: Machine, commands: list[str]) -> None:
+    for command in commands:
+        program, *words = command.split()
+        if program == "murmur":
+            assert str(devnet.FOLDER.relative_to(ROOT)) in words[-1]
+            machine.type(f"murmur {' '.join(words[:-1])} --help")
+            continue
+        assert (machine.here / program).samefile(machine.checkout / "scripts/devnet")
+        asked = devnet.parser().parse_args(words)
+        if asked.environments is not None:
+            listed = devnet._asked(machine.here / asked.environments)["environments"]
+            assert [table["package"] for table in listed] == ["sums"]
 
 
 # ---- content -----------------------------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ def test_a_wheel_and_what_was_installed_of_it_have_one_content(tmp_path: Path) -
 def test_a_run_pins_the_content_and_another_package_is_refused_before_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = re.findall(r"```python\n(# sums\.py\n.*?)```", PAGE, re.DOTALL)
+    code = file_block(PAGE, "sums.py")
     site = tmp_path / "site"
     monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT}")
     distribution = installed(site, code)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,10 +13,14 @@ import pytest
 from swarm import devnet
 from swarm import swarm as swarm_module
 from swarm.pace import Patience
+from swarm.processes import ROOT
+from swarm.remains import PROCESSES
 from swarm.settings import SwarmSettings, run_file
-from swarm.swarm import CommandFailed, Swarm
+from swarm.swarm import CommandFailed, Member, Swarm, how_to_look_around
 
 from protocol.errors import ConfigError
+from protocol.settings import write_toml
+from protocol.shell.home import write_json
 
 
 @pytest.fixture
@@ -50,6 +57,12 @@ def test_what_a_command_that_hangs_had_printed_is_told(
     assert failed.value.hint == hint
 
 
+def test_why_a_policy_could_not_be_made_is_told_at_once(swarm: Callable[[str, float], Swarm]) -> None:
+    broken = swarm("echo no environment is called sums here >&2; exit 3", 1.0)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(CommandFailed, match="no environment is called sums here"):
+        broken._await_weights(pool.submit(broken._make_policy))
+
+
 def test_a_devnet_takes_environments_and_sampling_of_a_run_file_and_pays_for_as_many_tokens(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(
         '[spec.sampling]\nturns = 2\nreply_tokens = 8\nmax_new_tokens = 64\n[[spec.environments]]\npackage = "calculator"\nfiles = ["a.parquet"]\n'
@@ -81,6 +94,41 @@ def test_a_file_that_is_not_there_is_one_line(
     monkeypatch.setattr(devnet, "FOLDER", tmp_path / "devnet")
     assert devnet.up(0, tmp_path / "run.toml") == ConfigError.exit_code
     assert capsys.readouterr().err == f"error: cannot read {tmp_path / 'run.toml'}: No such file or directory\n"
+
+
+def test_the_status_of_a_devnet_says_what_its_trainer_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(devnet, "FOLDER", tmp_path)
+    nobody = "0x" + "0" * 40
+    tables = run_file(
+        SwarmSettings(), [{"package": "calculator", "dataset": "any", "seed": 1, "size": 9, "held_out_seed": 2, "held_out_size": 2}],
+        rpc="", contract=nobody, chain_id=1, run=1, trainer=nobody, bootnode="", first_block=0,
+    )  # fmt: skip
+    write_json(tmp_path / PROCESSES, [{"name": "trainer", "pid": os.getpid()}])
+    assert devnet.status() == 1
+    assert "trainer: cannot read" in capsys.readouterr().out
+    write_toml(tmp_path / "run.toml", tables, "A run for tests.")
+    assert devnet.status() == 1
+    assert "\ntrainer: starting\n" in capsys.readouterr().out
+    learnt = {"step": 6, "reward": 0.25, "reward_by_environment": {"any": 0.25}}
+    said = {"state": "training", "step": 7, "steps": 9, "metrics": learnt, "evaluations": []}
+    (tmp_path / "output").mkdir()
+    write_json(tmp_path / "output/status.json", said)
+    devnet.status()
+    assert "\ntrainer: step 7 of 9: training\n  reward 0.250 at step 6\nchain: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_what_to_type_beside_a_swarm_works_where_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    swarm = Swarm(tmp_path, SwarmSettings())
+    swarm.nodes, swarm.validators = [Member("node-0", tmp_path, "")], [Member("validator-0", tmp_path, "")]
+    monkeypatch.chdir(tmp_path if elsewhere else ROOT)
+    named = re.findall(r"\S*(?:\.venv/bin|scripts)/\w+", how_to_look_around(swarm, "scripts/devnet down"))
+    assert len(named) == 7
+    assert [name for name in named if not Path(name).exists()] == []
 
 
 @pytest.mark.parametrize(

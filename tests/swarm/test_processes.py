@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from swarm.processes import ROOT
+from swarm.processes import ROOT, Process
 
 _STARTED_UNDER_FIRE = """
 import os, signal
@@ -35,3 +36,13 @@ def test_a_signal_during_a_start_is_not_lost_and_ends_the_child(number: str) -> 
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.stdout == "interrupted; the child ended with -9\n", done.stderr
+
+
+def test_a_module_beside_whoever_starts_a_swarm_is_none_of_its_roles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "protocol.py").write_text("raise SystemExit('imported from the folder of a caller')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    process = Process("role", [sys.executable, "-m", "protocol", "--help"], tmp_path / "role.log")
+    assert process.wait(60) == 0, process.tail()

@@ -31,8 +31,9 @@ from trainer.rollouts.pool import TrainingGroup
 from trainer.telemetry.alarms import Alarms
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.phases import Phases
-from trainer.telemetry.report import Report, read_status, status_lines
+from trainer.telemetry.report import Report
 from trainer.telemetry.samples import Shown, choose, newest, table
+from trainer.telemetry.status import read_status, status_lines
 
 
 @pytest.fixture
@@ -397,8 +398,26 @@ def test_status_shows_the_held_out_score_of_each_environment_where_there_are_sev
     report.evaluated(5, Evaluation(0.5, {"sums": 0.75, "programs": 0.25}, 8, 16))
     report.say("training", 6)
     lines = list(status_lines(read_status(layout)))
+    assert not any("reward" in line for line in lines), "there was no step yet"
     assert "  held-out score 0.500 at step 0 (4 problems)" in lines
     assert "  held-out score 0.500 at step 5 (8 problems): sums 0.750, programs 0.250" in lines
+
+
+def test_status_shows_the_reward_of_the_last_step_and_of_each_environment_where_there_are_several(
+    report: Report, layout: Layout
+) -> None:
+    counts = DataCounts(groups=2)
+    counts.add("rotate", [sample(1.0), sample(0.0)], [1], RewardSpec())
+    report.step(3, [group(3)], LEARNT, counts)
+    report.say("training", 4)
+    assert "  reward 0.500 at step 3" in list(status_lines(read_status(layout)))
+    counts.add("spiral", [sample(1.0)], [2], RewardSpec())
+    report.step(4, [group(4)], LEARNT, counts)
+    report.say("training", 5)
+    assert "  reward 1.000 at step 4: rotate –, spiral 1.000" in list(status_lines(read_status(layout)))
+    report.step(5, [group(5)], LEARNT, counts)
+    report.say("training", 6)
+    assert not any("reward" in line for line in status_lines(read_status(layout))), "nothing came in"
 
 
 def test_environments_of_the_same_dataset_have_names_of_their_own() -> None:

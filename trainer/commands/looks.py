@@ -36,7 +36,7 @@ def _outputs(file: str, alone: bool) -> Outputs:
 
 def status(file: _File, alone: _Alone = False, as_json: Json = False) -> None:
     """Show what the trainer does or waits for."""
-    from trainer.telemetry.report import read_status, status_lines
+    from trainer.telemetry.status import read_status, status_lines
 
     found = read_status(_outputs(file, alone))
     if not found:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +22,7 @@ from trainer.telemetry.alarms import Alarms
 from trainer.telemetry.metrics import Metrics
 from trainer.telemetry.phases import Phase, Phases
 from trainer.telemetry.samples import Shown, choose
+from trainer.telemetry.status import dropped_groups
 
 log = logging.getLogger("trainer")
 
@@ -200,43 +200,6 @@ class Report:
         return None if hub is None else (read_json(hub) or {}).get("bytes_served")
 
 
-def read_status(layout: Outputs) -> dict[str, Any]:
-    """What the trainer last said, and its hub of matrix challenges; empty before the trainer's first word."""
-    found = read_json(layout.status) or {}
-    hub = read_json(layout.hub_status) or {} if found and layout.hub_status is not None else {}
-    return {**found, "matrix_challenges": hub["matrix_challenges"]} if hub.get("matrix_challenges") else found
-
-
-def status_lines(status: dict[str, Any]) -> Iterator[str]:
-    """What `read_status` gave, for a person."""
-    waiting = status.get("waiting") or {}
-    more = " " + ", ".join(f"{k} {v}" for k, v in waiting.items()) if waiting else ""
-    yield f"step {status['step']} of {status['steps']}: {status['state']}{more}"
-    for phase in status.get("phases", []):
-        since = time.time() - phase["since"]
-        yield f"  {phase['name']} for {since:.0f} s of at most {phase['deadline']:g} s"
-    for alarm in status.get("alarms", []):
-        yield f"  ALARM at step {alarm['step']}: {alarm['signal']} {alarm['value']:.3f}, limit {alarm['limit']:.3f}"
-    if dropped := _dropped(status.get("metrics", {}).get("dropped_groups", {})):
-        yield f"  before the last step{dropped.removeprefix(',')}"
-    for evaluation in status["evaluations"][-3:]:
-        each = ", ".join(f"{name} {score:.3f}" for name, score in evaluation["by_environment"].items())
-        apart = f": {each}" if len(evaluation["by_environment"]) > 1 else ""
-        yield f"  held-out score {evaluation['score']:.3f} at step {evaluation['step']} ({evaluation['problems']} problems){apart}"
-    spent = sorted(status.get("seconds", {}).items(), key=lambda item: -item[1])
-    if spent:
-        yield "  time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent)
-    for node, last in status.get("matrix_challenges", {}).items():
-        rate = f", {last['operations_per_second'] / 1e12:.3g} int8 TOPS" if last["operations_per_second"] else ""
-        yield f"  matrix challenge of {node}: {last['outcome']}{rate}, says {last['validator']}"
-
-
-def _dropped(groups: Mapping[str, int]) -> str:
-    """How many groups no batch will have, and why; "" where there are none."""
-    why = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in groups.items() if count)
-    return f", {sum(groups.values())} groups dropped ({why})" if why else ""
-
-
 def _in_short(record: Mapping[str, Any]) -> str:
     """What of a step's record fits a line."""
     reward, length = "reward -", ""
@@ -245,6 +208,6 @@ def _in_short(record: Mapping[str, Any]) -> str:
         cut = f", {record['truncated_share']:.0%} cut off" if record["truncated_share"] else ""
         length = f", {record['completion_length']:.0f} tokens (at most {record['completion_length_max']}{cut})"
     return (
-        f"{reward}{length}{_dropped(record['dropped_groups'])}, entropy {record['entropy']:.3f}, gradient {record['gradient_norm']:.3f}, "
+        f"{reward}{length}{dropped_groups(record['dropped_groups'])}, entropy {record['entropy']:.3f}, gradient {record['gradient_norm']:.3f}, "
         f"learning rate {record['learning_rate']:.2g}"
     )
