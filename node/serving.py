@@ -21,7 +21,12 @@ def serving(connection: Connection, versions: Versions, settings: ServingSetting
     """Serves the store of `versions` and announces it under `role`, for as long as the block lasts."""
     uplink = Uplink(settings.upload_rate)
     with ShardServer(
-        versions.store, host=settings.host, port=settings.port, limits=settings.limits(), uplink=uplink
+        versions.store,
+        host=settings.host,
+        port=settings.port,
+        limits=settings.limits(),
+        uplink=uplink,
+        tls=settings.tls(),
     ) as server:
         url = settings.public_url or server.url
         versions.served_at(url)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class SourceConnection:
         self._fields = fields
         self._wire = Wire(sock, timeouts.idle)
         self._timeouts = timeouts
-        self._host = source.url.removeprefix("http://").rstrip("/")
+        self._host = source.url.partition("://")[2].rstrip("/")
         self._unread = 0
         self._has_served = False
 
@@ -67,6 +68,8 @@ class SourceConnection:
 
     def connect(self, address: Any, deadline: float) -> None:
         self._wire.connect(address, deadline)
+        if self.source.is_encrypted:
+            self._wire.start_tls(ssl.create_default_context(), deadline, server_name=self.source.address()[0])
 
     def ask_whole(self, target: str, cap: int, deadline: float) -> int:
         """Asks for all of `target`; its length, Oversized if that is more than `cap` bytes."""

@@ -13,6 +13,7 @@ import os
 import re
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,7 @@ _FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\t\x80-\xff
 _NUMBER = re.compile(r"[0-9]{1,16}")
 _MORE = getattr(socket, "MSG_MORE", 0)  # Linux: the head waits for the body, so that both leave in one packet
 _SENDFILE_BYTES = 4 << 20
+_ENCRYPTED_BYTES = 256 << 10
 
 
 def manifest_target(step: int) -> str:
@@ -76,6 +78,16 @@ class Wire:
     def connect(self, address: Any, deadline: float) -> None:
         self._limit(deadline)
         self.socket.connect(address)
+
+    def start_tls(self, context: ssl.SSLContext, deadline: float, *, server_name: str | None = None) -> None:
+        """From now on encrypted: as the client of `server_name`, or as a server. What TLS refuses is an OSError, and nobody's fault:
+        the bytes are trusted by their hashes."""
+        is_server = server_name is None
+        self._limit(deadline)
+        self.socket = context.wrap_socket(
+            self.socket, server_side=is_server, server_hostname=server_name, do_handshake_on_connect=False
+        )
+        self.socket.do_handshake()
 
     def read_head(self, deadline: float) -> Head | None:
         """The next head; None if the peer closed before its first byte."""
@@ -127,10 +139,13 @@ class Wire:
         view = memoryview(data)
         while view:
             self._limit(deadline)
-            view = view[self.socket.send(view, _MORE if more else 0) :]
+            view = view[self.socket.send(view, _MORE if more and not isinstance(self.socket, ssl.SSLSocket) else 0) :]
 
     def send_file(self, fd: int, offset: int, length: int, deadline: float, sent: Callable[[int], None]) -> None:
         """Sends `length` bytes of an open file without copying them through this process; reports each piece."""
+        if isinstance(self.socket, ssl.SSLSocket):
+            self._send_encrypted(fd, offset, length, deadline, sent)
+            return
         self.socket.setblocking(False)
         while length:
             try:
@@ -144,10 +159,20 @@ class Wire:
             length -= count
             sent(count)
 
+    def _send_encrypted(self, fd: int, offset: int, length: int, deadline: float, sent: Callable[[int], None]) -> None:
+        while length:
+            piece = os.pread(fd, min(length, _ENCRYPTED_BYTES), offset)
+            if not piece:
+                raise ConnectionAbortedError("the file is shorter than it was")
+            self.send(piece, deadline)
+            offset += len(piece)
+            length -= len(piece)
+            sent(len(piece))
+
     def shut(self) -> None:
         """Ends the connection from any thread: whoever waits on it wakes with an error."""
         with suppress(OSError):  # the peer was first
-            self.socket.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # beneath TLS, which another thread may be using
 
     def close(self) -> None:
         self.socket.close()

@@ -4,7 +4,7 @@ One thread per connection; `sendfile` moves the bytes without the interpreter. A
 request or for news, costs nothing and gives way to a new one when the house is full; one that reads slower than
 `floor_rate` is cut.
 
-It does not encrypt: what it serves is public and verified by hash.
+It encrypts where it is given a certificate; it need not, for what it serves is public and verified by hash.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -93,7 +94,7 @@ class _Guest:
 
 
 class ShardServer:
-    """Serves `store` while the context lasts. Port 0 takes a free one; `url` tells which.
+    """Serves `store` while the context lasts. Port 0 takes a free one; `url` tells which. With `tls` it speaks https only.
 
     `progress(step, name, count)` is called from serving threads for every piece of a file that left.
     Raises PreflightError on entry if the address cannot be listened on.
@@ -108,6 +109,7 @@ class ShardServer:
         limits: ServerLimits | None = None,
         progress: Callable[[int, str, int], None] = lambda step, name, count: None,
         uplink: Uplink | None = None,
+        tls: ssl.SSLContext | None = None,
         is_first: Callable[[Guest], bool] = lambda guest: True,
         elsewhere: Callable[[Guest, int], list[str]] = lambda guest, step: [],
     ) -> None:
@@ -118,6 +120,7 @@ class ShardServer:
         self._mutex = Lock()
         self._guests: set[_Guest] = set()
         self._closing = Event()
+        self._tls = tls
         self._answers = Answers(
             store, uplink or Uplink(), self._deadline, self._count, is_first, elsewhere, self._closing.is_set
         )  # fmt: skip
@@ -125,7 +128,7 @@ class ShardServer:
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{'https' if self._tls else 'http'}://{host}:{self.port}"
 
     def __enter__(self) -> ShardServer:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
@@ -199,7 +202,8 @@ class ShardServer:
                     self._guests.discard(guest)
         sock.setblocking(False)
         with suppress(OSError):  # it learns the same from the closed connection
-            sock.send(refusal(HTTPStatus.SERVICE_UNAVAILABLE))
+            if self._tls is None:
+                sock.send(refusal(HTTPStatus.SERVICE_UNAVAILABLE))
         wire.close()
 
     def _has_room(self, address: str) -> bool:
@@ -230,6 +234,8 @@ class ShardServer:
     def _host(self, guest: _Guest) -> None:
         wire = guest.wire
         try:
+            if self._tls is not None:
+                wire.start_tls(self._tls, time.monotonic() + self.limits.head)
             while wire.wait_for_head(time.monotonic() + self.limits.idle):
                 head = wire.read_head(time.monotonic() + self.limits.head)
                 if head is None:

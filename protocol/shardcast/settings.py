@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
@@ -19,7 +21,11 @@ class ServingSettings(Settings):
     """Address to serve HTTP on."""
     port: int = Field(default=8460, ge=0, le=65535)
     public_url: str | None = None
-    """How others reach it (http://host:port); needed where it listens on all addresses."""
+    """How others reach it (http://host:port or https://host); needed where it listens on all addresses."""
+    tls_certificate: Path | None = None
+    """PEM file of a certificate and those that vouch for it, to serve https; with `tls_key`. A reverse proxy does as well."""
+    tls_key: Path | None = None
+    """PEM file of its key, without a password."""
     upload_rate: int | None = Field(default=None, ge=64 << 10)
     """Most bytes a second that leave; none: as fast as the line goes."""
     connections: int = Field(default=256, ge=1)
@@ -37,6 +43,21 @@ class ServingSettings(Settings):
         for network in networks:
             ipaddress.ip_network(network)
         return networks
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Raises ConfigError for files that are none."""
+        if self.tls_certificate is None or self.tls_key is None:
+            if self.tls_certificate or self.tls_key:
+                raise ConfigError(
+                    "https needs both a certificate and its key", hint="set serve.tls_certificate and serve.tls_key"
+                )
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.tls_certificate, self.tls_key, password=lambda: b"")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot serve by {self.tls_certificate} and {self.tls_key}: {error}") from error
+        return context
 
     def limits(self) -> ServerLimits:
         from protocol.shardcast.server import ServerLimits

@@ -34,16 +34,22 @@ class Source:
     name: str
     is_relay: bool
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it is reached by TLS. Hashes make the bytes as certain without; it keeps from others what is fetched."""
+        return self.url.startswith("https://")
+
     def address(self) -> tuple[str, int]:
-        """Host and port. Raises Malformed unless `url` is http://host[:port]; hashes give what TLS would."""
+        """Host and port. Raises Malformed unless `url` is http://host[:port] or https://host[:port]."""
         try:
             parts = urlsplit(self.url)
-            port = parts.port or 80
+            port = parts.port or (443 if self.is_encrypted else 80)
         except ValueError as error:
             raise Malformed(f"source address {self.url[:80]!r}: {error}") from error
         host = parts.netloc.removesuffix(f":{port}")
-        if parts.scheme != "http" or not _HOST.fullmatch(host) or self.url.rstrip("/") != f"http://{parts.netloc}":
-            raise Malformed(f"source address {self.url[:80]!r} is not http://host:port")
+        plain = f"{parts.scheme}://{parts.netloc}"
+        if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host) or self.url.rstrip("/") != plain:
+            raise Malformed(f"source address {self.url[:80]!r} is not http://host:port or https://host")
         return host.strip("[]"), port
 
 
