@@ -1,4 +1,5 @@
-"""An accident on purpose: a validator is killed (SIGKILL) while it judges an honest node's submission, and started again.
+"""Accidents on purpose: a relay dies midway for good, and a validator is killed (SIGKILL) while it judges an honest node's
+submission, and started again.
 
 That it judges is seen from outside: the submission's file lies in its folder from the download until the verdict, and its journal
 has no verdict on the submission yet.
@@ -24,6 +25,20 @@ class Interrupted:
 
     validator: Member
     submission: bytes
+
+
+class RelayDeath:
+    """The last relay is killed at half the steps and does not come back; with one relay only, none is."""
+
+    def __init__(self, swarm: Swarm, watch: Watch, say: Callable[[str], None]) -> None:
+        self._swarm, self._watch, self._say = swarm, watch, say
+        self.victim = swarm.relays[-1] if len(swarm.relays) > 1 else None
+
+    def happen_midway(self) -> None:
+        if self.victim is not None and 2 * self._watch.trainer.get("step", 0) >= self._swarm.settings.steps:
+            self._swarm.kill(self.victim)
+            self._say(f"{self.victim} was killed for good; nodes go on with the others")
+            self.victim = None
 
 
 class Accident:

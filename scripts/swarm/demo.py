@@ -18,7 +18,7 @@ from pathlib import Path
 from protocol.errors import LockHeld, MurmurationError
 from protocol.shell.home import locked
 from swarm import ending, postmortem, promises, summary
-from swarm.accident import Accident
+from swarm.accident import Accident, RelayDeath
 from swarm.display import Display
 from swarm.memory import Watermark
 from swarm.pace import Patience
@@ -29,7 +29,7 @@ from swarm.swarm import CHEATS, MARK, CommandFailed, Swarm, how_to_look_around
 from swarm.watch import Watch
 
 _FOLDER = ROOT / ".swarm/demo"
-_KEPT = "Training has finished and the nodes are stopped; chain, hub, relay and validators are still up."
+_KEPT = "Training has finished and the nodes are stopped; chain, hub, the other relay and validators are still up."
 _TRAINING_SECONDS_MAX = 20  # per step of a free machine, before something must be wrong
 _START_SECONDS_MAX = 180
 
@@ -50,6 +50,7 @@ class Demo:
             self.swarm.up(self._display.say)
         self._watch = Watch(self.swarm)
         self._accident = Accident(self.swarm, self._watch, self._display.say)
+        self._relay_death = RelayDeath(self.swarm, self._watch, self._display.say)
         with self._phase("start and training"):
             self._train()
         with self._phase("verdicts and rewards"):
@@ -71,6 +72,7 @@ class Demo:
         patience = Patience(_START_SECONDS_MAX + _TRAINING_SECONDS_MAX * settings.steps)
         while self._watch.trainer.get("state") != "finished":
             self._tick()
+            self._relay_death.happen_midway()
             self._require_running()
             if patience.ended():
                 raise MurmurationError(f"training had not ended within {patience}", hint=patience.hint)
@@ -101,7 +103,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=60, help="training steps (default 60)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the policy's weights and warm-up (default 0)")
     parser.add_argument(
-        "--keep", action="store_true", help="leave chain, hub, relay and validators running at the end, to look around"
+        "--keep",
+        action="store_true",
+        help="leave chain, hub, one relay and validators running at the end, to look around",
     )
     parser.add_argument("--stop", action="store_true", help="stop a swarm that was kept, and do nothing else")
     parser.add_argument(

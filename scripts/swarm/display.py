@@ -90,12 +90,9 @@ def _training(watch: Watch) -> Panel:
     for name, kind in watch.kinds.items():
         scores = "  ".join(f"{e['by_environment'][name]:.2f}" for e in evaluations[-10:])
         table.add_row(f"  {name}", scores or "–", f"reward {_shown(watch.rewards.get(name))}", kind)
-    served = watch.hub.get("bytes_served", 0), watch.relay.get("bytes_served", 0)
-    versions = watch.relay.get("versions") or []
-    table.add_row(
-        "broadcast", f"origin {served[0] / 1e6:.1f} MB, relay {served[1] / 1e6:.1f} MB served", "",
-        f"relay has step {versions[-1]}" if versions else "",
-    )  # fmt: skip
+    newest = [max(status["versions"]) for status in watch.relays.values() if status.get("versions")]
+    served = ", ".join(f"{name} {count / 1e6:.1f}" for name, count in watch.served.items())
+    table.add_row("broadcast", f"MB served: {served}", "", f"relays have step {max(newest)}" if newest else "")
     return Panel(table, title="training", title_align="left")
 
 

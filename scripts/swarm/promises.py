@@ -30,6 +30,10 @@ VLLM_SECONDS_MORE = 120
 """More, where a node computes with vLLM: the others wait until it has started and made its first work."""
 
 
+ORIGIN_SHARE_MOST = 0.4
+"""Of the bytes of weights that origin and relays have sent."""
+
+
 def memory_most(settings: SwarmSettings) -> int:
     return MEMORY_MOST + (VLLM_MEMORY if settings.vllm else 0)
 
@@ -77,9 +81,18 @@ def broken(
     if not any(payout.claimed for payout in payouts):
         yield "nobody earned anything"
     yield from verdicts(watch, interrupted)
+    share = origin_share(watch)
+    if swarm.relays and share > ORIGIN_SHARE_MOST:
+        yield f"the origin sent {share:.0%} of all bytes of weights, more than {ORIGIN_SHARE_MOST:.0%}"
     most = memory_most(swarm.settings)
     if peak is not None and peak > most:
         yield f"the swarm took {gibibytes(peak)} of memory, more than {gibibytes(most)}"
+
+
+def origin_share(watch: Watch) -> float:
+    """Of the bytes of weights that were sent, those that the origin sent; 1 if nobody sent any."""
+    served = watch.served
+    return served["origin"] / sum(served.values()) if any(served.values()) else 1.0
 
 
 def _learning(watch: Watch) -> Iterator[str]:

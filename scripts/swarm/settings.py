@@ -26,6 +26,8 @@ class SwarmSettings:
     """What each seat of the one cheating process does (scripts/cheats/play.py)."""
     validators: int = 3
     """Where verdicts can be appealed, no weights are published without a jury: challenger, co-signer and a juror."""
+    relays: int = 2
+    """Of several, the last dies midway."""
     evaluate_every: int = 5
     base: bool = False
     """The chain is an Anvil that speaks Base's dialect and has the id of Base Sepolia; keystores are as strong as there."""

@@ -54,6 +54,8 @@ def _learning(watch: Watch) -> Table:
         "checked",
         f"{sum(d.proofs_checked for d in accepted):,} proofs, {sum(d.sequences_checked for d in accepted):,} samples",
     )
+    sent = ", ".join(f"{name} {count / 1e6:.1f} MB" for name, count in watch.served.items())
+    table.add_row("weights sent", f"{sent}: the origin {promises.origin_share(watch):.0%}")
     staleness = Counter({int(k): v for k, v in data["staleness"].items()})
     shown = ", ".join(f"{count} with staleness {steps}" for steps, count in sorted(staleness.items()))
     share = data["trained_share"] or 0

@@ -78,6 +78,7 @@ class Swarm:
         self.processes: list[Process] = []
         self.nodes: list[Member] = []
         self.validators: list[Member] = []
+        self.relays = tuple(f"relay-{number}" for number in range(settings.relays))
         self.run = 0
         self.left_out = ""
         """What of the demo's mixture this machine cannot do, and how to get it."""
@@ -125,7 +126,7 @@ class Swarm:
                 raise
         self.nodes.sort(key=lambda member: member.name)
         self.validators.sort(key=lambda member: member.name)
-        say("starting trainer, hub, relay, validators and nodes")
+        say("starting trainer, hub, relays, validators and nodes")
         self._start_roles(say)
         self._remember()
 
@@ -331,10 +332,10 @@ class Swarm:
         looking = float(self._environment["MURMUR_PEERS__FIND_SECONDS"]) * slowness()
         self._environment["MURMUR_PEERS__FIND_SECONDS"] = f"{looking:.0f}"
         self.start("trainer", "trainer", "run", f"@{self.run_toml}")
-        relay = self.folder / "relay"
-        options = self._join_options(relay)
-        self.murmur("relay", "init", *options, "--host", "127.0.0.1", "--port", "0")
-        self.start("relay", "relay", "start", "--home", relay)
+        for relay in self.relays:
+            home = self.folder / relay
+            self.murmur("relay", "init", *self._join_options(home), "--host", "127.0.0.1", "--port", "0")
+            self.start(relay, "relay", "start", "--home", home)
         for validator in self.validators:
             self.start_validator(validator)
         self._start_honest(say)

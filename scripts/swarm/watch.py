@@ -92,8 +92,15 @@ class Watch:
         return read_json(self._swarm.folder / "output/hub/status.json") or {}
 
     @property
-    def relay(self) -> dict[str, Any]:
-        return read_json(self._swarm.folder / "relay/status.json") or {}
+    def relays(self) -> dict[str, dict[str, Any]]:
+        """What each relay last said, by its name."""
+        return {name: read_json(self._swarm.folder / name / "status.json") or {} for name in self._swarm.relays}
+
+    @property
+    def served(self) -> dict[str, int]:
+        """Bytes of weights that the origin and each relay have sent, the origin first."""
+        relays = {name: status.get("bytes_served", 0) for name, status in self.relays.items()}
+        return {"origin": self.hub.get("bytes_served", 0), **relays}
 
     def members(self) -> list[Member]:
         """The nodes, the cheats last."""

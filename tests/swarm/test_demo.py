@@ -227,11 +227,29 @@ def test_the_first_kind_must_be_learned_and_no_other_may_be_missing(watch: Any) 
     ("peak", "broken"), [(None, []), (8 << 30, []), (9 << 30, ["the swarm took 9.0 GiB of memory, more than 8.0 GiB"])]
 )
 def test_more_than_eight_gibibytes_are_a_broken_promise(watch: Any, peak: int | None, broken: list[str]) -> None:
-    watch.trainer = {"step": 1}
+    watch.trainer, watch.served = {"step": 1}, {"origin": 2, "relay-0": 3}
     watch.seen.receipts[KILLED.submission] = [receipt(Outcome.ACCEPT)]
-    swarm: Any = SimpleNamespace(settings=SwarmSettings(steps=1), nodes=[])
+    swarm: Any = SimpleNamespace(settings=SwarmSettings(steps=1), nodes=[], relays=("relay-0",))
     paid = Payout(HONEST, early=0, pending=1, claimed=1, expected=1)
     assert list(promises.broken(swarm, watch, [paid], KILLED, peak, require_gain=False)) == broken
+
+
+@pytest.mark.parametrize(
+    ("served", "broken"),
+    [
+        ({"origin": 4, "relay-0": 6, "relay-1": 0}, []),
+        ({"origin": 5, "relay-0": 3, "relay-1": 2}, ["the origin sent 50% of all bytes of weights, more than 40%"]),
+        ({"origin": 0, "relay-0": 0}, ["the origin sent 100% of all bytes of weights, more than 40%"]),
+    ],
+)
+def test_weights_that_the_origin_sends_itself_are_a_broken_promise(
+    watch: Any, served: dict[str, int], broken: list[str]
+) -> None:
+    watch.trainer, watch.served = {"step": 1}, served
+    watch.seen.receipts[KILLED.submission] = [receipt(Outcome.ACCEPT)]
+    swarm: Any = SimpleNamespace(settings=SwarmSettings(steps=1), nodes=[], relays=("relay-0", "relay-1"))
+    paid = Payout(HONEST, early=0, pending=1, claimed=1, expected=1)
+    assert list(promises.broken(swarm, watch, [paid], KILLED, None, require_gain=False)) == broken
 
 
 def test_a_swarm_slower_than_six_minutes_is_shown_a_warning_and_its_memory() -> None:

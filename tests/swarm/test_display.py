@@ -15,7 +15,13 @@ from swarm import display
 def test_a_step_that_learnt_from_nothing_has_no_reward(metrics: dict[str, Any] | None) -> None:
     seen = SimpleNamespace(head=None, counts=lambda _: Counter())
     watch: Any = SimpleNamespace(
-        trainer={"metrics": metrics}, seen=seen, members=list, hub={}, relay={}, kinds={"sums": "math"}, rewards={}
+        trainer={"metrics": metrics},
+        seen=seen,
+        members=list,
+        relays={},
+        served={"origin": 0},
+        kinds={"sums": "math"},
+        rewards={},
     )
     assert ("reward" in display._plain(watch)) == bool(metrics and metrics["reward"])
     Console(file=open("/dev/null", "w")).print(display._training(watch))  # noqa: SIM115
@@ -27,7 +33,7 @@ def test_each_kind_is_shown_with_its_last_reward_and_its_held_out_scores() -> No
     ]
     watch: Any = SimpleNamespace(
         trainer={"metrics": {"reward": 0.5}, "evaluations": evaluations}, seen=SimpleNamespace(head=None, counts=lambda _: Counter()),
-        members=list, hub={}, relay={}, kinds={"sums": "math", "programs": "code"}, rewards={"sums": 0.5},
+        members=list, relays={}, served={"origin": 0}, kinds={"sums": "math", "programs": "code"}, rewards={"sums": 0.5},
     )  # fmt: skip
     assert "reward 0.500 (sums 0.50, programs –)" in display._plain(watch)
     console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
