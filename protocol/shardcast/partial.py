@@ -13,6 +13,8 @@ from threading import Lock
 from protocol.shardcast.manifest import Chunk, Manifest
 from protocol.shardcast.store import disk_errors
 
+_SYNC_BYTES = 64 << 20  # written between two waits for the disk
+
 
 class Partial:
     """The files of `manifest` in `folder`, open for writing. Any thread may write; one thread closes."""
@@ -21,7 +23,8 @@ class Partial:
         self.folder = folder
         self._chunk_bytes = manifest.chunk_bytes
         self._fds: dict[str, int] = {}
-        self._mutex = Lock()  # between `reopen` and `close`
+        self._mutex = Lock()
+        self._written = 0
         with disk_errors(folder):
             try:
                 for file in manifest.files:
@@ -53,11 +56,23 @@ class Partial:
         return not self._is_hole(chunk) and self._verifies(chunk, buffer)
 
     def write(self, chunk: Chunk, content: memoryview) -> None:
-        """Puts verified bytes in their place. Raises PreflightError when the disk refuses."""
+        """Puts verified bytes in their place. Raises PreflightError when the disk refuses.
+
+        Now and then one writer waits until the disk has what was written, while the others go on: else all of it would be
+        left to the end.
+        """
+        fd = self._fds[chunk.file.name]
         with disk_errors(self.folder):
             done = 0
             while done < chunk.size:
-                done += os.pwrite(self._fds[chunk.file.name], content[done:], chunk.offset + done)
+                done += os.pwrite(fd, content[done:], chunk.offset + done)
+            if self._is_time_to_sync(chunk.size):
+                os.fdatasync(fd)
+
+    def _is_time_to_sync(self, count: int) -> bool:
+        with self._mutex:
+            before, self._written = self._written, self._written + count
+            return before // _SYNC_BYTES != self._written // _SYNC_BYTES
 
     def _verifies(self, chunk: Chunk, buffer: memoryview) -> bool:
         view = buffer[: chunk.size]

@@ -68,17 +68,18 @@ class Wheels:
         return "\n".join(self.requirements) + "\n"
 
     def install(self, folder: Path) -> None:
-        torch_ = next(r for r in self.requirements if r.startswith("torch=="))
-        try:  # the plain wheel of Linux is the CUDA build
-            _run([*_pip(folder), f"{torch_}+cpu"])
-        except PreflightError:
-            _run([*_pip(folder), torch_, "--index-url", "https://download.pytorch.org/whl/cpu"])
+        for torch_ in (r for r in self.requirements if r.startswith("torch==")):
+            try:  # the plain wheel of Linux is the CUDA build
+                _run([*_pip(folder), f"{torch_}+cpu"])
+            except PreflightError:
+                _run([*_pip(folder), torch_, "--index-url", "https://download.pytorch.org/whl/cpu"])
         _run([*_pip(folder), *self.requirements])
 
 
 PEERS: dict[str, Built | Wheels] = {
     # torch and transformers as the project's own, so that nothing but the trainer differs
     "trl": Wheels(("trl==1.16.0", "torch==2.13.0", "transformers==5.19.0")),
+    "shardcast": Wheels(("shardcast==0.3.2", "blake3==1.0.5")),
     "toploc": Built(
         "toploc==0.1.6",
         "7a566c2db29d94865baa2c53b5563b426fd118b56a163b515551419b65ea7072",

@@ -7,15 +7,12 @@ beside them: what the lines allow at best, whatever the program.
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
-from typing import Any
 
 from benches import Bench, Cost
-from benches.shardcast_stage import Party, Stage, stage
+from benches.shardcast_relay import relay
+from benches.shardcast_stage import stage, weights
 
 RATE = 10e6  # bytes a second of every limited line, in each direction
-_DEADLINE = 900.0
 _MIB = 1 << 20
 
 
@@ -27,6 +24,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(mebibytes: int = 256, only: str | None = None) -> Bench:
     bench = Bench("shardcast")
     size = mebibytes * _MIB
+    if only in (None, "relay"):
+        relay(bench, 2 * size)
+    if only in (None, "uneven"):
+        uneven(bench, size)
     if only in (None, "fan-out"):
         fan_out(bench, size, serving=False)
     if only in (None, "serving"):
@@ -34,23 +35,6 @@ def run(mebibytes: int = 256, only: str | None = None) -> Bench:
     if only in (None, "chain"):
         chains(bench, size)
     return bench
-
-
-def weights(stage: Stage, size: int) -> Path:
-    folder = stage.root / "weights"
-    folder.mkdir(parents=True)
-    with (folder / "model.safetensors").open("wb") as file:
-        for _ in range(size // _MIB):
-            file.write(os.urandom(_MIB))
-    return folder
-
-
-def order(origin: Party, sources: list[Party]) -> dict[str, Any]:
-    return {
-        "digest": origin.told["digest"],
-        "sources": [[party.url, party.name, party is not origin] for party in sources],
-        "deadline": _DEADLINE,
-    }
 
 
 def fan_out(bench: Bench, size: int, *, serving: bool, relays: int = 3, clients: int = 12) -> None:
@@ -61,10 +45,10 @@ def fan_out(bench: Bench, size: int, *, serving: bool, relays: int = 3, clients:
         crowd = [cast.party("client", rate=RATE, serve=serving) for _ in range(clients)]
         origin.ask({"relays": [relay.url for relay in tier]})
         origin.hear()
-        orders = [order(origin, [origin, *(other for other in tier if other is not relay)]) for relay in tier]
+        orders = [cast.order(origin, [origin, *(other for other in tier if other is not relay)]) for relay in tier]
         for client in crowd:
             neighbours = [other for other in crowd if other is not client] if serving else []
-            orders.append(order(origin, [origin, *tier, *neighbours]))
+            orders.append(cast.order(origin, [origin, *tier, *neighbours]))
         told = cast.fetch([*tier, *crowd], orders)
         sent = {party.name: party.end()["sent"] / size for party in cast.parties}
     direct = size / RATE
@@ -86,10 +70,21 @@ def chains(bench: Bench, size: int, longest: int = 3) -> None:
         with stage(limited=True) as cast:
             origin = cast.party("origin", rate=RATE, folder=str(weights(cast, size)))
             line = [origin, *(cast.party("relay", rate=RATE) for _ in range(length)), cast.party("client", rate=RATE)]
-            orders = [order(origin, [before]) for before in line[:-1]]
+            orders = [cast.order(origin, [before]) for before in line[:-1]]
             took = cast.fetch(line[1:], orders)[-1]["seconds"]
         if not length:
             hop = took
             bench.rows.append(Cost("one hop", "direct", hop / (size / RATE), None, None, None))
         else:
             bench.rows.append(Cost(f"chain of {length}", "hops", took / hop, None, None, 1.3))
+
+
+def uneven(bench: Bench, size: int) -> None:
+    """A client of two relays, of 5 and of 50 MB/s, that hold all of it: how much longer than both together would take."""
+    with stage(limited=True) as cast:
+        origin = cast.party("origin", folder=str(weights(cast, size)))
+        tier = [cast.party("relay", rate=rate) for rate in (5e6, 50e6)]
+        client = cast.party("client")
+        cast.fetch(tier, [cast.order(origin, [origin])] * 2)
+        took = cast.fetch([client], [cast.order(origin, tier)])[0]["seconds"]
+    bench.rows.append(Cost("relays of 5 and 50 MB/s", "ideal", took / (size / 55e6), None, None, 1.2))

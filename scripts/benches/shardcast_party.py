@@ -37,10 +37,12 @@ def main() -> None:
         store = stack.enter_context(VersionStore(Path(asked["root"]), 5, reserve=0))
         options: dict[str, Any] = {"host": asked["host"], "limits": _LIMITS, "uplink": Uplink(asked.get("rate"))}
         answer: dict[str, Any] = {}
+        before = time.process_time()
         if asked["role"] == "origin":
             began = time.monotonic()
+            answer["start_seconds"] = began - asked.get("start", began)  # of this process, before it is given the file
             manifest = Origin(store, KEY, DOMAIN, RUN).publish(Path(asked["folder"]), STEP, link=True)
-            answer = {"digest": manifest.digest.hex(), "publish_seconds": time.monotonic() - began}
+            answer |= {"digest": manifest.digest.hex(), "publish_seconds": time.monotonic() - began}
         first = RelaysFirst()
         if asked["role"] == "origin":
             options |= {"is_first": first.is_first, "elsewhere": first.elsewhere}
@@ -52,7 +54,8 @@ def main() -> None:
                 _write({})
             else:
                 _write(_fetch(store, asked, order, None if server is None else server.url))
-        _write({"sent": 0 if server is None else server.counts.bytes_served})
+        sent = 0 if server is None else server.counts.bytes_served
+        _write({"sent": sent, "cpu": time.process_time() - before})
 
 
 def _fetch(store: VersionStore, asked: dict[str, Any], order: dict[str, Any], url: str | None) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 _BRIDGE = "murmur-b"
 _NET = "10.199.7"
+_DEADLINE = 900.0
+_MIB = 1 << 20
 
 
 def namespaces_work() -> bool:
@@ -102,6 +104,14 @@ class Stage:
             thread.join()
         return [answers[party.name] for party in parties]
 
+    def order(self, origin: Party, sources: Sequence[Party]) -> dict[str, Any]:
+        """What a party is told to fetch, and where."""
+        return {
+            "digest": origin.told["digest"],
+            "sources": [[party.url, party.name, party is not origin] for party in sources],
+            "deadline": _DEADLINE,
+        }
+
     def close(self) -> None:
         for party in self.parties:
             party.process.kill()
@@ -123,6 +133,16 @@ def stage(*, limited: bool, memory: bool = False) -> Iterator[Stage]:
             yield made
         finally:
             made.close()
+
+
+def weights(cast: Stage, size: int) -> Path:
+    """A folder with one file of so many random bytes."""
+    folder = cast.root / "weights"
+    folder.mkdir(parents=True)
+    with (folder / "model.safetensors").open("wb") as file:
+        for _ in range(size // _MIB):
+            file.write(os.urandom(_MIB))
+    return folder
 
 
 def _bridge() -> None:
