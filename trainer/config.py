@@ -231,6 +231,7 @@ class HubSettings(Settings):
     keystore: str = "trainer.json"
     """Keystore of the run's trainer key, beside run.toml: publishes weights, signs manifests and storage receipts."""
     host: str = "0.0.0.0"  # noqa: S104  a hub is there to be reached
+    """Address to listen on; "::" takes IPv6 and IPv4."""
     port: int = Field(default=8450, ge=0, le=65535)
     """HTTP port for rollouts and receipts; 0 takes a free one."""
     origin_port: int = Field(default=8451, ge=0, le=65535)
@@ -246,6 +247,12 @@ class HubSettings(Settings):
     looks_per_minute: int = Field(default=30, ge=1)
     """Looks at the chain that requests may cause, in all, beside those of every `chain.poll_seconds`; they are what a flood of
     requests can cost at the endpoint."""
+    connections: int = Field(default=8192, ge=16)
+    """Connections to the hub in all, as far as the system's limit of open files goes. Idle ones give way, then those that wait for news."""
+    connections_per_address: int = Field(default=256, ge=1)
+    """Of one IPv4 address or one IPv6 /64. Behind a reverse proxy all come from its address: give it all of `connections`."""
+    requests: int = Field(default=512, ge=8)
+    """Requests answered at once. From half of them on polls are refused, then listings, then downloads, last uploads."""
     store: str | None = None
     """Rollout files and receipts: a folder beside run.toml, or s3://bucket/prefix; else hub/store in the output folder."""
     store_cache_bytes: int = Field(default=16 << 30, ge=0)

@@ -35,6 +35,7 @@ from protocol.chain.types import Publication, Role, Seat
 from protocol.challenge import Int8, Int32
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, PreflightError, TransactionReverted
+from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.shell.connection import Connection
 from protocol.shell.home import Home
@@ -146,7 +147,10 @@ class Worker:
         except Exception as error:  # noqa: BLE001  logged there
             reason, pause = self._failures.failed(error)
             self._say("waiting", reason=reason)
-            self._c.forget_hub()
+            if isinstance(error, TryAgain):
+                pause = max(pause, error.pause)
+            else:
+                self._c.forget_hub()
             self._clock.wait(self._stop, pause)
         else:
             self._failures.succeeded()

@@ -36,6 +36,7 @@ from protocol.chain.transaction_log import TransactionLog
 from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import MurmurationError, PreflightError
+from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.retry import Backoff
 from protocol.shell import machine
@@ -253,6 +254,10 @@ class ValidatorService:
             return False
         try:
             action()
+        except TryAgain as error:  # it is there, and has too much to do
+            log.info("hub: %s", error)
+            self._away.hold(None, error.pause)
+            return False
         except MurmurationError as error:
             log.warning("hub: %s; trying again", error)
         except Exception as error:

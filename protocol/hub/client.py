@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -27,6 +27,7 @@ from protocol.signing import Domain
 from protocol.voucher import SignedVoucher
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _JSON_BYTES_MAX = 32 << 20
 _REASON_BYTES_MAX = 4096
@@ -42,7 +43,8 @@ class HubClient:
     """One hub and one run. `now` gives block time, for the expiry of writes; safe to share between threads.
 
     A call may take `timeout` seconds, besides the wait it asks for and a second for every 64 KiB that it moves; then it
-    raises Unavailable. A write that the hub asks to send again a little later is sent again within another `timeout` seconds.
+    raises Unavailable. What the hub asks to send again a little later is sent again within another `timeout` seconds, else TryAgain
+    is raised; a call that waits for news raises it at once.
     """
 
     def __init__(
@@ -105,13 +107,18 @@ class HubClient:
 
     def download(self, root: bytes, target: Path, *, cap: int) -> bool:
         """Writes the file of a root to `target`; False when the hub has none. Raises HashMismatch for other bytes."""
-        hashed, partial = hashlib.sha256(), target.with_suffix(".part")
-        try:
+        partial = target.with_suffix(".part")
+
+        def once() -> bytes:
+            hashed = hashlib.sha256()
             with self._call("GET", f"files/{root.hex()}") as (response, deadline), partial.open("wb") as file:
                 for part in _parts(response, deadline, cap):
                     hashed.update(part)
                     file.write(part)
-            if hashed.digest() != root:
+            return hashed.digest()
+
+        try:
+            if self._patiently(once) != root:
                 raise HashMismatch(f"the hub's file for {root.hex()} holds other bytes")
             os.replace(partial, target)
         except Refused as error:
@@ -223,19 +230,27 @@ class HubClient:
         return canonical.parse(self._get(path, cap=_JSON_BYTES_MAX, wait=wait), f"the hub's answer to {path}")
 
     def _get(self, path: str, *, cap: int, wait: int = 0) -> bytes:
-        with self._call("GET", path, seconds=wait) as (response, deadline):
-            return b"".join(_parts(response, deadline, cap))
+        def once() -> bytes:
+            with self._call("GET", path, seconds=wait) as (response, deadline):
+                return b"".join(_parts(response, deadline, cap))
+
+        return once() if wait else self._patiently(once)  # who waits for news has better to do than to wait here
 
     def _write(self, method: str, path: str, data: bytes, digest: bytes) -> Any:
+        return self._patiently(lambda: self._write_once(method, path, data, digest))
+
+    def _patiently(self, action: Callable[[], T]) -> T:
+        """Does it again when the hub says so, where that is within the timeout."""
         until = self._clock.monotonic() + self._timeout
         while True:
             try:
-                return self._write_once(method, path, data, digest)
+                return action()
             except TryAgain as error:
-                if self._clock.monotonic() + error.seconds > until:
+                pause = error.pause
+                if self._clock.monotonic() + pause > until:
                     raise
-                log.info("%s; trying again after %g s", error, error.seconds)
-                self._clock.sleep(error.seconds)
+                log.info("%s; trying again after %.1f s", error, pause)
+                self._clock.sleep(pause)
 
     def _write_once(self, method: str, path: str, data: bytes, digest: bytes) -> Any:
         if self._key is None or self._now is None:

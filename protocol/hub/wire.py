@@ -15,7 +15,9 @@
     GET  /v1/runs/R/need                   what the trainer still wants, signed (need.py); 404 while it has not said
     GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
-A write that names what the hub has not read off the chain yet may be answered with 503 and `Retry-After: seconds`.
+A write that names what the hub has not read off the chain yet may be answered with 503 and `Retry-After: seconds`. So may everything
+where there is too much to do: who waits for news is refused first, then who asks for listings, then for files, uploads last. Clients come
+back after that time and a random part of it more.
 A listing's `since` is a block time: entries that came before may be listed no more, for no deadline of the protocol reaches them.
 With `wait` an answer that would be empty is held back up to so many seconds until there is something to say.
 Every write carries an EIP-712 `Write` over (run, method, path, SHA-256 of the body, nonce, expiry) of a seated key, in the
@@ -24,6 +26,7 @@ four headers below. Nothing read from a hub is trusted: files hash to roots on c
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,8 +43,10 @@ PAGE = 256
 """Most entries of one answer to a listing."""
 OPINIONS_OPEN_MAX = 64
 """Most submissions that a validator may have asked about without a receipt of its own; each costs the others a judgement in full."""
-WAIT_MAX = 20
+WAIT_MAX = 60
 """Longest wait a hub grants, in seconds."""
+RETRY_MOST = 120.0
+"""Longest that a client stays away because a hub says so, in seconds."""
 
 
 class Refused(MurmurationError):
@@ -68,6 +73,11 @@ class TryAgain(Unavailable):
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
         self.seconds = seconds
+
+    @property
+    def pause(self) -> float:
+        """Seconds to stay away for: by chance up to half as long again, so that not all return together."""
+        return min(self.seconds, RETRY_MOST) * random.uniform(1.0, 1.5)
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,10 @@ class ShardServer:
     def __enter__(self) -> ShardServer:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
-            self._listener = socket.create_server((self.host, self.port), family=family, backlog=128)
+            both = self.host == "::" and socket.has_dualstack_ipv6()
+            self._listener = socket.create_server(
+                (self.host, self.port), family=family, backlog=128, dualstack_ipv6=both
+            )
         except OSError as error:
             raise PreflightError(
                 f"cannot listen on {self.host}:{self.port}: {error.strerror}",

@@ -36,7 +36,7 @@ from protocol.errors import (
 )
 from protocol.folders import TASKS_VARIABLE
 from protocol.hub.client import HubClient
-from protocol.hub.wire import Refused
+from protocol.hub.wire import Refused, TryAgain
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service
 from protocol.probe import Probe
@@ -182,7 +182,10 @@ class Connection:
 
         def failed(error: Exception) -> None:
             log.info("%s: %s; trying again", doing, error)
-            self.forget_hub()
+            if isinstance(error, TryAgain):
+                self._clock.sleep(error.pause)
+            else:
+                self.forget_hub()
 
         return retry(
             action, on=(Unavailable, Refused), unless=lambda error: isinstance(error, Refused) and not error.may_pass,

@@ -30,6 +30,7 @@ from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
 from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Quota
+from trainer.hub.load import Load
 from trainer.hub.server import HubServer
 from trainer.hub.store import Store
 
@@ -64,6 +65,7 @@ class Desk:
     key: Key
     status: Path
     clock: Clock
+    load: Load
     clients: list[HubClient] = field(default_factory=list)
     step: int = -1
     """The newest version that is out."""
@@ -184,7 +186,7 @@ class Desk:
 @contextmanager
 def open_desk(
     anvil: Anvil, folder: Path, *, spec: RunSpec | None = None, quota: Quota | None = None, store: Store | None = None,
-    wrap: Callable[[Any], Any] = lambda app: app, looks_per_minute: int = 10**6, clock: Clock = SYSTEM, **server: float,
+    wrap: Callable[[Any], Any] = lambda app: app, looks_per_minute: int = 10**6, clock: Clock = SYSTEM, **server: Any,
 ) -> Iterator[Desk]:  # fmt: skip
     """A fresh deployment and run, nothing published yet, and its hub. `wrap` may stand between server and app.
 
@@ -200,10 +202,20 @@ def open_desk(
     )  # fmt: skip
     hub.learn()
     status = folder / "status.json"
-    with HubServer(
-        wrap(create_app(hub, database, status, folder / "need.json")), "127.0.0.1", 0, **server
-    ) as listening:
-        desk = Desk(world, spec, folder, hub, database, store, f"http://127.0.0.1:{listening.port}", key, status, clock)
+    with HubServer(wrap(create_app(hub, status, folder / "need.json")), "127.0.0.1", 0, **server) as listening:
+        desk = Desk(
+            world,
+            spec,
+            folder,
+            hub,
+            database,
+            store,
+            f"http://127.0.0.1:{listening.port}",
+            key,
+            status,
+            clock,
+            listening.load,
+        )
         yield desk
         desk.close()
     database.close()

@@ -116,12 +116,13 @@ def test_a_node_that_joins_during_a_flood_and_uploads_at_once_gets_its_receipt(d
     path.write_bytes(data)
     stored = desk.client(node).upload(desk.submission(ref), ref.root, path, desk.key.address)
     assert stored.receipt.root == ref.root
-    assert 0 < sum(clock.waits) <= WAIT
+    waited = sum(clock.waits)
+    assert 0 < waited <= 1.5 * WAIT
     validator = desk.validator()
     receipt = desk.receipt(validator, ref)
     desk.client(validator).post_receipt(receipt)
     assert [data for _, data in desk.client().receipts(0)] == [receipt]
-    assert WAIT < sum(clock.waits) <= 2 * WAIT
+    assert waited < sum(clock.waits) <= 3 * WAIT
 
 
 def test_who_has_to_wait_is_told_for_how_long(desk: Desk, clock: VirtualClock) -> None:

@@ -289,10 +289,10 @@ def test_listings_go_on_after_a_cursor_page_by_page(desk: Desk) -> None:
 def waiting(desk: Desk, action: Any) -> tuple[threading.Thread, list[Any]]:
     """Runs `action` in a thread that is known to wait at the hub when this returns."""
     found: list[Any] = []
-    waiters = len(desk.hub._changed._waiters)  # type: ignore[attr-defined]
+    waiters = len(desk.hub.bells)
     thread = threading.Thread(target=lambda: found.append(action()))
     thread.start()
-    wait_until(lambda: len(desk.hub._changed._waiters) > waiters, deadline=10, what="it waits")  # type: ignore[attr-defined]
+    wait_until(lambda: len(desk.hub.bells) > waiters, deadline=10, what="it waits")
     return thread, found
 
 

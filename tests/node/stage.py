@@ -68,7 +68,7 @@ class LiveHub:
         self._database = Database(self._folder / "hub.sqlite")
         store, book = Store(self._folder / "store"), Book(world.chain, world.run)
         self.hub = Hub(world.chain, world.run, tiny.spec, book, store, self._database, world.trainer.key)
-        self._app = create_app(self.hub, self._database, self._folder / "status.json", self._folder / "need.json")
+        self._app = create_app(self.hub, self._folder / "status.json", self._folder / "need.json")
         listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]

@@ -4,7 +4,9 @@ store.py     files by content                          database.py  the SQLite i
 archive.py   the same with a bucket behind it          bucket.py    an S3-compatible bucket
 hub.py       what may be written, by whom, how much    app.py       the HTTP routes (protocol/hub/wire.py lists them)
 looks.py     at the chain: the few that requests cause    challenges.py  on their way between validators and seats
-server.py    uvicorn, with deadlines                   publisher.py outgoing weights, onto the chain
+server.py    uvicorn, with deadlines and refusals      publisher.py outgoing weights, onto the chain
+places.py    who may be connected                      load.py      what is refused first
+bells.py     who waits for news of what
 outbox.py    versions on their way from the trainer      vouchers.py  what validators are owed
 service.py   the running hub: all of these, SHARDCAST origin, discovery         process.py   it as the trainer's child
 """

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from fastapi.responses import FileResponse, PlainTextResponse, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,8 +31,7 @@ from protocol.errors import (
     Unavailable,
 )
 from protocol.hub.challenges import MESSAGE_BYTES_MAX
-from protocol.hub.wire import PAGE, WAIT_MAX, Refused, TryAgain
-from trainer.hub.database import Database
+from protocol.hub.wire import WAIT_MAX, Refused, TryAgain
 from trainer.hub.hub import Hub, Signed, address, bytes32
 
 Cursor = Annotated[int, Query(ge=0, lt=2**62)]
@@ -49,7 +48,7 @@ _SECONDS = metrics.histogram(
 _REFUSALS = metrics.counter("murmur_hub_refusals_total", "Refused requests, by the error's class.", "reason")
 
 
-def create_app(hub: Hub, database: Database, status: Path, need_file: Path) -> FastAPI:
+def create_app(hub: Hub, status: Path, need_file: Path) -> FastAPI:
     """`status` is the file in which the trainer says what it does, `need_file` that in which it says what it needs."""
     app = FastAPI(title="Murmuration hub", docs_url=None, redoc_url=None, openapi_url=None)
     base = f"/v1/runs/{hub.run}"
@@ -103,8 +102,7 @@ def create_app(hub: Hub, database: Database, status: Path, need_file: Path) -> F
 
     @app.get(f"{base}/receipts")
     async def receipts(after: Cursor = 0, wait: Wait = 0) -> Response:
-        entries = await hub.listing(lambda: database.receipts(after, PAGE), wait)
-        return _listed([(number, json.loads(data)) for number, data in entries])
+        return Response(await hub.page("receipts", after, wait), media_type="application/json")
 
     @app.get(f"{base}/need")
     async def need() -> dict[str, Any]:
@@ -121,8 +119,7 @@ def create_app(hub: Hub, database: Database, status: Path, need_file: Path) -> F
 
     @app.get(f"{base}/opinions")
     async def opinions(after: Cursor = 0, wait: Wait = 0) -> Response:
-        entries = await hub.listing(lambda: database.opinions(after, PAGE), wait)
-        return _listed([(number, {"submission": submission.hex()}) for number, submission in entries])
+        return Response(await hub.page("opinions", after, wait), media_type="application/json")
 
     @app.post(f"{base}/challenges/{{node}}")
     async def add_message(node: str, request: Request) -> Response:
@@ -133,10 +130,6 @@ def create_app(hub: Hub, database: Database, status: Path, need_file: Path) -> F
     async def messages(node: str, after: Cursor = 0, wait: Wait = 0) -> dict[str, Any]:
         said = await hub.messages(address(node), after, wait)
         return {"messages": [message.as_json() for message in said]}
-
-    def _listed(entries: list[tuple[int, Any]]) -> Response:
-        listed = [{"id": number, "value": value} for number, value in entries]
-        return JSONResponse({"entries": listed, "since": database.since})
 
     return app
 

@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS nonces (nonce BLOB PRIMARY KEY, expiry INTEGER NOT NU
 CREATE INDEX IF NOT EXISTS nonces_by_expiry ON nonces (expiry);
 """
 _LISTINGS = ("receipts", "opinions")
+_MORE = {listing: f"SELECT 1 FROM {listing} WHERE id > ? LIMIT 1" for listing in _LISTINGS}  # noqa: S608  names of ours
 _FORGOTTEN_MAX = 1000  # entries of a table at once: others wait for the lock
 
 
@@ -126,6 +127,17 @@ class Database:
         with self._lock:
             query = "SELECT id, submission FROM opinions WHERE id > ? ORDER BY id LIMIT ?"
             return self._db.execute(query, (after, most)).fetchall()
+
+    def has_more(self, listing: str, after: int) -> bool:
+        """Whether a listing has an entry above a number."""
+        with self._lock:
+            return self._db.execute(_MORE[listing], (after,)).fetchone() is not None
+
+    def newest(self, listing: str) -> int:
+        """The last number that a listing has given to an entry, or before its first."""
+        with self._lock:
+            query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+            return int(self._db.execute(query, (listing,)).fetchone()[0])
 
     # ---- forgetting ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ from protocol.hub.wire import (
     EXPIRY,
     NONCE,
     OPINIONS_OPEN_MAX,
+    PAGE,
     SIGNATURE,
-    WAIT_MAX,
     Refused,
     Stored,
     check_write,
@@ -44,6 +44,7 @@ from protocol.runspec import RunSpec
 from protocol.shell.home import read_json
 from protocol.signing import Need, StorageReceipt
 from protocol.verdict import Receipt
+from trainer.hub.bells import Bells
 from trainer.hub.challenges import Challenges
 from trainer.hub.database import Database
 from trainer.hub.looks import Looks
@@ -51,6 +52,7 @@ from trainer.hub.store import Store
 
 _UPLOADED = metrics.counter("murmur_hub_uploaded_bytes_total", "Bytes of rollout files that were taken.")
 _RECEIPTS = metrics.counter("murmur_hub_receipts_total", "Verdict receipts that were taken, by outcome.", "outcome")
+_PAGES_KEPT = 16  # of listings, for those who follow them; the newest
 FORBIDDEN, NOT_FOUND, CONFLICT, TOO_MANY = 403, 404, 409, 429
 
 
@@ -109,7 +111,8 @@ class Hub:
         self._clock = clock
         self._allowances: dict[str, Allowance] = {}
         self._looks = Looks(book, looks_per_minute, clock)
-        self._changed = asyncio.Condition()
+        self.bells = Bells()
+        self._pages: dict[tuple[str, int], tuple[tuple[int, int], bytes]] = {}
         self._writing: set[bytes] = set()
         self._need: tuple[Any, SignedNeed] | None = None
 
@@ -163,7 +166,7 @@ class Hub:
         self._store.put("stored", f"{submission.hex()}.json", text.encode())
         self._db.add_stored(submission, submitted.root, size, text, receipt.time)
         _UPLOADED.add(size)
-        await self.notify()
+        self.bells.ring(("file", submitted.root))
         return stored
 
     async def add_receipt(self, data: bytes, request: Signed) -> None:
@@ -180,7 +183,7 @@ class Hub:
         if self._db.add_receipt(receipt.submission, address, data, self.now):
             self._store.put("receipts", f"{hashlib.sha256(data).hexdigest()}.json", data)
             _RECEIPTS.add(outcome=receipt.outcome.name.lower())
-            await self.notify()
+            self.bells.ring("receipts")
 
     async def add_opinion(self, data: bytes, request: Signed) -> None:
         """A validator asks the others to check a submission as well."""
@@ -193,7 +196,7 @@ class Hub:
         if self._db.open_opinions(address) >= OPINIONS_OPEN_MAX:
             raise Refused(f"asked about {OPINIONS_OPEN_MAX} submissions without a receipt of its own on them", CONFLICT)
         if self._db.add_opinion(submission, address, self.now):
-            await self.notify()
+            self.bells.ring("opinions")
 
     async def add_message(self, node: str, data: bytes, request: Signed) -> None:
         """Takes the next message of a challenge: of a seated validator, or of the seat that one has asked."""
@@ -209,7 +212,7 @@ class Hub:
             self.challenges.require_turn(node, speaker, value)
         headers = {name: request.headers[name] for name in (ADDRESS, NONCE, EXPIRY, SIGNATURE)}
         self.challenges.say(node, speaker, Message(headers, value), self.now)
-        await self.notify()
+        self.bells.ring(("challenge", node))
 
     def _declared_size(self, request: Signed) -> int:
         """Bytes the upload may have: what it declares, at most the run's cap."""
@@ -279,7 +282,7 @@ class Hub:
         return json.loads(text)
 
     async def file(self, root: bytes, wait: float) -> Path:
-        await self.wait_for(lambda: self._store.holds(root), wait)
+        await self.bells.wait((("file", root),), lambda: self._store.holds(root), wait)
         path = await self._store.fetch(root)
         if path is None:
             raise Refused("no such file", NOT_FOUND)
@@ -292,31 +295,29 @@ class Hub:
                 return path_of(file)
         raise Refused("no such file", NOT_FOUND)
 
-    async def listing(self, entries: Callable[[], list[tuple[int, Any]]], wait: float) -> list[tuple[int, Any]]:
-        await self.wait_for(lambda: bool(entries()), wait)
-        return entries()
+    async def page(self, listing: str, after: int, wait: float) -> bytes:
+        """JSON of a page of `receipts` or `opinions`; many who ask for the same page share one."""
+        await self.bells.wait((listing,), lambda: self._db.has_more(listing, after), wait)
+        state = self._db.newest(listing), self._db.since
+        made = self._pages.get((listing, after))
+        if made is None or made[0] != state:
+            if len(self._pages) >= _PAGES_KEPT:
+                self._pages.clear()
+            made = self._pages[listing, after] = state, self._page(listing, after)
+        return made[1]
+
+    def _page(self, listing: str, after: int) -> bytes:
+        entries = (self._db.receipts if listing == "receipts" else self._db.opinions)(after, PAGE)
+        shown = (data if listing == "receipts" else b'{"submission":"%b"}' % data.hex().encode() for _, data in entries)
+        listed = b",".join(
+            b'{"id":%d,"value":%b}' % (number, value) for (number, _), value in zip(entries, shown, strict=True)
+        )
+        return b'{"entries":[%b],"since":%d}' % (listed, self._db.since)
 
     async def messages(self, node: str, after: int, wait: float) -> list[Message]:
         """What was said in the challenge of a seat, after so many messages."""
-        await self.wait_for(lambda: bool(self.challenges.said(node, after)), wait)
+        await self.bells.wait((("challenge", node),), lambda: bool(self.challenges.said(node, after)), wait)
         return self.challenges.said(node, after)
-
-    async def wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Returns when the condition holds or the time is up."""
-        until = asyncio.get_running_loop().time() + min(max(seconds, 0), WAIT_MAX)
-        async with self._changed:
-            while not condition():
-                left = until - asyncio.get_running_loop().time()
-                if left <= 0:
-                    return
-                try:
-                    await asyncio.wait_for(self._changed.wait(), left)
-                except TimeoutError:
-                    return
-
-    async def notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
     # ---- rebuilding ----------------------------------------------------------------------------------------------------
 

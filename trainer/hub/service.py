@@ -41,7 +41,7 @@ from trainer.hub.database import Database
 from trainer.hub.hub import Hub, Quota
 from trainer.hub.outbox import Outbox
 from trainer.hub.publisher import Publisher
-from trainer.hub.server import HubServer
+from trainer.hub.server import HubServer, connections_within_limits
 from trainer.hub.store import Store
 from trainer.hub.vouchers import Ledger
 
@@ -109,12 +109,21 @@ class HubService:
                 connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run),
                 Outbox(self._layout.outgoing, self._layout.model), kept,
             )  # fmt: skip
-            http = HubServer(create_app(hub, database, self._layout.status, self._layout.need), h.host, h.port)
+            connections = connections_within_limits(h.connections)
+            if connections < h.connections:
+                log.warning(
+                    "the system lets this process hold %d connections, not %d: see ulimit -n",
+                    connections,
+                    h.connections,
+                )
+            http = HubServer(
+                create_app(hub, self._layout.status, self._layout.need), h.host, h.port, connections=connections,
+                per_address=h.connections_per_address, requests=h.requests,
+            )  # fmt: skip
             with http:
-                reachable = h.public_host or _reachable(h.host)
-                connection.announce("hub", f"http://{reachable}:{http.port}")
-                connection.announce("origin", f"http://{reachable}:{origin_server.port}")
-                local = f"http://{_reachable(h.host)}:{http.port}"
+                public, local = h.public_host or h.host, url_of(h.host, http.port)
+                connection.announce("hub", url_of(public, http.port))
+                connection.announce("origin", url_of(public, origin_server.port))
                 log.info("hub at %s, origin on port %d", local, origin_server.port)
                 turns: list[tuple[str, Callable[[], object], float]] = [
                     ("chain", lambda: self._learn(hub), c.poll_seconds),
@@ -237,8 +246,11 @@ class HubService:
         write_json(self._layout.hub_status, status)
 
 
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+def url_of(host: str, port: int) -> str:
+    """`host`: a name or an address, an IPv6 one with or without brackets; one that stands for all is this machine's own."""
+    bare = host.removeprefix("[").removesuffix("]").lower()
+    bare = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(bare, bare)  # noqa: S104
+    return f"http://[{bare}]:{port}" if ":" in bare else f"http://{bare}:{port}"
 
 
 def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from protocol.errors import DeadlineExceeded, IntegrityError, MurmurationError
 from protocol.exporter import Exporter
 from protocol.hub.client import HubClient
 from protocol.hub.need import RENEWED_SECONDS
+from protocol.hub.wire import TryAgain
 from protocol.runspec import RunSpec
 from protocol.sandbox import Sandbox
 from protocol.shell.connection import is_fatal
@@ -177,7 +178,11 @@ class Trainer(Training):
         try:
             if url := self._hub.require_running():
                 self._source.hub = self._hub_client(url)
-            self._source.poll(wait=1)
+            try:
+                self._source.poll(wait=1)
+            except TryAgain:  # too many wait there for news: what there is can still be asked for
+                self._clock.wait(self._stop, 1.0)
+                self._source.poll()
         except MurmurationError as error:
             if is_fatal(error):
                 raise
