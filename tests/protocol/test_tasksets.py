@@ -157,6 +157,16 @@ def test_tasks_are_asked_told_and_scored_in_the_sandbox(site: Path) -> None:
 
 
 @with_verifiers
+def test_a_right_answer_is_known_where_the_tasks_data_has_one_that_earns_everything(site: Path) -> None:
+    sums = Tasksets(spec("vf-sums"), held_out=False)
+    assert [sums.answer(sums.entry(index)) for index in range(3)] == ["0", "2", "4"]
+    put(site, (OURS / "vf_sums.py").read_text().replace("str(self.data.answer) in said", "'=' in said"), "vf_more")
+    more, words = (Tasksets(spec(name), held_out=False) for name in ("vf-more", "vf-dictionary"))
+    assert more.answer(more.entry(0)) is None, "its rewards want more than that"
+    assert words.answer(words.entry(0)) is None, "there is none in its data"
+
+
+@with_verifiers
 def test_another_package_than_the_run_was_created_with_has_another_head(site: Path) -> None:
     heads = []
     for version, more in (("1.0", ""), ("1.0", "\n# another reward, perhaps\n"), ("1.1", "")):

@@ -61,6 +61,13 @@ class Tasksets(Environment):
         described = [one.prompt for one in self._opened.tools(entry)]
         return "\n\n".join(part for part in (entry.data.system_prompt, *described, _question(entry)) if part)
 
+    def answer(self, entry: Any) -> str | None:
+        """`answer` of the task's data, where it earns everything: no taskset promises such a field, or what it holds."""
+        known = getattr(entry.data, "answer", None)
+        if not isinstance(known, str | int | float):
+            return None
+        return str(known) if self._score(entry, str(known)).value >= 1 else None
+
     def score(self, entry: Any, completion: str) -> float:
         return self._score(entry, completion).value
 
