@@ -11,7 +11,10 @@ from __future__ import annotations
 import ipaddress
 import re
 import struct
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from protocol.errors import Malformed
@@ -19,7 +22,9 @@ from protocol.errors import Malformed
 ADDRESSES_MAX: Final = 4
 """Most addresses of one peer. Changing it breaks: nodes with a smaller one read no message with more."""
 
+_LOOKED_AT_MAX: Final = 32  # addresses of one peer in a message, with those of transports that are not spoken here
 _TCP: Final = 0x06
+_P2P: Final = b"\xa5\x03"
 _IPS: Final = {"ip4": (0x04, 4), "ip6": (0x29, 16)}
 _NAMES: Final = {"dns": 0x35, "dns4": 0x36, "dns6": 0x37}
 _DNS = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
@@ -67,7 +72,8 @@ class Address:
 
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        return ipaddress.ip_address(self.host) if self.kind in _IPS else None
+        """Of IPv4 also where it is written as one of IPv6; None for a name."""
+        return ipaddress.ip_address(plain_ip(self.host)) if self.kind in _IPS else None
 
     @property
     def is_loopback(self) -> bool:
@@ -106,6 +112,25 @@ class PeerAddress:
         return f"{self.address}/p2p/{peer_text(self.peer)}"
 
 
+def usable_addresses(raw: Iterable[bytes], peer: bytes) -> tuple[Address, ...]:
+    """Those of a stranger's addresses of `peer` that mean something here, at most ADDRESSES_MAX.
+
+    Other implementations name QUIC, WebSocket and relayed addresses too, and put /p2p/ and the PeerID behind them.
+    """
+    found: dict[Address, None] = {}
+    for data in islice(raw, _LOOKED_AT_MAX):
+        with suppress(Malformed):
+            found[Address.decode(data.removesuffix(_P2P + bytes([len(peer)]) + peer))] = None
+    return tuple(islice(found, ADDRESSES_MAX))
+
+
+def plain_ip(host: str) -> str:
+    """The IP as its owner writes it: an IPv4 address that came in over an IPv6 socket is one of IPv4."""
+    ip = ipaddress.ip_address(host.partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped) if mapped else host
+
+
 def peer_text(peer: bytes) -> str:
     """The PeerID as people see it."""
     import base58
@@ -121,10 +146,8 @@ def peer_bytes(peer_id: str) -> bytes:
 
 def network_of(host: str) -> str:
     """What counts as one source of connections: an IPv4 address, an IPv6 /64."""
-    ip = ipaddress.ip_address(host.partition("%")[0])
+    ip = ipaddress.ip_address(plain_ip(host).partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped:
-            return str(ip.ipv4_mapped)
         return str(ipaddress.ip_network((ip, 64), strict=False))
     return str(ip)
 

@@ -11,13 +11,15 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from itertools import islice
+from socket import AF_INET, AF_INET6, AF_UNSPEC, getaddrinfo
 from typing import Any
 
 import trio
 
 from protocol.errors import MurmurationError, PreflightError, Unavailable
 from protocol.p2p import negotiation
-from protocol.p2p.address import Address, network_of, peer_text
+from protocol.p2p.address import Address, network_of, peer_text, plain_ip
 from protocol.p2p.settings import HostLimits, Timing
 from protocol.p2p.stream import Stream
 from protocol.p2p.transport import (
@@ -33,6 +35,9 @@ from protocol.p2p.transport import (
 log = logging.getLogger(__name__)
 
 _BACKLOG = 128
+_FAMILIES = {"dns": AF_UNSPEC, "dns4": AF_INET, "dns6": AF_INET6}
+_IPS_PER_NAME = 4
+_LOOKUPS_OF_NAMES = 16  # threads that wait for a name server, which may be a stranger's
 _RESET_SECONDS = 1.0
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _HUNG_UP = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EPERM}
@@ -74,6 +79,7 @@ class Node:
         self._accepts: dict[str, StreamBudget] = {}
         self._strangers: dict[trio.SocketStream, None] = {}  # in the middle of a handshake, oldest first
         self._dials: dict[tuple[bytes, Address], trio.Lock] = {}
+        self._resolving = trio.CapacityLimiter(_LOOKUPS_OF_NAMES)
         self._nursery: trio.Nursery
 
     def handle(self, protocol: str, handler: Handler) -> None:
@@ -145,8 +151,12 @@ class Node:
 
         async def attempt(place: Address) -> None:
             try:
-                made.append(await self._dial_once(peer, place))
-                nursery.cancel_scope.cancel()
+                if place.ip is None:
+                    for resolved in await self._resolve(place):
+                        nursery.start_soon(attempt, resolved)
+                else:
+                    made.append(await self._dial_once(peer, place))
+                    nursery.cancel_scope.cancel()
             except MurmurationError as error:
                 problems.append(f"{place.host}:{place.port}: {error}")
 
@@ -158,6 +168,26 @@ class Node:
             where = " or ".join(f"{place.host}:{place.port}" for place in usable)
             raise Unavailable("; ".join(problems) or f"{where}: no answer within {self.timing.dial:g} s")
         return made[0]
+
+    async def _resolve(self, place: Address) -> list[Address]:
+        """The IPs behind a DNS name. Raises Unavailable. A name that a stranger gave leads no more into this machine's interior than
+        an IP does."""
+        try:
+            found = await trio.to_thread.run_sync(  # type: ignore[call-arg, unused-ignore]
+                lambda: getaddrinfo(place.host, place.port, _FAMILIES[place.kind], trio.socket.SOCK_STREAM),
+                abandon_on_cancel=True,
+                limiter=self._resolving,
+            )
+        except (OSError, UnicodeError) as error:
+            raise Unavailable(
+                _reason(error) if isinstance(error, OSError) else "no name that can be looked up"
+            ) from error
+        ips = dict.fromkeys(str(entry[4][0]) for entry in found if "%" not in str(entry[4][0]))
+        behind = [Address("ip6" if ":" in ip else "ip4", ip, place.port) for ip in islice(ips, _IPS_PER_NAME)]
+        usable = [each for each in behind if each.is_dialable and (self._loopback or not each.is_loopback)]
+        if not usable:
+            raise Unavailable("no address behind this name can be dialled from here")
+        return usable
 
     async def _dial_once(self, peer: bytes, place: Address) -> PeerConnection:
         """Dials, or waits for whoever dials the same address. Another address of the same peer, which a stranger may have
@@ -177,7 +207,7 @@ class Node:
             raise Unavailable(_reason(error)) from error
         try:
             with foreign_errors("the connection"):
-                remote = socket.socket.getpeername()[0]
+                remote = plain_ip(socket.socket.getpeername()[0])
             upgraded = await upgrade(socket, self.identity, self.limits, self.timing, expected=peer)
         except BaseException:
             socket.socket.close()
@@ -223,7 +253,7 @@ class Node:
                     raise
                 continue
             try:
-                remote = socket.getpeername()[0]
+                remote = plain_ip(socket.getpeername()[0])
             except OSError:  # the stranger hung up before we looked
                 socket.close()
                 continue
@@ -372,8 +402,8 @@ async def _listen(place: Address) -> trio.socket.SocketType:
     socket = trio.socket.socket(trio.socket.AF_INET6 if place.kind == "ip6" else trio.socket.AF_INET)
     try:
         socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
-        if place.kind == "ip6":
-            socket.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, 1)
+        if place.kind == "ip6":  # "::" is any interface of either kind
+            socket.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, int(place.host != "::"))
         await socket.bind((place.host, place.port))
         socket.listen(_BACKLOG)
     except OSError as error:

@@ -22,7 +22,7 @@ from libp2p.kad_dht.pb.kademlia_pb2 import Message
 
 from protocol.errors import Malformed, Oversized
 from protocol.identity import address_of_peer
-from protocol.p2p.address import ADDRESSES_MAX, Address
+from protocol.p2p.address import usable_addresses
 from protocol.p2p.records import PROVIDERS_PER_KEY
 from protocol.p2p.routing import BUCKET, Contact
 
@@ -117,7 +117,7 @@ def _read(field: Any, most: int) -> list[Contact]:
     contacts = []
     for peer in field:
         _check_peer(peer.id)
-        if not 1 <= len(peer.addrs) <= ADDRESSES_MAX:
-            raise Malformed(f"DHT peer with {len(peer.addrs)} addresses")
-        contacts.append(Contact(peer.id, tuple(Address.decode(raw) for raw in peer.addrs)))
+        addresses = usable_addresses(peer.addrs, peer.id)
+        if addresses:
+            contacts.append(Contact(peer.id, addresses))
     return contacts

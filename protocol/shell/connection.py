@@ -193,17 +193,22 @@ class Connection:
         )  # fmt: skip
 
 
+def host_of(key: Key, peers: PeerSettings, peers_file: Path | None) -> Host:
+    """The libp2p host that a role's settings describe, not yet started. Raises ConfigError."""
+    return Host(key, peers.listen, peers.bootnodes, announce=peers.announce, peers_file=peers_file)
+
+
 @contextmanager
 def connect(
     settings: ChainSettings, peers: PeerSettings, key: Key, *, peers_file: Path | None = None
 ) -> Iterator[Connection]:
     """Checks the chain and brings up the libp2p host. Raises WrongChain, RpcUnavailable or ConfigError."""
     chain = settings.open()
-    if not peers.bootnodes:
+    if not peers.bootnodes and not (peers_file and peers_file.exists()):
         raise ConfigError(
             "no bootnode is configured", hint="put peers.bootnodes into the config file, or give --bootnode"
         )
-    with Host(key, listen=peers.listen, bootnodes=peers.bootnodes, peers_file=peers_file) as host:
+    with host_of(key, peers, peers_file) as host:
         yield Connection(chain, settings, peers, key, host)
 
 

@@ -14,6 +14,8 @@ class PeerSettings(Settings):
     """libp2p listening address (multiaddr)."""
     bootnodes: tuple[str, ...] = ()
     """Multiaddrs, each ending in /p2p/PEERID."""
+    announce: tuple[str, ...] = ()
+    """Up to four addresses others shall dial instead of `listen`: the forwarded port of a router, a DNS name, IPv4 and IPv6."""
     find_seconds: float = Field(default=60.0, gt=0)
     """How long a look-up may take before it is an error."""
 
@@ -25,5 +27,7 @@ class BootnodeSettings(Settings):
     """libp2p listening address (multiaddr)."""
     bootnodes: tuple[str, ...] = ()
     """Other bootnodes of the same network."""
+    announce: tuple[str, ...] = ()
+    """Up to four addresses others shall dial instead of `listen`: a DNS name, IPv4 and IPv6."""
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -23,7 +23,6 @@ from protocol.environments.taskfile import path_of
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
 from protocol.exporter import Exporter
 from protocol.identity import Key
-from protocol.p2p import Host
 from protocol.runspec import RunSpec
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.precedence import RelaysFirst
@@ -31,7 +30,7 @@ from protocol.shardcast.server import ShardServer
 from protocol.shardcast.store import VersionStore
 from protocol.shardcast.uplink import Uplink
 from protocol.shell import machine
-from protocol.shell.connection import Connection, is_fatal
+from protocol.shell.connection import Connection, host_of, is_fatal
 from protocol.shell.home import write_json
 from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
@@ -88,7 +87,6 @@ class HubService:
         hub.learn()
         kept = self._spec.versions_kept
         store = VersionStore(self._layout.hub / "weights", kept, pinned=self._spec.versions_pinned)
-        peers = self._settings.peers
         relays = RelaysFirst()
         transactions = TransactionLog(self._layout.hub / "transactions.sqlite")
         with (
@@ -102,9 +100,9 @@ class HubService:
                 is_first=relays.is_first,
                 elsewhere=relays.elsewhere,
             ) as origin_server,
-            Host(self._key, peers.listen, peers.bootnodes, peers_file=self._layout.hub / "peers.json") as host,
+            host_of(self._key, self._settings.peers, self._layout.hub / "peers.json") as host,
         ):
-            connection = Connection(chain, c, peers, self._key, host)
+            connection = Connection(chain, c, self._settings.peers, self._key, host)
             publisher = Publisher(
                 connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run),
                 Outbox(self._layout.outgoing, self._layout.model), kept,

@@ -21,6 +21,10 @@ DEFAULT_HOME = default_home("bootnode")
 def init(
     home: HomeOption = DEFAULT_HOME,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/4001",
+    announce: Annotated[
+        list[str] | None,
+        typer.Option(help="Address others shall dial instead, without /p2p/…; may be given up to four times."),
+    ] = None,
     rpc: Annotated[
         str | None, typer.Option(help="Only to tell a development chain, where keystores may be weak.")
     ] = None,
@@ -33,7 +37,11 @@ def init(
     place = Home(home, "bootnode")
     chain_id = Chain(rpc, None).chain_id if rpc else 1
     key = place.create_key("bootnode", chain_id=chain_id, password_file=password_file)
-    write_toml(place.config, {"listen": listen}, "Settings of a Murmuration bootnode.")
+    write_toml(
+        place.config,
+        {"listen": listen} | ({"announce": announce} if announce else {}),
+        "Settings of a Murmuration bootnode.",
+    )
     typer.echo(f"PeerID    {key.peer_id}\nsettings  {place.config}\n\nnext: murmur bootnode start")
 
 
@@ -63,5 +71,6 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     with place.lock(), Exporter(settings.metrics, health) as exporter:
         place.metrics_url = exporter.url
         run_bootnode(
-            key, settings.listen, bootnodes=settings.bootnodes, ready=ready, stop=stop, progress=exporter.progress
-        )
+            key, settings.listen, bootnodes=settings.bootnodes, announce=settings.announce, peers_file=place.data / "peers.json",
+            ready=ready, stop=stop, progress=exporter.progress,
+        )  # fmt: skip
