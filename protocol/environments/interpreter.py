@@ -66,6 +66,11 @@ class PythonTool(TaskFiles, ProgramTool):
             idle=factor * IDLE_SECONDS, memory=self.config.memory_mib << 20, stop=True,
         )  # fmt: skip
 
+    def as_call(self, text: str) -> str | None:
+        """Of a program; None where it is too long, or would end its own block."""
+        turn = f"```python\n{text}\n```"
+        return turn if _program(turn) == f"{text}\n" else None
+
     def told(self, entry: dict[str, Any], turns: Sequence[str], run: TrialRun, claimed: str | None) -> ToolResult:
         slow = f"It took longer than {self.config.cpu_seconds} s."
         doubt = 1 if claimed is None else DOUBT

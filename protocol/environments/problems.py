@@ -59,7 +59,7 @@ class Problems:
         self._prompts: set[str] = set()
         self._drawing = self._draw_held_out()
         self.around_score: AbstractContextManager[object] = nullcontext()
-        """Entered for each call of an environment's `score`, and around its replies to a conversation."""
+        """Entered for each call of an environment that is about an answer or a turn, which are a stranger's."""
         self.strayed: str | None = None
         """A score outside of 0 … 1, which counts as the nearest in it."""
         self.left: set[str] | None = None
@@ -112,7 +112,7 @@ class Problems:
             environment, entry = self._asked(index, held_out)
             (text,) = self._seen(environment, entry, [answer])
             if isinstance(environment, ProgramEnvironment):
-                with calling(environment):
+                with calling(environment), self.around_score:
                     trial = environment.trial(entry, text, None if claims is None else claims[number])
                 if trial is not None:
                     asked.append((number, environment, entry, trial))
@@ -126,7 +126,7 @@ class Problems:
             for (number, environment, entry, trial), runs in zip(
                 asked, _ran(run, [trial for *_, trial in asked]), strict=True
             ):
-                with calling(environment):
+                with calling(environment), self.around_score:
                     ends = environment.judge(entry, trial, runs, None if claims is None else claims[number])
                 found[number] = Range(*map(canonical_reward, ends))
         return found
@@ -151,7 +151,7 @@ class Problems:
             found.append([])
             if isinstance(environment, ProgramTool):
                 for turns in prefixes:
-                    with self._calling(environment):
+                    with self._calling(environment), self.around_score:
                         call = _Called(found[-1], environment, entry, turns, one.claim(len(turns) - 1))
                     if call.trial is None:
                         break
@@ -165,7 +165,7 @@ class Problems:
                     found[-1].append(reply)
         if called:
             for call, runs in zip(called, _ran(run, [call.trial for call in called if call.trial]), strict=True):
-                with self._calling(call.environment):
+                with self._calling(call.environment), self.around_score:
                     call.take(runs)
         return found
 
@@ -175,6 +175,14 @@ class Problems:
         for text in texts:
             with self._calling(self._test[0]):
                 found.append(self._test[0].as_call(text))
+        return found
+
+    def answers(self, programs: Sequence[str]) -> list[str]:
+        """Answers to problems of the first environment that are these programs."""
+        found = []
+        for program in programs:
+            with self._calling(self._test[0]):
+                found.append(self._test[0].as_answer(program))
         return found
 
     def head(self, environment: EnvironmentSpec) -> str:

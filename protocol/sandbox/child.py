@@ -86,6 +86,8 @@ class Child:
                 return self._held_out(start, time.monotonic() + seconds), {}
             case {"op": "calls", "texts": list(texts)}:
                 return {"turns": self.problems.calls(texts)}, {}
+            case {"op": "answers", "programs": list(programs)}:
+                return {"answers": self.problems.answers(programs)}, {}
             case {"op": "head", "environment": table}:
                 return {"digest": self.problems.head(environment_from(table))}, {}
             case {"op": "describe", "package": str(package)}:

@@ -163,6 +163,11 @@ class EnvironmentSandbox(ChildProcess):
         head, _ = self._ask({"op": "calls", "texts": list(texts)})
         return list(head["turns"])
 
+    def answers(self, programs: Sequence[str]) -> list[str]:
+        """Answers to problems of the first environment that are these programs."""
+        head, _ = self._ask({"op": "answers", "programs": list(programs)})
+        return list(head["answers"])
+
     def rows(self, path: Path) -> int:
         """Rows of a task file, by its footer. Raises Malformed for what is none."""
         head, _ = self._ask({"op": "rows", "path": str(path.resolve())})

@@ -68,7 +68,7 @@ def _act(event: str, of: tuple[Any, ...]) -> str | None:
     match event, of:
         case "exec", (CodeType() as code,):
             # Modules have files or are frozen; what else is run was text a moment ago.
-            made_of_text = code.co_filename.startswith("<") and not code.co_filename.startswith("<frozen ")
+            made_of_text = not (code.co_filename.startswith("<frozen ") or os.path.isfile(code.co_filename))
             return f"runs text as code ({', '.join(code.co_names[:4]) or code.co_filename})" if made_of_text else None
         case "open", (path, _, int(flags)) if flags & _WRITING and path != os.devnull:
             return f"opens {str(path)[:80]} for writing"

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from protocol.environments import taskfile
+from protocol.environments import registry, taskfile
 from protocol.environments.calculator import Calculator
 from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import inspection
-from protocol.sandbox.inspection import Observation, examination
+from protocol.sandbox.inspection import Observation, examination, hostile_programs, observation
 from protocol.shell import runfile
 from protocol.shell.commands.env import app
 from tests.protocol.conftest import Install
@@ -92,7 +92,7 @@ def test_the_pages_environment_passes(install: Install) -> None:
     assert said["passes"]
     assert {seen["name"]: seen["holds"] for seen in said["seen"]} == dict.fromkeys(
         ("problems", "a problem's draw", "right answers", "no answer", "an answer's score", "range", "draws the same",
-         "scores the same", "process", "beside others", "hostile answers", "runs no answer", "is not changed", "memory"), True,
+         "scores the same", "process", "beside others", "hostile answers", "runs no answer", "reaches nothing", "is not changed", "memory"), True,
     )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_what_a_careless_environment_does_is_named(install: Install) -> None:
 
 
 def test_an_answer_that_takes_too_long_is_named(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "_SHOWN", 1)
+    monkeypatch.setattr(observation, "SHOWN", 1)
     install(SLOW, name="slow", place="slow:Slow")
     of = found(runfile.environment_alone("slow", "numbers", {}, []), 5.0)
     assert {name for name, seen in of.items() if not seen.holds} == {"hostile answers"}
@@ -159,19 +159,47 @@ def test_a_call_that_no_file_can_hold_is_no_call_of_the_calculator() -> None:
     assert (calculator.reply("1 + 1", [call]) or pytest.fail()).text == "2"
 
 
-def sums_file(folder: Path) -> Path:
-    rows = [(f"What is {one} + {other}?", str(one + other)) for one in range(9) for other in range(9)]
-    taskfile.write(rows, folder / "questions.parquet")
-    return folder / "questions.parquet"
+def rows_of(folder: Path, name: str, rows: list[tuple[str, str]]) -> Path:
+    taskfile.write(iter(rows), folder / f"{name}.parquet")
+    return folder / f"{name}.parquet"
 
 
-@pytest.mark.long
+def alone(package: str, folder: Path) -> EnvironmentSpec:
+    """One of our own environments, with problems of whatever kind it has."""
+    sums = [(one, other) for one in range(9) for other in range(9)]
+    asked = [(f"What is {one} + {other}?", str(one + other)) for one, other in sums]
+    programs = [
+        (f"Write a program that prints {question[8:-1]}.", json.dumps({
+            "test_cases": [{"type": "stdin_stdout", "input": "", "output": answer}] * 2, "solution": f"print({question[8:-1]})",
+        })) for question, answer in asked
+    ]  # fmt: skip
+    documents = rows_of(
+        folder, "documents", [(f"The sum {answer}", f"{question} {answer}!") for question, answer in asked]
+    )
+    rows = rows_of(folder, "rows", programs if package == "code" else asked)
+    files = [] if package in ("calculator", "reasoning-gym", "verifiers") else [rows]
+    dataset = {"reasoning-gym": "basic_arithmetic"}.get(package, "sums")
+    return runfile.environment_alone(package, dataset, {}, files, [documents] if package == "retrieval" else [])
+
+
+RUN_PROGRAMS = {"code", "python"}
+ELSEWHERE = {"verifiers": "in test_tasksets.py, where the package is installed"}
+QUICK = "calculator"
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("package", ["calculator", "math", "parquet"])
+@pytest.mark.parametrize(
+    "package",
+    [pytest.param(name, marks=[pytest.mark.long] if name != QUICK else []) for name in registry._OURS if name not in ELSEWHERE],
+)  # fmt: skip
 def test_our_own_environments_pass_as_they_are(package: str, tmp_path: Path) -> None:
-    files = [] if package == "calculator" else [sums_file(tmp_path)]
-    of = found(runfile.environment_alone(package, "sums", {}, files))
+    of = found(alone(package, tmp_path))
     assert {name: seen.detail for name, seen in of.items() if seen.holds is False} == {}
+    if package in RUN_PROGRAMS:
+        count = len([*hostile_programs.aimed_at(folder="", link="", port=0, process=0, mark="")])
+        assert of["programs run"].detail == f"{count} of {count} hostile programs were run"
+    else:
+        assert "programs run" not in of
 
 
 def test_what_cannot_be_examined_is_said(install: Install) -> None:

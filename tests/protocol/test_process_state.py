@@ -14,6 +14,7 @@ from protocol.replies import Asked
 from protocol.runspec import Generated
 from protocol.sandbox import EnvironmentSandbox
 from protocol.sandbox.inspection import examination
+from protocol.sandbox.inspection.examinee import Examinee
 from protocol.shell import runfile
 from tests.protocol.conftest import Install
 from tests.protocol.test_inspection import found
@@ -193,11 +194,11 @@ def test_what_an_import_sets_and_what_is_kept_between_environments_is_named(inst
 
 
 def test_what_is_put_back_is_named_and_is_no_fault(states: None) -> None:
-    with examination._Subject(environment("unruly"), 20.0, 0) as subject:
-        assert not subject.told().left
-        subject.drawn([0])
-        subject.told()
-        seen = examination._of_process(subject.told())
+    with Examinee(environment("unruly"), 20.0, 0) as examinee:
+        assert not examinee.told().left
+        examinee.drawn([0])
+        examinee.told()
+        seen = examination._of_process(examinee.told())
     assert seen.holds
     assert "sets decimal.DefaultContext, environment variables" in seen.detail
 

@@ -7,112 +7,22 @@ answer that hangs or enters a verifier holds up whoever scores it.
 from __future__ import annotations
 
 import itertools
-import random
-import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
 
 from protocol.environments.problems import Problem
-from protocol.errors import MurmurationError, Unavailable
-from protocol.replies import Asked
-from protocol.rollout import ToolResult
+from protocol.errors import MurmurationError
 from protocol.runspec import EnvironmentSpec, starts
-from protocol.sandbox import wire
-from protocol.sandbox.environments import EnvironmentSandbox
 from protocol.sandbox.inspection import hostile_answers
+from protocol.sandbox.inspection.assault import ANSWER_S, Assault, Attack
+from protocol.sandbox.inspection.canary import Canary
+from protocol.sandbox.inspection.examinee import Answers, Examinee, Replies, Told, conditions
+from protocol.sandbox.inspection.execution import Execution
+from protocol.sandbox.inspection.observation import Observation, shown, some
 
 _PROBLEMS = 32
 _DEADLINE_S = 20.0
-_ANSWER_S = 2.0  # CPU time that no answer may take
 _PROBLEM_S, _SCORE_S = 0.25, 0.1  # CPU time that one may take on average
 _ATTACKED = 3  # problems whose right answers are tampered with
-_SHOWN = 3  # names in one sentence
-
-Answers = list[tuple[int, str]]
-Replies = dict[str, ToolResult | None]
-"""What is said to each turn; empty where nobody need say the same."""
-
-
-@dataclass(frozen=True)
-class Observation:
-    """One thing that was looked at. `holds` is None where there was nothing to see."""
-
-    name: str
-    holds: bool | None
-    detail: str
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What a child says of itself: CPU seconds so far, peak memory in bytes, what it did that no verifier should, what it set of its process."""
-
-    seconds: float
-    peak: int
-    acts: list[str]
-    strayed: str | None
-    left: list[str]
-    set_by_imports: list[str]
-
-
-class _Subject(EnvironmentSandbox):
-    """An environment in a child of its own, under conditions of its own."""
-
-    def __init__(
-        self, spec: EnvironmentSpec, deadline: float, number: int, neighbours: Sequence[EnvironmentSpec] = ()
-    ) -> None:
-        """`number` says under which conditions, and in which order it asks. Problems of the neighbours have the lower indices."""
-        super().__init__([*neighbours, spec], deadline=deadline)
-        self.conditions = _conditions()[number]
-        self._order = random.Random(number)
-
-    def _ask(
-        self, request: dict[str, Any], *, attempts: int = 1, of_a_stranger: bool = False
-    ) -> tuple[dict[str, Any], wire.Arrays]:
-        """Once: what fails here is what is looked for."""
-        return super()._ask(request, attempts=1, of_a_stranger=of_a_stranger)
-
-    def _variables(self) -> dict[str, str]:
-        return {**super()._variables(), **self.conditions}
-
-    def told(self) -> _Told:
-        head, _ = self._ask({"op": "watch"})
-        return _Told(
-            float(head["seconds"]), int(head["peak"]), list(head["acts"]), head["strayed"],
-            list(head["left"]), list(head["set by imports"]),
-        )  # fmt: skip
-
-    def in_some_order(self, count: int) -> list[int]:
-        return self._order.sample(range(count), count)
-
-    def drawn(self, indices: Sequence[int]) -> list[Problem]:
-        """Problems in an order of this subject's own, in requests of unequal size."""
-        order, at = self.in_some_order(len(indices)), 0
-        found: dict[int, Problem] = {}
-        while at < len(order):
-            places = order[at : (at := at + self._order.randint(1, 8))]
-            found |= dict(zip(places, self.problems([indices[place] for place in places]), strict=True))
-        return [found[place] for place in range(len(indices))]
-
-    def replied(self, asked: Sequence[Problem]) -> Replies:
-        """To the problems' own words, to hostile texts, and to calls of both, where the environment says how a call is written."""
-        if not self.converses(0):
-            return {}
-        texts = [word for problem in asked for word in (problem.prompt, problem.answer or "")]
-        texts += [text for _, text in hostile_answers.of_nobody()]
-        calls = [turn for turn in self.calls(texts) if turn is not None]
-        turns = [*dict.fromkeys([*calls, *texts])]
-        order = self.in_some_order(len(turns))
-        found = self.replies([Asked(asked[0].index, [turns[place]]) for place in order])
-        return {turns[place]: reply[0] if reply else None for place, reply in zip(order, found, strict=True)}
-
-    def scored(self, answers: Answers) -> list[float]:
-        """Likewise."""
-        order = self.in_some_order(len(answers))
-        rewards = dict(zip(order, self.score([answers[place] for place in order]), strict=True))
-        return [rewards[place] for place in range(len(answers))]
 
 
 def examine(
@@ -124,7 +34,7 @@ def examine(
     Raises what opening an environment raises.
     """
     indices = _spread(spec, problems)
-    with _Subject(spec, deadline, 0) as first:
+    with Examinee(spec, deadline, 0) as first:
         first.warm_up()
         before = first.told()
         try:
@@ -146,14 +56,14 @@ def examine(
         yield _speed("an answer's score", after.seconds - before.seconds, len(answers), _SCORE_S)
         yield Observation("range", after.strayed is None, after.strayed or "every score lies in 0 … 1")
         try:
-            replies = first.replied(asked)
+            replies = first.replied(asked[0].index, first.turns(asked))
         except MurmurationError as error:
             yield Observation("replies", False, str(error))
             return
         yield _of_process(first.told())
     yield from _beside(spec, others, deadline, indices, asked, answers, rewards, replies)
     yield from _elsewhere(spec, deadline, indices, asked, held_out, answers, rewards, replies)
-    yield from _attacked(spec, deadline, asked, answers, rewards)
+    yield from _attacked(spec, deadline, asked, answers, rewards, replies)
 
 
 def _spread(spec: EnvironmentSpec, count: int) -> list[int]:
@@ -213,7 +123,7 @@ def _of_rewards(asked: Sequence[Problem], answers: Answers, rewards: Sequence[fl
     yield Observation("no answer", max(none) < 1, f"earns {max(none):.3g} at the most")
 
 
-def _of_process(told: _Told) -> Observation:
+def _of_process(told: Told) -> Observation:
     if told.set_by_imports:
         return Observation(
             "process", False,
@@ -226,56 +136,37 @@ def _of_process(told: _Told) -> Observation:
 # ---- other children ----------------------------------------------------------------------------------------------------
 
 
-@cache
-def _conditions() -> list[dict[str, str]]:
-    """Hash seeds, locales and time zones; of the locales those that this machine has."""
-    zones = ("UTC", "Asia/Kathmandu", "America/St_Johns", "Pacific/Apia")
-    places = itertools.cycle(_locales())
-    return [
-        {"PYTHONHASHSEED": seed, "LC_ALL": place, "LANG": place, "TZ": zone}
-        for seed, place, zone in zip(("0", "1", "4294967295", "random"), places, zones, strict=False)
-    ]
-
-
-def _locales() -> list[str]:
-    with suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(["locale", "-a"], capture_output=True, text=True, timeout=10, check=True)
-        found = [name for name in told.stdout.split() if name not in ("C", "POSIX")]
-        turkish = [name for name in found if name.startswith("tr_")]  # where I is no capital i
-        return ["C", *turkish[:1], *[name for name in found if name not in turkish][:2]]
-    return ["C"]
-
-
 def _elsewhere(
     spec: EnvironmentSpec, deadline: float, indices: Sequence[int], asked: Sequence[Problem],
     held_out: Sequence[Problem], answers: Answers, rewards: Sequence[float], replies: Replies,
 ) -> Iterator[Observation]:  # fmt: skip
-    others = range(1, len(_conditions()))
+    others = range(1, len(conditions()))
     drawn: list[str] = []
     scored: list[str] = []
     told: list[str] = []
     for number in others:
-        with _Subject(spec, deadline, number) as subject:
-            under = ", ".join(f"{name}={value}" for name, value in subject.conditions.items() if name != "LANG")
+        with Examinee(spec, deadline, number) as examinee:
+            under = ", ".join(f"{name}={value}" for name, value in examinee.conditions.items() if name != "LANG")
             try:
                 for one, other in itertools.chain(
-                    zip(asked, subject.drawn(indices), strict=True), itertools.zip_longest(held_out, subject.held_out())
+                    zip(asked, examinee.drawn(indices), strict=True),
+                    itertools.zip_longest(held_out, examinee.held_out()),
                 ):
                     if one != other:
                         which = one or other
                         drawn.append(f"{'held-out ' if which in held_out else ''}problem {which.index} under {under}")
-                again = subject.scored(answers)
-                said = subject.replied(asked)
+                again = examinee.scored(answers)
+                said = examinee.replied(asked[0].index, [*replies])
             except MurmurationError as error:
                 drawn.append(f"{error} under {under}")
                 continue
             for (index, text), one, other in zip(answers, rewards, again, strict=True):
                 if one != other:
-                    scored.append(f"{_shown(text)} to problem {index} earns {one:.6g} and {other:.6g} under {under}")
-            told += [f"{_shown(turn)} under {under}" for turn, reply in replies.items() if reply != said[turn]]
+                    scored.append(f"{shown(text)} to problem {index} earns {one:.6g} and {other:.6g} under {under}")
+            told += [f"{shown(turn)} under {under}" for turn, reply in replies.items() if reply != said[turn]]
     how = f"in {len(others) + 1} processes, with other hash seeds, locales, time zones and orders"
-    yield Observation("draws the same", not drawn, _some(drawn) or how)
-    yield Observation("scores the same", not scored, _some(scored) or f"{len(answers)} answers {how}")
+    yield Observation("draws the same", not drawn, some(drawn) or how)
+    yield Observation("scores the same", not scored, some(scored) or f"{len(answers)} answers {how}")
     if replies:
         yield _of_replies(replies, told, how)
 
@@ -285,7 +176,7 @@ def _of_replies(replies: Replies, told: Sequence[str], how: str) -> Observation:
     count = sum(reply is not None for reply in replies.values())
     said = f"{count} replies to {len(replies)} turns {how}"
     if told:
-        return Observation("replies the same", False, _some(told))
+        return Observation("replies the same", False, some(told))
     return Observation("replies the same", True if count else None, said)
 
 
@@ -299,86 +190,83 @@ def _beside(
     neighbours = [one.model_copy(update={"held_out_size": 0}) for one in (twin, *others)]
     begin = starts(neighbours)
     differ: list[str] = []
-    with _Subject(spec, deadline, 0, neighbours) as subject:
+    with Examinee(spec, deadline, 0, neighbours) as examinee:
         try:
             for number, (one, index) in enumerate(zip(asked, indices, strict=True)):
                 near = [at + number % neighbour.problems for at, neighbour in zip(begin, neighbours, strict=False)]
                 own = begin[-1] + index
-                first = subject.problems([*near, own])
-                subject.score([(problem.index, problem.answer or one.prompt) for problem in first[:-1]])
-                again = subject.problems([own])[0]
+                first = examinee.problems([*near, own])
+                examinee.score([(problem.index, problem.answer or one.prompt) for problem in first[:-1]])
+                again = examinee.problems([own])[0]
                 if {(one.prompt, one.answer)} != {(other.prompt, other.answer) for other in (first[-1], again)}:
                     differ.append(f"problem {index} is another one")
             moved = [(begin[-1] + index, text) for index, text in answers]
-            for (index, text), before, after in zip(answers, rewards, subject.scored(moved), strict=True):
+            for (index, text), before, after in zip(answers, rewards, examinee.scored(moved), strict=True):
                 if before != after:
-                    differ.append(f"{_shown(text)} to problem {index} earns {before:.6g} and {after:.6g}")
-            said = subject.replied([replace(one, index=begin[-1] + one.index) for one in asked]) if replies else {}
-            differ += [f"a reply to {_shown(turn)}" for turn, reply in replies.items() if reply != said[turn]]
+                    differ.append(f"{shown(text)} to problem {index} earns {before:.6g} and {after:.6g}")
+            said = examinee.replied(begin[-1] + asked[0].index, [*replies])
+            differ += [f"a reply to {shown(turn)}" for turn, reply in replies.items() if reply != said[turn]]
         except MurmurationError as error:
             differ.append(str(error))
     whom = f"itself with another seed{f' and {len(others)} more' if others else ''}"
-    yield Observation("beside others", not differ, _some(differ) or f"the same in a child with {whom}")
+    yield Observation("beside others", not differ, some(differ) or f"the same in a child with {whom}")
 
 
 # ---- a child under attack ----------------------------------------------------------------------------------------------
 
 
 def _attacked(
-    spec: EnvironmentSpec, deadline: float, asked: Sequence[Problem], answers: Answers, rewards: Sequence[float]
-) -> Iterator[Observation]:
-    with _Subject(spec, deadline, 0) as subject:
-        subject.scored(answers)  # whatever is imported late is here now
-        peak = subject.told().peak
-        slow: list[str] = []
-        acts: list[str] = []
-        strayed: list[str] = []
-        count = 0
-        for name, index, text in _attacks(asked):
-            count += 1
-            try:
-                before = subject.told()
-                subject.score([(index, text)])
-            except Unavailable as error:
-                slow.append(f"{name}: {error}")
-                if len(slow) == _SHOWN:
-                    break
-                continue
-            after = subject.told()
-            peak = max(peak, after.peak)
-            acts += [f"{name}: {act}" for act in after.acts]
-            strayed += [f"{name}: {after.strayed}"] if after.strayed else []
-            if after.seconds - before.seconds > _ANSWER_S:
-                slow.append(f"{name}: {after.seconds - before.seconds:.1f} s of CPU time")
-        changed = 0 if slow else sum(a != b for a, b in zip(rewards, subject.scored(answers), strict=True))
+    spec: EnvironmentSpec, deadline: float, asked: Sequence[Problem], answers: Answers, rewards: Sequence[float],
+    replies: Replies,
+) -> Iterator[Observation]:  # fmt: skip
+    with Canary() as canary:
+        with Examinee(spec, deadline, 0) as examinee:
+            examinee.scored(answers)  # whatever is imported late is here now
+            examinee.replied(asked[0].index, [*replies])
+            execution = Execution(examinee, asked[0].index, canary)
+            assault = Assault(examinee)
+            with examinee.hurried():
+                assault.launch([*_attacks(examinee, asked), *execution.attacks])
+            slow = assault.slow
+            changed = changed_replies = 0
+            if not slow:
+                try:
+                    changed = sum(a != b for a, b in zip(rewards, examinee.scored(answers), strict=True))
+                    again = examinee.replied(asked[0].index, [*replies])
+                    changed_replies = sum(again[turn] != replies[turn] for turn in again)
+                except MurmurationError as error:
+                    slow.append(f"an honest answer after them: {error}")
+        yield Observation(
+            "hostile answers", not slow, some(slow) or f"{assault.count}, each scored within {ANSWER_S:g} s of CPU time"
+        )
+        acts = assault.acts
+        yield Observation(
+            "runs no answer", not acts, some(acts) or "no text becomes code, no process, no socket, no file"
+        )
+        if examinee.runs_programs:
+            yield from execution.observed(spec, deadline, assault)
+        yield execution.of_machine(assault)
+    if assault.strayed:
+        yield Observation("range", False, some(assault.strayed))
     yield Observation(
-        "hostile answers", not slow, _some(slow) or f"{count}, each scored within {_ANSWER_S:g} s of CPU time"
-    )
-    yield Observation("runs no answer", not acts, _some(acts) or "no text becomes code, no process, no socket, no file")
-    if strayed:
-        yield Observation("range", False, _some(strayed))
-    yield Observation(
-        "is not changed", not changed, f"{changed or 'no'} rewards of {len(answers)} are others after them"
-    )
-    most = subject.memory
-    yield Observation("memory", peak < most // 2, f"{peak >> 20} MiB at the most, of {most >> 20}")
+        "is not changed", not (changed or changed_replies),
+        f"{changed or 'no'} rewards of {len(answers)} are others after them"
+        + (f", and {changed_replies} replies of {len(replies)}" if changed_replies else ""),
+    )  # fmt: skip
+    most = examinee.memory
+    yield Observation("memory", assault.peak < most // 2, f"{assault.peak >> 20} MiB at the most, of {most >> 20}")
 
 
-def _attacks(asked: Sequence[Problem]) -> Iterator[tuple[str, int, str]]:
-    yield from ((name, asked[0].index, text) for name, text in hostile_answers.of_nobody())
-    told = [problem for problem in asked if problem.answer][:_ATTACKED]
-    for problem in told:
-        yield from ((name, problem.index, text) for name, text in hostile_answers.of_right(str(problem.answer)))
-
-
-# ---- words -------------------------------------------------------------------------------------------------------------
-
-
-def _some(found: Sequence[str]) -> str:
-    shown = list(dict.fromkeys(found))
-    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-    return "; ".join(shown[:_SHOWN]) + more
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) < 40 else f"{text[:40]}…")
+def _attacks(examinee: Examinee, asked: Sequence[Problem]) -> Iterator[Attack]:
+    of_nobody, index = [*hostile_answers.of_nobody()], asked[0].index
+    yield from (Attack(name, index, text) for name, text in of_nobody)
+    if not examinee.runs_programs and examinee.converses(0):
+        calls = examinee.calls([text for _, text in of_nobody])
+        yield from (
+            Attack(name, index, call, True)
+            for (name, _), call in zip(of_nobody, calls, strict=True)
+            if call is not None
+        )
+    tampered = 1 if examinee.runs_programs else _ATTACKED  # a program that never ends takes seconds
+    for problem in [problem for problem in asked if problem.answer][:tampered]:
+        yield from (Attack(name, problem.index, text) for name, text in hostile_answers.of_right(str(problem.answer)))

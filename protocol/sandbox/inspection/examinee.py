@@ -1,0 +1,165 @@
+"""An environment that is examined: in a child of the sandbox of its own, under conditions of its own, and told from what its parent saw."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from protocol.environments.problems import Problem
+from protocol.environments.programs import Trial, TrialRun
+from protocol.replies import Asked
+from protocol.rollout import ToolResult
+from protocol.runspec import EnvironmentSpec
+from protocol.sandbox import wire
+from protocol.sandbox.environments import EnvironmentSandbox
+from protocol.sandbox.inspection import hostile_answers, hostile_programs
+from protocol.sandbox.programs import Runner
+
+_HOSTILE_PROGRAM_S = 0.5
+"""CPU time of a hostile program, where its environment would give it more: what has no end shall not be waited for."""
+
+Answers = list[tuple[int, str]]
+Replies = dict[str, ToolResult | None]
+"""What is said to each turn; empty where nobody need say the same."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a child says of itself: CPU seconds so far, peak memory in bytes, what it did that no verifier should, what it set of its process."""
+
+    seconds: float
+    peak: int
+    acts: list[str]
+    strayed: str | None
+    left: list[str]
+    set_by_imports: list[str]
+
+
+class RecordingRunner(Runner):
+    """Keeps how programs ended: what was run is the parent's word, not the environment's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[TrialRun] = []
+        self.is_hurried = False
+
+    def run_all(self, trials: Sequence[Trial]) -> list[list[TrialRun]]:
+        found = super().run_all([_hurried(trial) for trial in trials] if self.is_hurried else trials)
+        self.runs += [run for runs in found for run in runs]
+        return found
+
+
+def _hurried(trial: Trial) -> Trial:
+    """Less CPU time alone: it is the same on a busy machine."""
+    return replace(trial, cpu=min(trial.cpu, _HOSTILE_PROGRAM_S), total=min(trial.total, _HOSTILE_PROGRAM_S))
+
+
+class Examinee(EnvironmentSandbox):
+    """Use as a context manager."""
+
+    def __init__(
+        self, spec: EnvironmentSpec, deadline: float, number: int, neighbours: Sequence[EnvironmentSpec] = ()
+    ) -> None:
+        """`number` says under which conditions, and in which order it asks. Problems of the neighbours have the lower indices."""
+        super().__init__([*neighbours, spec], deadline=deadline)
+        self.conditions = conditions()[number]
+        self._order = random.Random(number)
+        self._recorder = RecordingRunner()
+
+    def _ask(
+        self, request: dict[str, Any], *, attempts: int = 1, of_a_stranger: bool = False
+    ) -> tuple[dict[str, Any], wire.Arrays]:
+        """Once: what fails here is what is looked for."""
+        return super()._ask(request, attempts=1, of_a_stranger=of_a_stranger)
+
+    def _variables(self) -> dict[str, str]:
+        return {**super()._variables(), **self.conditions}
+
+    def _programs(self) -> Runner:
+        super()._programs()
+        return self._recorder
+
+    @property
+    def runs_programs(self) -> bool:
+        """Whether an environment has strangers' programs run by the sandbox; known once it is open."""
+        return self._runner is not None
+
+    def ran(self) -> list[TrialRun]:
+        """How the programs ended that were run since this was asked last."""
+        runs, self._recorder.runs = self._recorder.runs, []
+        return runs
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Meanwhile programs have half a second."""
+        self._recorder.is_hurried = True
+        try:
+            yield
+        finally:
+            self._recorder.is_hurried = False
+
+    def told(self) -> Told:
+        head, _ = self._ask({"op": "watch"})
+        return Told(
+            float(head["seconds"]), int(head["peak"]), list(head["acts"]), head["strayed"],
+            list(head["left"]), list(head["set by imports"]),
+        )  # fmt: skip
+
+    def in_some_order(self, count: int) -> list[int]:
+        return self._order.sample(range(count), count)
+
+    def drawn(self, indices: Sequence[int]) -> list[Problem]:
+        """Problems in an order of this examinee's own, in requests of unequal size."""
+        order, at = self.in_some_order(len(indices)), 0
+        found: dict[int, Problem] = {}
+        while at < len(order):
+            places = order[at : (at := at + self._order.randint(1, 8))]
+            found |= dict(zip(places, self.problems([indices[place] for place in places]), strict=True))
+        return [found[place] for place in range(len(indices))]
+
+    def turns(self, asked: Sequence[Problem]) -> list[str]:
+        """The problems' own words, hostile texts, and calls of both, where the environment says how a call is written; of programs harmless ones."""
+        if not self.converses(0):
+            return []
+        texts = [word for problem in asked for word in (problem.prompt, problem.answer or "")]
+        texts += [text for _, text in hostile_answers.of_nobody()]
+        calls = self.calls(hostile_programs.HARMLESS if self.runs_programs else texts)
+        return [*dict.fromkeys([*(call for call in calls if call is not None), *texts])]
+
+    def replied(self, index: int, turns: Sequence[str]) -> Replies:
+        """To each turn by itself, in an order of this examinee's own."""
+        order = self.in_some_order(len(turns))
+        found = self.replies([Asked(index, [turns[place]]) for place in order])
+        return {turns[place]: reply[0] if reply else None for place, reply in zip(order, found, strict=True)}
+
+    def scored(self, answers: Answers) -> list[float]:
+        """Likewise."""
+        order = self.in_some_order(len(answers))
+        rewards = dict(zip(order, self.score([answers[place] for place in order]), strict=True))
+        return [rewards[place] for place in range(len(answers))]
+
+
+@cache
+def conditions() -> list[dict[str, str]]:
+    """Hash seeds, locales and time zones; of the locales those that this machine has."""
+    zones = ("UTC", "Asia/Kathmandu", "America/St_Johns", "Pacific/Apia")
+    places = itertools.cycle(_locales())
+    return [
+        {"PYTHONHASHSEED": seed, "LC_ALL": place, "LANG": place, "TZ": zone}
+        for seed, place, zone in zip(("0", "1", "4294967295", "random"), places, zones, strict=False)
+    ]
+
+
+def _locales() -> list[str]:
+    with suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run(["locale", "-a"], capture_output=True, text=True, timeout=10, check=True)
+        found = [name for name in told.stdout.split() if name not in ("C", "POSIX")]
+        turkish = [name for name in found if name.startswith("tr_")]  # where I is no capital i
+        return ["C", *turkish[:1], *[name for name in found if name not in turkish][:2]]
+    return ["C"]
