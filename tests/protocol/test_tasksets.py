@@ -167,6 +167,16 @@ def test_a_right_answer_is_known_where_the_tasks_data_has_one_that_earns_everyth
 
 
 @with_verifiers
+def test_what_is_installed_is_looked_up_once_for_all_problems(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads what pip says of every package: with 256 problems of a run's head longer than a request may take."""
+    looked, look = [], opened.packages_distributions
+    monkeypatch.setattr(opened, "packages_distributions", lambda: looked.append(1) or look())
+    sums = Tasksets(spec("vf-sums"), held_out=False)
+    assert len({sums.fingerprint(sums.entry(index))[2] for index in range(3)}) == 1
+    assert len(looked) == 1
+
+
+@with_verifiers
 def test_another_package_than_the_run_was_created_with_has_another_head(site: Path) -> None:
     heads = []
     for version, more in (("1.0", ""), ("1.0", "\n# another reward, perhaps\n"), ("1.1", "")):

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import json
 from collections.abc import Coroutine, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, packages_distributions
 from typing import Any
 
@@ -97,7 +97,7 @@ class Opened:
     def has_tools(self, task: Any) -> bool:
         return bool(self._shared or type(task).toolsets(task.config))
 
-    @property
+    @cached_property  # to find it, what pip says of every package is read: a fifth of a second
     def installed(self) -> str:
         """Name, version and content of the package that it comes with. Raises ConfigError where pip knows of none."""
         of = self._distribution()
