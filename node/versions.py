@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 from protocol.chain.events import Published
 from protocol.chain.types import Publication
@@ -19,6 +20,7 @@ from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
 
 _SOURCES_SECONDS = 60.0  # for how long the peers that were found are asked again without a new look-up
+_LOCKS = 64  # versions of which it is known that a thread may be fetching them
 _FIRST_SECONDS = 60.0  # of a fetch, before it is looked whether the version still counts; doubles each time
 
 Version = Publication | Published
@@ -54,6 +56,8 @@ class Versions:
         self._sound: deque[bytes] = deque(maxlen=16)  # manifests of versions whose files are those of a version
         self._found_at = float("-inf")
         self._is_stopped = False
+        self._mutex = Lock()
+        self._fetching: dict[int, Lock] = {}  # by step
 
     def stop(self) -> None:
         """Breaks off what other threads fetch, now and from now on: Unavailable."""
@@ -103,10 +107,19 @@ class Versions:
         return False
 
     def fetch(self, publication: Version) -> None:
-        """Fetches a version, in place of another one of its number.
+        """Fetches a version, in place of another one of its number; where another thread is fetching it, waits for that.
 
         Raises Unavailable at once where nobody keeps the version any more, and soon when that happens meanwhile.
         """
+        with self._mutex:
+            fetching = self._fetching.setdefault(publication.step, Lock())
+            while len(self._fetching) > _LOCKS:
+                del self._fetching[next(iter(self._fetching))]
+        with fetching:
+            if not self.holds(publication):
+                self._fetch(publication)
+
+    def _fetch(self, publication: Version) -> None:
         seconds = min(_FIRST_SECONDS, self._fetch_seconds)
         while True:
             self._require_kept(publication)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from node.contributor import generation
 from node.contributor.generation import Made, Place
+from node.contributor.prefetch import Prefetch
 from node.contributor.submission_log import LoggedSubmission
 from node.engine import Engine, EngineSettings
 from node.judging import probe
@@ -66,6 +67,7 @@ class Workbench:
             connection.fetch_task,
             generates=True,
         )
+        self._prefetch = Prefetch(connection, self._versions, clock)
         self.engine = self.equipment.engine  # one that cannot be made is found out now
         self._is_like_the_reference = False
 
@@ -74,6 +76,7 @@ class Workbench:
         return self.equipment.context
 
     def close(self) -> None:
+        self._prefetch.close()
         self.equipment.close()
         self._versions.close()
 
@@ -110,8 +113,10 @@ class Workbench:
         self._is_like_the_reference = True
 
     def make(self, place: Place) -> Made:
-        """Generates a submission with the loaded weights. Raises Unavailable where they make no numbers."""
-        return generation.make(self.context, self.engine, self.equipment.tokenizer, place, self.rollouts)
+        """Generates a submission with the loaded weights, while the next version is fetched. Raises Unavailable where they make no
+        numbers."""
+        with self._prefetch.beside(place.step):
+            return generation.make(self.context, self.engine, self.equipment.tokenizer, place, self.rollouts)
 
     def require_passing(self, made: Made) -> None:
         """Judges a file as a validator would. A finding is a fault of this machine: better no work than false work. But in a mixture of

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from starlette.responses import PlainTextResponse, Response
 
+from node.contributor import generation
 from node.contributor import submission_log as states
 from node.contributor.submission_log import SubmissionLog
 from protocol.identity import Key
@@ -129,3 +132,25 @@ def test_a_verdict_heard_before_the_upload_returned_is_not_forgotten(stage: Stag
 def test_wired_is_a_connection(stage: Stage) -> None:
     """The tests' connection differs from a real one in look-ups only."""
     assert set(vars(Wired)) & {"retry", "hub", "spec", "policy", "forget_hub"} == set()
+
+
+def test_the_next_version_is_fetched_while_this_one_is_worked_on(stage: Stage) -> None:
+    node = stage.seated()
+    stage.publish()
+    worker = a_worker(stage, node)
+    versions = worker._workbench._versions
+    generate = generation.make
+    held: list[bool] = []
+
+    def slowly(*arguments: Any) -> Any:
+        if not held:
+            stage.publish()
+            eventually(lambda: versions.store.holds(1), what="version 1 beside the work on version 0")
+            held.append(True)
+        return generate(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "make", slowly)
+        with running(worker):
+            eventually(lambda: any(s.step == 1 for s in submitted(stage)), what="work on version 1")
+    assert held
