@@ -431,3 +431,29 @@ def test_this_machine_grants_all_that_is_needed() -> None:
     grants = list(survey.examine())
     assert all(grant.is_granted for grant in grants if grant.is_needed)
     assert [grant.name for grant in grants][-1] == "a program"
+
+
+SURVEYED = """
+import ctypes, os, stat, sys
+from pathlib import Path
+from types import SimpleNamespace
+from protocol.sandbox import bpf, confinement
+from protocol.sandbox.programs import survey, walls
+
+if "refused" in sys.argv:
+    refused = bpf.Rules(refused_with={"personality": ((135, 92), [(0, bpf.ALL, 0x0040000)])})
+    confinement.CHILD = refused
+    confinement._libc.prctl(38, 1, 0, 0, 0)
+    confinement._seccomp()
+print(survey.addresses())
+"""
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["granted", "refused"])
+def test_doctor_says_whether_addresses_are_the_same_and_why_not(refused: bool) -> None:
+    """A container's default profile lets personality(2) be asked, and refuses this flag."""
+    command = [sys.executable, "-c", SURVEYED, *(["refused"] if refused else [])]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+    assert f"is_granted={not refused}" in told
+    assert ("since personality(2) is refused" in told) is refused
+    assert "is_needed=False" in told

@@ -1,15 +1,16 @@
 """What this machine's sandbox for programs grants: found out by trying, once per process.
 
-`require` is asked before any work begins; `examine` is `murmur env doctor`.
+`require` is asked before any work begins; `examine` and `addresses` are `murmur env doctor`.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import stat
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -109,6 +110,37 @@ def _tried() -> Grant:
         why = run.output.decode(errors="replace").strip() or f"it ended with {run.status}"
         return Grant(name, False, f"the sandbox does not hold or does not run: {why}", _HINT)
     return Grant(name, True, f"ran in {1000 * run.cpu:.0f} ms of CPU time, and its threads were counted")
+
+
+def addresses() -> Grant:
+    """Whether programs have their memory at the same addresses in every run, seen in two of them."""
+    name, seen = "addresses", set()
+    program = replace(runner.TRIAL, program="print(id(print), id(object()))")
+    try:
+        for _ in range(2):
+            with runner.Sandboxed(functions=False) as box:
+                seen.add(box.run(program, program.cases[0]).output)
+    except (runner.BrokenSandbox, Unavailable):
+        return Grant(name, False, "not tried: no program runs", is_needed=False)
+    if len(seen) == 1:
+        return Grant(name, True, "the same in every run of a program", is_needed=False)
+    why, hint = _scattered()
+    costs = "what a program prints of them differs between runs: a run of `code` or `python` may refuse it, softly"
+    return Grant(name, False, f"others in each run, since {why}; {costs}", hint, is_needed=False)
+
+
+def _scattered() -> tuple[str, str]:
+    """Why addresses differ, and how to change it."""
+    with walls.same_addresses() as is_granted:
+        if not is_granted:
+            return (
+                "personality(2) is refused",
+                "containers' default profiles do: give yours one that allows personality(0x0040000)",
+            )
+    place = walls.bubblewrap()
+    if place is not None and os.stat(place).st_mode & stat.S_ISUID:
+        return "bubblewrap is setuid", f"sudo chmod u-s {place}, where every account may make user namespaces"
+    return "this kernel scatters them whatever it is asked", ""
 
 
 _HINT = "a container must let bwrap make namespaces: give it CAP_SYS_ADMIN, or run Murmuration outside of it"

@@ -122,15 +122,15 @@ def fresh_uid() -> int:
 
 
 @contextmanager
-def same_addresses() -> Iterator[None]:
-    """Programs that this thread starts meanwhile have their memory at the same addresses each time, where the machine grants that.
+def same_addresses() -> Iterator[bool]:
+    """Programs that this thread starts meanwhile have their memory at the same addresses each time, where the machine grants that: whether it may be asked for.
 
     The setting is the thread's (personality(2)) and counts from the next program that is executed: this process stays as it is.
     """
     before = _LIBC.personality(0xFFFFFFFF)
-    _LIBC.personality(before | 0x0040000 if before >= 0 else 0xFFFFFFFF)  # ADDR_NO_RANDOMIZE
+    is_granted = before >= 0 and _LIBC.personality(before | 0x0040000) >= 0  # ADDR_NO_RANDOMIZE
     try:
-        yield
+        yield is_granted
     finally:
         if before >= 0:
             _LIBC.personality(before)
