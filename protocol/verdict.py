@@ -35,7 +35,7 @@ RULES = (
     "sampling",
 )
 """All rules, in the order they are checked: cheap first; a later one runs only on what passed the earlier ones. Each is a module of
-node/judging/rules."""
+node/judging/rules. Of environments that are not exact, `conversation` and `reward` are asked last: they find nothing worse than soft."""
 NEEDS_MODEL = frozenset({"computation", "sampling"})
 """Rules that ask the model itself: a prefill of the submission."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,13 @@ from protocol.signing import Domain
 from protocol.submission import SubmissionRef
 from protocol.tokenizer import Tokenizer
 from protocol.verdict import Finding
+
+LONG_SECONDS = 30.0
+"""What rows take that are judged at once, on this machine's clock: those that take longer get the prefill, whether it was drawn for them or not.
+A row that nobody generated may be any program, and the most costly there is. Changing it breaks: nothing, however often it is wrong."""
+
+Examine = Callable[[Sequence[int]], Finding | None]
+"""What `computation` and `sampling` have against these rows, of which some may have had no prefill yet."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,10 @@ class Candidate:
     def key(self, sample: Sample) -> int:
         """The sampling key of a row; rows were found to be in order by then."""
         return self.assigned[sample.group].keys[sample.sample]
+
+    def is_exact(self, row: int) -> bool:
+        """Whether the spec declares the environment of a row exact; rows were found to be in order by then."""
+        return self.spec.environments[self.assigned[self.samples[row].group].problem.environment].exact
 
     @cached_property
     def rows(self) -> list[int]:

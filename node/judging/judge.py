@@ -3,20 +3,24 @@
 One exception: after a soft finding of `conversation`, `reward` or `computation` the rules that follow are asked as well, and a hard one
 of theirs counts. A program can be made to say something else tomorrow, and an edited token disturbs a proof just enough to be soft: a
 cheat would hide behind either.
+
+What runs strangers' programs comes last: a node would spend nothing on programs of its own, and its validators hours.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from node.judging.candidate import Candidate, Checked, Commitment, RunContext
-from node.judging.rules import HIDES, RULES
+from node.judging.rules import HIDES, INEXACT, RULES, computation, sampling
+from node.judging.rules.limits import worst
 from protocol import prefill_sampling
 from protocol.constants import PROTOCOL_VERSION
 from protocol.errors import MurmurationError
-from protocol.verdict import Details, Finding, Outcome
+from protocol.verdict import NEEDS_MODEL, Details, Finding, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -42,22 +46,41 @@ def _capped(c: Candidate, finding: Finding | None) -> Finding | None:
 def _first(candidate: Candidate, rules: Iterable[str]) -> Finding | None:
     wanted = set(rules)
     soft: Finding | None = None
+    trouble: MurmurationError | None = None
     for name, check in RULES.items():
         if name not in wanted:
             continue
         try:
             finding = check(candidate)
         except MurmurationError as error:
-            if soft is None:
+            if soft is None and name not in NEEDS_MODEL:
                 raise
-            log.info("%s cannot be asked, and %s has found something: %s", name, soft.rule, error)
+            trouble = error
             break
         if finding is None or (soft is not None and finding.outcome is not Outcome.HARD):
             continue
         if finding.outcome is Outcome.HARD or name not in HIDES:
             return finding
         soft = finding
+    has_model = trouble is None and wanted >= NEEDS_MODEL
+    for name, inexact in INEXACT.items():
+        if soft is None and name in wanted:
+            soft = inexact(candidate, partial(_examined, candidate) if has_model else _unknown)
+    if trouble is not None:
+        if soft is None:
+            raise trouble
+        log.info("a rule cannot be asked, and %s has found something: %s", soft.rule, trouble)
     return soft
+
+
+def _examined(c: Candidate, rows: Sequence[int]) -> Finding | None:
+    """What the model says of these rows, as far as it was not asked yet."""
+    more = [row for row in rows if not c.checked.samples >> row & 1]
+    return worst([computation.of_rows(c, more), sampling.of_rows(c, more)]) if more else None
+
+
+def _unknown(rows: Sequence[int]) -> None:
+    """Where the model cannot be asked."""
 
 
 def details(

@@ -21,7 +21,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from protocol.environments.environment import Config
 from protocol.environments.programs import IDLE_SECONDS, WALL, ProgramEnvironment, Range, Trial, TrialCase, TrialRun
 from protocol.environments.taskfile import TaskFiles
 from protocol.errors import Malformed
+from protocol.reward import canonical
 
 DOUBT = 4
 """How many times slower than another an honest machine may be."""
@@ -94,9 +95,9 @@ class PythonCode(TaskFiles, ProgramEnvironment):
         tests = self._tests(entry)
         if program is None or not tests:
             return None
-        # Who claims 0 is right as soon as one test takes a quarter of its limit; any other claim may need four times of it.
-        fails = claimed == 0 and self.config.reward == "all"
-        factor = 1.0 if claimed is None else 1 / DOUBT if fails else float(DOUBT)
+        # Who claims no more than what passes in a quarter of the limits is right, however long the rest would run.
+        little = claimed == 0 or self.config.reward == "share"
+        factor = 1.0 if claimed is None else 1 / DOUBT if little else float(DOUBT)
         return Trial(
             program,
             tuple(
@@ -109,6 +110,14 @@ class PythonCode(TaskFiles, ProgramEnvironment):
             idle=factor * IDLE_SECONDS,
             memory=self.config.memory_mib << 20,
             stop=self.config.reward == "all",
+        )
+
+    def wider(self, trial: Trial, claimed: float, found: Range) -> Trial | None:
+        if trial.cpu >= self.config.cpu_seconds or claimed <= canonical(found.high):
+            return None
+        more = DOUBT * DOUBT
+        return replace(
+            trial, cpu=more * trial.cpu, total=more * trial.total, wall=more * trial.wall, idle=more * trial.idle
         )
 
     def judge(self, entry: dict[str, Any], trial: Trial, runs: Sequence[TrialRun], claimed: float | None) -> Range:

@@ -59,7 +59,8 @@ class PythonTool(TaskFiles, ProgramTool):
         program = _program(turns[-1])
         if program is None:
             return None
-        factor = 1.0 if claimed is None else float(DOUBT)
+        # Who says that it was too slow is right as soon as it takes a quarter of its time; any other claim may need four times of it.
+        factor = 1.0 if claimed is None else 1 / DOUBT if claimed == self._slow else float(DOUBT)
         return Trial(
             _WRAPPED.format(program=program), (TrialCase("", 4 * self.config.output_letters + 4),),
             cpu=factor * self.config.cpu_seconds, total=factor * self.config.cpu_seconds, wall=factor * self._wall,
@@ -72,13 +73,16 @@ class PythonTool(TaskFiles, ProgramTool):
         return turn if _program(turn) == f"{text}\n" else None
 
     def told(self, entry: dict[str, Any], turns: Sequence[str], run: TrialRun, claimed: str | None) -> ToolResult:
-        slow = f"It took longer than {self.config.cpu_seconds} s."
         doubt = 1 if claimed is None else DOUBT
         used = max(run.cpu / self.config.cpu_seconds, run.wall / self._wall, run.idle / IDLE_SECONDS)
-        is_slow = used > doubt or (run.status < 0 and used > _NEARLY * doubt)
-        may_be_slow = claimed == slow and used > 1 / doubt
-        text = slow if is_slow or may_be_slow else self._printed(run)
+        may_be_slow = claimed == self._slow
+        limit = 1 / doubt if may_be_slow else doubt
+        text = self._slow if used > limit or (run.status < 0 and used > _NEARLY * limit) else self._printed(run)
         return ToolResult(text, (ToolCall(len(turns) - 1, TOOL, _program(turns[-1]) or "", text),))
+
+    @property
+    def _slow(self) -> str:
+        return f"It took longer than {self.config.cpu_seconds} s."
 
     @property
     def _wall(self) -> float:

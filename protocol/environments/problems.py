@@ -122,13 +122,17 @@ class Problems:
                 if not 0 <= score <= 1:
                     self.strayed = f"problem {index} gives {score:g}"
                 found[number] = Range(*[canonical_reward(score)] * 2)
-        if asked:
-            for (number, environment, entry, trial), runs in zip(
-                asked, _ran(run, [trial for *_, trial in asked]), strict=True
-            ):
+        while asked:
+            ran, again = _ran(run, [trial for *_, trial in asked]), []
+            for (number, environment, entry, trial), runs in zip(asked, ran, strict=True):
+                claim = None if claims is None else claims[number]
                 with calling(environment), self.around_score:
-                    ends = environment.judge(entry, trial, runs, None if claims is None else claims[number])
+                    ends = environment.judge(entry, trial, runs, claim)
+                    wider = None if claim is None else environment.wider(trial, claim, ends)
                 found[number] = Range(*map(canonical_reward, ends))
+                if wider is not None:
+                    again.append((number, environment, entry, wider))
+            asked = again
         return found
 
     @property

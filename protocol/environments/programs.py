@@ -98,6 +98,10 @@ class ProgramEnvironment(Environment):
     def judge(self, entry: Any, trial: Trial, runs: Sequence[TrialRun], claimed: float | None) -> Range:
         """One number where it was measured (`claimed` is None). `runs` are of the first cases: fewer where the trial stopped."""
 
+    def wider(self, trial: Trial, claimed: float, found: Range) -> Trial | None:
+        """The same once more with more time, where it was run with too little to allow what is claimed; None where `found` stands."""
+        return None
+
     def score(self, entry: Any, completion: str) -> float:
         raise NotImplementedError("programs are scored through Problems")
 

@@ -189,7 +189,7 @@ class ChildProcess:
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
         deadline = max(_OPENING_S, self._deadline) if request["op"] == "open" else self._deadline
         self._write(process, wire.encode(request))
-        allowed = len(request.get("items", ()))  # trials: one for each answer, at most, or for each turn
+        allowed = 2 * len(request.get("items", ()))  # trials: two for each answer, at most, or one for each turn
         allowed += sum(len(turns) - first for _, turns, first, _ in request.get("asked", ()))
         while True:
             head, arrays = self._receive(process, deadline)

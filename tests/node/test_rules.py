@@ -14,15 +14,16 @@ from swarm.tiny_run import TinyRun, tokens_of, with_sample
 
 from node.contributor.generation import Made
 from node.engine.torch_engine import TorchEngine
-from node.judging.candidate import Candidate
+from node.judging.candidate import Candidate, Checked
 from node.judging.judge import details, judge
-from node.judging.rules import CHEAP, RULES
+from node.judging.rules import CHEAP, RULES, conversation, reward
 from protocol.environments.programs import Range
 from protocol.errors import MurmurationError, Unavailable
+from protocol.rollout import Sample
 from protocol.runspec import RunSpec
 from protocol.sampling import TokenScores
 from protocol.sandbox import Sandbox
-from protocol.verdict import Outcome
+from protocol.verdict import Finding, Outcome
 from tests.node.tampered import (
     CASES,
     Case,
@@ -236,6 +237,103 @@ def test_a_soft_finding_stands_where_a_later_rule_cannot_be_asked(
     finding = judge(another_day(tiny_run.candidate(tiny_run.honest())), INEXACT)
     assert finding is not None
     assert (finding.rule, finding.outcome) == ("reward", Outcome.SOFT)
+
+
+# ---- what strangers' programs cost -----------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A sandbox that notes how many answers it scores at once."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self.scored: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
+
+    def bounds(self, answers: Any, claims: Sequence[float]) -> list[Range]:
+        self.scored.append(len(answers))
+        return self._sandbox.bounds(answers, claims)
+
+
+def counted(candidate: Candidate) -> tuple[Candidate, list[int]]:
+    """In a run whose environments are not exact, and how many answers were scored at once."""
+    environments = [one.model_copy(update={"exact": False}) for one in candidate.spec.environments]
+    context, sandbox = candidate.context, Counting(candidate.context.sandbox)
+    spec = context.spec.model_copy(update={"environments": environments})
+    return replace(candidate, context=replace(context, spec=spec, sandbox=sandbox)), sandbox.scored  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tamper", [an_edited_token, proofs_of_a_cheaper_model], ids=["sampling", "computation"])
+def test_no_program_is_run_that_the_model_did_not_write(tiny_run: TinyRun, tamper: Tamper) -> None:
+    """Or a node could have its validators burn hours on programs of its own."""
+    candidate, scored = counted(tamper(tiny_run))
+    finding = judge(candidate, INEXACT)
+    assert finding is not None and finding.outcome is Outcome.HARD
+    assert scored == []
+
+
+def test_once_a_reward_is_false_no_further_program_is_run(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tiny_run.honest()
+    file = tiny_run.read(made)
+    lies = [
+        replace(sample, task_reward=sample.task_reward + 0.5, reward=sample.reward + 0.5) for sample in file.samples
+    ]
+    monkeypatch.setattr(reward, "_INEXACT_AT_ONCE", 2)
+    candidate, scored = counted(tiny_run.rewrite(made, replace(file, samples=tuple(lies))))
+    finding = judge(candidate, INEXACT)
+    assert finding is not None and (finding.rule, finding.outcome) == ("reward", Outcome.SOFT)
+    assert scored == [2]
+    candidate, scored = counted(tiny_run.candidate(made))
+    assert judge(candidate, INEXACT) is None
+    assert scored == [2] * (len(lies) // 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rules", "found"),
+    [(-1.0, INEXACT, "sampling"), (1e9, INEXACT, None), (-1.0, [rule for rule in CHEAP if rule in INEXACT], None)],
+    ids=["took long", "did not", "no weights"],
+)
+def test_rows_that_take_long_to_score_get_the_prefill_that_was_not_drawn_for_them(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, seconds: float, rules: list[str], found: str | None
+) -> None:
+    """Who hides programs of its own among many rows pays for the first of them that costs anything."""
+    monkeypatch.setattr(reward, "LONG_SECONDS", seconds)
+    edited = an_edited_token(tiny_run)
+    at_once = judge(edited)
+    assert at_once is not None
+    candidate, scored = counted(
+        spared(replace(edited, checked=Checked(), sampled={}), at_once.samples.bit_length() - 1)
+    )
+    finding = judge(candidate, rules)
+    assert (finding and (finding.rule, finding.outcome)) == (found and (found, Outcome.HARD))
+    assert scored
+
+
+def test_conversations_end_at_the_first_false_one_and_a_long_one_is_examined_before_it_is_believed(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate, _ = counted(tiny_run.candidate(tiny_run.honest()))
+    false = Finding("conversation", Outcome.SOFT, "", "", "a reply is another", 1 << 2)
+    hard = Finding("sampling", Outcome.HARD, "", "", "nobody drew this", 1 << 1)
+    asked, examined = list[int](), list[int]()
+
+    def of_row(c: Candidate, row: int, sample: Sample) -> Finding | None:
+        asked.append(row)
+        return false if row == 2 else None
+
+    def examine(rows: Sequence[int]) -> Finding | None:
+        examined.extend(rows)
+        return hard if 1 in rows else None
+
+    monkeypatch.setattr(conversation, "_converses", lambda c, sample: True)
+    monkeypatch.setattr(conversation, "_of_row", of_row)
+    assert conversation.check(candidate) is None
+    assert (conversation.check_inexact(candidate, examine), asked, examined) == (false, [0, 1, 2], [])
+    asked.clear()
+    monkeypatch.setattr(conversation, "LONG_SECONDS", -1.0)
+    assert (conversation.check_inexact(candidate, examine), asked, examined) == (hard, [0, 1], [0, 1])
 
 
 # ---- what two rules reject ---------------------------------------------------------------------------------------------

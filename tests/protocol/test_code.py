@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import pytest
 
 from protocol.environments import taskfile
 from protocol.environments.code import PythonCode, agrees, cases_of, program_of, same
-from protocol.environments.programs import TrialRun
+from protocol.environments.programs import Trial, TrialRun
 from protocol.errors import PreflightError
 from protocol.folders import TASKS_VARIABLE
 from protocol.runspec import FromFiles
 from protocol.sandbox import EnvironmentSandbox
-from protocol.sandbox.programs import survey, walls
+from protocol.sandbox.programs import Runner, survey, walls
 from tests.corpora.programs import answer_of, problems
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
@@ -71,6 +71,38 @@ def test_a_claim_that_another_machine_may_honestly_make_stands_and_no_other(open
         answers = [(0, RIGHT), (0, RIGHT), (0, HALF), (0, LOOP)]
         bounds = sandbox.bounds(answers, [1.0, 0.0, 1.0, 0.0])
         assert bounds == [(1.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.0, 0.0)]
+
+
+LOOPS_ON_THE_SECOND = "```python\nn = int(input())\nwhile n > 1: pass\nprint(2 * n)\n```"
+SLOW_ON_THE_SECOND = """```python
+import resource
+n = int(input())
+while n > 1 and sum(resource.getrusage(0)[:2]) < 1.2: pass
+print(2 * n)
+```"""
+
+
+def test_what_passes_in_a_quarter_of_the_limits_needs_no_more_to_be_claimed(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever checks a share would wait four times as long as who made it for each test that never ends."""
+    asked: list[float] = []
+    run_all = Runner.run_all
+
+    def noting(self: Runner, trials: Sequence[Trial]) -> list[list[TrialRun]]:
+        asked.extend(trial.cpu for trial in trials)
+        return run_all(self, trials)
+
+    monkeypatch.setattr(Runner, "run_all", noting)
+    with opened(DOUBLE, reward="share", cpu_seconds=2) as sandbox:
+        assert sandbox.bounds([(0, LOOPS_ON_THE_SECOND)], [0.5]) == [(0.5, 0.5)]
+        assert sandbox.bounds([(0, RIGHT)], [1.0]) == [(1.0, 1.0)]
+        assert asked == [0.5, 0.5]
+        asked.clear()
+        assert sandbox.bounds([(0, SLOW_ON_THE_SECOND), (0, LOOP), (0, RIGHT)], [1.0, 0.0, 0.5]) == [
+            (0.5, 1.0), (0.0, 0.0), (1.0, 1.0),
+        ]  # fmt: skip
+        assert asked == [0.5, 0.5, 0.5, 8.0]
 
 
 @pytest.mark.parametrize(("cpu", "low", "high"), [(0.2, 1.0, 1.0), (0.3, 0.0, 1.0), (3.9, 0.0, 1.0), (4.1, 0.0, 0.0)])

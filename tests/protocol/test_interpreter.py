@@ -96,7 +96,7 @@ def test_a_result_that_another_machine_may_honestly_get_stands_and_no_other(
     turns = [block("print(7)")]
     trial = tool.call({}, turns, claimed)
     assert trial is not None
-    assert trial.cpu == (2 if claimed is None else 8)
+    assert trial.cpu == {None: 2, SLOW: 0.5}.get(claimed, 8)
     reply = tool.told({}, turns, TrialRun(status, cpu, cpu, b"7\n"), claimed)
     assert reply.text == reply.calls[0].result == told
 

@@ -371,6 +371,11 @@ def test_no_test_is_begun_once_the_time_for_all_is_over() -> None:
     assert len(ran("for _ in range(10**6): pass", *"abc", total=0.001)) == 1
 
 
+def test_a_test_is_ended_by_what_is_left_of_the_time_for_all() -> None:
+    (run,) = ran("while True: pass", cpu=20.0, total=1.0)
+    assert run.status == -9 and run.cpu < 10
+
+
 def test_a_signal_to_the_first_process_does_nothing() -> None:
     program = "import os, signal\nfor number in (2, 9, 15, 19): os.kill(1, number)\nprint('still here')"
     assert [run.output for run in ran(program, "", "")] == [b"still here\n"] * 2

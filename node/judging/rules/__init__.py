@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from node.judging.candidate import Candidate
+from node.judging.candidate import Candidate, Examine
 from protocol import verdict
 from protocol.verdict import Finding
 
 Rule = Callable[[Candidate], Finding | None]
+InexactRule = Callable[[Candidate, Examine], Finding | None]
 
 RULES: dict[str, Rule] = {name: import_module(f"{__name__}.{name}").check for name in verdict.RULES}
+
+INEXACT: dict[str, InexactRule] = {
+    name: import_module(f"{__name__}.{name}").check_inexact for name in ("conversation", "reward")
+}
+"""The same two rules for rows of environments that are not exact, asked after all others: they find nothing worse than soft, which decides
+nothing before `computation` and `sampling` were asked, and they run strangers' programs."""
 
 CHEAP = tuple(name for name in RULES if name not in verdict.NEEDS_MODEL)
 """Rules that need no model."""

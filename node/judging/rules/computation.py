@@ -6,7 +6,7 @@ Goes through the prefill for `sampling` too, which works on the same hidden stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -29,9 +29,14 @@ def check(c: Candidate) -> Finding | None:
                 toploc.require_form(proofs, tokens, c.engine.hidden_size)
         except Malformed as error:
             return Finding("computation", Outcome.HARD, "malformed proof", "a proof", f"row {row}: {error}", 1 << row)
-    found: dict[int, Finding | None] = {}
     c.checked.proofs = 0
-    for batch in c.prefilled(c.rows):
+    return of_rows(c, c.rows)
+
+
+def of_rows(c: Candidate, rows: Sequence[int]) -> Finding | None:
+    """What there is against these rows, whose proofs are known to be proofs."""
+    found: dict[int, Finding | None] = {}
+    for batch in c.prefilled(rows):
         try:
             scores = score(c, batch)
         except ValueError as error:
@@ -43,7 +48,7 @@ def check(c: Candidate) -> Finding | None:
             found[row] = worst([of_chunk(limits, row, i, score) for i, score in enumerate(of_row)])
             if not any(finding and finding.outcome is Outcome.HARD for finding in found.values()):
                 c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
-    return worst([found[row] for row in c.rows])
+    return worst([found[row] for row in rows])
 
 
 def score(c: Candidate, hidden_of: Mapping[int, Tensor]) -> dict[int, list[ChunkScore]]:

@@ -7,9 +7,10 @@ Hard where the environment is exact or has no turns; soft elsewhere, because a t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
-from node.judging.candidate import Candidate
+from node.judging.candidate import LONG_SECONDS, Candidate, Examine
 from protocol.errors import Malformed, Unavailable
 from protocol.replies import Asked, SoFar, tokens_of
 from protocol.rollout import Sample, ToolResult
@@ -17,28 +18,45 @@ from protocol.verdict import Finding, Outcome
 
 
 def check(c: Candidate) -> Finding | None:
-    """The first hard finding, else the first one: a lie about an inexact environment hides none about an exact one."""
+    """Of the rows that are exact or reply to nothing: the first hard finding, else the first one."""
     first: Finding | None = None
     for row, sample in enumerate(c.samples):
-        finding = _of_row(c, row, sample)
-        if finding is not None and finding.outcome == Outcome.HARD:
-            return finding
-        first = first or finding
+        if not _converses(c, sample):
+            if len(sample.answers):
+                return _finding(row, f"{len(sample.answers)} replies", "0 replies", "nobody replies here", exact=True)
+        elif c.is_exact(row):
+            finding = _of_row(c, row, sample)
+            if finding is not None and finding.outcome == Outcome.HARD:
+                return finding
+            first = first or finding
     return first
 
 
-def _of_row(c: Candidate, row: int, sample: Sample) -> Finding | None:
+def check_inexact(c: Candidate, examine: Examine) -> Finding | None:
+    """Of the others, the first one: nothing is worse. A row that took long is examined before it is believed."""
+    for row, sample in enumerate(c.samples):
+        if not c.is_exact(row) and _converses(c, sample):
+            began = time.monotonic()
+            finding = _of_row(c, row, sample)
+            if time.monotonic() - began > LONG_SECONDS:
+                finding = examine([row]) or finding
+            if finding is not None:
+                return finding
+    return None
+
+
+def _converses(c: Candidate, sample: Sample) -> bool:
     environment = c.assigned[sample.group].problem.environment
-    if c.spec.sampling.turns == 1 or not c.context.sandbox.converses(environment):
-        if len(sample.answers):
-            return _finding(row, f"{len(sample.answers)} replies", "0 replies", "nobody replies here", exact=True)
-        return None
+    return c.spec.sampling.turns > 1 and c.context.sandbox.converses(environment)
+
+
+def _of_row(c: Candidate, row: int, sample: Sample) -> Finding | None:
     try:
         (replies,) = c.context.sandbox.replies([Asked(sample.problem, said(c, sample), 0, _claims(sample))])
     except (Malformed, Unavailable) as error:
         c.context.sandbox.warm_up()  # raises where no environment works: that is this validator's trouble
         return _finding(row, "no reply", "a reply", str(error), exact=False)
-    return _compare(row, sample, c, replies, exact=c.spec.environments[environment].exact)
+    return _compare(row, sample, c, replies, exact=c.is_exact(row))
 
 
 def said(c: Candidate, sample: Sample) -> list[str]:

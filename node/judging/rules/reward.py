@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from node.judging.candidate import Candidate
+from node.judging.candidate import LONG_SECONDS, Candidate, Examine
 from protocol.environments.programs import Range
 from protocol.errors import Malformed, Unavailable
 from protocol.length_rewards import penalty as length_penalty
@@ -23,13 +23,16 @@ from protocol.verdict import Finding, Outcome
 
 _SCORING_SECONDS = 120.0  # for all answers of a submission, one by one
 _TOKENS_AT_ONCE = 1 << 16  # of the answers that are texts at the same time: one token may be a hundred letters
+_INEXACT_AT_ONCE = (
+    8  # answers: so many may cost all that they can before the first of them is held against their author
+)
 
 
 def check(c: Candidate) -> Finding | None:
-    """The first hard finding, else the first one: a lie about an inexact environment hides none about an exact one."""
+    """Of the rows that are exact: the first hard finding, else the first one."""
     scorer = _Scorer(c)
     first: Finding | None = None
-    for rows in _portions(c):
+    for rows in _portions(c, [row for row in range(len(c.samples)) if c.is_exact(row)], len(c.samples)):
         rewards = scorer.score(rows)
         if isinstance(rewards, Finding):
             return first or rewards
@@ -41,17 +44,35 @@ def check(c: Candidate) -> Finding | None:
     return first
 
 
-def _portions(c: Candidate) -> Iterator[list[int]]:
+def check_inexact(c: Candidate, examine: Examine) -> Finding | None:
+    """Of the others, the first one: nothing is worse, and no further program is run. Rows that took long are examined before they are believed."""
+    scorer = _Scorer(c)
+    for rows in _portions(c, [row for row in range(len(c.samples)) if not c.is_exact(row)], _INEXACT_AT_ONCE):
+        began = time.monotonic()
+        rewards = scorer.score(rows)
+        if time.monotonic() - began > LONG_SECONDS and (finding := examine(rows)):
+            return finding
+        if isinstance(rewards, Finding):
+            return rewards
+        for row, bounds in zip(rows, rewards, strict=True):
+            if finding := _compare(c, row, bounds):
+                return finding
+    return None
+
+
+def _portions(c: Candidate, rows: Sequence[int], most: int) -> Iterator[list[int]]:
     """Rows, in order, whose answers are scored by one request."""
-    rows: list[int] = []
+    portion: list[int] = []
     tokens = 0
-    for row, sample in enumerate(c.samples):
-        if rows and tokens + len(sample.completion) > _TOKENS_AT_ONCE:
-            yield rows
-            rows, tokens = [], 0
-        rows.append(row)
-        tokens += len(sample.completion)
-    yield rows
+    for row in rows:
+        length = len(c.samples[row].completion)
+        if portion and (tokens + length > _TOKENS_AT_ONCE or len(portion) == most):
+            yield portion
+            portion, tokens = [], 0
+        portion.append(row)
+        tokens += length
+    if portion:
+        yield portion
 
 
 def _compare(c: Candidate, row: int, bounds: Range) -> Finding | None:

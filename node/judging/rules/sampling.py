@@ -7,7 +7,7 @@ What these are, protocol/sampling.py defines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -20,10 +20,14 @@ from protocol.verdict import Finding
 
 
 def check(c: Candidate) -> Finding | None:
-    for batch in c.prefilled([row for row in c.rows if row not in c.sampled]):
+    return of_rows(c, c.rows)
+
+
+def of_rows(c: Candidate, rows: Sequence[int]) -> Finding | None:
+    for batch in c.prefilled([row for row in rows if row not in c.sampled]):
         for row, hidden in batch.items():
             c.sampled[row] = of_row(c, row, hidden)
-    return worst([c.sampled[row] for row in c.rows])
+    return worst([c.sampled[row] for row in rows])
 
 
 def of_row(c: Candidate, row: int, hidden_TH: Tensor) -> Finding | None:

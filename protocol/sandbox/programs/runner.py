@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from math import ceil
 
 from protocol.environments.programs import Trial, TrialCase, TrialRun
@@ -83,7 +84,7 @@ class Runner:
                 if box is not None and (box.is_spent or box.functions != functions):
                     box.close()
                     box = None
-                box, run = _tried(box, trial, case, wall, min(left, idle))
+                box, run = _tried(box, replace(trial, cpu=min(trial.cpu, left)), case, wall, min(left, idle))
                 runs.append(run)
                 left -= run.cpu + run.idle
                 idle -= run.idle
