@@ -1,6 +1,6 @@
 """Answering matrix challenges (protocol/hub/challenges.py), beside the work and never in its way: in a thread of its own, one at a time.
 
-What is not answered costs nothing, so that whatever fails is logged and left: the next look begins anew.
+What is not answered costs nothing, so that whatever fails is logged and left: the next challenge begins anew.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, Unavailable
 from protocol.hub import challenges as wire
 from protocol.hub.challenges import ASK, OPENING, READY, ROOT, ROWS, SEED, Dialogue
-from protocol.retry import jittered
 from protocol.shell.connection import Connection
 from protocol.shell.home import read_json, write_json
 
 log = logging.getLogger("node")
+
+_LOOK_SECONDS = 1.0  # between looks at whether the node ends
 
 _ANSWERED = metrics.counter(
     "murmur_node_matrix_challenges_total", "Matrix challenges of validators that were answered."
@@ -41,9 +42,12 @@ class ChallengedSeat:
         self._clock = clock
         self._address = connection.key.address
 
-    def follow(self, stop: threading.Event) -> None:
-        """Looks for challenges until `stop` is set."""
-        while not self._clock.wait(stop, jittered(wire.LOOK_SECONDS)):
+    def follow(self, stop: threading.Event, challenged: threading.Event) -> None:
+        """Answers when `challenged` is set, until `stop` is."""
+        while not stop.is_set():
+            if not self._clock.wait(challenged, _LOOK_SECONDS):
+                continue
+            challenged.clear()
             try:
                 self.turn()
             except MurmurationError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from node.contributor.commitments import RecentCommitments
+from node.contributor.mail import Mail
 from node.contributor.wanted import Commitments, prospect
 from protocol import metrics
 from protocol.chain.types import Publication
@@ -31,8 +32,9 @@ _LEFT = metrics.counter(
 class Demand:
     """For one thread."""
 
-    def __init__(self, connection: Connection, node: str, clock: Clock = SYSTEM) -> None:
+    def __init__(self, connection: Connection, node: str, mail: Mail, clock: Clock = SYSTEM) -> None:
         self._c = connection
+        self._mail = mail
         self._node = node
         self._clock = clock
         self._commitments = RecentCommitments(connection.chain, connection.run)
@@ -68,7 +70,7 @@ class Demand:
         return found.reason
 
     def _need(self) -> Need | None:
-        found = self._c.hub.need(self._c.policy.trainer)
+        found = self._mail.need
         return found.need if found is not None and found.holds(self._c.block_time()) else None
 
     def _is_patient(self, head: Publication, committed: Commitments) -> bool:

@@ -116,6 +116,12 @@ class SubmissionLog:
         with self._lock:
             return {root for (root,) in self._db.execute("SELECT root FROM submissions").fetchall()}
 
+    def earlier_keys(self, key: str) -> list[str]:
+        """Of the seat, other than `key`, for whose submissions a verdict may come; those of the newest first."""
+        with self._lock:
+            query = "SELECT node FROM submissions WHERE node != ? GROUP BY node ORDER BY max(made_at) DESC"
+            return [node for (node,) in self._db.execute(query, (key,)).fetchall()]
+
     def keep_storage_receipt(self, submission: bytes, receipt: str) -> None:
         with self._lock:
             self._db.execute("UPDATE submissions SET storage = ? WHERE submission = ?", (receipt, submission))

@@ -1,8 +1,8 @@
-"""What became of the submissions: verdict receipts, as the hub lists them, taken into the submission log.
+"""What became of the submissions: verdict receipts, as the hub lists them for this node, taken into the submission log.
 
 Each receipt is read once. How far the listing was read lies beside the log, so that a restart, or a hub that failed for a while,
 costs what is new and not what is old. A hub that lost its database is read from the start; what it tells again costs no look at
-the chain. Work goes on without verdicts: nothing here ends the node.
+the chain. The same poll brings the node's other news (mail.py). Work goes on without verdicts: nothing here ends the node.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import threading
 from collections import deque
 
 from node.contributor import submission_log
+from node.contributor.mail import Mail
 from node.contributor.submission_log import SubmissionLog
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, ProtocolViolation, Unavailable
-from protocol.hub.client import HubClient
 from protocol.hub.listing import Listing
+from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.retry import Backoff
 from protocol.shell import machine
@@ -27,7 +28,6 @@ from protocol.verdict import Outcome, Receipt
 log = logging.getLogger("node")
 
 _LISTING = "receipts"  # its name in the log
-_WAIT_SECONDS = 10  # that the hub may hold an answer back
 _REST_MOST = 12  # times the first pause after a failure
 _SUBMISSION = re.compile(rb'"submission":"([0-9a-f]{64})"')  # in canonical JSON; no text within a value matches it
 _STRANGERS_MAX = 64
@@ -45,13 +45,13 @@ class Verdicts:
     def __init__(
         self, connection: Connection, submissions: SubmissionLog, retry_seconds: float, clock: Clock = SYSTEM
     ) -> None:
+        self.mail = Mail(connection.key.address, connection.policy.trainer, clock)
         self._c = connection
         self._submissions = submissions
         self._clock = clock
         self._noted = submissions.mark(_LISTING)
         self._listing = Listing(self._noted)
         self._backoff = Backoff(retry_seconds, _REST_MOST * retry_seconds, clock=clock)
-        self._hub: HubClient | None = None
         self._strangers: deque[tuple[Receipt, int]] = deque(maxlen=_STRANGERS_MAX)
         self._seats: dict[str, bool] = {}  # who may judge, as of this turn
 
@@ -70,19 +70,20 @@ class Verdicts:
                     known or repr(error),
                     exc_info=known is None,
                 )
-                self._listing.doubt()
-                if isinstance(error, Unavailable):
+                pause = self._backoff.failed()
+                if isinstance(error, TryAgain):  # it is there, and has too much to do
+                    pause = max(pause, error.pause)
+                elif isinstance(error, Unavailable):
                     self._c.forget_hub()  # it may have moved
-                self._clock.wait(stop, self._backoff.failed())
+                self.mail.lost()
+                self._clock.wait(stop, pause)
 
     def turn(self) -> None:
         """Takes in what is new. Raises what reading it raises; what was taken in by then stays."""
         self._seats.clear()
-        if self._hub is not (hub := self._c.hub):
-            self._hub = hub
-            self._listing.doubt()
+        earlier = self._submissions.earlier_keys(self._c.key.address)
         try:
-            for data in self._listing.news(lambda after: hub.receipts(after, wait=_WAIT_SECONDS)):
+            for data in self._listing.news(lambda mark: self.mail.fetch(self._c.hub, mark, earlier)):
                 self._hear(data)
             for _ in range(len(self._strangers)):
                 self._look_again()

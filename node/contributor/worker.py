@@ -112,7 +112,7 @@ class Worker:
         self._verdicts = Verdicts(connection, self.submissions, retry, clock)
         answers = settings.answer_matrix_challenges
         self._challenged = ChallengedSeat(connection, home.challenges, product, clock) if answers else None
-        self._demand = Demand(connection, self._address, clock) if settings.only_wanted else None
+        self._demand = Demand(connection, self._address, self._verdicts.mail, clock) if settings.only_wanted else None
         self._failures = Failures(retry, clock)
         self._serve = serve if serve is not None and serve.enabled else None
         self._not_repeated = 0
@@ -125,7 +125,8 @@ class Worker:
         """Works until stopped. Raises what this node cannot go on with; failures.py says what that is."""
         threading.Thread(target=self._verdicts.follow, args=(self._stop,), name="verdicts", daemon=True).start()
         if self._challenged is not None:
-            threading.Thread(target=self._challenged.follow, args=(self._stop,), name="challenges", daemon=True).start()
+            asked = self._stop, self._verdicts.mail.challenged
+            threading.Thread(target=self._challenged.follow, args=asked, name="challenges", daemon=True).start()
         with nullcontext() if self._serve is None else self._workbench.serving(self._serve):
             try:
                 while not self._stop.is_set():

@@ -84,11 +84,6 @@ class ReceiptLog:
                 self._hear(data, now)
         self.is_complete = self.is_complete or count < LISTED_MOST
 
-    def doubt(self) -> None:
-        """The hub failed, or may be another one: its numbers have to prove themselves."""
-        self._receipts.doubt()
-        self._requests.doubt()
-
     def request(self, submission: bytes, now: int) -> None:
         """Somebody asks about a submission."""
         with self._lock:
@@ -188,9 +183,6 @@ class ReceiptLog:
             self._db.execute("BEGIN")
             try:
                 yield
-            except BaseException:
-                listing.doubt()
-                raise
             finally:
                 if listing.mark != before:
                     row = name, listing.mark.number, listing.mark.digest

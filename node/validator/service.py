@@ -267,7 +267,6 @@ class ValidatorService:
         else:
             return True
         self._c.forget_hub()
-        self._receipts.doubt()
         self._away.failed()
         return False
 

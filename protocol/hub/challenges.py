@@ -5,7 +5,7 @@
     validator  rows     which rows it wants to see                     seat  opening   these rows, with their paths
     validator  result   what came of it; ends the dialogue at any point
 
-The seat looks for an `ask` now and then; from `ready` on both wait for each other at the hub. The time that counts is the validator's, from
+The seat hears of an `ask` with its news (wire.py); from `ready` on both wait for each other at the hub. The time that counts is the validator's, from
 when `seed` has reached the hub until it has the root: it covers the way there and back, drawing, multiplying and hashing.
 Each message is a signed write to the hub (wire.py), which hands its headers on, so that nobody has to believe the hub who said what. A
 message names its dialogue by 32 random bytes and its own place in it: none can be said twice, or in another run.
@@ -44,8 +44,6 @@ PASSED, FALSE, LATE, SILENT = "passed", "false", "late", "silent"
 OUTCOMES = (PASSED, FALSE, LATE, SILENT)
 """True in time; not the product; `ready` and then nothing in time; never `ready`."""
 
-LOOK_SECONDS = 60
-"""Between a seat's looks for an `ask`, on average."""
 READY_SECONDS, ROOT_SECONDS, OPENING_SECONDS = 120, 60, 30
 """How long a validator waits for each."""
 DIALOGUE_SECONDS = 240

@@ -6,8 +6,9 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +20,9 @@ from protocol.constants import SPEC_BYTES_MAX
 from protocol.deadline import Deadline, Transport, within
 from protocol.errors import HashMismatch, Malformed, Oversized, Unavailable
 from protocol.hub.challenges import ORDER, Message
+from protocol.hub.listing import Mark
 from protocol.hub.need import SignedNeed
-from protocol.hub.wire import PAGE, WAIT_MAX, Refused, Stored, TryAgain, sign_write
+from protocol.hub.wire import NEED_TAG_LENGTH, PAGE, WAIT_MAX, Refused, Stored, TryAgain, sign_write
 from protocol.identity import Key
 from protocol.runspec import PinnedFile, RunSpec
 from protocol.signing import Domain
@@ -37,6 +39,17 @@ _SECONDS = re.compile("[0-9]{1,6}")  # of a Retry-After; a date is none that our
 _PAGES_MAX = 64  # per call: whoever reads a listing that never ends would do nothing else
 LISTED_MOST = _PAGES_MAX * PAGE
 """Entries of a listing that one call gives: after as many there may be more. Entries."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What concerns a node: receipts by number, the dialogue in which it is challenged (empty: none), and what the trainer needs with the
+    hub's name for it."""
+
+    receipts: list[tuple[int, bytes]]
+    challenge: str
+    tag: str
+    need: SignedNeed | None
 
 
 class HubClient:
@@ -151,8 +164,8 @@ class HubClient:
     def post_receipt(self, receipt: bytes) -> None:
         self._write("POST", "receipts", receipt, hashlib.sha256(receipt).digest())
 
-    def receipts(self, after: int, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(cursor, receipt bytes) of receipts after a cursor, all but for a bound; they still have to be checked."""
+    def receipts(self, after: int | Mark, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(cursor, receipt bytes) of everybody's receipts after a cursor, all but for a bound; they still have to be checked."""
         for cursor, value in self._listing("receipts", after, wait):
             yield cursor, _reencode(value)
 
@@ -160,7 +173,7 @@ class HubClient:
         body = canonical.encode({"submission": submission.hex()})
         self._write("POST", "opinions", body, hashlib.sha256(body).digest())
 
-    def opinions(self, after: int, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
+    def opinions(self, after: int | Mark, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
         """(cursor, submission id) of requests for a second opinion."""
         for cursor, value in self._listing("opinions", after, wait):
             try:
@@ -188,6 +201,24 @@ class HubClient:
             raise
         return SignedVoucher.parse(answer, self._domain, self.run, validator, trainer)
 
+    def news(
+        self, node: str, mark: Mark, *, trainer: str, also: Sequence[str] = (), challenge: str = "", tag: str = "", wait: int = 0
+    ) -> News:  # fmt: skip
+        """What concerns a node, once that is other than it was: see wire.py. Raises Malformed, and BadSignature for a need that `trainer` did
+        not sign."""
+        known = f"&also={'+'.join(also)}&challenge={challenge}&need={tag}&wait={wait}"
+        answer = self._json(f"nodes/{node}?{_place(mark)}{known}", wait=wait)
+        entries = [(number, _reencode(value)) for number, value in _entries(answer, "a node's receipts", mark)]
+        try:
+            challenge, tag, need = answer["challenge"], answer["tag"], answer["need"]
+        except (KeyError, TypeError) as error:
+            raise Malformed("the hub's news make no sense") from error
+        for name, digits in ((challenge, 64), (tag, NEED_TAG_LENGTH)):
+            if not isinstance(name, str) or not re.fullmatch(f"([0-9a-f]{{{digits}}})?", name):
+                raise Malformed("the hub's news have a name that is none")
+        signed = None if need is None else SignedNeed.parse(need, self._domain, self.run, trainer)
+        return News(entries, challenge, tag, signed)
+
     def say(self, node: str, value: dict[str, Any]) -> None:
         """Says the next message of a seat's challenge."""
         body = canonical.encode(value)
@@ -212,19 +243,15 @@ class HubClient:
     def _path(self, path: str) -> str:
         return f"/v1/runs/{self.run}/{path}"
 
-    def _listing(self, what: str, after: int, wait: int) -> Iterator[tuple[int, Any]]:
+    def _listing(self, what: str, after: int | Mark, wait: int) -> Iterator[tuple[int, Any]]:
+        mark = after if isinstance(after, Mark) else Mark(after)
         for _ in range(_PAGES_MAX):
-            page = self._json(f"{what}?after={after}&wait={wait}", wait=wait)
-            try:
-                entries = [(int(entry["id"]), entry["value"]) for entry in page["entries"]]
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
-                raise Malformed(f"the hub's listing of {what} makes no sense") from error
-            if any(not after < number < 1 << 63 for number, _ in entries):
-                raise Malformed(f"the hub's listing of {what} goes backwards")
+            page = self._json(f"{what}?{_place(mark)}&wait={wait}", wait=wait)
+            entries = _entries(page, what, mark)
             yield from entries
             if len(entries) < PAGE:
                 return
-            after, wait = entries[-1][0], 0
+            mark, wait = Mark(entries[-1][0]), 0
 
     def _json(self, path: str, *, wait: int = 0) -> Any:
         return canonical.parse(self._get(path, cap=_JSON_BYTES_MAX, wait=wait), f"the hub's answer to {path}")
@@ -305,6 +332,28 @@ def _parts(response: httpx.Response, deadline: Deadline, cap: int) -> Iterator[b
             raise Oversized(f"the hub's answer has more than {cap} bytes")
         deadline.extend(len(part) / _RATE_MIN)
         yield part
+
+
+def _place(mark: Mark) -> str:
+    return f"after={mark.number}" + (f"&mark={mark.digest.hex()}" if mark.digest else "")
+
+
+def _entries(page: Any, what: str, mark: Mark) -> list[tuple[int, Any]]:
+    """Of one page of a listing, which goes on after `mark` or begins from the start. Raises Malformed."""
+    try:
+        entries = [(int(entry["id"]), entry["value"]) for entry in page["entries"]]
+        before = int(page["from"]) if mark.digest else mark.number
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise Malformed(f"the hub's listing of {what} makes no sense") from error
+    if before not in (mark.number, 0):
+        raise Malformed(f"the hub's listing of {what} begins anywhere")
+    for number, _ in entries:
+        if not before < number < 1 << 63:
+            raise Malformed(f"the hub's listing of {what} goes backwards")
+        before = number
+    if len(entries) > PAGE:
+        raise Malformed(f"the hub's listing of {what} has more than a page")
+    return entries
 
 
 def _reencode(value: Any) -> bytes:

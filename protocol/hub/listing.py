@@ -1,8 +1,8 @@
 """Following a listing of the hub: every entry once, also across restarts of either side, at the cost of what is new.
 
-A listing's entries are numbered, and a reader goes on after the last number it knows. A hub that lost its database may number
-them anew. So after a restart, and after whatever failed, the reader asks for the last entry it knows as well: only where
-another one stands there does it begin from the start.
+A listing's entries are numbered, and a reader goes on after the last that it knows, which it names by number and digest. A hub that
+lost its database may number entries anew; it finds another entry under that number, or none yet, and begins from the start (wire.py).
+So a reader never goes back by itself: whatever fails in between, the next read asks for what comes after the last entry taken in.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-
-Read = Callable[[int], Iterator[tuple[int, bytes]]]
-"""Reads a listing after a number: (number, entry) of each, ascending, all but for a bound."""
 
 
 @dataclass(frozen=True)
@@ -23,31 +20,19 @@ class Mark:
     digest: bytes = b""
 
 
+Read = Callable[[Mark], Iterator[tuple[int, bytes]]]
+"""Reads a listing after a mark: (number, entry) of each, ascending, all but for a bound."""
+
+
 class Listing:
     """One listing. Not safe to share between threads."""
 
     def __init__(self, mark: Mark | None = None) -> None:
         """`mark`: where an earlier life of this reader had come to."""
         self.mark = mark or Mark()
-        self._is_sure = False
-
-    def doubt(self) -> None:
-        """Something failed, or the hub is another one: from here on its numbers have to prove themselves."""
-        self._is_sure = False
 
     def news(self, read: Read) -> Iterator[bytes]:
         """Entries that are new. `mark` moves past one when the next is asked for: what a failure interrupts comes again."""
-        for number, entry in read(self.mark.number) if self._is_sure else self._resumed(read):
+        for number, entry in read(self.mark):
             yield entry
             self.mark = Mark(number, hashlib.sha256(entry).digest())
-        self._is_sure = True
-
-    def _resumed(self, read: Read) -> Iterator[tuple[int, bytes]]:
-        if not self.mark.number:
-            return read(0)
-        entries = read(self.mark.number - 1)
-        first = next(entries, None)
-        if first is not None and Mark(first[0], hashlib.sha256(first[1]).digest()) == self.mark:
-            return entries
-        self.mark = Mark()
-        return read(0)

@@ -7,11 +7,13 @@
     GET  /v1/runs/R/files/SHA256?wait=S    a rollout file by its root
     GET  /v1/runs/R/tasks/SHA256           a file that the run spec names: of tasks, or its reference probe
     POST /v1/runs/R/receipts               a verdict receipt
-    GET  /v1/runs/R/receipts?after=N&wait=S   receipts in order of arrival, at most a page
+    GET  /v1/runs/R/receipts?after=N&mark=H&wait=S   everybody's receipts in order of arrival, at most a page: for validators and trainer
     POST /v1/runs/R/opinions               asks the other validators to check a submission as well; 409 beyond OPINIONS_OPEN_MAX
-    GET  /v1/runs/R/opinions?after=N&wait=S   such requests
+    GET  /v1/runs/R/opinions?after=N&mark=H&wait=S   such requests
     POST /v1/runs/R/challenges/0xNODE      the next message of the challenge of a seat (challenges.py); 409 where it is not its turn
     GET  /v1/runs/R/challenges/0xNODE?after=N&wait=S   its messages but for the first N, none while there is no challenge
+    GET  /v1/runs/R/nodes/0xNODE?after=N&mark=H&also=A+B&challenge=C&need=T&wait=S   what concerns one node: receipts of its submissions,
+                                           the name of the dialogue in which it is challenged, what the trainer needs
     GET  /v1/runs/R/need                   what the trainer still wants, signed (need.py); 404 while it has not said
     GET  /v1/runs/R/vouchers/0xADDRESS     what the run has promised a validator, signed; 404 while that is nothing
 
@@ -19,6 +21,10 @@ A write that names what the hub has not read off the chain yet may be answered w
 where there is too much to do: who waits for news is refused first, then who asks for listings, then for files, uploads last. Clients come
 back after that time and a random part of it more.
 A listing's `since` is a block time: entries that came before may be listed no more, for no deadline of the protocol reaches them.
+`mark` is the SHA-256 of entry N: where another one stands there, or the hub never came so far, it lists from the start; `from` says after
+which number an answer begins, N or 0. `also` are earlier keys of the same node, at most EARLIER_KEYS_MAX.
+A node's news are held back until a receipt comes, a dialogue other than C begins, or the trainer says something else than what the hub called
+`tag` T. Where many wait to hear what the trainer needs, they hear it one after the other.
 With `wait` an answer that would be empty is held back up to so many seconds until there is something to say.
 Every write carries an EIP-712 `Write` over (run, method, path, SHA-256 of the body, nonce, expiry) of a seated key, in the
 four headers below. Nothing read from a hub is trusted: files hash to roots on chain, receipts carry signatures.
@@ -43,6 +49,10 @@ PAGE = 256
 """Most entries of one answer to a listing."""
 OPINIONS_OPEN_MAX = 64
 """Most submissions that a validator may have asked about without a receipt of its own; each costs the others a judgement in full."""
+EARLIER_KEYS_MAX = 7
+"""Addresses that a node may name besides its own."""
+NEED_TAG_LENGTH = 16
+"""Hex digits by which the hub names what the trainer said."""
 WAIT_MAX = 60
 """Longest wait a hub grants, in seconds."""
 RETRY_MOST = 120.0

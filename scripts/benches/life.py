@@ -113,7 +113,7 @@ class Life:
     def listing(self, what: str, after: int) -> str:
         entries = self.receipts[after : after + PAGE] if what == "receipts" else []
         listed = ",".join(f'{{"id":{after + 1 + at},"value":{entry.decode()}}}' for at, entry in enumerate(entries))
-        return f'{{"entries":[{listed}]}}'
+        return f'{{"entries":[{listed}],"from":{after}}}'
 
 
 class Served:

@@ -87,7 +87,7 @@ class LiveHub:
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         method, path = scope["method"], scope["path"]
         self.requests.append((method, path))
-        if method != "GET":
+        if method != "GET" or "/nodes/" in path:
             self.hub.learn()  # block time; the service's own thread keeps it up to date
         fault = self.fault(method, path)
         await (self._app if fault is None else fault)(scope, receive, send)

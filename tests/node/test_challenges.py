@@ -269,7 +269,6 @@ def test_cudas_way_gives_the_same_product() -> None:
 def test_a_running_validator_challenges_a_running_node_that_is_willing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    monkeypatch.setattr(wire, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(wire, "READY_SECONDS", 20.0 if answers else 0.5)
     node, validator = stage.seated(), stage.validator()
     settings = WorkSettings(retry_seconds=0.05, answer_matrix_challenges=answers)

@@ -46,6 +46,27 @@ def test_it_makes_what_is_wanted_and_goes_on_when_there_is_more(stage: Stage) ->
         assert has_made(stage, 2)()
 
 
+def test_a_node_that_waits_hears_what_is_wanted_and_does_not_ask(stage: Stage) -> None:
+    node, turns = stage.seated(), 0
+
+    def turned() -> None:
+        nonlocal turns
+        turns += 1
+
+    stage.publish()
+    say(stage, ready=99)
+    worker = a_worker(stage, node)
+    worker._progress = turned
+    with running(worker):
+        eventually(waits_because(stage, ENOUGH), within=40, what="nothing is wanted")
+        eventually(lambda: stage.hub.hub.bells.waits("need"), what="it waits for news")
+        before, seen = len(stage.hub.requests), turns
+        eventually(lambda: turns >= seen + 10, within=40, what="it has looked ten times whether to work")
+        assert len(stage.hub.requests) == before
+        say(stage)
+        eventually(has_made(stage, 1), within=40, what="it makes what is wanted now")
+
+
 def test_what_others_commit_to_counts(stage: Stage) -> None:
     node, other = stage.seated(), stage.seated()
     stage.publish()
@@ -63,7 +84,7 @@ def _forged(stage: Stage) -> Any:
         Key.generate(),
         stage.world.chain.domain,
     )
-    return stranger.as_json()
+    return {"entries": [], "from": 0, "since": 0, "challenge": "", "tag": "", "need": stranger.as_json()}
 
 
 @pytest.mark.parametrize("what", ["nothing", "garbage", "forged", "an error"])
@@ -78,7 +99,7 @@ def test_without_a_word_that_counts_it_works_on(stage: Stage, what: str) -> None
         "nothing": ("no", 404),
     }
     body, status = answers[what]
-    stage.hub.fault = lambda method, path: PlainTextResponse(body, status) if path.endswith("/need") else None
+    stage.hub.fault = lambda method, path: PlainTextResponse(body, status) if "/nodes/" in path else None
     with running(a_worker(stage, node)):
         eventually(has_made(stage, stage.world.chain.policy(stage.world.run).max_per_step), within=40, what="it works")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -16,7 +18,7 @@ from protocol import canonical
 from protocol.chain.types import Validator
 from protocol.errors import RpcUnavailable, Unavailable
 from protocol.hub.client import HubClient
-from protocol.hub.wire import PAGE
+from protocol.hub.wire import PAGE, TryAgain
 from protocol.identity import Key
 from protocol.signing import Domain
 from protocol.submission import SubmissionRef
@@ -58,7 +60,9 @@ class Hub(HubClient):
         self.next = first
         self.entries: list[tuple[int, Any]] = []
         self.pages = self.handed_out = 0
-        self.is_down = False
+        self.is_down = self.is_crowded = False
+        self.asked: list[tuple[str, int]] = []
+        self.waited: Callable[[float], object] = lambda seconds: None
 
     def list(self, *receipts: bytes) -> None:
         for receipt in receipts:
@@ -70,14 +74,29 @@ class Hub(HubClient):
         self.list(*[b'{"details":{"submission":"%064x"}}' % (1 << 200 | number) for number in range(count)])
 
     def _json(self, path: str, *, wait: int = 0) -> Any:
+        self.asked.append((path, wait))
         if self.is_down:
             raise Unavailable("the hub is down")
-        after = int(path.split("after=")[1].split("&")[0])
-        start = next((i for i, (number, _) in enumerate(self.entries) if number > after), len(self.entries))
-        page = self.entries[start : start + PAGE]
+        if self.is_crowded:
+            raise TryAgain("there are too many", 15)
+        where, _, query = path.partition("?")
+        said = {name: values[0] for name, values in parse_qs(query).items()}
+        nodes = [where.removeprefix("nodes/"), *said.get("also", "").split()]
+        start = self._start(int(said["after"]), bytes.fromhex(said.get("mark", "")))
+        listed = [(number, value) for number, value in self.entries if value["details"].get("node") in nodes]
+        page = [(number, value) for number, value in listed if number > start][:PAGE]
+        if not page:
+            self.waited(wait)
         self.pages += 1
         self.handed_out += len(page)
-        return {"entries": [{"id": number, "value": value} for number, value in page]}
+        entries = [{"id": number, "value": value} for number, value in page]
+        return {"entries": entries, "from": start, "since": 0, "challenge": "", "tag": "", "need": None}
+
+    def _start(self, after: int, digest: bytes) -> int:
+        known = [value for number, value in self.entries if number == after]
+        if known:
+            return after if not digest or sha256(canonical.encode(known[0])).digest() == digest else 0
+        return after if after < self.next else 0
 
 
 class Chain:
@@ -100,8 +119,13 @@ class Scene:
 
     run = RUN
 
+    key = NODE
+
     class settings:
         poll_seconds = 1.0
+
+    class policy:
+        trainer = TWO.address
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -163,16 +187,16 @@ def test_a_start_and_an_outage_cost_the_same_whatever_the_history(scene: Scene, 
     assert scene.log.counts() == {states.ACCEPTED: 19}
 
     scene.restart()
-    assert scene.cost(scene.verdicts.turn) == (1, 1, 0), "a start: one entry again, to see that it still stands there"
+    assert scene.cost(scene.verdicts.turn) == (1, 0, 0), "a start"
     scene.hub.is_down = True
     scene.follow(3)
     scene.hub.is_down = False
-    assert scene.cost(scene.verdicts.turn) == (1, 1, 0), "an outage"
+    assert scene.cost(scene.verdicts.turn) == (1, 0, 0), "an outage"
 
     scene.submit(a_ref(19))
     scene.hub.list(OWN[19])
     scene.restart()
-    assert scene.cost(scene.verdicts.turn) == (1, 2, 2), "a start with one verdict that is new"
+    assert scene.cost(scene.verdicts.turn) == (1, 1, 2), "a start with one verdict that is new"
     assert scene.state(a_ref(19)) == states.ACCEPTED
 
 
@@ -198,7 +222,7 @@ def test_a_hub_that_was_replaced_is_read_from_its_start_and_costs_no_calls_for_w
     assert scene.cost(scene.verdicts.turn)[2] == 2
     assert scene.log.counts() == {states.ACCEPTED: 20}
     scene.restart()
-    assert scene.cost(scene.verdicts.turn) == (1, 1, 0), "the mark is of the new hub"
+    assert scene.cost(scene.verdicts.turn) == (1, 0, 0), "the mark is of the new hub"
 
 
 def test_a_hub_that_was_emptied_is_followed_from_its_first_entry(scene: Scene) -> None:
@@ -244,7 +268,7 @@ def test_a_validator_that_the_endpoint_does_not_know_yet_is_looked_up_again_a_fe
 
 def test_verdicts_on_work_of_an_earlier_key_of_the_seat_are_heard(scene: Scene) -> None:
     ref = a_ref(3, Key.generate().address)
-    scene.submit(ref)
+    scene.submit(a_ref(0), ref)
     scene.hub.list(a_receipt(ref, ONE, Outcome.HARD))
     scene.verdicts.turn()
     assert scene.state(ref) == states.HARD
@@ -255,6 +279,34 @@ def test_pauses_after_failures_grow_and_the_hub_is_looked_for_anew(scene: Scene)
     scene.follow(6)
     assert scene.clock.waits == [1, 2, 4, 8, 12, 12]
     assert scene.forgotten == 6
+
+
+def test_a_node_that_idles_asks_the_hub_at_most_twice_a_minute(scene: Scene) -> None:
+    minutes = 30
+    scene.hub.waited = scene.clock.advance
+    stop, until = threading.Event(), scene.clock.monotonic() + 60 * minutes
+    scene.clock.meanwhile = lambda: scene.clock.monotonic() >= until and stop.set()
+    scene.verdicts.follow(stop)
+    assert minutes <= scene.hub.pages <= 2 * minutes
+
+
+def test_whatever_fails_the_next_poll_goes_on_where_the_last_ended(scene: Scene) -> None:
+    """And a hub that has too much to do is not looked for elsewhere, nor asked before it said."""
+    scene.submit(a_ref(0))
+    scene.hub.list(OWN[0])
+    scene.verdicts.turn()
+    scene.hub.asked.clear()
+    scene.hub.is_crowded = True
+    scene.follow(3)
+    assert scene.forgotten == 0
+    assert all(15 <= wait <= 22.5 for wait in scene.clock.waits)
+    scene.hub.is_crowded, scene.hub.is_down = False, True
+    scene.follow(2)
+    scene.restart()
+    scene.hub.is_down = False
+    scene.verdicts.turn()
+    digest = sha256(OWN[0]).hexdigest()
+    assert all(f"?after=1000&mark={digest}&" in path for path, _ in scene.hub.asked)
 
 
 def test_a_verdict_outlives_a_restart_before_its_signers_seat_is_seen(stage: Stage) -> None:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 
 import pytest
 
 from protocol.errors import Unavailable
-from protocol.hub.listing import Listing
+from protocol.hub.listing import Listing, Mark
 
 
 class Hub:
-    """Entries under numbers; counts what it hands out."""
+    """Entries under numbers, listed as the hub lists them; counts what it hands out."""
 
     def __init__(self, first: int, *entries: bytes) -> None:
         self.entries = dict(enumerate(entries, first))
         self.read_from: list[int] = []
         self.fails_at: int | None = None
 
-    def __call__(self, after: int) -> Iterator[tuple[int, bytes]]:
-        self.read_from.append(after)
+    def __call__(self, mark: Mark) -> Iterator[tuple[int, bytes]]:
+        self.read_from.append(mark.number)
+        entry = self.entries.get(mark.number)
+        is_there = (
+            mark.number <= max(self.entries, default=0) if entry is None else sha256(entry).digest() == mark.digest
+        )
         for number, entry in sorted(self.entries.items()):
-            if number > after:
+            if number > mark.number * is_there:
                 if number == self.fails_at:
                     raise Unavailable("gone")
                 yield number, entry
@@ -34,7 +39,7 @@ def test_what_is_known_is_not_asked_for_again_after_a_restart() -> None:
     again = Listing(first.mark)
     assert list(again.news(hub)) == [b"c"]
     assert list(again.news(hub)) == []
-    assert hub.read_from == [0, 100, 102], "one entry again, to see that it still stands there"
+    assert hub.read_from == [0, 101, 102], "no entry again"
 
 
 @pytest.mark.parametrize("first", [1, 90, 101, 500], ids=["lower", "overlapping", "same last number", "higher"])
@@ -42,14 +47,12 @@ def test_a_hub_that_numbers_anew_is_read_from_the_start(first: int) -> None:
     listing = Listing()
     list(listing.news(Hub(100, b"a", b"b")))
     rebuilt = Hub(first, b"c", b"a", b"b")
-    listing.doubt()
     assert list(listing.news(rebuilt)) == [b"c", b"a", b"b"]
 
 
 def test_an_empty_hub_is_followed_from_its_first_entry() -> None:
     listing = Listing()
     list(listing.news(Hub(100, b"a", b"b")))
-    listing.doubt()
     empty = Hub(7)
     assert list(listing.news(empty)) == []
     empty.entries[7] = b"c"
@@ -62,8 +65,11 @@ def test_a_failure_half_way_loses_nothing_and_repeats_only_what_it_interrupted()
     taken: list[bytes] = []
     with pytest.raises(Unavailable):
         taken.extend(listing.news(hub))
+    assert listing.mark == Mark(2, sha256(b"b").digest())
+    with pytest.raises(Unavailable):
+        list(listing.news(hub))
     hub.fails_at = None
-    listing.doubt()
+    assert hub.read_from == [0, 2]
     assert taken + list(listing.news(hub)) == [b"a", b"b", b"c"]
 
 
@@ -73,3 +79,11 @@ def test_an_entry_whose_reader_failed_comes_again() -> None:
         if entry == b"b":
             break
     assert list(listing.news(hub)) == [b"b"]
+
+
+def test_a_hub_that_forgot_the_last_entry_known_is_not_read_from_the_start() -> None:
+    hub, listing = Hub(100, b"a", b"b"), Listing()
+    list(listing.news(hub))
+    del hub.entries[101]
+    hub.entries[102] = b"c"
+    assert list(listing.news(hub)) == [b"c"]

@@ -15,6 +15,7 @@ from swarm.anvil import Anvil
 from protocol import rollout
 from protocol.chain.sync import Book
 from protocol.clock import SYSTEM, Clock
+from protocol.hub.listing import Mark
 from protocol.identity import Key
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.runspec import RunSpec
@@ -105,7 +106,7 @@ class Field:
             self.folder / name, Bounds(VOCABULARY, CONTEXT), end_tokens=[1], node_share=node_share, clock=clock,
         )  # fmt: skip
         made.forget_before(self.first + d.spec.max_lag)
-        made._cursor = self.receipts_before
+        made._receipts.mark = Mark(self.receipts_before)
         return made
 
     def mine(self, blocks: int = 1) -> None:

@@ -31,10 +31,13 @@ from protocol.errors import (
     Unavailable,
 )
 from protocol.hub.challenges import MESSAGE_BYTES_MAX
-from protocol.hub.wire import WAIT_MAX, Refused, TryAgain
+from protocol.hub.wire import EARLIER_KEYS_MAX, NEED_TAG_LENGTH, WAIT_MAX, Refused, TryAgain
 from trainer.hub.hub import Hub, Signed, address, bytes32
 
 Cursor = Annotated[int, Query(ge=0, lt=2**62)]
+Digest = Annotated[str, Query(pattern="^([0-9a-f]{64})?$")]
+Tag = Annotated[str, Query(pattern=f"^([0-9a-f]{{{NEED_TAG_LENGTH}}})?$")]
+Also = Annotated[str, Query(max_length=EARLIER_KEYS_MAX * 43)]
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX)]
 _STATUS: list[tuple[type[MurmurationError], int]] = [
     (BadSignature, 401), (Oversized, 413), (ProtocolViolation, 422), (PreflightError, 507), (Unavailable, 503),
@@ -101,11 +104,11 @@ def create_app(hub: Hub, status: Path, need_file: Path) -> FastAPI:
         return Response(status_code=204)
 
     @app.get(f"{base}/receipts")
-    async def receipts(after: Cursor = 0, wait: Wait = 0) -> Response:
-        return Response(await hub.page("receipts", after, wait), media_type="application/json")
+    async def receipts(after: Cursor = 0, wait: Wait = 0, mark: Digest = "") -> Response:
+        return Response(await hub.page("receipts", after, bytes.fromhex(mark), wait), media_type="application/json")
 
     @app.get(f"{base}/need")
-    async def need() -> dict[str, Any]:
+    async def needed() -> dict[str, Any]:
         return hub.need(need_file)
 
     @app.get(f"{base}/vouchers/{{validator}}")
@@ -118,8 +121,17 @@ def create_app(hub: Hub, status: Path, need_file: Path) -> FastAPI:
         return Response(status_code=204)
 
     @app.get(f"{base}/opinions")
-    async def opinions(after: Cursor = 0, wait: Wait = 0) -> Response:
-        return Response(await hub.page("opinions", after, wait), media_type="application/json")
+    async def opinions(after: Cursor = 0, wait: Wait = 0, mark: Digest = "") -> Response:
+        return Response(await hub.page("opinions", after, bytes.fromhex(mark), wait), media_type="application/json")
+
+    @app.get(f"{base}/nodes/{{node}}")
+    async def news(
+        node: str, after: Cursor = 0, wait: Wait = 0, mark: Digest = "", challenge: Digest = "", need: Tag = "",
+        also: Also = "",
+    ) -> Response:  # fmt: skip
+        nodes = [address(text) for text in [node, *also.split()]]
+        told = await hub.news(nodes, after, bytes.fromhex(mark), challenge, need, wait, need_file)
+        return Response(told, media_type="application/json")
 
     @app.post(f"{base}/challenges/{{node}}")
     async def add_message(node: str, request: Request) -> Response:

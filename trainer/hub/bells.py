@@ -49,22 +49,26 @@ class Bells:
                 for topic in topics:
                     self._forget(topic, woken)
 
-    def ring(self, topic: Hashable) -> None:
-        """There is news of it."""
+    def waits(self, topic: Hashable) -> bool:
+        """Whether anybody waits for it."""
+        return topic in self._waiting
+
+    def ring(self, topic: Hashable, *, at_once: int | None = None) -> None:
+        """There is news of it; `at_once` of those who wait are woken together, where others than usual."""
         if topic in self._waiting:
             is_ringing, self._left[topic] = topic in self._left, len(self._waiting[topic])
             if not is_ringing:
-                self._wake_some(topic)
+                self._wake_some(topic, at_once or self._at_once)
 
-    def _wake_some(self, topic: Hashable) -> None:
+    def _wake_some(self, topic: Hashable, at_once: int) -> None:
         """The first of those who wait, and later the others; who comes meanwhile knows the news already."""
         left, waiting = self._left.pop(topic), self._waiting.get(topic, {})
-        for woken in list(waiting)[: min(left, self._at_once)]:
+        for woken in list(waiting)[: min(left, at_once)]:
             _wake(woken)
             self._forget(topic, woken)
-        if left > self._at_once and waiting:
-            self._left[topic] = left - self._at_once
-            asyncio.get_running_loop().call_later(self._pause, self._wake_some, topic)
+        if left > at_once and waiting:
+            self._left[topic] = left - at_once
+            asyncio.get_running_loop().call_later(self._pause, self._wake_some, topic, at_once)
 
     def _forget(self, topic: Hashable, woken: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(topic)

@@ -47,6 +47,11 @@ class Challenges:
         found = self._open.get(node)
         return [] if found is None else found.said[after:]
 
+    def name(self, node: str) -> str:
+        """Of the dialogue with a seat; empty where there is none."""
+        said = self.said(node, 0)
+        return str(said[0].value["challenge"]) if said else ""
+
     def require_turn(self, node: str, speaker: str, value: dict[str, Any]) -> None:
         """Raises Refused unless this is what comes next, and from whom."""
         self._forget()

@@ -7,10 +7,11 @@ store keeps it.
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +25,7 @@ CREATE TABLE IF NOT EXISTS stored (
 CREATE INDEX IF NOT EXISTS stored_by_time ON stored (time);
 CREATE TABLE IF NOT EXISTS receipts (
     id INTEGER PRIMARY KEY AUTOINCREMENT, submission BLOB NOT NULL, validator TEXT NOT NULL, receipt BLOB NOT NULL,
-    time INTEGER NOT NULL, UNIQUE (submission, validator)
+    time INTEGER NOT NULL, node TEXT NOT NULL DEFAULT '', UNIQUE (submission, validator)
 );
 CREATE INDEX IF NOT EXISTS receipts_by_time ON receipts (time);
 CREATE TABLE IF NOT EXISTS opinions (
@@ -41,8 +42,16 @@ CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL)
 CREATE TABLE IF NOT EXISTS nonces (nonce BLOB PRIMARY KEY, expiry INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS nonces_by_expiry ON nonces (expiry);
 """
+_BY_NODE = """
+ALTER TABLE receipts ADD COLUMN node TEXT NOT NULL DEFAULT '';
+UPDATE receipts SET node = coalesce(json_extract(CAST(receipt AS TEXT), '$.details.node'), '')
+    WHERE json_valid(CAST(receipt AS TEXT));
+"""
 _LISTINGS = ("receipts", "opinions")
 _MORE = {listing: f"SELECT 1 FROM {listing} WHERE id > ? LIMIT 1" for listing in _LISTINGS}  # noqa: S608  names of ours
+_ENTRY = {
+    "receipts": "SELECT receipt FROM receipts WHERE id = ?", "opinions": "SELECT submission FROM opinions WHERE id = ?",
+}  # fmt: skip
 _FORGOTTEN_MAX = 1000  # entries of a table at once: others wait for the lock
 
 
@@ -57,6 +66,9 @@ class Database:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript(_SCHEMA)
+            if not self._db.execute("SELECT 1 FROM pragma_table_info('receipts') WHERE name = 'node'").fetchone():
+                self._db.executescript(_BY_NODE)  # of an earlier version
+            self._db.execute("CREATE INDEX IF NOT EXISTS receipts_by_node ON receipts (node, id)")
             if not self._db.execute("SELECT 1 FROM sqlite_sequence").fetchone():
                 first = time.time_ns() // 1000
                 self._db.executemany("INSERT INTO sqlite_sequence VALUES (?, ?)", [(t, first) for t in _LISTINGS])
@@ -92,11 +104,11 @@ class Database:
             row = self._db.execute("SELECT receipt FROM stored WHERE submission = ?", (submission,)).fetchone()
         return row[0] if row else None
 
-    def add_receipt(self, submission: bytes, validator: str, receipt: bytes, time: int) -> bool:
-        """False when this validator has judged the submission before: the first word stands."""
-        row = (submission, validator, receipt, time)
+    def add_receipt(self, submission: bytes, validator: str, receipt: bytes, time: int, node: str = "") -> bool:
+        """False when this validator has judged the submission before: the first word stands. `node`: whose submission it is."""
+        row = (submission, validator, receipt, time, node)
         with self._lock:
-            query = "INSERT OR IGNORE INTO receipts (submission, validator, receipt, time) VALUES (?, ?, ?, ?)"
+            query = "INSERT OR IGNORE INTO receipts (submission, validator, receipt, time, node) VALUES (?, ?, ?, ?, ?)"
             return self._db.execute(query, row).rowcount == 1
 
     def has_receipt(self, submission: bytes, validator: str) -> bool:
@@ -108,6 +120,24 @@ class Database:
         with self._lock:
             query = "SELECT id, receipt FROM receipts WHERE id > ? ORDER BY id LIMIT ?"
             return self._db.execute(query, (after, most)).fetchall()
+
+    def receipts_of(self, nodes: Sequence[str], after: int, most: int) -> list[tuple[int, bytes]]:
+        """Those of submissions of these nodes."""
+        marks = ", ".join("?" * len(nodes))
+        with self._lock:
+            query = f"SELECT id, receipt FROM receipts WHERE node IN ({marks}) AND id > ? ORDER BY id LIMIT ?"  # noqa: S608
+            return self._db.execute(query, (*nodes, after, most)).fetchall()
+
+    def start(self, listing: str, after: int, digest: bytes) -> int:
+        """After which number a reader goes on whose last entry had this number and SHA-256: after it, also where it was forgotten since, and
+        from the start where another entry stands there, or where this database has never come so far."""
+        if not digest:
+            return after
+        with self._lock:
+            entry = self._db.execute(_ENTRY[listing], (after,)).fetchone()
+        if entry is None:
+            return after if after <= self.newest(listing) else 0
+        return after if hashlib.sha256(entry[0]).digest() == digest else 0
 
     def add_opinion(self, submission: bytes, asked_by: str, time: int) -> bool:
         with self._lock:

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from protocol.hub.need import NEED_SECONDS, REPEATED_SECONDS, SignedNeed
 from protocol.hub.wire import (
     ADDRESS,
     EXPIRY,
+    NEED_TAG_LENGTH,
     NONCE,
     OPINIONS_OPEN_MAX,
     PAGE,
@@ -52,6 +53,8 @@ from trainer.hub.store import Store
 
 _UPLOADED = metrics.counter("murmur_hub_uploaded_bytes_total", "Bytes of rollout files that were taken.")
 _RECEIPTS = metrics.counter("murmur_hub_receipts_total", "Verdict receipts that were taken, by outcome.", "outcome")
+_NEED_SECONDS = 0.25  # between looks at what the trainer needs, while nodes wait to hear it
+_TOLD_AT_ONCE = 12  # nodes, after each look: so many answers a second, however often that changes
 _PAGES_KEPT = 16  # of listings, for those who follow them; the newest
 FORBIDDEN, NOT_FOUND, CONFLICT, TOO_MANY = 403, 404, 409, 429
 
@@ -115,6 +118,7 @@ class Hub:
         self._pages: dict[tuple[str, int], tuple[tuple[int, int], bytes]] = {}
         self._writing: set[bytes] = set()
         self._need: tuple[Any, SignedNeed] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     # ---- the chain -----------------------------------------------------------------------------------------------------
 
@@ -180,10 +184,11 @@ class Hub:
             raise Refused("so old a submission is not judged any more", FORBIDDEN)
         if not self._db.has_receipt(receipt.submission, address):
             self._store.note_arrival(data, self.now)  # before it is listed: pay looks it up there
-        if self._db.add_receipt(receipt.submission, address, data, self.now):
+        if self._db.add_receipt(receipt.submission, address, data, self.now, receipt.details.node):
             self._store.put("receipts", f"{hashlib.sha256(data).hexdigest()}.json", data)
             _RECEIPTS.add(outcome=receipt.outcome.name.lower())
             self.bells.ring("receipts")
+            self.bells.ring(("receipts", receipt.details.node))
 
     async def add_opinion(self, data: bytes, request: Signed) -> None:
         """A validator asks the others to check a submission as well."""
@@ -295,24 +300,72 @@ class Hub:
                 return path_of(file)
         raise Refused("no such file", NOT_FOUND)
 
-    async def page(self, listing: str, after: int, wait: float) -> bytes:
-        """JSON of a page of `receipts` or `opinions`; many who ask for the same page share one."""
-        await self.bells.wait((listing,), lambda: self._db.has_more(listing, after), wait)
+    async def page(self, listing: str, after: int, mark: bytes, wait: float) -> bytes:
+        """JSON of a page of `receipts` or `opinions`; many who ask for the same page share one. `mark`: see Database.start."""
+        start = self._db.start(listing, after, mark)
+        await self.bells.wait((listing,), lambda: self._db.has_more(listing, start), wait)
         state = self._db.newest(listing), self._db.since
-        made = self._pages.get((listing, after))
+        made = self._pages.get((listing, start))
         if made is None or made[0] != state:
             if len(self._pages) >= _PAGES_KEPT:
                 self._pages.clear()
-            made = self._pages[listing, after] = state, self._page(listing, after)
+            entries = (self._db.receipts if listing == "receipts" else self._db.opinions)(start, PAGE)
+            if listing == "opinions":
+                entries = [(number, b'{"submission":"%b"}' % data.hex().encode()) for number, data in entries]
+            made = self._pages[listing, start] = state, b"{%b}" % self._listed(entries, start)
         return made[1]
 
-    def _page(self, listing: str, after: int) -> bytes:
-        entries = (self._db.receipts if listing == "receipts" else self._db.opinions)(after, PAGE)
-        shown = (data if listing == "receipts" else b'{"submission":"%b"}' % data.hex().encode() for _, data in entries)
-        listed = b",".join(
-            b'{"id":%d,"value":%b}' % (number, value) for (number, _), value in zip(entries, shown, strict=True)
-        )
-        return b'{"entries":[%b],"since":%d}' % (listed, self._db.since)
+    async def news(
+        self, nodes: Sequence[str], after: int, mark: bytes, challenge: str, said: str, wait: float, need_file: Path
+    ) -> bytes:
+        """JSON of what concerns one node: receipts of its submissions, whether it is challenged, and what the trainer needs. Held back
+        until one of them is other than what it names."""
+        start = self._db.start("receipts", after, mark)
+
+        def is_new() -> bool:
+            return (
+                bool(self._db.receipts_of(nodes, start, 1))
+                or self.challenges.name(nodes[0]) not in ("", challenge)
+                or self._needs(need_file)[0] != said
+            )
+
+        self._watch(need_file)
+        topics = (*(("receipts", node) for node in nodes), ("challenge", nodes[0]), "need")
+        await self.bells.wait(topics, is_new, wait)
+        tag, need = self._needs(need_file)
+        listed = self._listed(self._db.receipts_of(nodes, start, PAGE), start)
+        told = json.dumps({"challenge": self.challenges.name(nodes[0]), "need": need, "tag": tag})
+        return b"{%b,%b" % (listed, told[1:].encode())
+
+    def _listed(self, entries: Sequence[tuple[int, bytes]], start: int) -> bytes:
+        """The fields of a listing, whose values are JSON already."""
+        listed = b",".join(b'{"id":%d,"value":%b}' % entry for entry in entries)
+        return b'"entries":[%b],"from":%d,"since":%d' % (listed, start, self._db.since)
+
+    def _needs(self, path: Path) -> tuple[str, dict[str, Any] | None]:
+        """What the trainer needs, and a name of what it said: the same while only its time is renewed."""
+        try:
+            need = self.need(path)
+        except Refused:
+            return "", None
+        said = {name: value for name, value in need.items() if name not in ("until", "signature")}
+        return hashlib.sha256(canonical.encode(said)).hexdigest()[:NEED_TAG_LENGTH], need
+
+    def _watch(self, path: Path) -> None:
+        """Rings when the trainer says something else, for as long as somebody waits for that."""
+        if self._watching is not None and not self._watching.done():
+            return
+
+        async def watch() -> None:
+            tag = self._needs(path)[0]
+            await asyncio.sleep(_NEED_SECONDS)
+            while self.bells.waits("need"):
+                before, tag = tag, self._needs(path)[0]
+                if tag != before:
+                    self.bells.ring("need", at_once=_TOLD_AT_ONCE)
+                await asyncio.sleep(_NEED_SECONDS)
+
+        self._watching = asyncio.create_task(watch())
 
     async def messages(self, node: str, after: int, wait: float) -> list[Message]:
         """What was said in the challenge of a seat, after so many messages."""
@@ -342,7 +395,8 @@ class Hub:
             if self._book.submission(receipt.submission) is not None:
                 arrived = self._store.arrival(data)
                 time = self.now if arrived is None else arrived
-                receipts += self._db.add_receipt(receipt.submission, receipt.validator, data, time)
+                node = receipt.details.node
+                receipts += self._db.add_receipt(receipt.submission, receipt.validator, data, time, node)
         return files, receipts
 
 

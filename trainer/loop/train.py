@@ -182,7 +182,7 @@ class Trainer(Training):
                 self._source.poll(wait=1)
             except TryAgain:  # too many wait there for news: what there is can still be asked for
                 self._clock.wait(self._stop, 1.0)
-                self._source.poll()
+                self._source.poll(wait=0)
         except MurmurationError as error:
             if is_fatal(error):
                 raise

@@ -25,6 +25,7 @@ from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import Malformed, ProtocolViolation
 from protocol.hub.client import HubClient
+from protocol.hub.listing import Listing
 from protocol.rollout import Sample
 from protocol.runspec import RunSpec, starts
 from protocol.sandbox import Sandbox
@@ -87,7 +88,7 @@ class RolloutSource:
         # (step, submission) → validator → outcome
         self._verdicts: dict[tuple[int, bytes], dict[str, Outcome]] = defaultdict(dict)
         self._strangers: deque[Receipt] = deque(maxlen=_STRANGERS_MAX)
-        self._cursor = 0
+        self._receipts = Listing()
         self._pool = GroupPool()
         self._outlook = Outlook(clock)
         self._overtaken: dict[bytes, None] = {}  # too old before enough validators had accepted them
@@ -102,8 +103,7 @@ class RolloutSource:
         Raises what chain and hub fail with. What was learnt by then stays, and the next poll goes on from there.
         """
         self._follow_chain()
-        for cursor, data in self.hub.receipts(self._cursor, wait=wait):
-            self._cursor = cursor
+        for data in self._receipts.news(lambda mark: self.hub.receipts(mark, wait=wait)):
             self._add_receipt(data)
         for submission in self._files.due():
             self._lines.stir(submission)
