@@ -16,12 +16,14 @@ It is not a folder format: it knows nothing of safetensors, and no directories (
 from __future__ import annotations
 
 import hashlib
-import io
+import os
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import local
 from typing import Any
 
 from blake3 import blake3
@@ -50,6 +52,7 @@ KINDS = (FULL, DELTA)
 FILE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
 """Pattern of the names a file may have: flat, visible, the same on every system and in a URL."""
 
+_HASHING_THREADS = min(4, os.cpu_count() or 1)
 _NAME = re.compile(FILE_NAME)
 _UPGRADE = "upgrade murmuration: the trainer publishes what only a later version of it reads"
 _DOWNGRADE = "use the version of murmuration that the run's trainer uses: it publishes what earlier ones read"
@@ -286,28 +289,35 @@ def describe(folder: Path, run: int, step: int, *, chunk_bytes: int = SHARDCAST_
 
 
 def describe_files(paths: Sequence[Path], chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> tuple[FileEntry, ...]:
-    """These files as a manifest lists them. Raises PreflightError where reading fails."""
-    buffer = memoryview(bytearray(chunk_bytes))
-    try:
-        return tuple(_describe_file(path, buffer) for path in paths)
-    except OSError as error:
-        raise PreflightError(f"cannot read {error.filename}: {error.strerror}") from error
+    """These files as a manifest lists them; several threads hash. Raises PreflightError where reading fails."""
+    with ThreadPoolExecutor(_HASHING_THREADS, thread_name_prefix="hashing") as pool:
+        try:
+            return tuple(_describe_file(path, chunk_bytes, pool) for path in paths)
+        except OSError as error:
+            raise PreflightError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def _describe_file(path: Path, buffer: memoryview) -> FileEntry:
-    chunks = []
-    size = 0
+def _describe_file(path: Path, chunk_bytes: int, pool: ThreadPoolExecutor) -> FileEntry:
+    size = path.stat().st_size
     with path.open("rb", buffering=0) as file:
-        while count := _fill(file, buffer):
-            chunks.append(blake3(buffer[:count]).hexdigest())
-            size += count
-    return FileEntry(path.name, size, tuple(chunks))
+        fd, rooms = file.fileno(), local()
+
+        def hashed(offset: int) -> str:
+            if not hasattr(rooms, "room"):
+                rooms.room = memoryview(bytearray(chunk_bytes))
+            count = _read_at(fd, rooms.room[: min(chunk_bytes, size - offset)], offset, path)
+            return blake3(rooms.room[:count]).hexdigest()
+
+        return FileEntry(path.name, size, tuple(pool.map(hashed, range(0, size, chunk_bytes))))
 
 
-def _fill(file: io.RawIOBase, buffer: memoryview) -> int:
-    """Bytes read into `buffer`, fewer than it holds only at the end of the file."""
+def _read_at(fd: int, view: memoryview, offset: int, path: Path) -> int:
+    """Fills `view` from a file. Raises PreflightError if the file has become shorter."""
     done = 0
-    while done < len(buffer) and (count := file.readinto(buffer[done:])):
+    while done < len(view):
+        count = os.preadv(fd, [view[done:]], offset + done)
+        if not count:
+            raise PreflightError(f"{path} became shorter while it was read")
         done += count
     return done
 
