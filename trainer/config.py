@@ -238,6 +238,9 @@ class HubSettings(Settings):
     """HTTP port of the SHARDCAST origin; 0 takes a free one."""
     origin_upload_rate: int | None = Field(default=None, ge=64 << 10)
     """Most bytes a second that the origin sends; none: as fast as the line goes. Relays are served before nodes."""
+    anchor_every: int = Field(default=1000, ge=1)
+    """Versions from one that is published without a delta to the next. All others can be had by their difference from the version
+    before as well, a hundredth of the bytes where the learning rate is small. 1: no deltas."""
     public_host: str | None = None
     """Name or address under which others reach both ports, when that is not `host`; where `host` is all addresses, others are told
     127.0.0.1 without it."""

@@ -2,6 +2,7 @@
 
 manifest    what a version consists of, and the trainer's signature on it
 store       versions on disk: drafts apart, complete ones visible at once, old ones retired
+delta       what makes one version's file out of the one before
 partial     a draft being filled with verified chunks
 http1       the strict little of HTTP/1.1 that is spoken here
 holding     which chunks a party has, as it tells others

@@ -2,11 +2,13 @@
 
     GET /v/<step>/manifest            the signed manifest
     GET /v/<step>/files/<name>        a file, or one range of it (Range: bytes=<first>-<last>, both within the file)
+    GET /v/<step>/delta/<name>        what makes that file out of the base's, likewise
     GET /v/<step>/holding?…           which chunks are here, and which are on their way (holding.py)
 
 A version that is still being fetched is answered for chunk by chunk. Nothing is listed, nothing is decoded, and a target
-that is not literally one of these forms is not found. A version that is not here is 404 where it may come, and 410 where a
-newer one is here already. A line that is used up answers 503, with Retry-After.
+that is not literally one of these forms is not found. What is not here is 404 where it may come, and 410 where it will not:
+a version when a newer one is here already, the delta of a version that was fetched whole. A line that is used up answers
+503, with Retry-After.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from protocol.errors import PreflightError
 from protocol.shardcast.holding import COMPLETE, WAIT_MS_MAX
 from protocol.shardcast.http1 import Head, Wire, write_head
 from protocol.shardcast.manifest import FILE_NAME
-from protocol.shardcast.store import VersionStore
+from protocol.shardcast.store import DELTA_FOLDER, VersionStore
 from protocol.shardcast.uplink import NoTurn, Uplink
 
 _REQUEST = re.compile(r"(?P<method>[A-Z]{1,16}) (?P<target>/[\x21-\x7e]*) HTTP/1\.1")
 _TARGET = re.compile(
-    rf"/v/(?P<step>0|[1-9][0-9]{{0,9}})/(?:(?P<manifest>manifest)|files/(?P<name>{FILE_NAME})"
+    rf"/v/(?P<step>0|[1-9][0-9]{{0,9}})/(?:(?P<manifest>manifest)|(?P<part>files|delta)/(?P<name>{FILE_NAME})"
     r"|holding\?after=(?P<after>[0-9]{1,20})&wait=(?P<wait>[0-9]{1,5}))"
 )
 _RANGE = re.compile(r"bytes=(?P<first>[0-9]{1,16})-(?P<last>[0-9]{1,16})")
@@ -77,7 +79,8 @@ class Answers:
         if target["after"]:
             return self._send_holding(wire, step, int(target["after"]), int(target["wait"]), waits) and stays
         guest = Guest(address, head.field("serves"))
-        return self._send_file(wire, guest, step, target["name"], head.field("range")) and stays
+        name = target["name"] if target["part"] == "files" else f"{DELTA_FOLDER}/{target['name']}"
+        return self._send_file(wire, guest, step, name, head.field("range")) and stays
 
     def refuse(self, wire: Wire, status: HTTPStatus) -> bool:
         """The last answer of a connection whose peer does not speak as it should."""
@@ -122,7 +125,8 @@ class Answers:
             return self.refuse(wire, HTTPStatus.BAD_REQUEST)
         fd = self._open(step, name, bounds)
         if fd is None:
-            return self._send_absent(wire, step)
+            is_delta = name.startswith(DELTA_FOLDER)
+            return self._send_absent(wire, step, never=is_delta and not self._may_have_delta(step))
         try:
             size = os.fstat(fd).st_size
             first, last = (0, size - 1) if bounds is None else (int(bounds["first"]), int(bounds["last"]))
@@ -175,8 +179,12 @@ class Answers:
             if first >= end:
                 return True
 
-    def _send_absent(self, wire: Wire, step: int) -> bool:
-        gone = self.store.newest() > step
+    def _may_have_delta(self, step: int) -> bool:
+        growing = self.store.growing(step)
+        return not self.store.holds(step) if growing is None else growing.has_delta
+
+    def _send_absent(self, wire: Wire, step: int, *, never: bool = False) -> bool:
+        gone = never or self.store.newest() > step
         return self._send_status(wire, HTTPStatus.GONE if gone else HTTPStatus.NOT_FOUND)
 
     def _send_busy(self, wire: Wire, others: list[str]) -> bool:

@@ -39,6 +39,10 @@ def file_target(step: int, name: str) -> str:
     return f"/v/{step}/files/{name}"
 
 
+def delta_target(step: int, name: str) -> str:
+    return f"/v/{step}/delta/{name}"
+
+
 @dataclass(frozen=True)
 class Head:
     """First line and header fields of a request or an answer; names in lower case."""

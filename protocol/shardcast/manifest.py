@@ -176,6 +176,11 @@ class Manifest:
         for file in self.files:
             yield from file.pieces(self.chunk_bytes)
 
+    @cached_property
+    def numbers(self) -> dict[tuple[str, int], int]:
+        """The number of each chunk, by file and offset."""
+        return {(chunk.file.name, chunk.offset): number for number, chunk in enumerate(self.chunks())}
+
     @classmethod
     def parse(cls, data: bytes, limits: ManifestLimits, *, chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> Manifest:
         """Reads `encode()`'s bytes from a peer.

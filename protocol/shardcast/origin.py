@@ -1,24 +1,46 @@
 """The trainer's end: takes a folder of weights, signs what it is, and shows it in the store that a server serves.
 
+With a version goes what makes it out of the one before, where that is here and the difference is small. Every version can be
+had whole as well; an anchor, now and then, can be had only so, which bounds how far back anybody looks.
+
 It says nothing to the chain or the swarm; `Runs.publish` and gossip follow, with the digest of the manifest given back.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from protocol import signing
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
-from protocol.errors import IntegrityError, UsageError
+from protocol.errors import IntegrityError, MurmurationError, ProtocolViolation, UsageError, VersionMismatch
 from protocol.identity import Key
-from protocol.shardcast.manifest import Manifest, describe, digest_of, publishable, sign
-from protocol.shardcast.store import VersionStore, disk_errors
+from protocol.shardcast.manifest import (
+    Base,
+    Expected,
+    FileEntry,
+    Manifest,
+    ManifestLimits,
+    describe,
+    describe_files,
+    digest_of,
+    publishable,
+    sign,
+    stored,
+)
+from protocol.shardcast.store import DELTA_FOLDER, MANIFEST_NAME, VersionStore, disk_errors
+
+log = logging.getLogger("weights")
+
+_DELTA_SHARE = 0.5  # of a version's bytes: a larger delta saves too little for what it costs to apply
 
 
 class Origin:
-    """Publishes versions of `run` into `store`, signed by the run's trainer `key`."""
+    """Publishes versions of `run` into `store`, signed by the run's trainer `key`; every `anchor_every` of them without a delta."""
 
     def __init__(
         self,
@@ -27,42 +49,101 @@ class Origin:
         domain: signing.Domain,
         run: int,
         *,
+        anchor_every: int,
         chunk_bytes: int = SHARDCAST_CHUNK_BYTES,
     ) -> None:
         self.store = store
         self._key, self._domain, self._run, self._chunk_bytes = key, domain, run, chunk_bytes
+        self._anchor_every = anchor_every
 
-    def publish(self, folder: Path, step: int, *, link: bool = False) -> Manifest:
+    def publish(self, folder: Path, step: int, *, link: bool = False, remember: bool = False) -> Manifest:
         """Makes the files of `folder` visible as version `step`; `digest` of the result belongs on the chain.
 
         The same bytes again change nothing; other bytes for a published step are an IntegrityError, for the chain may
         know the first. The files are copied, or with `link` hard-linked where that is possible, for a caller that never
-        writes to them again.
+        writes to them again. With `remember` the signed manifest is left in `folder`, hidden: a store that was lost may lack
+        the base of a delta, and could not give the same digest again.
         """
-        if self.store.holds(step):
-            return self._require_same(folder, step)
+        manifest = self._require_same(folder, step) if self.store.holds(step) else self._take(folder, step, link)
+        if remember:
+            with disk_errors(folder):
+                (folder / MANIFEST_NAME).write_bytes(self.store.manifest(step))
+        return manifest
+
+    def _take(self, folder: Path, step: int, link: bool) -> Manifest:
         paths = publishable(folder)
         with disk_errors(folder):
             size = sum(path.stat().st_size for path in paths)
             link = link and all(path.stat().st_dev == self.store.root.stat().st_dev for path in paths)
         with self.store.draft(step, "publishing", 0 if link else size, resumes=False) as draft:
             with disk_errors(draft):
-                for left in draft.iterdir():
-                    left.unlink()  # of an attempt that a crash ended
+                for left in draft.iterdir():  # of an attempt that a crash ended
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
                 for path in paths:
                     (os.link if link else shutil.copyfile)(path.resolve(), draft / path.name)
-            manifest = describe(draft, self._run, step, chunk_bytes=self._chunk_bytes)
+            manifest = self._with_delta(describe(draft, self._run, step, chunk_bytes=self._chunk_bytes), draft)
             signed = sign(manifest, self._key, self._domain)
+            if (before := self._remembered(folder, manifest)) is not None and before != signed:
+                shutil.rmtree(draft / DELTA_FOLDER, ignore_errors=True)
+                signed, manifest = before, stored(before, chunk_bytes=self._chunk_bytes)
             if len(signed) > MANIFEST_BYTES_MAX:
                 raise UsageError(f"the manifest of {folder} is larger than {MANIFEST_BYTES_MAX} bytes")
             self.store.commit(step, draft, signed)
         return manifest
 
+    def _with_delta(self, manifest: Manifest, draft: Path) -> Manifest:
+        """The same version, with a delta from the one before put into `draft` where that is worth while."""
+        if self._anchor_every == 1 or not self.store.holds(manifest.step - 1):
+            return manifest
+        deltas = draft / DELTA_FOLDER
+        try:
+            with self.store.lease(manifest.step - 1) as folder:
+                base = stored(self.store.manifest(manifest.step - 1), chunk_bytes=self._chunk_bytes)
+                is_anchor = manifest.step - base.anchor >= self._anchor_every
+                if not is_anchor and _write_delta(base, folder, manifest, draft, deltas):
+                    of = Base(base.step, base.digest.hex(), base.anchor)
+                    return replace(manifest, base=of, delta=_described(deltas, self._chunk_bytes))
+        except (MurmurationError, OSError) as error:  # it must keep no version from anybody
+            log.warning("version %d goes without a delta: %s", manifest.step, error)
+        shutil.rmtree(deltas, ignore_errors=True)
+        return manifest
+
+    def _remembered(self, folder: Path, manifest: Manifest) -> bytes | None:
+        """What was signed for these very files before, if it is there."""
+        with suppress(OSError, ProtocolViolation, VersionMismatch):
+            signed = (folder / MANIFEST_NAME).read_bytes()
+            expected = Expected(
+                self._run, manifest.step, digest_of(signed), self._key.address, self._domain, ManifestLimits(), self._chunk_bytes
+            )  # fmt: skip
+            if expected.open(signed).files == manifest.files:
+                return signed
+        return None
+
     def _require_same(self, folder: Path, step: int) -> Manifest:
-        manifest = describe(folder, self._run, step, chunk_bytes=self._chunk_bytes)
-        if manifest.digest != digest_of(self.store.manifest(step)):
+        manifest = stored(self.store.manifest(step), chunk_bytes=self._chunk_bytes)
+        if manifest.files != describe(folder, self._run, step, chunk_bytes=self._chunk_bytes).files:
             raise IntegrityError(
                 f"version {step} is published with other bytes than {folder} holds",
                 hint="publish the new weights as the next step",
             )
         return manifest
+
+
+def _write_delta(base: Manifest, folder: Path, manifest: Manifest, draft: Path, deltas: Path) -> bool:
+    """Writes what makes the files of `draft` out of those of `folder`; False once it is too large to be of use."""
+    from protocol.shardcast.delta import encode  # numpy is imported where deltas are used
+
+    deltas.mkdir()
+    known = {file.name: file for file in base.files}
+    left = int(manifest.total_bytes * _DELTA_SHARE)
+    for file in manifest.files:
+        if known.get(file.name) != file:
+            before = folder / file.name if file.name in known else None
+            if not encode(before, draft / file.name, deltas / file.name, most=left):
+                return False
+            left -= (deltas / file.name).stat().st_size
+    return True
+
+
+def _described(deltas: Path, chunk_bytes: int) -> tuple[FileEntry, ...]:
+    return describe_files(sorted(deltas.iterdir(), key=lambda path: path.name), chunk_bytes)

@@ -129,6 +129,7 @@ class Schedule:
         self._rarity = np.zeros(len(sizes), np.int32)  # relays that have a chunk or will have it
         self._revision = 1
         self._running: list[FetchTask] = []
+        self._lacking: set[str] = set()
         self._error: BaseException | None = None
         self._is_over = False
         self._changed = Condition()
@@ -271,11 +272,16 @@ class Schedule:
     def failed(self, task: FetchTask, error: Exception) -> None:
         """The source failed without being at fault; it rests for a while. After the end nothing counts any more."""
         with self._changed:
-            if not self._is_over:
+            if not self._is_over and task.source.name not in self._lacking:
                 self._standings[task.source.name].failed(str(error) or type(error).__name__, self._clock())
                 self._statistics.failovers += 1
                 _FAILED.add(reason="failed")
             self._give_back(task)
+
+    def lacks(self, source: Source) -> None:
+        """The source does not have any of this, and need not: it is not asked again, and its standing stays as it is."""
+        with self._changed:
+            self._lacking.add(source.name)
 
     def violated(self, task: FetchTask, violation: ProtocolViolation) -> None:
         """The source lied or broke the rules: it is not asked again for this version."""
@@ -306,7 +312,7 @@ class Schedule:
         self._standings[name].failed(f"{type(violation).__name__}, {violation}", self._clock())
 
     def _usable(self) -> list[Source]:
-        return [source for name, source in self._sources.items() if name not in self._banned]
+        return [source for name, source in self._sources.items() if name not in self._banned | self._lacking]
 
     def _ready(self, now: float) -> list[Source]:
         lagging = {task.source.name for task in self._running if self._lags_from(task) <= now}

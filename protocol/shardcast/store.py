@@ -1,6 +1,7 @@
 """Versions of the weights on disk: complete ones are visible, drafts lie apart, old ones are retired.
 
-    <root>/complete/<step>/            the files and, hidden beside them, the signed manifest
+    <root>/complete/<step>/            the files and, hidden beside them, the signed manifest and what makes them out of
+                                       the version before (.delta/), where that was fetched or published
     <root>/drafts/<step>-<label>/      what is still being fetched or copied; survives a crash
     <root>/retired/                    what is being removed
 
@@ -30,6 +31,7 @@ from protocol.errors import IntegrityError, LockHeld, PreflightError, ProtocolVi
 from protocol.shardcast.holding import Holding
 
 MANIFEST_NAME = ".manifest.json"  # hidden: no file of a version may start with a dot
+DELTA_FOLDER = ".delta"
 RESERVE_BYTES = 1 << 30  # left free for everything else that this machine does
 
 _STEP = re.compile(r"0|[1-9][0-9]*", re.ASCII)
@@ -67,8 +69,12 @@ class Growing(Protocol):
     def signed(self) -> bytes:
         """Its signed manifest, in the wire form."""
 
+    @property
+    def has_delta(self) -> bool:
+        """Whether what makes it out of its base is here, or on its way."""
+
     def open_range(self, name: str, first: int, last: int) -> int | None:
-        """A descriptor to read these bytes of a file by, if all of them are there. The caller closes it."""
+        """A descriptor to read these bytes of a file by, of .delta/ too, if all of them are there. The caller closes it."""
 
     def holding(self, after: int, seconds: float) -> Holding:
         """What is there, once that is of a later revision than `after` or so many seconds have passed."""
@@ -240,7 +246,7 @@ class VersionStore:
         """Makes a finished draft visible with its signed manifest, retires what is now too old, returns its folder."""
         with disk_errors(draft):
             (draft / MANIFEST_NAME).write_bytes(manifest)
-            for path in (*draft.iterdir(), draft):
+            for path in (*draft.rglob("*"), draft):
                 _sync(path)
             with self._mutex:
                 if self.holds(step):
@@ -304,7 +310,7 @@ class VersionStore:
                     shutil.rmtree(other, ignore_errors=True)
 
     def _require_space(self, folder: Path, size: int) -> None:
-        present = sum(path.stat().st_blocks * 512 for path in folder.iterdir())
+        present = sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
         wanted = max(0, size - present) + self._reserve
         free = self._free_space(self.root)
         if free < wanted:

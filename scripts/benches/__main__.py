@@ -15,6 +15,7 @@ NAMES = {
     "engine": "our engine at the shape of rollouts against transformers and vLLM: equal and log-normal lengths, grouped heads",
     "decode": "our engine against transformers' generate(), tokens per CPU second on the demo's policy",
     "index": "what following the chain costs, cold and warm, as submissions pile up",
+    "delta": "lossless deltas between versions of real GRPO: bytes, bit-exactness, speed; against XOR under Zstandard",
     "env": "answers of mathematics scored, and programs run, a CPU second: against math-verify, and an interpreter without walls",
     "importing": "task files made of 285,000 rows of mathematics and code: CPU time and memory",
     "trainer": "our training step against TRL, generation and memory included, on the same work",

@@ -46,7 +46,7 @@ class Bench:
         key = self.world.trainer.key
         with VersionStore(self.folder / "weights", KEPT, reserve=0) as store:
             self.store = store
-            origin = Origin(store, key, self.world.chain.domain, self.world.run)
+            origin = Origin(store, key, self.world.chain.domain, self.world.run, anchor_every=1000)
             book = Book(self.world.chain, self.world.run)
             book.poll()
             yield Publisher(sender or self.world.trainer, book, origin, self.outbox, KEPT)

@@ -122,7 +122,7 @@ class Stage:
         self.operators: dict[str, Key] = {}
         self.hub = LiveHub(folder / "hub", world, tiny)
         self.store = VersionStore(folder / "origin", 5, pinned=tiny.spec.versions_pinned)
-        self.origin = Origin(self.store, world.trainer.key, world.chain.domain, world.run)
+        self.origin = Origin(self.store, world.trainer.key, world.chain.domain, world.run, anchor_every=1000)
         self.server = ShardServer(self.store)
         self.server.__enter__()
         self.context = RunContext(tiny.spec, world.chain.domain, world.run, tiny.context.tasks, tiny.context.sandbox)

@@ -88,7 +88,7 @@ def test_versions_of_another_life_are_replaced(stage: Stage) -> None:
     from protocol.shardcast.origin import Origin
 
     other = VersionStore(stage.home("relay", "relay").data / "weights", 5)
-    origin = Origin(other, stage.world.trainer.key, stage.world.chain.domain, stage.world.run)
+    origin = Origin(other, stage.world.trainer.key, stage.world.chain.domain, stage.world.run, anchor_every=1000)
     for step in (0, 7):
         origin.publish(stage.variant(0.5 + step), step)
     other.close()

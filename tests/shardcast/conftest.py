@@ -63,8 +63,8 @@ class Cast:
         manifest = self.publisher(store).publish(self.folder(files, f"{name}-weights"), step)
         return manifest, self.serve(store, **options)
 
-    def publisher(self, store: VersionStore) -> Origin:
-        return Origin(store, self.key, self.domain, RUN, chunk_bytes=CHUNK)
+    def publisher(self, store: VersionStore, anchor_every: int = 1000) -> Origin:
+        return Origin(store, self.key, self.domain, RUN, chunk_bytes=CHUNK, anchor_every=anchor_every)
 
     def client(self, store: VersionStore | None = None, **options: Any) -> Client:
         options = {"timeouts": QUICK, "streams": 3, "rng": random.Random(0), "chunk_bytes": CHUNK} | options

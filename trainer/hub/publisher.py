@@ -46,7 +46,7 @@ class Publisher:
                 continue  # too old to be served again; a crash kept it from being removed
             folder = self._outbox.folder / str(step)
             require_nothing_else(folder)  # no node would take it
-            manifest = self._origin.publish(folder, step, link=True)
+            manifest = self._origin.publish(folder, step, link=True, remember=True)
             if step == count:
                 self._send(step, manifest)
             elif (known := self._book.publication(step)) is None or known.data.manifest != manifest.digest:
@@ -76,4 +76,4 @@ class Publisher:
             # One sent before may have been mined after its deadline: then the chain holds what we want it to.
             if chain.published(self._run) <= step or chain.publication(self._run, step).manifest != manifest.digest:
                 raise
-        log.info("published step %d, %d bytes", step, manifest.total_bytes)
+        log.info("published step %d, %d bytes, delta of %d", step, manifest.total_bytes, manifest.delta_bytes)

@@ -104,7 +104,7 @@ class HubService:
         ):
             connection = Connection(chain, c, self._settings.peers, self._key, host)
             publisher = Publisher(
-                connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run),
+                connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run, anchor_every=h.anchor_every),
                 Outbox(self._layout.outgoing, self._layout.model), kept,
             )  # fmt: skip
             connections = connections_within_limits(h.connections)
