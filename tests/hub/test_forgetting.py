@@ -61,6 +61,17 @@ def test_what_is_old_goes_in_bounded_parts_however_much_it_is(database: Database
     assert database.since == 2400
 
 
+def test_nothing_of_a_submission_in_an_open_case_is_forgotten(database: Database) -> None:
+    live(database, 5)
+    disputed = (3).to_bytes(32, "big")
+    while database.forget_before(1000, pays=False, disputed=[disputed]):
+        pass
+    assert sizes(database)[:3] == [1, 1, 1]
+    assert database.stored(disputed)
+    forget(database, 1000)
+    assert sizes(database)[:3] == [0, 0, 0]
+
+
 def test_a_receipt_that_pay_waits_for_is_kept(database: Database) -> None:
     for number in range(4):
         database.add_receipt(bytes([number]), "0x", bytes([number]), 0)

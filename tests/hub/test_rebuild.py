@@ -14,7 +14,7 @@ from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 from tests.hub.desk import Desk, open_desk, run_settings, some_file
 from trainer.hub.database import Database
-from trainer.hub.service import rebuild
+from trainer.hub.service import Rebuilt, rebuild
 
 
 @pytest.fixture
@@ -25,10 +25,15 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def rebuilt(desk: Desk) -> tuple[int, int]:
+def rebuilt_in_full(desk: Desk) -> Rebuilt:
     settings, layout = run_settings(desk.world, desk.folder.parent.parent / "run.toml")
     assert layout.hub == desk.folder
     return rebuild(settings, layout, desk.spec, desk.key)
+
+
+def rebuilt(desk: Desk) -> tuple[int, int]:
+    found = rebuilt_in_full(desk)
+    return found.files, found.receipts
 
 
 def filled(desk: Desk) -> tuple[Key, list[SubmissionRef], Key]:
@@ -88,6 +93,34 @@ def test_what_the_chain_does_not_know_or_the_hub_did_not_sign_is_left_out(anvil:
         (folder / "store/files" / refs[0].root.hex()).unlink()
         desk.database.close()
         assert rebuilt(desk) == (2, 2)
+
+
+def test_what_is_gone_and_still_needed_is_named(anvil: Anvil, folder: Path) -> None:
+    with open_desk(anvil, folder) as desk:
+        node, refs, _ = filled(desk)
+        never = desk.commit(node, b"never uploaded", sequence=3)
+        desk.store.file(refs[0].root).unlink()
+        gone = next((folder / "store/receipts").iterdir())
+        gone.unlink()
+        desk.database.close()
+        found = rebuilt_in_full(desk)
+        assert [s.id for s in found.lost] == [desk.submission(refs[0])]
+        assert [s.id for s in found.absent] == [desk.submission(never)]
+        assert found.lost_receipts == (gone.stem,)
+        assert (found.files, found.receipts) == (2, 1)
+
+
+def test_what_left_because_nobody_can_need_it_is_not_named(anvil: Anvil, folder: Path) -> None:
+    with open_desk(anvil, folder) as desk:
+        _, refs, _ = filled(desk)
+        desk.store.file(refs[0].root).unlink()
+        desk.pass_span()
+        for _ in range(desk.spec.max_lag + 1):
+            desk.node()
+        desk.world.anvil.advance(desk.world.chain.policy(desk.world.run).span)
+        desk.database.close()
+        found = rebuilt_in_full(desk)
+        assert (found.lost, found.absent, found.files) == ((), (), 2)
 
 
 def test_a_damaged_database_names_the_command_that_helps(tmp_path: Path) -> None:

@@ -302,6 +302,33 @@ def test_an_entry_stays_as_long_as_a_stake_answers_for_it(shelf: Shelf, clock: V
     database.close()
 
 
+def test_file_and_receipt_of_an_open_case_stay_however_old_they_are(
+    shelf: Shelf, clock: VirtualClock, tmp_path: Path
+) -> None:
+    """Nobody has settled it yet."""
+    world, node, validator = shelf.world, Key.generate(), Key.generate()
+    world.seat_node(Key.generate(), node)
+    world.seat_validator(validator)
+    world.publish(6)
+    root = hashlib.sha256(b"rollouts").digest()
+    ref = world.submit(node, 6, 0, root)
+    now = world.chain.block().time
+    file, database = shelf.keep(f"files/{root.hex()}", now), Database(tmp_path / "hub.sqlite")
+    for submission in (ref.submission_id(world.run), bytes(32)):
+        database.add_receipt(submission, "0x", b"{}", now)
+    world.sender(validator).send(world.chain.challenge(world.run, [ref], b"\x0e" * 32))
+    for step in range(7, 12):
+        world.anvil.advance(1000)
+        world.publish(step)
+    clock.advance(10_000)
+    shelf.tidy()
+    shelf.forget(database)
+    assert file.exists()
+    assert database.has_receipt(ref.submission_id(world.run), "0x")
+    assert not database.has_receipt(bytes(32), "0x")
+    database.close()
+
+
 def test_transactions_are_forgotten_with_what_no_stake_answers_for(
     shelf: Shelf, clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,7 +143,7 @@ def test_a_total_never_falls_and_a_rebuilt_hub_owes_the_same(desk: Desk) -> None
     assert served(desk, validator) == 3, "a lower rate takes nothing back"
     settings, layout = run_settings(desk.world, desk.folder.parent.parent / "run.toml")
     desk.database.close()
-    assert rebuild(settings, layout, desk.spec, desk.key)[1] == 2
+    assert rebuild(settings, layout, desk.spec, desk.key).receipts == 2
     (desk.store.root / "vouchers" / f"{validator.address}.json").unlink()
     database = Database(desk.folder / "hub.sqlite")
     assert ledger(desk, database, per_submission="1.5").total(validator.address) == before

@@ -136,16 +136,19 @@ def _when_stdin_closes(stop: Callable[[], None]) -> None:
 
 
 def hub_rebuild(file: File, password_file: PasswordFile = None) -> None:
-    """Recreate the hub's database from the chain and the stored files; stop the hub first."""
+    """Recreate the hub's database from the chain and the stored files, and name what is gone; stop the hub first."""
     from protocol.shell import runfile
     from trainer.hub.service import rebuild as rebuild_database
 
     settings, layout = _open(file)
     with Home(layout.hub, "hub").lock():
-        files, receipts = rebuild_database(
-            settings, layout, runfile.read_spec(layout.file), _key(layout, password_file)
-        )
-    typer.echo(f"found {files} rollout files and {receipts} receipts")
+        rebuilt = rebuild_database(settings, layout, runfile.read_spec(layout.file), _key(layout, password_file))
+    typer.echo(f"found {rebuilt.files} rollout files and {rebuilt.receipts} receipts")
+    for submissions, why in ((rebuilt.lost, "lost"), (rebuilt.absent, "never uploaded, or lost with its receipt")):
+        for s in submissions:
+            typer.echo(f"{why}: file {s.root.hex()} of {s.node}, step {s.step}, sequence {s.sequence}")
+    for name in rebuilt.lost_receipts:
+        typer.echo(f"lost: verdict receipt {name}")
 
 
 def _open(file: str) -> tuple[RunSettings, Layout]:

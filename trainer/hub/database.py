@@ -8,10 +8,11 @@ store keeps it.
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -176,9 +177,14 @@ class Database:
         """All that came from here on is in the database; of what came before, some is not."""
         return self._mark("since")
 
-    def forget_before(self, time: int, *, pays: bool) -> bool:
-        """Forgets part of what came before `time`, and says whether more did. `pays`: not before a receipt is paid for."""
-        old = "SELECT rowid FROM {} WHERE time < ? {} ORDER BY time LIMIT ?"
+    def forget_before(self, time: int, *, pays: bool, disputed: Collection[bytes] = ()) -> bool:
+        """Forgets part of what came before `time`, and says whether more did. `pays`: not before a receipt is paid for; `disputed`:
+        submissions of which nothing is forgotten."""
+        old = (
+            "SELECT rowid FROM {} WHERE time < ? {} AND hex(submission) NOT IN (SELECT value FROM json_each(?))"
+            " ORDER BY time LIMIT ?"
+        )
+        kept = json.dumps([submission.hex().upper() for submission in disputed])
         unless = {"receipts": "AND id <= ? AND id NOT IN (SELECT id FROM undecided)"} if pays else {}
         taken, counts = self._mark("paid"), []
         with self._lock, self._transaction():
@@ -187,7 +193,7 @@ class Database:
             )
             for table in ("stored", *_LISTINGS):
                 which = old.format(table, unless.get(table, ""))
-                values = (time, taken, _FORGOTTEN_MAX) if table in unless else (time, _FORGOTTEN_MAX)
+                values = (time, *([taken] if table in unless else []), kept, _FORGOTTEN_MAX)
                 counts.append(self._db.execute(f"DELETE FROM {table} WHERE rowid IN ({which})", values).rowcount)  # noqa: S608
         return _FORGOTTEN_MAX in counts
 

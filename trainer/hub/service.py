@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.chain import Chain
 from protocol.chain.sync import Book
 from protocol.chain.transaction_log import TransactionLog
 from protocol.chain.types import Policy
+from protocol.chain.view import Submission
 from protocol.clock import SYSTEM, Clock
 from protocol.environments.taskfile import path_of
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
@@ -176,7 +178,7 @@ class HubService:
 
     def _tidy(self, book: Book, policy: Policy, files: Store) -> None:
         """Removes rollout files whose submission can neither be disputed nor trained on any more."""
-        before = self._out_of_reach(book, policy, spans=1)
+        before = out_of_reach(book, policy, self._spec, self._now(book), spans=1)
 
         def is_needed(root: bytes) -> bool:
             """By the chain's time: this machine's clock may have been behind when the file came."""
@@ -191,21 +193,9 @@ class HubService:
         """Forgets what is listed of submissions for which, besides, no validator answers any more, and transactions of that age,
         whose versions are long in the book; whether there is more."""
         transactions.prune(self._now(book) - 2 * policy.span)
-        before = self._out_of_reach(book, policy, spans=2)
-        return before is not None and database.forget_before(
-            int(before), pays=self._settings.vouchers.wei_per_submission > 0
-        )
-
-    def _out_of_reach(self, book: Book, policy: Policy, *, spans: int) -> float | None:
-        """Block time before which submissions are too old to be trained on, and by so many spans of the policy; None: none is.
-
-        A submission may be in a case for one span; a validator's stake answers for its verdict for another.
-        """
-        newest = book.newest_publication()
-        oldest = None if newest is None else book.publication(newest.data.step - self._spec.max_lag)
-        if oldest is None:
-            return None
-        return min(self._now(book) - spans * policy.span, book.time(oldest))
+        before = out_of_reach(book, policy, self._spec, self._now(book), spans=2)
+        pays = self._settings.vouchers.wei_per_submission > 0
+        return before is not None and database.forget_before(int(before), pays=pays, disputed=disputed(book))
 
     def _now(self, book: Book) -> float:
         """A file's age is this machine's to say, deadlines are the chain's: a chain that stood still has moved none of them."""
@@ -251,8 +241,39 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{bare}]:{port}" if ":" in bare else f"http://{bare}:{port}"
 
 
-def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> tuple[int, int]:
-    """Recreates the hub's database from chain and store; returns (files, receipts) found."""
+def out_of_reach(book: Book, policy: Policy, spec: RunSpec, now: float, *, spans: int) -> float | None:
+    """Block time before which submissions are too old to be trained on, and by so many spans of the policy; None: none is.
+
+    A submission may be in a case for one span (window, appeal, vote); a validator's stake answers for its verdict for another.
+    """
+    newest = book.newest_publication()
+    oldest = None if newest is None else book.publication(newest.data.step - spec.max_lag)
+    if oldest is None:
+        return None
+    return min(now - spans * policy.span, book.time(oldest))
+
+
+def disputed(book: Book) -> set[bytes]:
+    """Submissions that an open case names."""
+    return {ref.submission_id(book.run) for case in book.open_cases() for ref in case.refs}
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuilt hub has, and what it should have and does not."""
+
+    files: int
+    receipts: int
+    lost: tuple[Submission, ...]
+    """This hub signed a storage receipt for their files, and they can still be disputed or trained on."""
+    absent: tuple[Submission, ...]
+    """Such submissions of which nothing here says that they were ever uploaded."""
+    lost_receipts: tuple[str, ...]
+    """SHA-256 of verdict receipts that came and are gone."""
+
+
+def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> Rebuilt:
+    """Recreates the hub's database from chain and store."""
     c = settings.chain
     chain = c.open()
     files = open_store(settings, layout)
@@ -263,10 +284,27 @@ def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> t
     )  # before the old database goes: it may be in use
     database = Database.anew(_database(layout))
     try:
-        return Hub(chain, c.run, spec, book, files, database, key).rebuild()
+        found, receipts = Hub(chain, c.run, spec, book, files, database, key).rebuild()
+        missing = [s for s in _needed(book, chain.policy(c.run), spec) if not files.holds(s.root)]
+        lost = tuple(s for s in missing if files.get("stored", f"{s.id.hex()}.json") is not None)
+        absent = tuple(s for s in missing if s not in lost)
+        return Rebuilt(found, receipts, lost, absent, tuple(sorted(files.names("arrivals") - files.names("receipts"))))
     finally:
         database.close()
         book.close()
+
+
+def _needed(book: Book, policy: Policy, spec: RunSpec) -> Iterator[Submission]:
+    """Submissions whose files can still be disputed or trained on, newest first."""
+    before = out_of_reach(book, policy, spec, 0 if book.head is None else book.head.time, spans=1)
+    named = disputed(book)
+    for s in book.newest_submissions():
+        if before is None or book.time(s) >= before:
+            named.discard(s.id)
+            yield s
+        else:
+            break
+    yield from (found for id in sorted(named) if (found := book.submission(id)) is not None)
 
 
 def open_store(settings: RunSettings, layout: Layout) -> Store:

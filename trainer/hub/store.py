@@ -111,6 +111,10 @@ class Store:
         for path in sorted((self.root / kind).iterdir(), key=lambda path: path.stat().st_mtime_ns):
             yield path.name, path.read_bytes()
 
+    def names(self, kind: str) -> set[str]:
+        """Of all small objects of a kind, without their suffix."""
+        return {path.stem for path in (self.root / kind).iterdir()}
+
     def require_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.root).free
         if free < needed + _SPARE:
