@@ -62,10 +62,10 @@ def test_receipts_of_nobody_in_particular_mean_nothing(stage: Stage) -> None:
     asked: list[str] = []
 
     def lie(method: str, path: str) -> Response | None:
-        if method != "GET" or not path.endswith("/receipts"):
+        if method != "GET" or "/nodes/" not in path:
             return None
         asked.extend(lies)
-        return PlainTextResponse(lies[0] if lies else '{"entries": []}')
+        return PlainTextResponse(_news(lies[0] if lies else '{"entries": []}'))
 
     stage.hub.fault = lie
     with running(worker):
@@ -94,7 +94,16 @@ def _forged(stage: Stage, stranger: Key, submission: bytes) -> str:
     return json.dumps({"entries": entries})
 
 
-GARBAGE = ["[" * 20_000, '{"entries": [{"id": 1e999, "value": {}}]}', "\xff", '{"entries": 7}', "{}", ""]
+def _news(listing: str) -> str:
+    """A node's news, with such a listing of receipts and nothing else."""
+    return json.dumps({**json.loads(listing), "from": 0, "since": 0, "challenge": "", "tag": "", "need": None})
+
+
+NEWS = '"from": 0, "since": 0, "challenge": "", "tag": "", "need": null'
+GARBAGE = ["[" * 20_000, '{"entries": [{"id": 1e999, "value": {}}]}', "\xff", '{"entries": 7}', "{}", "",
+    f'{{"entries": [], {NEWS.replace("null", "7")}}}', f'{{"entries": [7], {NEWS}}}',
+    '{"entries": [], "from": 0}', f'{{"entries": [], {NEWS.replace(chr(34) * 2, "5")}}}',
+]  # fmt: skip
 
 
 def test_garbage_in_the_listing_does_not_keep_it_from_the_verdicts(stage: Stage) -> None:
@@ -104,7 +113,7 @@ def test_garbage_in_the_listing_does_not_keep_it_from_the_verdicts(stage: Stage)
     answers = iter(GARBAGE)
 
     def garble(method: str, path: str) -> Response | None:
-        garbage = next(answers, None) if method == "GET" and path.endswith("/receipts") else None
+        garbage = next(answers, None) if method == "GET" and "/nodes/" in path else None
         return None if garbage is None else PlainTextResponse(garbage)
 
     stage.hub.fault = garble

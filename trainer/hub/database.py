@@ -168,7 +168,8 @@ class Database:
         """The last number that a listing has given to an entry, or before its first."""
         with self._lock:
             query = "SELECT seq FROM sqlite_sequence WHERE name = ?"
-            return int(self._db.execute(query, (listing,)).fetchone()[0])
+            row = self._db.execute(query, (listing,)).fetchone()
+        return int(row[0]) if row else 0
 
     # ---- forgetting ----------------------------------------------------------------------------------------------------
 
