@@ -65,6 +65,21 @@ def test_everything_has_reached_the_disk_before_a_version_is_visible(
     assert synced[-1] == ("complete", True)
 
 
+def test_a_delta_too_has_reached_the_disk_before_its_version_is_visible(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = cast.store("s")
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: None if store.holds(4) else synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+    )
+    with store.draft(4, "label", 7) as draft:
+        (draft / ".delta").mkdir()
+        (draft / ".delta" / "changes").write_bytes(b"x")
+        store.commit(4, draft, b"manifest")
+    assert sorted(synced) == [".delta", ".manifest.json", "4-label", "changes"]
+
+
 def test_versions_outlive_the_process(cast: Cast) -> None:
     with VersionStore(cast.root / "s", 5, reserve=0) as store:
         put(store, 4)
