@@ -23,6 +23,7 @@ from http import HTTPStatus
 
 from protocol.constants import SHARDCAST_CHUNK_BYTES
 from protocol.errors import PreflightError
+from protocol.shardcast.guest import Guest, neighbourhood
 from protocol.shardcast.holding import COMPLETE, WAIT_MS_MAX
 from protocol.shardcast.http1 import Head, Wire, write_head
 from protocol.shardcast.manifest import FILE_NAME
@@ -37,14 +38,6 @@ _TARGET = re.compile(
 _RANGE = re.compile(r"bytes=(?P<first>[0-9]{1,16})-(?P<last>[0-9]{1,16})")
 _SLICE_SECONDS = 0.5  # of a wait, so that a server that closes ends soon
 _QUEUE_SECONDS = 6.0  # an answer may have to wait for its turn; clients give up after ten
-
-
-@dataclass(frozen=True)
-class Guest:
-    """Who asks: `address` is an IP address, `serves` what the request says in its field Serves, an address it is served at."""
-
-    address: str
-    serves: str | None
 
 
 @dataclass(frozen=True)
@@ -141,9 +134,7 @@ class Answers:
             if bounds is not None:
                 fields["Content-Range"] = f"bytes {first}-{last}/{size}"
             status = HTTPStatus.OK if bounds is None else HTTPStatus.PARTIAL_CONTENT
-            return self._send_bytes(
-                wire, self.is_first(guest), _head(status, fields), fd, first, last + 1, (step, name)
-            )
+            return self._send_bytes(wire, guest, _head(status, fields), fd, first, last + 1, (step, name))
         finally:
             os.close(fd)
 
@@ -156,15 +147,17 @@ class Answers:
         return self.store.open_file(step, name)
 
     def _send_bytes(
-        self, wire: Wire, is_first: bool, head: bytes, fd: int, first: int, end: int, what: tuple[int, str]
+        self, wire: Wire, guest: Guest, head: bytes, fd: int, first: int, end: int, what: tuple[int, str]
     ) -> bool:
         """Sends `head` and the bytes from `first` to before `end` of an open file, in turns with everybody else."""
-        began, deadline = first, self.deadline(end - first)
+        began, is_first, peer = first, self.is_first(guest), neighbourhood(guest.address)
         while True:
+            stop = min(end, first + SHARDCAST_CHUNK_BYTES)
             try:
-                stop = min(end, first + SHARDCAST_CHUNK_BYTES)
-                wait = min(deadline, time.monotonic() + _QUEUE_SECONDS)
-                with self.uplink.turn(stop - first, first=is_first, deadline=wait):
+                with self.uplink.turn(
+                    stop - first, first=is_first, deadline=time.monotonic() + _QUEUE_SECONDS, peer=peer
+                ):
+                    deadline = self.deadline(stop - first)  # a piece's own: one for a whole file would be days away
                     if first == began:
                         wire.send(head, deadline, more=first < end)
                     while first < stop:

@@ -97,10 +97,13 @@ class Crew:
         try:
             self._use_connection(task, room, fresh=False)
         except StaleConnection:
+            if task.is_cut:
+                raise
             self._use_connection(task, room, fresh=True)
 
     def _use_connection(self, task: FetchTask, room: memoryview, *, fresh: bool) -> None:
         connection = self._pool.take(task.source, self._deadline, fresh=fresh)
+        task.cut = connection.shut
         try:
             self._perform(task, connection, room)
         except BaseException:

@@ -77,6 +77,7 @@ class Wire:
         self.socket = sock
         self._idle = idle
         self._ahead = bytearray()
+        self.sent = 0  # bytes of files
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connect(self, address: Any, deadline: float) -> None:
@@ -161,6 +162,7 @@ class Wire:
                 raise ConnectionAbortedError("the file is shorter than it was")
             offset += count
             length -= count
+            self.sent += count
             sent(count)
 
     def _send_encrypted(self, fd: int, offset: int, length: int, deadline: float, sent: Callable[[int], None]) -> None:
@@ -171,6 +173,7 @@ class Wire:
             self.send(piece, deadline)
             offset += len(piece)
             length -= len(piece)
+            self.sent += len(piece)
             sent(len(piece))
 
     def shut(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from protocol.errors import Malformed
-from protocol.shardcast.answers import Guest
+from protocol.shardcast.guest import Guest
 from protocol.shardcast.source import Source
 
 _QUIET_SECONDS = 10.0  # after the last request of a relay for a version, everybody is served

@@ -10,8 +10,9 @@ relays itself takes from the origin first. Everybody else leaves the origin alon
 progress or has everything, or it was only just asked and may be about to begin.
 
 A task that does not move for much longer than others take lags. It no longer counts as one of the streams, its source is
-not asked for more meanwhile, and when nothing else is left to hand out its last chunks are asked a second time of a
-different source: neither a hanging source nor a slow one can hold up the rest.
+not asked for more meanwhile, and when nothing else is left to hand out its last chunks are asked once more of a different
+source. Of more laggards than `streams` those that have stood still for longest are cut: neither a hanging source nor a slow
+one can hold up the rest, however many there are.
 
 It opens no connection and reads no bytes; all of it is arithmetic under one lock.
 """
@@ -72,6 +73,9 @@ class FetchTask:
     chunks: Sequence[int]
     moved: float
     done: int = 0
+    cut: Callable[[], None] = lambda: None
+    """Ends the request that is under way, from any thread."""
+    is_cut: bool = False
 
 
 @dataclass
@@ -92,7 +96,7 @@ class Schedule:
     and grows by every one that commits a violation. At most `streams` tasks run at once, besides those that lag.
     `describe` names a chunk in errors. Of the sources named in `watched` it is not known what they hold until that was
     `heard`, and they are waited for `patience` seconds at first; all others hold everything. `relays` says that others
-    wait for what is fetched here.
+    wait for what is fetched here. Workers are needed for twice as many tasks.
     """
 
     def __init__(
@@ -124,7 +128,7 @@ class Schedule:
         self.bytes_present = sum(size for size, have in zip(sizes, self._have, strict=True) if have)
         self._free = ~self._have  # neither there nor asked for
         self._relays = relays
-        now = self._fed = self._clock()  # when a chunk came last
+        now = self._fed = self._clock()  # when a relay brought a chunk last
         self._claims = {name: _Claim(self._none(), self._none(), now, now + patience) for name in watched}
         self._rarity = np.zeros(len(sizes), np.int32)  # relays that have a chunk or will have it
         self._revision = 1
@@ -143,10 +147,11 @@ class Schedule:
             while self._error is None and not self._have[chunk]:
                 if not self._usable():
                     raise Unavailable(f"no source is left: {self._account()}")
-                left = deadline - self._clock()
-                if left <= 0:
+                now = self._clock()
+                if now >= deadline:
                     raise DeadlineExceeded(f"not fetched in time: {self._account()}")
-                self._changed.wait(left)
+                self._cut_laggards(now)
+                self._changed.wait(min(deadline - now, self._time_to_next(now)))
             if self._error is not None:
                 raise self._error
 
@@ -243,7 +248,9 @@ class Schedule:
         with self._changed:
             chunk = task.chunks[task.done]
             task.done += 1
-            task.moved = self._fed = self._clock()
+            task.moved = self._clock()
+            if task.source.is_relay:
+                self._fed = task.moved
             size, name = self._sizes[chunk], task.source.name
             if size:  # a manifest's is 0: too small to measure a bandwidth by
                 self._standings[name].delivered(size, seconds)
@@ -363,8 +370,8 @@ class Schedule:
 
     def _is_alive(self, relay: Source, now: float) -> bool:
         """Whether a relay that tells what it holds can be expected to bring what is missing."""
-        claim = self._claims.get(relay.name)
-        if claim is None or self._standings[relay.name].success(now) < _ALIVE_SUCCESS:
+        claim, standing = self._claims.get(relay.name), self._standings[relay.name]
+        if claim is None or standing.success(now) < _ALIVE_SUCCESS or standing.has_only_failed:
             return False
         if any(task.source.name == relay.name and self._lags_from(task) <= now for task in self._running):
             return False
@@ -407,15 +414,24 @@ class Schedule:
         return other < len(self._free) and bool(self._free[other]) and self._files[other] == self._files[chunk]
 
     def _second_task(self, ready: list[Source], now: float) -> FetchTask | None:
-        """The last chunk that a lagging task still owes, to be asked of a source that is not lagging."""
+        """The last chunk that lagging tasks still owe, to be asked of a source that is not lagging."""
         for laggard in sorted(self._running, key=lambda task: task.moved):
-            owed = [chunk for chunk in laggard.chunks[laggard.done :] if self._is_asked_once(chunk)]
-            if owed and self._lags_from(laggard) <= now:
+            owed = [chunk for chunk in laggard.chunks[laggard.done :] if self._is_late(chunk, now)]
+            if owed and ready:
                 return FetchTask(self._draw(ready, now), [owed[-1]], now)
         return None
 
-    def _is_asked_once(self, chunk: int) -> bool:
-        return not self._have[chunk] and sum(chunk in task.chunks[task.done :] for task in self._running) == 1
+    def _is_late(self, chunk: int, now: float) -> bool:
+        """Whether it is missing and every task that owes it lags."""
+        owing = [task for task in self._running if chunk in task.chunks[task.done :]]
+        return not self._have[chunk] and all(self._lags_from(task) <= now for task in owing)
+
+    def _cut_laggards(self, now: float) -> None:
+        """Leaves as many laggards as there are workers to spare."""
+        lagging = [task for task in self._running if self._lags_from(task) <= now]
+        for task in sorted(lagging, key=lambda task: task.moved)[: max(0, len(lagging) - self._streams)]:
+            task.is_cut = True
+            task.cut()
 
     def _lags_from(self, task: FetchTask) -> float:
         """The moment from which a task that has not moved lags behind the best; never, if there is nobody else to ask."""

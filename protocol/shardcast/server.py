@@ -1,8 +1,8 @@
 """Listens for requests for weights over HTTP/1.1: the serving half of origin and relay. answers.py says what is answered.
 
 One thread per connection; `sendfile` moves the bytes without the interpreter. A connection that waits, for its next
-request or for news, costs nothing and gives way to a new one when the house is full; one that reads slower than
-`floor_rate` is cut.
+request or for news, costs nothing and gives way to a new one when the house is full, and so does one that reads slower
+than `floor_rate`. Within each chunk that is sent, one so slow is cut in any case.
 
 It encrypts where it is given a certificate; it need not, for what it serves is public and verified by hash.
 """
@@ -22,7 +22,8 @@ from threading import Event, Lock, Thread
 
 from protocol import metrics
 from protocol.errors import PreflightError, ProtocolViolation
-from protocol.shardcast.answers import Answers, Guest, refusal
+from protocol.shardcast.answers import Answers, refusal
+from protocol.shardcast.guest import Guest, neighbourhood, plain_address
 from protocol.shardcast.http1 import Head, Wire
 from protocol.shardcast.store import VersionStore
 from protocol.shardcast.uplink import Uplink
@@ -40,7 +41,7 @@ class ServerLimits:
 
     Seconds: `idle` between requests, `head` for a request to arrive, `stall` without the peer reading a byte. A body
     must be read at `floor_rate` bytes per second at least. A connection younger than `eviction_age` seconds of idleness
-    is not sent away for a new one.
+    is not sent away for a new one, nor one less than `lateness` seconds behind `floor_rate`.
     """
 
     connections: int = 256
@@ -50,6 +51,7 @@ class ServerLimits:
     stall: float = 20.0
     floor_rate: int = 64 << 10
     eviction_age: float = 1.0
+    lateness: float = 10.0
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
 
@@ -58,18 +60,6 @@ class ServerLimits:
         ip = plain_address(address)
         within = [any(ip in ipaddress.ip_network(network) for network in named) for named in (self.allow, self.deny)]
         return (within[0] or not self.allow) and not within[1]
-
-
-def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """A peer's address as sockets give it: an IPv4 one that came through IPv6 is taken for what it is."""
-    ip = ipaddress.ip_address(text.partition("%")[0])
-    return getattr(ip, "ipv4_mapped", None) or ip
-
-
-def neighbourhood(text: str) -> str:
-    """What counts as one peer: an IPv4 address, or the /64 that an IPv6 address lies in, all of which one customer has."""
-    ip = plain_address(text)
-    return str(ip) if ip.version == 4 else str(ipaddress.ip_network(f"{ip}/64", strict=False))
 
 
 @dataclass
@@ -84,11 +74,13 @@ class ServerCounts:
 
 @dataclass(eq=False)
 class _Guest:
-    """One connection and whether it waits (since when) or is being answered (None)."""
+    """One connection and whether it waits (since when) or is being answered (None), and then since when, and what was sent before."""
 
     wire: Wire
     address: str
     idle_since: float | None
+    busy_since: float = 0.0
+    sent_before: int = 0
     leaving: bool = False
     thread: Thread = field(init=False)
 
@@ -222,15 +214,21 @@ class ShardServer:
         return True
 
     def _send_away(self, guests: list[_Guest]) -> bool:
-        """Ends the connection among `guests` that has been idle for longest; False if none has been for long enough."""
+        """Ends the connection among `guests` that has been idle for longest, or reads most slowly; False if none deserves it."""
         now = time.monotonic()
         idle = {guest: now - guest.idle_since for guest in guests if guest.idle_since is not None}
-        longest = max(idle, key=lambda guest: idle[guest], default=None)
-        if longest is None or idle[longest] < self.limits.eviction_age:
-            return False
-        longest.leaving = True
-        longest.wire.shut()
-        return True
+        late = {guest: self._lateness(guest, now) for guest in guests if guest.idle_since is None}
+        for waiting, patience in ((idle, self.limits.eviction_age), (late, self.limits.lateness)):
+            longest = max(waiting, key=lambda guest: waiting[guest], default=None)
+            if longest is not None and waiting[longest] >= patience:
+                longest.leaving = True
+                longest.wire.shut()
+                return True
+        return False
+
+    def _lateness(self, guest: _Guest, now: float) -> float:
+        """Seconds by which the reader of an answer is behind the slowest rate allowed."""
+        return now - guest.busy_since - (guest.wire.sent - guest.sent_before) / self.limits.floor_rate
 
     # ---- one connection
 
@@ -246,6 +244,7 @@ class ShardServer:
                 with self._mutex:
                     if guest.leaving:
                         return
+                    guest.busy_since, guest.sent_before = time.monotonic(), wire.sent
                     guest.idle_since = None
                     self.counts.requests += 1
                     _REQUESTS.add()
@@ -263,7 +262,8 @@ class ShardServer:
 
     def _answer(self, guest: _Guest, head: Head) -> bool:
         def waits(is_waiting: bool) -> None:
-            guest.idle_since = time.monotonic() if is_waiting else None
+            guest.busy_since = time.monotonic()
+            guest.idle_since = guest.busy_since if is_waiting else None
 
         return self._answers.answer(guest.wire, head, guest.address, waits)
 

@@ -68,6 +68,11 @@ class Standing:
         missing = 1.0 - self._success
         return 1.0 - missing * 0.5 ** ((now - self._seen) / _HEALING)
 
+    @property
+    def has_only_failed(self) -> bool:
+        """Whether it was tried and never delivered: what it promises counts for nothing, however much time has healed."""
+        return self.bandwidth is None and self._success < 1.0
+
     def delivered(self, count: int, seconds: float) -> None:
         """`count` verified bytes arrived in `seconds`."""
         rate = count / max(seconds, 1e-6)

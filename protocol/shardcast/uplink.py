@@ -1,14 +1,15 @@
 """How a server's sending side is shared out: a cap on its rate, and turns, so that chunks arrive one after the other.
 
 Twenty chunks sent side by side all arrive at the end; sent in turns, the first can be passed on after a twentieth of the
-time. A turn is one chunk long at most. Relays take theirs before everybody else, and among equals the longest wait counts.
-A peer that reads slowly keeps its turn to itself for a moment only, then others go on beside it.
+time. A turn is one chunk long at most. Relays take theirs before everybody else, then whoever has the fewest, and among
+equals the longest wait counts. A peer that reads slowly keeps its turn to itself for a moment only, then others go on beside
+it; and as it still has it, a hundred slow connections of one peer delay nobody else by more than one does.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ class _Turn:
     """A transfer that waits for its turn, or has had it since `since`."""
 
     first: bool
+    peer: str
     asked: float
     since: float | None = None
 
@@ -55,9 +57,9 @@ class Uplink:
     _paid_until: float = float("-inf")
 
     @contextmanager
-    def turn(self, count: int, *, first: bool, deadline: float) -> Iterator[None]:
-        """Waits for a turn to send `count` bytes, which lasts as long as the block. Raises NoTurn where none came by the deadline."""
-        turn = _Turn(first, self.clock())
+    def turn(self, count: int, *, first: bool, deadline: float, peer: str = "") -> Iterator[None]:
+        """Waits for a turn to send `count` bytes to a peer, which lasts as long as the block. Raises NoTurn where none came by the deadline."""
+        turn = _Turn(first, peer, self.clock())
         with self._changed:
             self._turns.append(turn)
         try:
@@ -117,4 +119,6 @@ class Uplink:
         return min(_TURNS_MAX, max(_TURNS_MIN, int(rate * _CHUNK_SECONDS / SHARDCAST_CHUNK_BYTES)))
 
     def _next(self) -> _Turn:
-        return min((t for t in self._turns if t.since is None), key=lambda t: (not t.first, t.asked))
+        having = Counter(turn.peer for turn in self._turns if turn.since is not None)
+        waiting = (turn for turn in self._turns if turn.since is None)
+        return min(waiting, key=lambda turn: (not turn.first, having[turn.peer], turn.asked))

@@ -99,6 +99,9 @@ class Scripted:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         self._closing.set()
         for sock in (self._listener, *self._sockets):
             with suppress(OSError):
@@ -135,6 +138,65 @@ class Scripted:
                     request.send(
                         b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self._manifest) + self._manifest
                     )
+
+
+class Line:
+    """A way to a port of this machine that can be cut: connections stay, and nothing passes until it is healed."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._open = Event()
+        self._open.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self._threads: list[Thread] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def cut(self) -> None:
+        self._open.clear()
+
+    def heal(self) -> None:
+        self._open.set()
+
+    def __enter__(self) -> Line:
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.set()
+        for sock in list(self._sockets):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._threads):
+            thread.join()
+        for sock in self._sockets:
+            sock.close()
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = Thread(target=target, args=arguments, name="line")
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near = self._listener.accept()[0]
+                self._open.wait()
+                far = socket.create_connection(("127.0.0.1", self._port))
+                self._sockets += [near, far]
+                self._start(self._pass_on, near, far)
+                self._start(self._pass_on, far, near)
+
+    def _pass_on(self, giver: socket.socket, taker: socket.socket) -> None:
+        with suppress(OSError):
+            while data := giver.recv(1 << 16):
+                self._open.wait()
+                taker.sendall(data)
+        with suppress(OSError):
+            taker.shutdown(socket.SHUT_WR)
 
 
 def _read_request(sock: socket.socket) -> str | None:

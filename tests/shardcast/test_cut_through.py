@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from protocol.shardcast import schedule as schedule_module
+from protocol.shardcast.connection import Timeouts
 from protocol.shardcast.holding import Holding
 from protocol.shardcast.server import ShardServer
 from protocol.shardcast.source import Source
@@ -50,13 +51,13 @@ class Fetching:
     """A fetch in a thread of its own, by a relay or a node, whose store is served."""
 
     def __init__(
-        self, cast: Cast, name: str, digest: bytes, sources: list[Source], *, relays: bool, **options: object
-    ) -> None:
-        self.store: VersionStore = cast.store(name)
-        self.server: ShardServer = cast.serve(self.store)
-        self.client = cast.client(
-            self.store, relays=relays, streams=CHUNKS, serves=self.server.url, patience=DEADLINE, **options
-        )
+        self, cast: Cast, name: str, digest: bytes, sources: list[Source], *, relays: bool, store: VersionStore | None = None,
+        server: ShardServer | None = None, **options: object,
+    ) -> None:  # fmt: skip
+        self.store: VersionStore = store or cast.store(name)
+        self.server: ShardServer = server or cast.serve(self.store)
+        options = {"relays": relays, "streams": CHUNKS, "serves": self.server.url, "patience": DEADLINE} | options
+        self.client = cast.client(self.store, **options)
         self.failed: list[Exception] = []
 
         def fetch() -> None:
@@ -126,9 +127,12 @@ def test_relays_take_different_chunks_from_the_origin_and_the_rest_from_each_oth
 
 def test_nodes_leave_the_origin_alone_while_a_relay_is_fetching(cast: Cast, content: bytes) -> None:
     digest, gate, origin = gated(cast, content, limit=3)
-    relay = Fetching(cast, "relay", digest, [origin_at(origin.url)], relays=True)
+    patient = Timeouts(
+        idle=DEADLINE
+    )  # a request that the gate holds back is not made a second time, nor one that a busy machine is slow to answer
+    relay = Fetching(cast, "relay", digest, [origin_at(origin.url)], relays=True, timeouts=patient)
     sources = [origin_at(origin.url), relay_at(relay.server.url)]
-    nodes = [Fetching(cast, f"node-{number}", digest, sources, relays=False) for number in range(3)]
+    nodes = [Fetching(cast, f"node-{number}", digest, sources, relays=False, timeouts=patient) for number in range(3)]
     wait_until(lambda: all(node.present == 3 for node in nodes))
     gate.opened.set()
     assert all(node.finish() == {"model": content} for node in nodes)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from protocol.shardcast.answers import Guest
+from protocol.shardcast.guest import Guest
 from protocol.shardcast.precedence import RelaysFirst
 from protocol.shardcast.uplink import NoTurn, Uplink
 
@@ -36,11 +36,11 @@ class Line:
         self.served: list[str] = []
         self.threads: list[threading.Thread] = []
 
-    def ask(self, name: str, *, first: bool = False) -> None:
+    def ask(self, name: str, *, first: bool = False, peer: str = "") -> None:
         waiting = self.uplink.waiting
 
         def wait() -> None:
-            with self.uplink.turn(CHUNK, first=first, deadline=self.time.now + 1e6):
+            with self.uplink.turn(CHUNK, first=first, deadline=self.time.now + 1e6, peer=peer):
                 self.served.append(name)
 
         self.threads.append(threading.Thread(target=wait))
@@ -48,10 +48,10 @@ class Line:
         wait_until(lambda: self.uplink.waiting > waiting)
         self.time.now += 0.001
 
-    def turn(self) -> ExitStack:
+    def turn(self, peer: str = "") -> ExitStack:
         """A turn that lasts until the stack is closed."""
         stack = ExitStack()
-        stack.enter_context(self.uplink.turn(CHUNK, first=False, deadline=self.time.now))
+        stack.enter_context(self.uplink.turn(CHUNK, first=False, deadline=self.time.now, peer=peer))
         return stack
 
 
@@ -89,6 +89,19 @@ def test_a_peer_that_reads_slowly_does_not_keep_others_waiting() -> None:
     line.turn().close()
     for turn in stuck:
         turn.close()
+
+
+def test_a_hundred_slow_connections_of_one_peer_do_not_go_before_anothers_first() -> None:
+    line = Line()
+    stuck = [line.turn("slow"), line.turn("slow")]
+    for _ in range(100):
+        line.ask("slow", peer="slow")
+    line.ask("other", peer="other")
+    line.time.now += 2.1
+    stuck[0].close()
+    wait_until(lambda: len(line.served) == 101)
+    assert line.served[0] == "other"
+    stuck[1].close()
 
 
 def test_a_capped_line_sends_no_faster_than_its_rate() -> None:
