@@ -190,13 +190,14 @@ class _Fetch:
 
     def run(self) -> Path:
         store, step, label = self.client.store, self.expected.step, self.expected.digest.hex()
-        signed, manifest = self._fetch_manifest(self.expected)
+        signed, manifest = self._drafted_manifest(label) or self._fetch_manifest(self.expected)
         size = manifest.total_bytes + manifest.delta_bytes
         with (
             store.draft(step, label, size) as draft,
             Partial(draft, manifest) as partial,
             ExitStack() as kept,  # the delta's files, for whoever asks before the version is visible
         ):
+            store.begin(draft, signed)
             present = self._present(partial, manifest)
             self.client.statistics.resumed_chunks += len(present)
             made = self._make(partial, manifest, signed, present, kept)
@@ -207,6 +208,13 @@ class _Fetch:
                 present = made.present
             commit = lambda: store.commit(step, draft, signed)  # noqa: E731
             return self._fill(partial, manifest, signed, present, commit, delta=made.delta if made else None)
+
+    def _drafted_manifest(self, label: str) -> tuple[bytes, Manifest] | None:
+        """The manifest that an earlier attempt began with: relays that have all of a version between them need nobody else to go on."""
+        signed = self.client.store.begun(self.expected.step, label)
+        with suppress(ProtocolViolation):  # damaged by a crash
+            return None if signed is None else (signed, self.expected.open(signed))
+        return None
 
     def _fetch_manifest(self, expected: Expected, *, patient: bool = True) -> tuple[bytes, Manifest]:
         """The signed manifest and what it says; sources may not have it yet, or not at all unless `patient`."""

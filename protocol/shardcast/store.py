@@ -242,6 +242,18 @@ class VersionStore:
             with self._mutex:
                 self._drafting.discard(step)
 
+    def begin(self, draft: Path, manifest: bytes) -> None:
+        """Keeps the signed manifest in a draft, for the attempt that resumes it."""
+        with disk_errors(draft):
+            (draft / MANIFEST_NAME).write_bytes(manifest)
+
+    def begun(self, step: int, label: str) -> bytes | None:
+        """What `begin` was given for this draft, or what a crash left of it; None if there is none."""
+        try:
+            return (self._drafts / f"{step}-{label}" / MANIFEST_NAME).read_bytes()
+        except OSError:
+            return None
+
     def commit(self, step: int, draft: Path, manifest: bytes) -> Path:
         """Makes a finished draft visible with its signed manifest, retires what is now too old, returns its folder."""
         with disk_errors(draft):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
@@ -55,6 +56,44 @@ client = Client(store, domain, 3, sys.argv[2], chunk_bytes=int(sys.argv[6]), pro
 client.fetch(1, bytes.fromhex(sys.argv[3]), [Source(sys.argv[4], "origin", False)], 20)
 """
 
+# One process that has imported everything and forks a client for every line: how many calls of the system it lives to make.
+MORTAL_CLIENTS = """
+import os, random, signal, sys
+from pathlib import Path
+from protocol.shardcast.client import Client
+from protocol.shardcast.source import Source
+from protocol.shardcast.store import VersionStore
+from protocol.signing import Domain
+
+def live(calls):
+    def counted(function):
+        def call(*arguments, **options):
+            nonlocal calls
+            calls -= 1
+            if calls < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **options)
+        return call
+
+    for name in ("pwrite", "preadv", "ftruncate", "fdatasync", "fsync", "open", "rename", "replace"):
+        setattr(os, name, counted(getattr(os, name)))
+    store = VersionStore(Path(sys.argv[1]), 5, reserve=0)
+    domain = Domain(31337, "0x" + "22" * 20)
+    client = Client(store, domain, 3, sys.argv[2], chunk_bytes=int(sys.argv[5]), streams=3, rng=random.Random(0))
+    client.fetch(1, bytes.fromhex(sys.argv[3]), [Source(sys.argv[4], "origin", False)], 20)
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        try:
+            live(int(line))
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", script, *map(str, arguments)]
@@ -97,3 +136,53 @@ def test_a_killed_client_goes_on_where_it_was(cast: Cast) -> None:
     assert contents(client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)) == files
     assert client.statistics.resumed_chunks >= 12
     assert sum(client.statistics.bytes_from.values()) <= manifest.total_bytes - 11 * CHUNK
+
+
+def test_a_client_killed_at_twenty_random_points_never_fetches_what_has_verified_again(cast: Cast) -> None:
+    """At any of the calls by which it writes, syncs and renames, twenty times in one fetch; each attempt goes on from the last."""
+    dice = random.Random(20)
+    files = {"config": cast.bytes(10), "model": cast.bytes(60 * CHUNK - 7), "other": cast.bytes(2 * CHUNK)}
+    manifest, honest = cast.origin(files)
+    asked: list[tuple[str, int]] = []
+
+    def serve(request: Request) -> None:
+        asked.append((request.target.rpartition("/")[2], request.range[0]))
+        request.serve()
+
+    def on_disk() -> set[tuple[str, int]]:
+        """Chunks of the draft that verify, by name and offset."""
+        found = set()
+        for chunk in manifest.chunks():
+            for path in (cast.root / "victim").rglob(chunk.file.name):
+                with path.open("rb") as file:
+                    file.seek(chunk.offset)
+                    if chunk.matches(memoryview(file.read(chunk.size))):
+                        found.add((chunk.file.name, chunk.offset))
+        return found
+
+    origin = cast.scripted(honest.store.manifest(1), files, serve)
+    kills = 0
+    arguments = (cast.root / "victim", cast.key.address, manifest.digest.hex(), origin.url, CHUNK)
+    with start(MORTAL_CLIENTS, *arguments) as clients:
+        assert clients.stdin is not None
+        assert clients.stdout is not None
+
+        def live(calls: int) -> int:
+            assert clients.stdin is not None
+            assert clients.stdout is not None
+            clients.stdin.write(f"{calls}\n")
+            clients.stdin.flush()
+            return int(clients.stdout.readline())
+
+        while kills < 20:
+            held = on_disk()
+            asked.clear()
+            # It verifies what is there, a call for each chunk, and then gets a few further.
+            status = live(len(held) + dice.randrange(16))
+            assert not held & set(asked), "asked again for what had verified"
+            assert held <= on_disk(), "lost what had verified"
+            assert status == -signal.SIGKILL, "so few calls are not enough for all of it"
+            kills += 1
+        assert live(1 << 30) == 0
+        clients.stdin.close()
+    assert contents(cast.store("victim").folder(1)) == files
