@@ -28,7 +28,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from protocol.environments.environment import Config
-from protocol.environments.programs import IDLE_SECONDS, WALL, ProgramEnvironment, Range, Trial, TrialCase, TrialRun
+from protocol.environments.programs import (
+    IDLE_SECONDS,
+    WALL,
+    Claim,
+    ProgramEnvironment,
+    Range,
+    Trial,
+    TrialCase,
+    TrialRun,
+)
 from protocol.environments.taskfile import TaskFiles
 from protocol.errors import Malformed
 from protocol.reward import canonical
@@ -90,14 +99,17 @@ class PythonCode(TaskFiles, ProgramEnvironment):
 
     score = ProgramEnvironment.score
 
-    def trial(self, entry: dict[str, Any], completion: str, claimed: float | None) -> Trial | None:
+    def trial(self, entry: dict[str, Any], completion: str, claimed: Claim | None) -> Trial | None:
         program = program_of(completion)
         tests = self._tests(entry)
         if program is None or not tests:
             return None
-        # Who claims no more than what passes in a quarter of the limits is right, however long the rest would run.
-        little = claimed == 0 or self.config.reward == "share"
-        factor = 1.0 if claimed is None else 1 / DOUBT if little else float(DOUBT)
+        # Who claims no more than what passes in a quarter of the limits is right, however long the rest would run; and a claim of
+        # what no answer can earn is false.
+        factor = 1.0
+        if claimed is not None:
+            is_all = self.config.reward == "all" and claimed.is_met(1.0) and not claimed.is_met(0.0)
+            factor = float(DOUBT) if is_all else 1 / DOUBT
         return Trial(
             program,
             tuple(
@@ -112,15 +124,18 @@ class PythonCode(TaskFiles, ProgramEnvironment):
             stop=self.config.reward == "all",
         )
 
-    def wider(self, trial: Trial, claimed: float, found: Range) -> Trial | None:
-        if trial.cpu >= self.config.cpu_seconds or claimed <= canonical(found.high):
+    def wider(self, trial: Trial, claimed: Claim, found: Range) -> Trial | None:
+        high = canonical(found.high)
+        if trial.cpu >= self.config.cpu_seconds or claimed.reward <= high or claimed.is_met(high):
+            return None
+        if not claimed.is_met(self._earned(claimed.reward, len(trial.cases))):
             return None
         more = DOUBT * DOUBT
         return replace(
             trial, cpu=more * trial.cpu, total=more * trial.total, wall=more * trial.wall, idle=more * trial.idle
         )
 
-    def judge(self, entry: dict[str, Any], trial: Trial, runs: Sequence[TrialRun], claimed: float | None) -> Range:
+    def judge(self, entry: dict[str, Any], trial: Trial, runs: Sequence[TrialRun], claimed: Claim | None) -> Range:
         tests = self._tests(entry)
         doubt = 1 if claimed is None else DOUBT
         low = high = 0
@@ -139,6 +154,11 @@ class PythonCode(TaskFiles, ProgramEnvironment):
         if self.config.reward == "all":
             return Range(float(low == len(tests)), float(high == len(tests)))
         return Range(low / len(tests), high / len(tests))
+
+    def _earned(self, reward: float, tests: int) -> float:
+        """What an answer can earn that is nearest to this."""
+        parts = 1 if self.config.reward == "all" else tests
+        return canonical(round(min(max(reward, 0.0), 1.0) * parts) / parts)
 
     @property
     def _wall(self) -> float:

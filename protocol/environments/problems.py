@@ -19,11 +19,12 @@ from protocol.constants import HEAD_PROBLEMS, HELD_OUT_LOOKS
 from protocol.environments import selection, taskfile
 from protocol.environments.environment import Environment, Grants
 from protocol.environments.process_state import Isolation
-from protocol.environments.programs import ProgramEnvironment, ProgramTool, Range, Trial, TrialRun
+from protocol.environments.programs import Claim, ProgramEnvironment, ProgramTool, Range, Trial, TrialRun
 from protocol.environments.registry import open_environment
 from protocol.environments.unicode import known
 from protocol.errors import Unavailable
 from protocol.replies import Asked, bounded
+from protocol.reward import FORGIVEN
 from protocol.reward import canonical as canonical_reward
 from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec, starts
@@ -95,16 +96,18 @@ class Problems:
 
     def ranges(
         self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False, claims: Sequence[float] | None = None,
-        run: RunPrograms | None = None,
+        tolerance: float = FORGIVEN, run: RunPrograms | None = None,
     ) -> list[Range]:  # fmt: skip
         """The same, lowest and highest, of programs as well.
 
-        They differ only where `claims` says what somebody else measured, and an honest party may have measured either.
+        They differ only where `claims` says what somebody else measured, and an honest party may have measured either. `tolerance` is what
+        is forgiven between a claim and a reward.
         """
         if held_out:
             self.draw_held_out()
         found = [Range(0.0, 0.0)] * len(items)
         calling = self._calling
+        claimed = [None] * len(items) if claims is None else [Claim(claim, tolerance) for claim in claims]
         asked: list[tuple[int, ProgramEnvironment, Any, Trial]] = []
         for number, (index, answer) in enumerate(items):
             if answer is None:
@@ -113,7 +116,7 @@ class Problems:
             (text,) = self._seen(environment, entry, [answer])
             if isinstance(environment, ProgramEnvironment):
                 with calling(environment), self.around_score:
-                    trial = environment.trial(entry, text, None if claims is None else claims[number])
+                    trial = environment.trial(entry, text, claimed[number])
                 if trial is not None:
                     asked.append((number, environment, entry, trial))
             else:
@@ -125,7 +128,7 @@ class Problems:
         while asked:
             ran, again = _ran(run, [trial for *_, trial in asked]), []
             for (number, environment, entry, trial), runs in zip(asked, ran, strict=True):
-                claim = None if claims is None else claims[number]
+                claim = claimed[number]
                 with calling(environment), self.around_score:
                     ends = environment.judge(entry, trial, runs, claim)
                     wider = None if claim is None else environment.wider(trial, claim, ends)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from protocol.environments.environment import Environment
+from protocol.reward import FORGIVEN, agree
 from protocol.rollout import ToolResult
 
 WALL = 5
@@ -83,22 +84,33 @@ class Range(NamedTuple):
     high: float
 
 
+class Claim(NamedTuple):
+    """The reward that somebody says they measured. Whoever judges it forgives a tolerance, so no exact comparison says what it needs."""
+
+    reward: float
+    tolerance: float = FORGIVEN
+
+    def is_met(self, reward: float) -> bool:
+        """Whether an honest party that may have measured `reward` may claim this."""
+        return agree(reward, self.reward, self.tolerance)
+
+
 class ProgramEnvironment(Environment):
     """An environment whose answers are programs. Needs bubblewrap where it scores, and nowhere else."""
 
     @abstractmethod
-    def trial(self, entry: Any, completion: str, claimed: float | None) -> Trial | None:
+    def trial(self, entry: Any, completion: str, claimed: Claim | None) -> Trial | None:
         """What must be run to judge an answer; None: nothing, it scores 0.
 
-        `claimed` is the reward that somebody else measured: then as much is run as that claim needs, within wider limits. None:
+        `claimed` is what somebody else measured: then as much is run as that claim needs, within wider limits. None:
         the reward is to be measured here.
         """
 
     @abstractmethod
-    def judge(self, entry: Any, trial: Trial, runs: Sequence[TrialRun], claimed: float | None) -> Range:
+    def judge(self, entry: Any, trial: Trial, runs: Sequence[TrialRun], claimed: Claim | None) -> Range:
         """One number where it was measured (`claimed` is None). `runs` are of the first cases: fewer where the trial stopped."""
 
-    def wider(self, trial: Trial, claimed: float, found: Range) -> Trial | None:
+    def wider(self, trial: Trial, claimed: Claim, found: Range) -> Trial | None:
         """The same once more with more time, where it was run with too little to allow what is claimed; None where `found` stands."""
         return None
 

@@ -75,8 +75,15 @@ class Child:
                 "logprobs": bool(on),
             }:
                 return read_rollouts(path, rows=rows, tokens=tokens, size=size, logprobs=on)
-            case {"op": "score", "items": items, "held_out": bool(held_out), "claims": claims}:
-                ranges = self.problems.ranges(items, held_out=held_out, claims=claims, run=self._run)
+            case {
+                "op": "score",
+                "items": items,
+                "held_out": bool(held_out),
+                "claims": claims,
+                "tolerance": float(tolerance),
+            }:
+                claimed = {"claims": claims, "tolerance": tolerance}
+                ranges = self.problems.ranges(items, held_out=held_out, run=self._run, **claimed)
                 return {"rewards": ranges}, {}
             case {"op": "replies", "asked": list(asked), "held_out": bool(held_out)}:
                 return self._replies(asked, held_out), {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from protocol.environments.problems import Problem
 from protocol.environments.programs import Range
 from protocol.errors import Malformed, Unavailable
 from protocol.replies import Asked, bounded
-from protocol.reward import canonical
+from protocol.reward import FORGIVEN, canonical
 from protocol.rollout import ToolCall, ToolResult
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox.process import ChildProcess
@@ -106,18 +107,33 @@ class EnvironmentSandbox(ChildProcess):
         """
         return [high for _, high in self._ranges(items, None, held_out)]
 
-    def bounds(self, items: Sequence[tuple[int, str | None]], claims: Sequence[float]) -> list[Range]:
+    def bounds(
+        self, items: Sequence[tuple[int, str | None]], claims: Sequence[float], tolerance: float = FORGIVEN
+    ) -> list[Range]:
         """The canonical rewards that somebody may honestly have measured, lowest and highest, for answers of training problems.
 
-        `claims` are what they say they measured. The two differ only where a verdict depends on how fast a machine is. Raises as `score`.
+        `claims` are what they say they measured, `tolerance` is how far from it a reward may be that makes it right. The two ends differ
+        only where a verdict depends on how fast a machine is. Raises as `score`.
         """
         attempts = 1 if len(items) > 1 else 2  # who judges asks for each by itself then
-        return self._ranges(items, [canonical(claim) for claim in claims], False, attempts)
+        finite = [float(claim) if math.isfinite(claim) else 0.0 for claim in claims]
+        return self._ranges(items, finite, False, attempts, float(tolerance))
 
     def _ranges(
-        self, items: Sequence[tuple[int, str | None]], claims: list[float] | None, held_out: bool, attempts: int = 2
+        self,
+        items: Sequence[tuple[int, str | None]],
+        claims: list[float] | None,
+        held_out: bool,
+        attempts: int = 2,
+        tolerance: float = FORGIVEN,
     ) -> list[Range]:
-        request = {"op": "score", "items": [list(item) for item in items], "held_out": held_out, "claims": claims}
+        request = {
+            "op": "score",
+            "items": [list(item) for item in items],
+            "held_out": held_out,
+            "claims": claims,
+            "tolerance": tolerance,
+        }
         head, _ = self._ask(request, attempts=attempts)
         rewards = head.get("rewards")
         if not isinstance(rewards, list) or len(rewards) != len(items):

@@ -191,8 +191,8 @@ class SaysSomethingElse:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sandbox, name)
 
-    def bounds(self, answers: Any, claims: Sequence[float]) -> list[Range]:
-        _, *others = self._sandbox.bounds(answers, claims)
+    def bounds(self, answers: Any, claims: Sequence[float], tolerance: float) -> list[Range]:
+        _, *others = self._sandbox.bounds(answers, claims, tolerance)
         return [Range(0.5, 0.5) if claims[0] != 0.5 else Range(0.0, 0.0), *others]
 
 
@@ -252,9 +252,9 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sandbox, name)
 
-    def bounds(self, answers: Any, claims: Sequence[float]) -> list[Range]:
+    def bounds(self, answers: Any, claims: Sequence[float], tolerance: float) -> list[Range]:
         self.scored.append(len(answers))
-        return self._sandbox.bounds(answers, claims)
+        return self._sandbox.bounds(answers, claims, tolerance)
 
 
 def counted(candidate: Candidate) -> tuple[Candidate, list[int]]:

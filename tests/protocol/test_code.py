@@ -12,9 +12,10 @@ import pytest
 
 from protocol.environments import taskfile
 from protocol.environments.code import PythonCode, agrees, cases_of, program_of, same
-from protocol.environments.programs import Trial, TrialRun
+from protocol.environments.programs import Claim, Range, Trial, TrialRun
 from protocol.errors import PreflightError
 from protocol.folders import TASKS_VARIABLE
+from protocol.reward import STEP, canonical
 from protocol.runspec import FromFiles
 from protocol.sandbox import EnvironmentSandbox
 from protocol.sandbox.programs import Runner, survey, walls
@@ -82,18 +83,22 @@ print(2 * n)
 ```"""
 
 
-def test_what_passes_in_a_quarter_of_the_limits_needs_no_more_to_be_claimed(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else whoever checks a share would wait four times as long as who made it for each test that never ends."""
-    asked: list[float] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The CPU seconds for one test of each trial that is run."""
+    noted: list[float] = []
     run_all = Runner.run_all
 
     def noting(self: Runner, trials: Sequence[Trial]) -> list[list[TrialRun]]:
-        asked.extend(trial.cpu for trial in trials)
+        noted.extend(trial.cpu for trial in trials)
         return run_all(self, trials)
 
     monkeypatch.setattr(Runner, "run_all", noting)
+    return noted
+
+
+def test_what_passes_in_a_quarter_of_the_limits_needs_no_more_to_be_claimed(opened: Opened, asked: list[float]) -> None:
+    """Else whoever checks a share would wait four times as long as who made it for each test that never ends."""
     with opened(DOUBLE, reward="share", cpu_seconds=2) as sandbox:
         assert sandbox.bounds([(0, LOOPS_ON_THE_SECOND)], [0.5]) == [(0.5, 0.5)]
         assert sandbox.bounds([(0, RIGHT)], [1.0]) == [(1.0, 1.0)]
@@ -105,6 +110,50 @@ def test_what_passes_in_a_quarter_of_the_limits_needs_no_more_to_be_claimed(
         assert asked == [0.5, 0.5, 0.5, 8.0]
 
 
+@pytest.mark.parametrize("tolerance", [2 * STEP, 2.6 * STEP, 0.125])
+def test_a_claim_that_is_forgiven_beside_what_a_quarter_of_the_limits_gives_needs_no_more(
+    opened: Opened, asked: list[float], tolerance: float
+) -> None:
+    """It is paid, so it must cost no more than the true one."""
+    with opened(DOUBLE, cpu_seconds=1) as sandbox:
+        assert sandbox.bounds([(0, LOOP)], [tolerance], tolerance) == [(0.0, 0.0)]
+        assert sandbox.bounds([(0, LOOP)], [-tolerance], tolerance) == [(0.0, 0.0)]
+    with opened(DOUBLE, reward="share", cpu_seconds=1) as sandbox:
+        claims = [tolerance, 0.5 + tolerance]
+        assert sandbox.bounds([(0, LOOP), (0, LOOPS_ON_THE_SECOND)], claims, tolerance) == [(0.0, 0.0), (0.5, 0.5)]
+    assert asked == [0.25] * 4
+
+
+@pytest.mark.parametrize(
+    ("reward", "claims"), [("all", [3 * STEP, 0.5, 1 - 3 * STEP, 7.0]), ("share", [3 * STEP, 0.75, 7.0])]
+)
+def test_a_claim_of_what_no_answer_can_earn_is_false_after_a_quarter_of_the_limits(
+    opened: Opened, asked: list[float], reward: str, claims: list[float]
+) -> None:
+    with opened(DOUBLE, reward=reward, cpu_seconds=1) as sandbox:
+        found = sandbox.bounds([(0, LOOP)] * len(claims), claims)
+    assert found == [(0.0, 0.0)] * len(claims)
+    assert asked == [0.25] * len(claims)
+
+
+@pytest.mark.parametrize("reward", ["all", "share"])
+def test_whatever_an_answer_can_earn_is_looked_for_at_four_times_the_limits_and_what_is_forgiven_beside_it(
+    reward: str,
+) -> None:
+    """A worker may have measured it: no tolerance, and no machine that rounds to the neighbouring step, makes an honest claim a false one."""
+    environment = PythonCode.__new__(PythonCode)
+    environment.config = PythonCode.Config(reward=reward, tests=256)
+    for tests in (1, 2, 3, 7, 32, 256):
+        entry = {"question": "", "answer": json.dumps({"test_cases": tests * json.loads(DOUBLE)["test_cases"][:1]})}
+        for passed in [tests] if reward == "all" else range(1, tests + 1):
+            for away in (-STEP, 0.0, STEP, -2 * STEP, 2 * STEP):
+                claim = Claim(canonical(passed / tests) + away)
+                trial = environment.trial(entry, RIGHT, claim)
+                assert trial is not None
+                wide = trial if reward == "all" else environment.wider(trial, claim, Range(0.0, (passed - 1) / tests))
+                assert wide is not None and wide.cpu == 4 * environment.config.cpu_seconds
+
+
 @pytest.mark.parametrize(("cpu", "low", "high"), [(0.2, 1.0, 1.0), (0.3, 0.0, 1.0), (3.9, 0.0, 1.0), (4.1, 0.0, 0.0)])
 def test_between_a_quarter_and_four_times_the_limit_a_test_may_have_passed_or_not(
     cpu: float, low: float, high: float
@@ -112,10 +161,10 @@ def test_between_a_quarter_and_four_times_the_limit_a_test_may_have_passed_or_no
     environment = PythonCode.__new__(PythonCode)
     environment.config = PythonCode.Config(cpu_seconds=1)
     entry = {"question": "", "answer": DOUBLE}
-    trial = environment.trial(entry, RIGHT, 1.0)
+    trial = environment.trial(entry, RIGHT, Claim(1.0))
     assert trial is not None and trial.cpu == 4.0
     runs = [TrialRun(0, 0.01, 0.01, b"2"), TrialRun(0, cpu, cpu, b"8 \n\n")]
-    assert environment.judge(entry, trial, runs, 1.0) == (low, high)
+    assert environment.judge(entry, trial, runs, Claim(1.0)) == (low, high)
     assert environment.judge(entry, trial, runs, None) == (float(cpu <= 1), float(cpu <= 1))
 
 
@@ -124,10 +173,10 @@ def test_idle_time_of_all_tests_together_is_judged_by_the_same_factor(idle: floa
     environment = PythonCode.__new__(PythonCode)
     environment.config = PythonCode.Config(cpu_seconds=6)
     entry = {"question": "", "answer": DOUBLE}
-    trial = environment.trial(entry, RIGHT, 1.0)
+    trial = environment.trial(entry, RIGHT, Claim(1.0))
     assert trial is not None and trial.idle == 4.0
     runs = [TrialRun(0, 0.01, idle, output, idle=idle) for output in (b"2", b"8")]
-    assert environment.judge(entry, trial, runs, 1.0) == (low, high)
+    assert environment.judge(entry, trial, runs, Claim(1.0)) == (low, high)
     assert environment.judge(entry, trial, runs, None) == (float(idle < 0.5),) * 2
 
 

@@ -174,7 +174,7 @@ here = child.Child()
 table = {"package": "calculator", "version": "1", "dataset": "sums", "seed": 1, "size": 100, "head": "0" * 64, "exact": True}
 here.answer({"op": "open", "environments": [{**table, "held_out_seed": 2, "held_out_size": 4}]})
 Calculator.score = lambda *_: float(max(iter(int, 1)))
-here.answer({"op": "score", "items": [[0, "hang"]], "held_out": False, "claims": None})
+here.answer({"op": "score", "items": [[0, "hang"]], "held_out": False, "claims": None, "tolerance": 0.0})
 """
 
 

@@ -3,8 +3,7 @@
 Hard only for environments the spec declares exact; soft elsewhere, where a deadline or a float could explain it, and soft
 for an answer that no verifier gets to an end with: without a score nobody may earn. Where a verdict depends on how fast a machine
 is, every reward that an honest node may have measured is right (protocol/environments/programs.py). The verifiers run in the sandbox, for a
-completion is a stranger's text. Task rewards are canonical (protocol/reward.py); two `STEP`s between two are always forgiven: one
-because machines may round a half-way score to both sides, one for what float32 makes of a reward.
+completion is a stranger's text. Task rewards are canonical (protocol/reward.py), and what it calls `FORGIVEN` is forgiven in every run.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from node.judging.candidate import LONG_SECONDS, Candidate, Examine
 from protocol.environments.programs import Range
 from protocol.errors import Malformed, Unavailable
 from protocol.length_rewards import penalty as length_penalty
-from protocol.reward import STEP
+from protocol.reward import FORGIVEN, agree
 from protocol.rollout import Sample
 from protocol.verdict import Finding, Outcome
 
@@ -76,7 +75,7 @@ def _portions(c: Candidate, rows: Sequence[int], most: int) -> Iterator[list[int
 
 
 def _compare(c: Candidate, row: int, bounds: Range) -> Finding | None:
-    sample, tolerance = c.samples[row], max(float(c.spec.verification.reward_tolerance), 2 * STEP)
+    sample, tolerance = c.samples[row], _tolerance(c)
     environment = c.assigned[sample.group].problem.environment
     task_reward = (
         min(max(sample.task_reward, bounds.low), bounds.high) if math.isfinite(sample.task_reward) else bounds.low
@@ -85,12 +84,15 @@ def _compare(c: Candidate, row: int, bounds: Range) -> Finding | None:
     expected = (task_reward, penalty, task_reward - penalty)
     found = (sample.task_reward, sample.length_penalty, sample.reward)
     for name, own, claimed in zip(("task_reward", "length_penalty", "reward"), expected, found, strict=True):
-        # written so that NaN fails
-        if not abs(own - claimed) <= tolerance * max(1.0, abs(own)):
+        if not agree(own, claimed, tolerance):
             exact = c.spec.environments[environment].exact
             outcome = Outcome.HARD if exact else Outcome.SOFT
             return Finding("reward", outcome, f"{claimed:.6g}", f"{own:.6g}", f"row {row}: {name}", 1 << row)
     return None
+
+
+def _tolerance(c: Candidate) -> float:
+    return max(float(c.spec.verification.reward_tolerance), FORGIVEN)
 
 
 class _Scorer:
@@ -108,9 +110,9 @@ class _Scorer:
         """What may honestly be claimed of the answers of these rows, or the finding that one of them cannot be scored."""
         sandbox, samples = self._c.context.sandbox, self._c.samples
         answers = [(samples[row].problem, self._answer(samples[row])) for row in rows]
-        claims = [float(samples[row].task_reward) for row in rows]
+        claims, tolerance = [float(samples[row].task_reward) for row in rows], _tolerance(self._c)
         try:
-            return sandbox.bounds(answers, claims)
+            return sandbox.bounds(answers, claims, tolerance)
         except (Malformed, Unavailable):
             sandbox.warm_up()
         rewards: list[Range] = []
@@ -119,7 +121,7 @@ class _Scorer:
             try:
                 if self._left <= 0:
                     raise Unavailable(f"the verifiers took longer than {_SCORING_SECONDS:g} s")
-                rewards += sandbox.bounds([answer], [claim])
+                rewards += sandbox.bounds([answer], [claim], tolerance)
             except (Malformed, Unavailable) as error:
                 sandbox.warm_up()
                 return Finding("reward", Outcome.SOFT, "no score", "a score", f"row {row}: {error}", 1 << row)
