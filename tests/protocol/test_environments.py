@@ -260,3 +260,18 @@ def test_the_mixture_says_how_often_each_environment_is_asked(tiny_run: TinyRun)
     ]
     assert mixture(sized) == "99.6 % sums, 0.4 % fractions, 0.03 % primes"
     assert mixture(sized[:1]) == "100.0 % sums"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
+def test_the_environment_of_programs_that_the_page_shows_scores_and_judges_claims(install: Install) -> None:
+    install(block("# multiply.py"), name="multiply", place="multiply:Multiply")
+    with EnvironmentSandbox([runfile.environment_alone("multiply", "any", {}, [])]) as sandbox:
+        (problem,) = sandbox.problems([0])
+        assert problem.answer is not None
+        wrong = "```python\nprint(input())\n```"
+        once = problem.answer.replace("int(input())", "abs(int(input()))")
+        answers = [(0, problem.answer), (0, wrong), (0, once), (0, "no program")]
+        assert sandbox.score(answers) == [1.0, 0.0, 0.0, 0.0]
+        assert sandbox.bounds(answers, [1.0, 1.0, 1.0, 1.0]) == [(1.0, 1.0)] + [(0.0, 0.0)] * 3
+        loop = "```python\nwhile True: pass\n```"
+        assert sandbox.bounds([(0, loop)], [0.0]) == [(0.0, 0.0)]
