@@ -96,7 +96,9 @@ def test_a_resumed_training_tells_of_no_step_twice(layout: Layout, caplog: pytes
 def test_a_full_disk_leaves_what_was_told_as_it_was(
     layout: Layout, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Metrics(MetricSettings(tensorboard=False), layout, step=0).write(3, {})
+    torn = Metrics(MetricSettings(tensorboard=False), layout, step=0)
+    torn.write(3, {})
+    torn.close()  # its gauges are the process's
     written = layout.metrics.read_text()
 
     def full(_: int) -> None:
