@@ -25,7 +25,7 @@ from protocol.calibration import Calibration
 from protocol.chain.settings import ClientSettings
 from protocol.chain.types import Policy
 from protocol.complaints import complaints
-from protocol.constants import HEAD_PROBLEMS, NOBODY
+from protocol.constants import HEAD_PROBLEMS, NOBODY, TURNS_MAX
 from protocol.environments import TaskSet, selection, taskfile
 from protocol.errors import ConfigError, ProtocolViolation
 from protocol.model_files import CONFIG, TOKENIZER
@@ -298,6 +298,13 @@ def environments(file: Path) -> list[EnvironmentSpec]:
         )
     with EnvironmentSandbox() as sandbox:
         return [_environment(table, number, file.resolve().parent, sandbox) for number, table in enumerate(listed)]
+
+
+def turns(file: Path) -> int:
+    """Turns that a sample of this run may have; what is no number in the file counts as it is left out."""
+    sampling = _table(file, "spec").get("sampling", {})
+    said = sampling.get("turns", 1) if isinstance(sampling, dict) else 1
+    return said if type(said) is int and 1 <= said <= TURNS_MAX else 1
 
 
 def environment_alone(

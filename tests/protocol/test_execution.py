@@ -106,7 +106,7 @@ def attacked(spec: EnvironmentSpec) -> dict[str, Observation]:
         asked = examinee.drawn(range(4))
         answers = examination._answers(asked)
         rewards = examinee.scored(answers)
-        replies = examinee.replied(0, examinee.turns(asked)[:8])
+        replies = examinee.replied([(0, (turn,)) for turn in examinee.turns(asked)[:8]])
     return {seen.name: seen for seen in examination._attacked(spec, 5.0, asked, answers, rewards, replies)}
 
 

@@ -16,6 +16,7 @@ from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import inspection
 from protocol.sandbox.inspection import Observation, examination, hostile_programs, observation
+from protocol.sandbox.inspection.examinee import Replies
 from protocol.shell import runfile
 from protocol.shell.commands.env import app
 from tests.protocol.conftest import Install
@@ -92,7 +93,8 @@ def test_the_pages_environment_passes(install: Install) -> None:
     assert said["passes"]
     assert {seen["name"]: seen["holds"] for seen in said["seen"]} == dict.fromkeys(
         ("problems", "a problem's draw", "right answers", "no answer", "an answer's score", "range", "draws the same",
-         "scores the same", "process", "beside others", "hostile answers", "runs no answer", "reaches nothing", "is not changed", "memory"), True,
+         "scores the same", "process", "beside others", "hostile answers", "hostile again", "runs no answer", "reaches nothing", "is not changed",
+         "memory"), True,
     )  # fmt: skip
 
 
@@ -100,8 +102,8 @@ def test_what_a_careless_environment_does_is_named(install: Install) -> None:
     install(CARELESS, name="careless", place="careless:Careless")
     of = found(runfile.environment_alone("careless", "seasons", {}, []))
     assert {name for name, seen in of.items() if not seen.holds} == {
-        "problems", "right answers", "no answer", "range", "draws the same", "scores the same", "beside others", "runs no answer",
-        "is not changed",
+        "problems", "right answers", "no answer", "range", "draws the same", "scores the same", "beside others", "hostile again",
+        "runs no answer", "is not changed",
     }  # fmt: skip
     assert "PYTHONHASHSEED=1" in of["draws the same"].detail
     assert "gives 1.5" in of["range"].detail
@@ -116,8 +118,89 @@ def test_an_answer_that_takes_too_long_is_named(install: Install, monkeypatch: p
     assert "digits" in of["hostile answers"].detail
 
 
+FAITHLESS = """
+import time
+
+from protocol.environments import Environment
+
+
+class Faithless(Environment):
+    name = "faithless"
+    exact = True
+
+    def entry(self, index):
+        return self.random(index).randrange(1_000_000)
+
+    def prompt(self, entry):
+        return f"Write {entry}."
+
+    def answer(self, entry):
+        return f"{entry}"
+
+    def score(self, entry, completion):
+        return float(SCORE)
+"""
+TALKATIVE = (
+    FAITHLESS.replace("SCORE", "completion == str(entry)")
+    + """
+    def reply(self, entry, turns):
+        return "Go on." if len(turns) < LENGTH else next(iter({"spring", "summer", "autumn", "winter"}))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("score", "failed"),
+    [
+        ("next(iter(set(completion.split())), '') == str(entry)", "scores the same"),
+        ("hash(completion) % 1000 / 1000 if 'factorial' in completion else completion == str(entry)", "hostile again"),
+    ],
+    ids=["of words in a set", "of a hostile answer"],
+)
+def test_a_reward_that_depends_on_the_hash_seed_is_named(score: str, failed: str, install: Install) -> None:
+    install(FAITHLESS.replace("SCORE", score), name="faithless", place="faithless:Faithless")
+    of = found(runfile.environment_alone("faithless", "numbers", {}, []))
+    assert failed in {name for name, seen in of.items() if seen.holds is False} <= {"scores the same", "hostile again"}
+    assert "PYTHONHASHSEED=" in of[failed].detail
+
+
+@pytest.mark.parametrize("length", [2, 8, 11])
+def test_a_later_reply_that_depends_on_the_hash_seed_is_named(length: int, install: Install) -> None:
+    install(TALKATIVE.replace("LENGTH", str(length)), name="faithless", place="faithless:Faithless")
+    spec = runfile.environment_alone("faithless", "numbers", {}, [])
+    of = {seen.name: seen for seen in inspection.examine(spec, problems=4, turns=max(8, length))}
+    assert {name for name, seen in of.items() if seen.holds is False} == {"replies the same"}
+    assert f", turn {length} of {max(8, length)}, under PYTHONHASHSEED=" in of["replies the same"].detail
+
+
+def test_conversations_are_as_long_as_a_run_allows(tmp_path: Path) -> None:
+    for text, turns in (("[spec.sampling]\nturns = 11", 11), ("[spec.sampling]\nturns = true", 1), ("[spec]", 1)):
+        (tmp_path / "run.toml").write_text(text)
+        assert runfile.turns(tmp_path / "run.toml") == turns
+
+
+SPEND = """
+    def score(self, entry, completion):
+        until = time.process_time() + 0.2
+        while time.process_time() < until:
+            pass
+        return 0.0
+"""
+
+
+def test_a_score_that_takes_long_is_named_and_not_the_sandbox(install: Install) -> None:
+    install(FAITHLESS + SPEND, name="faithless", place="faithless:Faithless")
+    of = found(runfile.environment_alone("faithless", "numbers", {}, []), 5.0)  # less than 32 scores take
+    assert [name for name, seen in of.items() if seen.holds is False] == ["an answer's score"]
+    assert " to problem " in of["an answer's score"].detail
+    assert "of CPU time; at most 100 ms on average" in of["an answer's score"].detail
+    assert "sandbox" not in of["an answer's score"].detail
+
+
 def test_an_environment_that_replies_to_nothing_shows_nothing() -> None:
-    nothing, something = {"a turn": None}, {"a turn": ToolResult("2", ())}
+    talk = (0, ("a turn",))
+    nothing: Replies = {talk: []}
+    something: Replies = {talk: [ToolResult("2", ())]}
     assert examination._of_replies({**nothing}, [], "").holds is None
     assert examination._of_replies({**something}, [], "").holds is True
     assert examination._of_replies({**nothing}, ["a turn"], "").holds is False

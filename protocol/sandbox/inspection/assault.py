@@ -41,6 +41,12 @@ def verdicts(examinee: Examinee, attacks: Sequence[Attack]) -> dict[Attack, Verd
     return found
 
 
+def brief(verdict: Verdict) -> str:
+    if isinstance(verdict, float):
+        return f"{verdict:.6g}"
+    return "no reply" if verdict is None else observation.shown(verdict.text)
+
+
 class Assault:
     """On one child, in which whatever is imported late is there already."""
 

@@ -7,15 +7,18 @@ answer that hangs or enters a verifier holds up whoever scores it.
 from __future__ import annotations
 
 import itertools
+import random
+import time
 from collections.abc import Iterator, Sequence
 
 from protocol.environments.problems import Problem
 from protocol.errors import MurmurationError
+from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec, starts
-from protocol.sandbox.inspection import hostile_answers
-from protocol.sandbox.inspection.assault import ANSWER_S, Assault, Attack
+from protocol.sandbox.inspection import hostile_answers, known_answers
+from protocol.sandbox.inspection.assault import ANSWER_S, Assault, Attack, brief, verdicts
 from protocol.sandbox.inspection.canary import Canary
-from protocol.sandbox.inspection.examinee import Answers, Examinee, Replies, Told, conditions
+from protocol.sandbox.inspection.examinee import Answers, Examinee, Replies, Talk, Told, conditions
 from protocol.sandbox.inspection.execution import Execution
 from protocol.sandbox.inspection.observation import Observation, shown, some
 
@@ -23,13 +26,19 @@ _PROBLEMS = 32
 _DEADLINE_S = 20.0
 _PROBLEM_S, _SCORE_S = 0.25, 0.1  # CPU time that one may take on average
 _ATTACKED = 3  # problems whose right answers are tampered with
+_LONGER_S = 2.0  # CPU time for the longer answers, in each child
+_PROGRAMS = 6  # longer answers where each may be a program that is run
+_AGAIN = (1, 2)  # conditions under which hostile answers are scored once more
+_TURNS = 8  # of a conversation, where no run says how many it allows
+_TALKS, _TALKS_TURNS = 16, 256  # conversations, and turns of all of them together
 
 
 def examine(
     spec: EnvironmentSpec, *, problems: int = _PROBLEMS, deadline: float = _DEADLINE_S,
-    others: Sequence[EnvironmentSpec] = (),
+    others: Sequence[EnvironmentSpec] = (), turns: int = _TURNS,
 ) -> Iterator[Observation]:  # fmt: skip
-    """What was found, one thing after the other; `deadline` in seconds for each request to a child, `others` of the same run.
+    """What was found, one thing after the other; `deadline` in seconds for each request to a child, `others` of the same run, whose
+    samples have so many `turns` at most.
 
     Raises what opening an environment raises.
     """
@@ -49,14 +58,25 @@ def examine(
         try:
             rewards = first.scored(answers)
         except MurmurationError as error:
-            yield Observation("answers", False, str(error))
+            yield _of_failed(first, answers, error, deadline)
             return
         after = first.told()
         yield from _of_rewards(asked, answers, rewards)
-        yield _speed("an answer's score", after.seconds - before.seconds, len(answers), _SCORE_S)
-        yield Observation("range", after.strayed is None, after.strayed or "every score lies in 0 … 1")
+        seconds = after.seconds - before.seconds
+        yield _speed("an answer's score", seconds, len(answers), _SCORE_S)
+        room = _PROGRAMS if first.runs_programs else int(_LONGER_S * len(answers) / max(seconds, 1e-9))
+        longer = _longer_answers(asked)[:room]
         try:
-            replies = first.replied(asked[0].index, first.turns(asked))
+            rewards += first.scored(longer)
+        except MurmurationError as error:
+            yield _of_failed(first, longer, error, deadline)
+            return
+        answers += longer
+        strayed = after.strayed or first.told().strayed
+        yield Observation("range", strayed is None, strayed or "every score lies in 0 … 1")
+        try:
+            replies = first.replied([(asked[0].index, (turn,)) for turn in first.turns(asked)])
+            replies |= first.replied(_talks(asked, replies, turns, is_costly=first.runs_programs))
         except MurmurationError as error:
             yield Observation("replies", False, str(error))
             return
@@ -110,6 +130,48 @@ def _answers(asked: Sequence[Problem]) -> Answers:
     return found
 
 
+def _longer_answers(asked: Sequence[Problem]) -> Answers:
+    """Right answers among other words, in a random order, so that the first ones are of many problems and kinds."""
+    draw = random.Random(0)
+    found = [
+        (problem.index, text)
+        for problem, other in zip(asked, [*asked[1:], *asked[:1]], strict=True)
+        for text in known_answers.of_problem(problem, other, draw)
+    ]
+    draw.shuffle(found)
+    return found
+
+
+def _talks(asked: Sequence[Problem], replies: Replies, turns: int, *, is_costly: bool) -> list[Talk]:
+    """Conversations of as many turns as there may be, of turns that were replied to, about several problems."""
+    heard = [turns_of[0] for (_, turns_of), said in replies.items() if said]
+    if turns < 2 or not heard:
+        return []
+    draw = random.Random(1)
+    count = 1 if is_costly else max(1, min(_TALKS, _TALKS_TURNS // turns))
+    return [(asked[number % len(asked)].index, tuple(draw.choices(heard, k=turns))) for number in range(count)]
+
+
+def _of_failed(examinee: Examinee, answers: Answers, error: MurmurationError, deadline: float) -> Observation:
+    """Which answer it was that has no score, or took long, where many at once failed: each by itself, as long as a request may take."""
+    until = time.monotonic() + deadline
+    slowest, told = 0.0, str(error)
+    for index, text in answers:
+        which = f"{shown(text)} to problem {index}"
+        try:
+            before, begun = examinee.told().seconds, time.monotonic()
+            examinee.score([(index, text)])
+            took, cpu = time.monotonic() - begun, examinee.told().seconds - before
+        except MurmurationError as failed:
+            return Observation("an answer's score", False, f"{which} has none: {failed}")
+        if took > max(slowest, _SCORE_S):
+            slowest = took
+            told = f"{which} took {took:.1f} s, {cpu:.1f} s of CPU time{_above(False, _SCORE_S)} on average"
+        if time.monotonic() > until:
+            break
+    return Observation("an answer's score", False, told)
+
+
 def _of_rewards(asked: Sequence[Problem], answers: Answers, rewards: Sequence[float]) -> Iterator[Observation]:
     right = {problem.index: problem.answer for problem in asked}
     of_right = [reward for (index, text), reward in zip(answers, rewards, strict=True) if right[index] == text]
@@ -156,14 +218,14 @@ def _elsewhere(
                         which = one or other
                         drawn.append(f"{'held-out ' if which in held_out else ''}problem {which.index} under {under}")
                 again = examinee.scored(answers)
-                said = examinee.replied(asked[0].index, [*replies])
+                said = examinee.replied([*replies])
             except MurmurationError as error:
                 drawn.append(f"{error} under {under}")
                 continue
             for (index, text), one, other in zip(answers, rewards, again, strict=True):
                 if one != other:
                     scored.append(f"{shown(text)} to problem {index} earns {one:.6g} and {other:.6g} under {under}")
-            told += [f"{shown(turn)} under {under}" for turn, reply in replies.items() if reply != said[turn]]
+            told += [f"{_difference(talk, reply, said[talk])} under {under}" for talk, reply in replies.items() if reply != said[talk]]  # fmt: skip
     how = f"in {len(others) + 1} processes, with other hash seeds, locales, time zones and orders"
     yield Observation("draws the same", not drawn, some(drawn) or how)
     yield Observation("scores the same", not scored, some(scored) or f"{len(answers)} answers {how}")
@@ -173,11 +235,19 @@ def _elsewhere(
 
 def _of_replies(replies: Replies, told: Sequence[str], how: str) -> Observation:
     """`told`: turns that were replied to otherwise in another child."""
-    count = sum(reply is not None for reply in replies.values())
-    said = f"{count} replies to {len(replies)} turns {how}"
+    count = sum(map(len, replies.values()))
+    longest = max(len(turns) for _, turns in replies)
+    said = f"{count} replies in {len(replies)} conversations of up to {longest} turns {how}"
     if told:
         return Observation("replies the same", False, some(told))
     return Observation("replies the same", True if count else None, said)
+
+
+def _difference(talk: Talk, one: Sequence[ToolResult], other: Sequence[ToolResult]) -> str:
+    """The first turn to which something else was said, one of the two perhaps nothing."""
+    pairs = enumerate(itertools.zip_longest(one, other))
+    number = next((at for at, (first, second) in pairs if first != second), 0)
+    return f"{shown(talk[1][number])}, turn {number + 1} of {len(talk[1])},"
 
 
 def _beside(
@@ -204,8 +274,8 @@ def _beside(
             for (index, text), before, after in zip(answers, rewards, examinee.scored(moved), strict=True):
                 if before != after:
                     differ.append(f"{shown(text)} to problem {index} earns {before:.6g} and {after:.6g}")
-            said = examinee.replied(begin[-1] + asked[0].index, [*replies])
-            differ += [f"a reply to {shown(turn)}" for turn, reply in replies.items() if reply != said[turn]]
+            said = examinee.replied([*replies], begin[-1])
+            differ += [f"a reply to {_difference(talk, reply, said[talk])[:-1]}" for talk, reply in replies.items() if reply != said[talk]]  # fmt: skip
         except MurmurationError as error:
             differ.append(str(error))
     whom = f"itself with another seed{f' and {len(others)} more' if others else ''}"
@@ -222,7 +292,7 @@ def _attacked(
     with Canary() as canary:
         with Examinee(spec, deadline, 0) as examinee:
             examinee.scored(answers)  # whatever is imported late is here now
-            examinee.replied(asked[0].index, [*replies])
+            examinee.replied([*replies])
             execution = Execution(examinee, asked[0].index, canary)
             assault = Assault(examinee)
             with examinee.hurried():
@@ -232,13 +302,15 @@ def _attacked(
             if not slow:
                 try:
                     changed = sum(a != b for a, b in zip(rewards, examinee.scored(answers), strict=True))
-                    again = examinee.replied(asked[0].index, [*replies])
-                    changed_replies = sum(again[turn] != replies[turn] for turn in again)
+                    again = examinee.replied([*replies])
+                    changed_replies = sum(again[talk] != replies[talk] for talk in again)
                 except MurmurationError as error:
                     slow.append(f"an honest answer after them: {error}")
         yield Observation(
             "hostile answers", not slow, some(slow) or f"{assault.count}, each scored within {ANSWER_S:g} s of CPU time"
         )
+        if not slow:
+            yield _hostile_again(spec, deadline, assault)
         acts = assault.acts
         yield Observation(
             "runs no answer", not acts, some(acts) or "no text becomes code, no process, no socket, no file"
@@ -251,10 +323,30 @@ def _attacked(
     yield Observation(
         "is not changed", not (changed or changed_replies),
         f"{changed or 'no'} rewards of {len(answers)} are others after them"
-        + (f", and {changed_replies} replies of {len(replies)}" if changed_replies else ""),
+        + (f", and replies in {changed_replies} conversations of {len(replies)}" if changed_replies else ""),
     )  # fmt: skip
     most = examinee.memory
     yield Observation("memory", assault.peak < most // 2, f"{assault.peak >> 20} MiB at the most, of {most >> 20}")
+
+
+def _hostile_again(spec: EnvironmentSpec, deadline: float, assault: Assault) -> Observation:
+    """The same in other processes, in their orders. Programs are left out: they ran with little time, and `programs again` looks at them."""
+    attacks = [one for one in assault.verdicts if one not in assault.runs]
+    differ: list[str] = []
+    for number in _AGAIN:
+        with Examinee(spec, deadline, number) as examinee, examinee.hurried():
+            under = f"under PYTHONHASHSEED={examinee.conditions['PYTHONHASHSEED']}"
+            for place in examinee.in_some_order(len(attacks)):
+                one = attacks[place]
+                try:
+                    now = verdicts(examinee, [one])[one]
+                except MurmurationError as error:
+                    differ.append(f"{one.name}: {error} {under}")
+                    break
+                if now != assault.verdicts[one]:
+                    differ.append(f"{one.name}: {brief(assault.verdicts[one])}, then {brief(now)} {under}")
+    how = f"{len(attacks)} earn, or are told, the same in {len(_AGAIN) + 1} processes"
+    return Observation("hostile again", not differ, some(differ) or how)
 
 
 def _attacks(examinee: Examinee, asked: Sequence[Problem]) -> Iterator[Attack]:

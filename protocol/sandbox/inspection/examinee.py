@@ -25,8 +25,13 @@ _HOSTILE_PROGRAM_S = 0.5
 """CPU time of a hostile program, where its environment would give it more: what has no end shall not be waited for."""
 
 Answers = list[tuple[int, str]]
-Replies = dict[str, ToolResult | None]
-"""What is said to each turn; empty where nobody need say the same."""
+Talk = tuple[int, tuple[str, ...]]
+"""A conversation: the index of its problem and the text of each turn."""
+Replies = dict[Talk, list[ToolResult]]
+"""What is said to each turn of a conversation, until nothing is."""
+
+_AT_ONCE = 32
+"""Answers in one request: each may take a while, and a request has a deadline."""
 
 
 @dataclass(frozen=True)
@@ -132,16 +137,19 @@ class Examinee(EnvironmentSandbox):
         calls = self.calls(hostile_programs.HARMLESS if self.runs_programs else texts)
         return [*dict.fromkeys([*(call for call in calls if call is not None), *texts])]
 
-    def replied(self, index: int, turns: Sequence[str]) -> Replies:
-        """To each turn by itself, in an order of this examinee's own."""
-        order = self.in_some_order(len(turns))
-        found = self.replies([Asked(index, [turns[place]]) for place in order])
-        return {turns[place]: reply[0] if reply else None for place, reply in zip(order, found, strict=True)}
+    def replied(self, talks: Sequence[Talk], moved: int = 0) -> Replies:
+        """Conversations, each by itself, in an order of this examinee's own; `moved` is added to the indices of their problems."""
+        order = self.in_some_order(len(talks))
+        found = self.replies([Asked(talks[place][0] + moved, talks[place][1]) for place in order])
+        return {talks[place]: replies for place, replies in zip(order, found, strict=True)}
 
     def scored(self, answers: Answers) -> list[float]:
-        """Likewise."""
+        """Likewise, some answers at a time."""
         order = self.in_some_order(len(answers))
-        rewards = dict(zip(order, self.score([answers[place] for place in order]), strict=True))
+        rewards: dict[int, float] = {}
+        for start in range(0, len(order), _AT_ONCE):
+            places = order[start : start + _AT_ONCE]
+            rewards |= dict(zip(places, self.score([answers[place] for place in places]), strict=True))
         return [rewards[place] for place in range(len(answers))]
 
 

@@ -12,10 +12,10 @@ from protocol.errors import MurmurationError
 from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox.inspection import hostile_programs
-from protocol.sandbox.inspection.assault import Assault, Attack, Verdict, verdicts
+from protocol.sandbox.inspection.assault import Assault, Attack, Verdict, brief, verdicts
 from protocol.sandbox.inspection.canary import Canary
 from protocol.sandbox.inspection.examinee import Examinee
-from protocol.sandbox.inspection.observation import Observation, shown, some
+from protocol.sandbox.inspection.observation import Observation, some
 
 
 class Execution:
@@ -52,7 +52,7 @@ class Execution:
         earn = {one.name: reward for one, reward in before.items() if isinstance(reward, float)}
         more = [f"{name} earns {reward:.3g}, and {self._idle.name} {honest:.3g}" for name, reward in earn.items() if reward > honest]  # fmt: skip
         yield Observation("programs earn", not more, some(more) or f"none more than {self._idle.name}, {honest:.3g}")
-        differ = [f"{one.name}: {_brief(before[one])}, then {_brief(now)}" for one, now in after.items() if now != before[one]]  # fmt: skip
+        differ = [f"{one.name}: {brief(before[one])}, then {brief(now)}" for one, now in after.items() if now != before[one]]  # fmt: skip
         yield Observation("programs again", not differ, some(differ) or "the same verdicts in another process")
 
     def take_note(self, runs: Iterable[TrialRun], said: Iterable[Verdict]) -> None:
@@ -67,9 +67,3 @@ class Execution:
         self.take_note((run for runs in assault.runs.values() for run in runs), assault.verdicts.values())
         reached = [*self._reached, *self._canary.harmed()]
         return Observation("reaches nothing", not reached, some(reached) or "no file, process or port of this machine")
-
-
-def _brief(verdict: Verdict) -> str:
-    if isinstance(verdict, float):
-        return f"{verdict:.6g}"
-    return "no reply" if verdict is None else shown(verdict.text)

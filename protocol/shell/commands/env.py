@@ -147,14 +147,16 @@ def check(
     """Examine an environment: does it draw and score alike everywhere, come to an end, and withstand hostile answers?"""
     from protocol.errors import PreflightError
     from protocol.sandbox.inspection import examine
+    from protocol.shell import runfile
 
     failed: list[str] = []
     shown: list[dict[str, Any]] = []
     specs = _asked(name, dataset, set_ or [], file or [], corpus or [])
+    talk = {"turns": runfile.turns(strip_at(name))} if _is_run(name) else {}
     for spec in specs:
         if not as_json:
             typer.echo(f"{spec.package} {spec.version}, {spec.dataset}")
-        for seen in examine(spec, problems=problems, others=[one for one in specs if one is not spec]):
+        for seen in examine(spec, problems=problems, others=[one for one in specs if one is not spec], **talk):
             shown.append({"package": spec.package, "dataset": spec.dataset, **asdict(seen)})
             if seen.holds is False:
                 failed.append(f"{spec.dataset}: {seen.name}")
@@ -168,12 +170,16 @@ def check(
         )
 
 
+def _is_run(name: str) -> bool:
+    return name.startswith("@") or name.endswith(".toml")
+
+
 def _asked(name: str, dataset: str, config: list[str], files: list[Path], corpus: list[Path]) -> list[EnvironmentSpec]:
     from protocol.errors import UsageError
     from protocol.settings import parse_overrides
     from protocol.shell import runfile
 
-    if name.startswith("@") or name.endswith(".toml"):
+    if _is_run(name):
         if config or files or corpus:
             raise UsageError("of a run.toml these stand in the file", hint="edit [[spec.environments]] there")
         return runfile.environments(strip_at(name))
