@@ -62,10 +62,16 @@ class Commitment:
 
 @dataclass(frozen=True)
 class PrefillPlan:
-    """Which samples get the prefill: a share of them, drawn by the validator's secret so that nobody can foresee it."""
+    """Which samples get the prefill: a share of them, drawn by the validator's secret so that nobody can foresee it.
+
+    `examined` are groups of rows that get it besides, after the drawn ones and before any program is run: those of an earlier judgement
+    that is made again. `by_clock`: whether rows whose programs take long get it too.
+    """
 
     share: float
     secret: bytes
+    examined: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
+    by_clock: bool = field(default=True, kw_only=True)
 
     def choose(self, submission: bytes, block_hash: bytes, samples: int) -> list[int]:
         """Chosen rows, at least one."""
@@ -79,6 +85,10 @@ class Checked:
     samples: int = 0
     proofs: int = 0
     tokens: int = 0
+    examined: list[tuple[int, ...]] = field(default_factory=list)
+    """Rows that got it though nobody drew them, group by group."""
+    unexamined: list[tuple[int, ...]] = field(default_factory=list)
+    """Rows that should have had it so and could not."""
 
     def see(self, row: int, tokens: int) -> None:
         """Counts a row once, however often it gets the prefill."""

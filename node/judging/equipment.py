@@ -11,7 +11,7 @@ from pathlib import Path
 
 from node.engine import Engine, EngineSettings
 from node.engine.checked_engine import CheckedEngine
-from node.judging.candidate import Candidate, Commitment, PrefillPlan, RunContext
+from node.judging.candidate import Candidate, Checked, Commitment, PrefillPlan, RunContext
 from protocol import architectures
 from protocol.constants import HEAD_PROBLEMS
 from protocol.environments import TaskSet
@@ -124,9 +124,11 @@ class Equipment:
         longest = self.tokenizer.longest(spec, self.context.tasks.first(HEAD_PROBLEMS))
         self.engine.require_room(longest, prompt=longest - spec.sampling.longest if self._generates else None)
 
-    def candidate(self, commitment: Commitment, path: Path, plan: PrefillPlan) -> Candidate:
+    def candidate(
+        self, commitment: Commitment, path: Path, plan: PrefillPlan, checked: Checked | None = None
+    ) -> Candidate:
         """A submission as the rules look at it."""
-        return Candidate(self.context, commitment, path, self.engine, self.tokenizer, plan)
+        return Candidate(self.context, commitment, path, self.engine, self.tokenizer, plan, checked or Checked())
 
 
 def _require_said(spec: RunSpec, folder: Path) -> bool:

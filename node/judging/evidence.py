@@ -3,7 +3,7 @@
 One folder per rejected submission under data/evidence, named by its submission id:
 
     rollout.parquet  the file as it was judged (none where it was never served)
-    commitment.json  what the chain said of the work, and which samples were to be drawn
+    commitment.json  what the chain said of the work, which samples were to be drawn, and which got the prefill besides
     spec.json        the run spec, which hashes to the receipt's digest
     receipt.json     the signed receipt, as it was first found
     manifest.json    the signed manifest of the weights (none where it was judged without them)
@@ -42,6 +42,8 @@ _KINDS = {
     "chain_id": int, "contract": str, "run": int, "units": int, "beacon": str, "hardware": int, "block_hash": str,
     "repeated": bool, "share": str, "secret": str, "manifest": str,
 }  # fmt: skip
+_LATER = {"examined": list}
+"""Of evidence kept before rows were examined there is none."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,10 @@ class Evidence:
         value = canonical.decode(
             self._read(COMMITMENT, _COMMITMENT_BYTES_MAX), cap=_COMMITMENT_BYTES_MAX, what=COMMITMENT
         )
-        if not isinstance(value, dict) or set(value) != set(_KINDS):
+        kinds = _KINDS | _LATER
+        if not isinstance(value, dict) or not set(_KINDS) <= set(value) <= set(kinds):
             raise Malformed(f"{COMMITMENT} has other keys than it should")
-        if any(type(value[name]) is not kind for name, kind in _KINDS.items()):
+        if any(type(value[name]) is not kind for name, kind in kinds.items() if name in value):
             raise Malformed(f"{COMMITMENT} holds values of wrong types")
         return value
 
@@ -91,11 +94,23 @@ class Evidence:
 
     @property
     def plan(self) -> PrefillPlan:
+        """What was drawn and what was examined, and nothing by this machine's clock."""
         try:
             share = float(self._facts["share"])
         except ValueError as error:
             raise Malformed(f"{COMMITMENT}: the share of samples is no number") from error
-        return PrefillPlan(share, _bytes(self._facts["secret"]))
+        return PrefillPlan(share, _bytes(self._facts["secret"]), examined=self._examined, by_clock=False)
+
+    @cached_property
+    def _examined(self) -> tuple[tuple[int, ...], ...]:
+        groups, rows = self._facts.get("examined", []), set[int]()
+        for group in groups:
+            if type(group) is not list or not group or any(type(row) is not int for row in group):
+                raise Malformed(f"{COMMITMENT}: the rows that were examined are not lists of numbers")
+            if group != sorted(set(group)) or not 0 <= group[0] <= group[-1] < self.spec.samples or rows & set(group):
+                raise Malformed(f"{COMMITMENT}: the rows that were examined are not in order, or named twice")
+            rows.update(group)
+        return tuple(tuple(group) for group in groups)
 
     @cached_property
     def rollout(self) -> Path | None:
@@ -148,7 +163,10 @@ class EvidenceStore:
         self, receipt: Receipt, commitment: Commitment, spec: RunSpec, plan: PrefillPlan, domain: Domain, *,
         rollout: Path | None, manifest: bytes | None,
     ) -> Evidence:  # fmt: skip
-        """Keeps what a rejection stands on; a crash leaves the whole of it or nothing. Raises OSError."""
+        """Keeps what a rejection stands on; a crash leaves the whole of it or nothing. Raises OSError.
+
+        `plan.examined` are the rows that were examined, whether they were planned or not.
+        """
         final = self._folder / receipt.details.submission
         draft = self._folder / f".{receipt.details.submission}"
         shutil.rmtree(draft, ignore_errors=True)
@@ -157,6 +175,7 @@ class EvidenceStore:
             "chain_id": domain.chain_id, "contract": domain.contract, "run": receipt.details.run, "units": commitment.units,
             "beacon": commitment.beacon.hex(), "hardware": commitment.hardware, "block_hash": commitment.block_hash.hex(),
             "repeated": commitment.is_repeated, "share": repr(plan.share), "secret": plan.secret.hex(),
+            "examined": [list(rows) for rows in plan.examined],
             "manifest": digest_of(manifest).hex() if manifest else "",
         }  # fmt: skip
         (draft / COMMITMENT).write_bytes(canonical.encode(facts))

@@ -1,8 +1,13 @@
 """Judging one submission: the rules in order, the first finding decides, and the receipt that says so.
 
-One exception: after a soft finding of `conversation`, `reward` or `computation` the rules that follow are asked as well, and a hard one
+Two exceptions. After a soft finding of `conversation`, `reward` or `computation` the rules that follow are asked as well, and a hard one
 of theirs counts. A program can be made to say something else tomorrow, and an edited token disturbs a proof just enough to be soft: a
-cheat would hide behind either.
+cheat would hide behind either. And after a hard finding of `computation` in rows that got the prefill `sampling` is asked about the same rows.
+
+Invariant: a hard judgement of some of the rows names nothing but rows that a judgement in full names too, which is hard then. Second
+validators and jurors judge in full, and a case needs rows that both name. So a rule either judges all rows, which is the same for
+everybody, or it is one of the two that judge the drawn ones, and those two add up: whatever either finds hard is named, whatever the
+other finds. Else a row with garbage for proofs would hide one that `sampling` alone convicts.
 
 What runs strangers' programs comes last: a node would spend nothing on programs of its own, and its validators hours.
 """
@@ -12,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from node.judging.candidate import Candidate, Checked, Commitment, RunContext
 from node.judging.rules import HIDES, INEXACT, RULES, computation, sampling
@@ -29,6 +33,8 @@ _TEXT_MOST = 300  # characters of each text in a receipt
 
 def judge(candidate: Candidate, rules: Iterable[str] = tuple(RULES)) -> Finding | None:
     """The first finding of the named rules, in their order, or a hard one after a soft one that a cheat could hide behind.
+
+    The rule is the first that is hard; the samples are those of `computation` and `sampling` together where both are.
 
     In a hardware class that nobody calibrated, and of a model that is not listed, nothing is worse than soft. None accepts. Raises
     whatever keeps a rule from running: then there is no verdict.
@@ -57,30 +63,69 @@ def _first(candidate: Candidate, rules: Iterable[str]) -> Finding | None:
                 raise
             trouble = error
             break
+        if name == "computation" and "sampling" in wanted:
+            finding = _with_sampling(candidate, finding)
         if finding is None or (soft is not None and finding.outcome is not Outcome.HARD):
             continue
         if finding.outcome is Outcome.HARD or name not in HIDES:
             return finding
         soft = finding
-    has_model = trouble is None and wanted >= NEEDS_MODEL
-    for name, inexact in INEXACT.items():
-        if soft is None and name in wanted:
-            soft = inexact(candidate, partial(_examined, candidate) if has_model else _unknown)
     if trouble is not None:
         if soft is None:
-            raise trouble
+            raise trouble  # it is tried again, and no program is run each time
         log.info("a rule cannot be asked, and %s has found something: %s", soft.rule, trouble)
-    return soft
+    return soft or _inexact(candidate, wanted)
 
 
-def _examined(c: Candidate, rows: Sequence[int]) -> Finding | None:
-    """What the model says of these rows, as far as it was not asked yet."""
-    more = [row for row in rows if not c.checked.samples >> row & 1]
-    return worst([computation.of_rows(c, more), sampling.of_rows(c, more)]) if more else None
+def _with_sampling(c: Candidate, finding: Finding | None) -> Finding | None:
+    """A hard finding of `computation`, and what `sampling` finds in the rows that got the prefill for it: none where a proof was malformed."""
+    if finding is None or finding.outcome is not Outcome.HARD:
+        return finding
+    return worst([finding, sampling.of_rows(c, [row for row in c.rows if c.checked.samples >> row & 1])])
 
 
-def _unknown(rows: Sequence[int]) -> None:
-    """Where the model cannot be asked."""
+def _inexact(c: Candidate, wanted: set[str]) -> Finding | None:
+    """What the rules find that run strangers' programs. An examination that cannot be made takes no finding of theirs away."""
+    examination = _Examination(c, has_model=wanted >= NEEDS_MODEL)
+    for rows in c.plan.examined:
+        if finding := examination(rows):
+            return finding
+    if examination.trouble is not None:
+        raise examination.trouble
+    for name, inexact in INEXACT.items():
+        if name in wanted and (finding := inexact(c, examination)):
+            if examination.trouble is not None:
+                log.info("rows cannot be examined, and %s has found something: %s", finding.rule, examination.trouble)
+            return finding
+    if examination.trouble is not None:
+        raise examination.trouble
+    return None
+
+
+class _Examination:
+    """What the model says of rows, as far as it was not asked yet."""
+
+    def __init__(self, c: Candidate, *, has_model: bool) -> None:
+        self._c = c
+        self._has_model = has_model
+        self.trouble: MurmurationError | None = None
+        """What kept the first examination that failed from being made."""
+
+    def __call__(self, rows: Sequence[int]) -> Finding | None:
+        c, checked = self._c, self._c.checked
+        more = tuple(row for row in rows if not checked.samples >> row & 1)
+        if not more or not self._has_model:
+            return None
+        before = checked.samples, checked.proofs, checked.tokens
+        try:
+            found = worst([computation.of_rows(c, more), sampling.of_rows(c, more)])
+        except MurmurationError as error:
+            checked.samples, checked.proofs, checked.tokens = before  # a receipt vouches for rows that were checked
+            checked.unexamined.append(more)
+            self.trouble = self.trouble or error
+            return None
+        checked.examined.append(more)
+        return found
 
 
 def details(

@@ -1,7 +1,7 @@
 """Judging again from evidence: no chain, no hub, no network, and the same rules.
 
-The only parts that a replay cannot repeat are what the chain and the clock said at the time (the commitment, and that a file
-was never served): those it takes from the evidence.
+The only parts that a replay cannot repeat are what the chain and the clock said at the time (the commitment, that a file was never
+served, and which rows took long): those it takes from the evidence.
 """
 
 from __future__ import annotations

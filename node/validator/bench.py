@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from node.engine import EngineSettings
-from node.judging.candidate import Commitment, PrefillPlan
+from node.judging.candidate import Checked, Commitment, PrefillPlan
 from node.judging.equipment import Equipment
 from node.judging.judge import details, judge
 from node.judging.rules import CHEAP, EARLY
@@ -133,9 +133,11 @@ class Bench:
                     log.debug("version %d cannot be held: %s", step, error)
                     self._unheld.failed(step)
 
-    def judge(self, commitment: Commitment, path: Path, plan: PrefillPlan, time: int) -> Details | None:
+    def judge(
+        self, commitment: Commitment, path: Path, plan: PrefillPlan, time: int, checked: Checked | None = None
+    ) -> Details | None:
         """Judges a submission at this block time. None while its weights are on their way. Raises whatever keeps a rule from
-        running.
+        running. `checked` notes which rows got the prefill, in a judgement that fails too.
 
         Without the weights, what the other rules find is found all the same; but nothing is accepted that not all have passed, and
         while they may still come nothing is decided that could be worse by then.
@@ -146,7 +148,7 @@ class Bench:
         except (Unavailable, ProtocolViolation, IntegrityError) as error:
             is_loaded, trouble = False, error
         if is_loaded:
-            candidate = self._equipment.candidate(commitment, path, plan)
+            candidate = self._equipment.candidate(commitment, path, plan, checked)
             finding = judge(candidate)
             return details(self.context, commitment, finding, time, candidate.checked, plan.secret)
         finding = self._found_without_weights(

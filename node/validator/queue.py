@@ -32,6 +32,8 @@ class JudgementTask:
     """Somebody waits for an opinion."""
     is_doubtful: bool = False
     """Found false, going by what one endpoint alone told of its commitment."""
+    unexamined: tuple[tuple[int, ...], ...] = ()
+    """Rows whose programs took long and whose prefill could not be had: the next attempt begins with them, before it runs programs again."""
     ticket: int = 0
     """Of its present place on the heaps."""
 

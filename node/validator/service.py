@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from node.engine import EngineSettings
-from node.judging.candidate import Commitment, PrefillPlan
+from node.judging.candidate import Checked, Commitment, PrefillPlan
 from node.judging.equipment import Unfit
 from node.judging.evidence import EvidenceStore
 from node.judging.judge import details
@@ -377,8 +377,13 @@ class ValidatorService:
         if path is not None:
             commitment = self._bench.commitment(task.submission)
             plan = self._bench.plan(in_full=in_full or self._in_full(task), time=now)
-            found = self._bench.judge(commitment, path, plan, now)
-            return None if found is None else _Judged(commitment, plan, found)
+            plan, checked = replace(plan, examined=task.unexamined), Checked()
+            try:
+                found = self._bench.judge(commitment, path, plan, now, checked)
+            finally:
+                task.unexamined = tuple(dict.fromkeys((*task.unexamined, *checked.unexamined)))
+            examined = replace(plan, examined=tuple(checked.examined))
+            return None if found is None else _Judged(commitment, examined, found)
         grace = self._c.spec.upload_grace_seconds
         is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:

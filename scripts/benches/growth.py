@@ -164,7 +164,9 @@ class _Accepting:
     def plan(self, *, in_full: bool, time: int) -> PrefillPlan:
         return PrefillPlan(1.0 if in_full else 0.1, bytes(32))
 
-    def judge(self, commitment: Commitment, path: Path, plan: PrefillPlan, time: int) -> Any:
+    def judge(
+        self, commitment: Commitment, path: Path, plan: PrefillPlan, time: int, checked: Checked | None = None
+    ) -> Any:
         return details(self.context, commitment, None, time, Checked(255, 8, 8), bytes(32))
 
     def discard(self, root: bytes) -> None:

@@ -95,6 +95,39 @@ def test_evidence_of_a_stranger_is_checked_against_the_receipt(kept: tuple[Evide
         evidence.require_weights(evidence.folder)
 
 
+def test_which_rows_were_examined_is_kept_and_read_strictly(kept: tuple[Evidence, Path], tmp_path: Path) -> None:
+    """On another machine other rows take long: a replay takes them from here, and old evidence has none."""
+    evidence, _ = kept
+    assert evidence.plan.examined == () and not evidence.plan.by_clock
+    plan = replace(evidence.plan, examined=((2,), (0, 1)), by_clock=True)
+    store = EvidenceStore(tmp_path / "kept", most=2, days=1)
+    again = store.keep(
+        evidence.receipt, evidence.commitment, evidence.spec, plan, evidence.domain, rollout=None, manifest=None
+    )
+    assert again.plan == replace(plan, by_clock=False)
+    said, good = b'"examined":[[2],[0,1]]', (again.folder / COMMITMENT).read_bytes()
+    assert b"," + said in good or said + b"," in good
+    most = b"%d" % evidence.spec.samples
+    for broken in (
+        b"[[]]",
+        b"[2]",
+        b"[[true]]",
+        b'[["2"]]',
+        b"[[1,0]]",
+        b"[[0,0]]",
+        b"[[0],[0]]",
+        b"[[-1]]",
+        b"[[%s]]" % most,
+        b"{}",
+    ):
+        with pytest.raises(Malformed):
+            _ = edit(again, COMMITMENT, said, b'"examined":' + broken).plan
+        (again.folder / COMMITMENT).write_bytes(good)
+    old = good.replace(b"," + said, b"").replace(said + b",", b"")
+    (again.folder / COMMITMENT).write_bytes(old)
+    assert Evidence(again.folder).plan == replace(plan, examined=(), by_clock=False)
+
+
 def test_what_was_never_served_is_kept_without_a_file(stage: Stage, panel: Panel) -> None:
     node = stage.seated()
     stage.publish()

@@ -46,8 +46,7 @@ def of_rows(c: Candidate, rows: Sequence[int]) -> Finding | None:
             c.checked.proofs += len(of_row)
             limits = c.spec.verification.computation
             found[row] = worst([of_chunk(limits, row, i, score) for i, score in enumerate(of_row)])
-            if not any(finding and finding.outcome is Outcome.HARD for finding in found.values()):
-                c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
+            c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
     return worst([found[row] for row in rows])
 
 

@@ -38,7 +38,7 @@ def check_inexact(c: Candidate, examine: Examine) -> Finding | None:
         if not c.is_exact(row) and _converses(c, sample):
             began = time.monotonic()
             finding = _of_row(c, row, sample)
-            if time.monotonic() - began > LONG_SECONDS:
+            if c.plan.by_clock and time.monotonic() - began > LONG_SECONDS:
                 finding = examine([row]) or finding
             if finding is not None:
                 return finding

@@ -49,7 +49,7 @@ def check_inexact(c: Candidate, examine: Examine) -> Finding | None:
     for rows in _portions(c, [row for row in range(len(c.samples)) if not c.is_exact(row)], _INEXACT_AT_ONCE):
         began = time.monotonic()
         rewards = scorer.score(rows)
-        if time.monotonic() - began > LONG_SECONDS and (finding := examine(rows)):
+        if c.plan.by_clock and time.monotonic() - began > LONG_SECONDS and (finding := examine(rows)):
             return finding
         if isinstance(rewards, Finding):
             return rewards
