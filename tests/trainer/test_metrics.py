@@ -18,7 +18,7 @@ from rich.console import Console
 
 from protocol.errors import ConfigError
 from protocol.exporter import Exporter, Health
-from protocol.metrics import MetricsSettings
+from protocol.metrics import REGISTRY, MetricsSettings
 from protocol.rollout import Sample
 from protocol.runspec import RewardSpec
 from protocol.shell.home import write_json
@@ -41,6 +41,15 @@ def layout(tmp_path: Path) -> Layout:
     (tmp_path / "output").mkdir()
     chain = {"contract": "0x", "chain_id": 1, "run": 1}
     return Layout(tmp_path / "run.toml", RunSettings.model_validate({"chain": chain, "trainer": {"steps": 9}}))
+
+
+@pytest.fixture(autouse=True)
+def no_gauges_are_left() -> Iterator[None]:
+    """They are the process's, and some tests here close nothing."""
+    before = list(REGISTRY)
+    yield
+    for metric in [metric for metric in REGISTRY if metric not in before]:
+        REGISTRY.remove(metric)
 
 
 RECORD = {"loss": 0.5, "reward": None, "reward_by_environment": {"rotate_matrix": 0.25, "spiral_matrix": None}}
@@ -96,9 +105,7 @@ def test_a_resumed_training_tells_of_no_step_twice(layout: Layout, caplog: pytes
 def test_a_full_disk_leaves_what_was_told_as_it_was(
     layout: Layout, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torn = Metrics(MetricSettings(tensorboard=False), layout, step=0)
-    torn.write(3, {})
-    torn.close()  # its gauges are the process's
+    Metrics(MetricSettings(tensorboard=False), layout, step=0).write(3, {})
     written = layout.metrics.read_text()
 
     def full(_: int) -> None:
