@@ -40,7 +40,7 @@ class CreditingSandbox:
     def score(self, answers: Sequence[Any]) -> list[float]:
         return [1.0] * len(answers)
 
-    def bounds(self, answers: Sequence[Any], claims: Sequence[float]) -> list[Range]:
+    def bounds(self, answers: Sequence[Any], claims: Sequence[float], tolerance: float) -> list[Range]:
         return [Range(1.0, 1.0)] * len(answers)
 
 
