@@ -41,7 +41,7 @@ def main() -> None:
         if asked["role"] == "origin":
             began = time.monotonic()
             answer["start_seconds"] = began - asked.get("start", began)  # of this process, before it is given the file
-            manifest = Origin(store, KEY, DOMAIN, RUN).publish(Path(asked["folder"]), STEP, link=True)
+            manifest = Origin(store, KEY, DOMAIN, RUN, anchor_every=1).publish(Path(asked["folder"]), STEP, link=True)
             answer |= {"digest": manifest.digest.hex(), "publish_seconds": time.monotonic() - began}
         first = RelaysFirst()
         if asked["role"] == "origin":
