@@ -75,5 +75,5 @@ class ServingSettings(Settings):
         if everywhere and not self.public_url:
             raise ConfigError(
                 f"one that serves on all addresses ({self.host}) must be told how others reach it",
-                hint="give --public-url http://HOST:PORT (serve.public_url), or one address as --host",
+                hint="set serve.public_url to http://HOST:PORT (--public-url of `relay init`), or serve.host to one address",
             )
