@@ -74,10 +74,10 @@ def test_an_answer_that_breaks_its_verifier_is_soft(
     poison = {s.problem for s in stage.context.sandbox.read(hostile.path).file.samples[:4]}
     scored = sandbox.bounds
 
-    def breaking(items: Any, claims: Any) -> list[Any]:
+    def breaking(items: Any, claims: Any, *tolerance: float) -> list[Any]:
         if any(problem in poison for problem, _ in items):
             raise DeadlineExceeded("the sandbox failed twice: it ended")
-        return scored(items, claims)
+        return scored(items, claims, *tolerance)
 
     monkeypatch.setattr(sandbox, "bounds", breaking)
     submissions = [stage.submit(node, made) for made in (hostile, honest)]
@@ -96,10 +96,10 @@ def test_answers_that_are_too_much_at_once_are_scored_one_by_one(
     sandbox = service._bench.context.sandbox
     scored = sandbox.bounds
 
-    def narrow(items: Any, claims: Any) -> list[Any]:
+    def narrow(items: Any, claims: Any, *tolerance: float) -> list[Any]:
         if len(items) > 1:
             raise DeadlineExceeded("the sandbox failed twice: no answer within 30 s")
-        return scored(items, claims)
+        return scored(items, claims, *tolerance)
 
     submission = stage.submit(node, stage.make(node))
     monkeypatch.setattr(sandbox, "bounds", narrow)

@@ -121,11 +121,11 @@ def test_a_soft_finding_that_could_be_worse_with_the_weights_waits_until_they_ar
     of_broken = {sample.problem for sample in stage.context.sandbox.read(broken.path).file.samples}
     asked, scored = [], service._bench.context.sandbox.bounds
 
-    def breaking(items: Any, claims: Any) -> list[Any]:
+    def breaking(items: Any, claims: Any, *tolerance: float) -> list[Any]:
         if any(problem in of_broken for problem, _ in items):
             asked.append(items)
             raise DeadlineExceeded("the sandbox failed twice: it ended")
-        return scored(items, claims)
+        return scored(items, claims, *tolerance)
 
     monkeypatch.setattr(service._bench.context.sandbox, "bounds", breaking)
     monkeypatch.setattr(service._bench, "_load", lambda step: False)  # the weights are on their way

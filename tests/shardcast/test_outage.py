@@ -147,7 +147,8 @@ def test_beside_a_relay_that_grows_a_lying_one_costs_nobody_more_than_a_chunk(
         Fetching(cast, f"node-{number}", digest, [relay_at(relay.server.url), lying], relays=False)
         for number in range(2)
     ]
-    wait_until(lambda: all(fetching.present >= 4 for fetching in (relay, *nodes)))
+    # Where the lie is not noticed in time, the liar may have brought all of it.
+    wait_until(lambda: all(fetching.present >= 4 or fetching.store.holds(1) for fetching in (relay, *nodes)))
     gate.opened.set()
     assert all(fetching.finish() == {"model": content} for fetching in (relay, *nodes))
     for fetching in (relay, *nodes):
