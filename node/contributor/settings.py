@@ -24,12 +24,12 @@ class WorkSettings(Settings):
     """Whether validators may ask this machine for the product of two matrices now and then, to show its speed in status."""
 
 
-class SeedSettings(ServingSettings):
+class SeederSettings(ServingSettings):
     enabled: bool = False
     """Whether this node serves the weights it has fetched to others, as a relay does; it must be reachable from outside."""
 
     @model_validator(mode="after")
-    def _can_be_reached(self) -> SeedSettings:
+    def _can_be_reached(self) -> SeederSettings:
         if self.enabled:
             self.require_reachable()
         return self
@@ -40,6 +40,6 @@ class NodeSettings(Settings):
     peers: PeerSettings = PeerSettings()
     work: WorkSettings = WorkSettings()
     engine: EngineSettings = EngineSettings()
-    serve: SeedSettings = SeedSettings()
+    serve: SeederSettings = SeederSettings()
     logging: LoggingSettings = LoggingSettings()
     metrics: MetricsSettings = MetricsSettings()

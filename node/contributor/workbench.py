@@ -24,7 +24,7 @@ from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import IntegrityError, Malformed, Unavailable
 from protocol.shardcast.settings import ServingSettings
-from protocol.shell.connection import Connection
+from protocol.shell.connection import SEEDER, Connection
 from protocol.verdict import Finding, Outcome
 
 log = logging.getLogger("node")
@@ -82,7 +82,7 @@ class Workbench:
 
     def serving(self, settings: ServingSettings) -> AbstractContextManager[object]:
         """Serves the weights that are fetched here to others, within the context."""
-        return serving(self._c, self._versions, settings, "seeder")
+        return serving(self._c, self._versions, settings, SEEDER)
 
     def load(self, publication: Publication) -> bool:
         """Loads a version, fetched where it is not here; False where it is loaded already. Raises Unavailable while it cannot be had."""

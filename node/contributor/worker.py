@@ -22,7 +22,7 @@ from node.contributor.demand import Demand
 from node.contributor.failures import Failures
 from node.contributor.generation import Made, Place
 from node.contributor.seat_class import SeatClass
-from node.contributor.settings import SeedSettings, WorkSettings
+from node.contributor.settings import SeederSettings, WorkSettings
 from node.contributor.submission_log import SubmissionLog
 from node.contributor.verdicts import Verdicts
 from node.contributor.workbench import NotRepeated, Workbench
@@ -76,7 +76,7 @@ class Worker:
         stop: Ending | None = None,
         *,
         adopt: bool = False,
-        serve: SeedSettings | None = None,
+        serve: SeederSettings | None = None,
         progress: Callable[[], None] = lambda: None,
         measure: Callable[[], Measurement] | None = None,
         product: Callable[[Int8, Int8], Int32] = challenge.product,

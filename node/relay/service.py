@@ -22,7 +22,7 @@ from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
 from protocol.settings import Settings
 from protocol.shardcast.settings import ServingSettings
-from protocol.shell.connection import Connection, is_fatal
+from protocol.shell.connection import RELAY, Connection, is_fatal
 from protocol.shell.home import Home
 from protocol.shell.peers import PeerSettings
 
@@ -74,7 +74,7 @@ class RelayService:
             self._c, self._home.data / "weights", fetch_seconds=self._settings.fetch_seconds, relays=True
         )
         store = versions.store
-        with store, serving(self._c, versions, self._settings, "relay") as server:
+        with store, serving(self._c, versions, self._settings, RELAY) as server:
             log.info("serving at %s", server.url)
             while not self._stop.is_set():
                 try:

@@ -5,6 +5,7 @@ store       versions on disk: drafts apart, complete ones visible at once, old o
 delta       what makes one version's file out of the one before
 partial     a draft being filled with verified chunks
 http1       the strict little of HTTP/1.1 that is spoken here
+arriving    a version on its way, as servers see it
 holding     which chunks a party has, as it tells others
 server      listens and keeps connections
 answers     what a request gets, from a whole version or a growing one

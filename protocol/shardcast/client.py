@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 
 import numpy as np
 from eth_typing import ChecksumAddress
@@ -43,9 +43,9 @@ from protocol.errors import (
     Unavailable,
     UsageError,
 )
+from protocol.shardcast.arriving import Arriving
 from protocol.shardcast.connection import NotServed, SourceConnection, Timeouts
 from protocol.shardcast.crew import Crew, Perform
-from protocol.shardcast.holding import Bits, Holding
 from protocol.shardcast.http1 import delta_target, file_target, manifest_target
 from protocol.shardcast.inquiry import Inquiry
 from protocol.shardcast.manifest import Expected, Manifest, ManifestLimits, digest_of, stored
@@ -70,8 +70,8 @@ class Client:
 
     `streams` is the number of requests under way at once. `serves` is the address at which others fetch from `store`, if any
     do; `relays` says that they depend on it, as those of a relay do. A relay that has nothing yet is waited for `patience`
-    seconds before the origin is asked. `progress(step, present, total)` is called from the threads
-    that fetch, in bytes, after every chunk that was verified. `statistics` adds up over all fetches.
+    seconds before the origin is asked. `progress(step, present, total)` is called from the threads that fetch, in bytes, after
+    every chunk that was verified. `statistics` adds up over all fetches.
     """
 
     def __init__(
@@ -437,7 +437,7 @@ class _Fetch:
                 raise
             waited = time.monotonic() - since
             if error.status == HTTPStatus.NOT_FOUND and source.is_relay and waited < self.client.patience:
-                raise NotServed(error.status, _AGAIN_SECONDS, ()) from error
+                raise NotServed(error.status, _AGAIN_SECONDS) from error
             schedule.lacks(source)
             raise
 
@@ -479,44 +479,6 @@ class _Fetch:
             schedule, perform, client.timeouts, streams=client.streams, room=room, deadline=self.deadline, inquiries=inquiries,
             fields=fields,
         )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Arriving:
-    """A version on its way, as a server sees it (protocol.shardcast.store.Growing)."""
-
-    signed: bytes
-    partial: Partial
-    schedule: Schedule
-    chunks: dict[tuple[str, int], int]  # number of the chunk of a file that begins at an offset
-    chunk_bytes: int
-    delta: Arriving | None = None
-    """What it was made with."""
-    nothing: Bits | None = None
-    """Where this is the delta itself: that no chunk of the version is here."""
-
-    @property
-    def has_delta(self) -> bool:
-        return self.delta is not None or self.nothing is not None
-
-    def open_range(self, name: str, first: int, last: int) -> int | None:
-        if name.startswith(f"{DELTA_FOLDER}/"):
-            of = self if self.nothing is not None else self.delta
-            return None if of is None else of._open(name.removeprefix(f"{DELTA_FOLDER}/"), first, last)
-        return None if self.nothing is not None else self._open(name, first, last)
-
-    def _open(self, name: str, first: int, last: int) -> int | None:
-        begins, ends = (self.chunks.get((name, byte - byte % self.chunk_bytes)) for byte in (first, last))
-        if begins is None or ends is None or first > last or not self.schedule.has(range(begins, ends + 1)):
-            return None
-        return self.partial.reopen(name)
-
-    def holding(self, after: int, seconds: float) -> Holding:
-        if self.nothing is None:
-            return self.schedule.holding(after, seconds)
-        if after:
-            Event().wait(seconds)  # there is no news before it is made
-        return Holding(1, self.nothing, ~self.nothing)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from protocol.shardcast.source import Source
 
 _SECONDS = re.compile(r"[0-9]{1,6}")
 _RETRY_AFTER_MAX = 30  # seconds that a source may ask for; the deadline of a fetch is the fetch's own
-_OTHERS_MAX = 8
 _STATUS = re.compile(r"HTTP/1\.1 (?P<status>[0-9]{3})(?: .*)?")
 
 
@@ -31,12 +30,11 @@ class StaleConnection(ConnectionError):
 
 
 class NotServed(Unavailable):
-    """A source answers that it does not serve this, with `status`; it asks to be left alone for `retry_after` seconds, and names
-    `others` to ask instead (as addresses; nothing vouches for them)."""
+    """A source answers that it does not serve this, with `status`; it asks to be left alone for `retry_after` seconds."""
 
-    def __init__(self, status: int, retry_after: float, others: tuple[str, ...]) -> None:
+    def __init__(self, status: int, retry_after: float) -> None:
         super().__init__(f"answers with status {status}")
-        self.status, self.retry_after, self.others = status, retry_after, others
+        self.status, self.retry_after = status, retry_after
 
 
 @dataclass(frozen=True)
@@ -125,9 +123,8 @@ class SourceConnection:
             if status < 400 or status == 416:  # its file is not the one in the manifest
                 raise Malformed(f"answers with status {status}")
             wait = head.field("retry-after") or "0"
-            others = (head.field("relays") or "").split()
             patience = min(int(wait), _RETRY_AFTER_MAX) if _SECONDS.fullmatch(wait) else 0.0
-            raise NotServed(status, patience, tuple(others[:_OTHERS_MAX]))
+            raise NotServed(status, patience)
         length = head.content_length()
         if length is None:
             raise Malformed("answers without a Content-Length")

@@ -49,6 +49,9 @@ from protocol.shell.peers import PeerSettings
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+RELAY, SEEDER = "relay", "seeder"
+"""Roles under which weights are served: by relays, and by nodes that lend some of their line."""
+
 _SPARE_BYTES = 256 << 20  # that stay free on the disk beside a task file
 
 
@@ -153,14 +156,14 @@ class Connection:
         """Where weights can be fetched: all relays and nodes that serve, and the trainer's origin."""
         found = [
             provider
-            for role in ("relay", "seeder")
+            for role in (RELAY, SEEDER)
             for provider in self._directory.find(self.service(role), self.peers.find_seconds / 4, at_least=0)
         ]
         return [*(Source(p.endpoint.http, name=p.address, is_relay=True) for p in found), self.origin()]
 
     def relay_urls(self) -> list[str]:
         """Where the run's relays say that they serve."""
-        relays = self._directory.find(self.service("relay"), self.peers.find_seconds / 4, at_least=0)
+        relays = self._directory.find(self.service(RELAY), self.peers.find_seconds / 4, at_least=0)
         return [provider.endpoint.http for provider in relays]
 
     def origin(self) -> Source:

@@ -12,6 +12,7 @@ import socket
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from blake3 import blake3
@@ -90,9 +91,9 @@ def limits(size: int, *, memory: bool) -> dict[str, float]:
             "write": _rate(size, lambda: _write(block, rounds, memory=memory))}  # fmt: skip
 
 
-def _rate(size: int, work: object) -> float:
+def _rate(size: int, work: Callable[[], object]) -> float:
     began = time.monotonic()
-    work()  # type: ignore[operator]
+    work()
     return size / _MIB / (time.monotonic() - began)
 
 

@@ -71,7 +71,6 @@ class Stage:
 
     def __init__(self, root: Path, *, limited: bool) -> None:
         self.root, self.limited = root, limited and namespaces_work()
-        self.wants_limit = limited
         self.parties: list[Party] = []
 
     def party(self, role: str, *, rate: float | None = None, serve: bool = True, **options: Any) -> Party:

@@ -57,14 +57,15 @@ class Careless(Environment):
         return 0.5 if completion else 1.5
 """
 
-SLOW = """
+FAITHLESS = """
 import re
+import time
 
 from protocol.environments import Environment
 
 
-class Slow(Environment):
-    name = "slow"
+class Faithless(Environment):
+    name = "faithless"
     exact = True
 
     def entry(self, index):
@@ -77,8 +78,11 @@ class Slow(Environment):
         return f"{entry}"
 
     def score(self, entry, completion):
-        return float(re.fullmatch(r"(\\d+)+", completion) is not None and completion == str(entry))
+        return float(SCORE)
 """
+SLOW = FAITHLESS.replace('"faithless"', '"slow"').replace(
+    "SCORE", 're.fullmatch(r"(\\d+)+", completion) is not None and completion == str(entry)'
+)
 
 
 def found(spec: EnvironmentSpec, deadline: float = 20.0) -> dict[str, Observation]:
@@ -112,34 +116,12 @@ def test_what_a_careless_environment_does_is_named(install: Install) -> None:
 
 def test_an_answer_that_takes_too_long_is_named(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation, "SHOWN", 1)
-    install(SLOW, name="slow", place="slow:Slow")
+    install(SLOW, name="slow", place="slow:Faithless")
     of = found(runfile.environment_alone("slow", "numbers", {}, []), 5.0)
     assert {name for name, seen in of.items() if not seen.holds} == {"hostile answers"}
     assert "digits" in of["hostile answers"].detail
 
 
-FAITHLESS = """
-import time
-
-from protocol.environments import Environment
-
-
-class Faithless(Environment):
-    name = "faithless"
-    exact = True
-
-    def entry(self, index):
-        return self.random(index).randrange(1_000_000)
-
-    def prompt(self, entry):
-        return f"Write {entry}."
-
-    def answer(self, entry):
-        return f"{entry}"
-
-    def score(self, entry, completion):
-        return float(SCORE)
-"""
 TALKATIVE = (
     FAITHLESS.replace("SCORE", "completion == str(entry)")
     + """
