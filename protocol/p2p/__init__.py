@@ -12,6 +12,7 @@ bootnode.py    a host that only helps others to meet
 discovery.py   what runs inside the thread: the parts below put together, and the endpoint protocol
 membership.py  joining the network and staying in it; peers.py is the saved peer list
 kademlia.py    the DHT: lookups and serving them; wire.py messages, routing.py table, records.py provider records
+report.py      what a running host says of itself, in a file; explorer.py asks around as a stranger, for an operator's commands
 node.py        connections and who may have how many; stream.py one question and its answer
 transport.py   one connection: TCP, Noise, Yamux; negotiation.py is multistream-select
 address.py     multiaddrs, strictly;  settings.py  every deadline and cap

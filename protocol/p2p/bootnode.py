@@ -27,6 +27,7 @@ def run_bootnode(
     bootnodes: Iterable[str] = (),
     announce: Iterable[str] = (),
     peers_file: Path | None = None,
+    report_file: Path | None = None,
     timing: Timing = Timing(),
     limits: HostLimits = HostLimits(),
     ready: Callable[[Host], None] | None = None,
@@ -39,7 +40,9 @@ def run_bootnode(
     `bootnodes` are other bootnodes of the same network, if there are any. Raises ConfigError, or PreflightError when it
     cannot listen. `progress` is called as long as the host's thread answers.
     """
-    with Host(key, listen, bootnodes, announce=announce, peers_file=peers_file, timing=timing, limits=limits) as host:
+    with Host(
+        key, listen, bootnodes, announce=announce, peers_file=peers_file, report_file=report_file, timing=timing, limits=limits
+    ) as host:  # fmt: skip
         if ready is not None:
             ready(host)
         stop = stop or threading.Event()

@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import trio
 
 from protocol.errors import Malformed, MurmurationError, ProtocolViolation, Unavailable
 from protocol.identity import address_of_peer
+from protocol.p2p import report
 from protocol.p2p.address import Address, peer_text
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.membership import Membership
@@ -46,7 +48,7 @@ class Discovery:
 
     def __init__(self, setup: Setup, announcements: Callable[[], Mapping[Service, Endpoint]]) -> None:
         self._setup = setup
-        self._announcements = announcements
+        self.announcements = announcements
         self._holders: dict[Service, int] = {}
         self._provide_again = trio.Event()
         self._provided = trio.Event()
@@ -69,7 +71,20 @@ class Discovery:
             self.node.handle(ENDPOINT_PROTOCOL, self._answer)
             nursery.start_soon(self.membership.run)
             nursery.start_soon(self._keep_providing)
+            if setup.report_file:
+                nursery.start_soon(self._keep_reporting, setup.report_file)
             task_status.started()
+
+    def save(self) -> None:
+        """The last words, at the end of a life."""
+        self.membership.save()
+        if self._setup.report_file:
+            report.write(self._setup.report_file, self, report.STOPPED)
+
+    async def _keep_reporting(self, path: Path) -> None:
+        while True:
+            report.write(path, self, report.RUNNING)
+            await trio.sleep(self._setup.timing.report)
 
     # ---- providing ----
 
@@ -77,9 +92,13 @@ class Discovery:
         """Place all provider records now: there is a new one, or the network may have lost them."""
         self._provide_again.set()
 
+    def holders(self, service: Service) -> int:
+        """How many others held the provider record of `service` when it was placed last."""
+        return self._holders.get(service, 0)
+
     async def announced(self, service: Service) -> None:
         """Returns once somebody else holds the provider record of `service`."""
-        while not self._holders.get(service):
+        while not self.holders(service):
             await self._provided.wait()
 
     async def _keep_providing(self) -> None:
@@ -87,7 +106,7 @@ class Discovery:
         backoff = Backoff(timing.retry, timing.retry_most, jitter=True)
         while True:
             self._provide_again = trio.Event()
-            self._holders = {service: await self.dht.provide(service.key) for service in self._announcements()}
+            self._holders = {service: await self.dht.provide(service.key) for service in self.announcements()}
             self._provided.set()
             self._provided = trio.Event()
             if all(self._holders.values()):
@@ -100,7 +119,7 @@ class Discovery:
 
     async def _answer(self, stream: Stream) -> None:
         key = await stream.read_message(_KEY_BYTES, "service key")
-        endpoints = (endpoint for service, endpoint in self._announcements().items() if service.key == key)
+        endpoints = (endpoint for service, endpoint in self.announcements().items() if service.key == key)
         endpoint = next(endpoints, None)
         await stream.write_message(endpoint.encode() if endpoint else b"")
 
@@ -137,16 +156,20 @@ class Discovery:
         return list(search.found.values())
 
     async def ask(self, contact: Contact, service: Service) -> Provider:
-        """Raises Unavailable, or a ProtocolViolation for an answer that is not an endpoint of `service`."""
-        data = await self.node.request(
-            contact.peer, contact.addresses, ENDPOINT_PROTOCOL, service.key, cap=ENDPOINT_BYTES_MAX, what="endpoint"
-        )
-        if not data:
-            raise Malformed(f"it provides no {service}")
-        endpoint = Endpoint.decode(data)
-        if (endpoint.role, endpoint.run) != (service.role, service.run):
-            raise Malformed(f"it calls itself {endpoint.role} of run {endpoint.run}")
-        return Provider(peer_text(contact.peer), address_of_peer(contact.peer), endpoint)
+        return await ask_endpoint(self.node, contact, service)
+
+
+async def ask_endpoint(node: Node, contact: Contact, service: Service) -> Provider:
+    """Raises Unavailable, or a ProtocolViolation for an answer that is not an endpoint of `service`."""
+    data = await node.request(
+        contact.peer, contact.addresses, ENDPOINT_PROTOCOL, service.key, cap=ENDPOINT_BYTES_MAX, what="endpoint"
+    )
+    if not data:
+        raise Malformed(f"it provides no {service}")
+    endpoint = Endpoint.decode(data)
+    if (endpoint.role, endpoint.run) != (service.role, service.run):
+        raise Malformed(f"it calls itself {endpoint.role} of run {endpoint.run}")
+    return Provider(peer_text(contact.peer), address_of_peer(contact.peer), endpoint)
 
 
 class _Search:

@@ -80,13 +80,15 @@ class Host:
         *,
         announce: Iterable[str] = (),
         peers_file: Path | None = None,
+        report_file: Path | None = None,
         timing: Timing = Timing(),
         limits: HostLimits = HostLimits(),
     ) -> None:
         """`listen` None makes a host that only asks: it takes no connections and cannot provide anything.
 
         `announce` are addresses others shall use instead of `listen`, for a machine behind a forwarded port; listening on
-        all interfaces (/ip4/0.0.0.0/…) needs none, others then use the address they see. Raises ConfigError.
+        all interfaces (/ip4/0.0.0.0/…) needs none, others then use the address they see. `report_file` is where
+        the host says how it does, for commands in other processes. Raises ConfigError.
         """
         try:
             self._setup = Setup(
@@ -95,6 +97,7 @@ class Host:
                 bootnodes=tuple(PeerAddress.parse(text) for text in bootnodes),
                 announce=tuple(Address.parse(text) for text in announce),
                 peers_file=peers_file,
+                report_file=report_file,
                 timing=timing,
                 limits=limits,
             )
@@ -244,7 +247,7 @@ class Host:
             try:
                 self._live()
             except Exception as error:  # noqa: BLE001  the supervisor: whatever it was, the node starts anew
-                fault = _innermost(error)
+                fault = innermost(error)
             lived = self._end_life() or lived
             if fault is None or self._closing.is_set():
                 continue
@@ -296,7 +299,7 @@ class Host:
             self._state.notify_all()
 
 
-def _innermost(error: BaseException) -> BaseException:
+def innermost(error: BaseException) -> BaseException:
     """The first fault in what trio and its nurseries have wrapped it into."""
     while True:
         if isinstance(error, BaseExceptionGroup):

@@ -12,6 +12,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -26,6 +27,15 @@ from protocol.p2p.wire import ANSWER_BYTES_MAX, PROTOCOL, QUESTION_BYTES_MAX, Ka
 log = logging.getLogger(__name__)
 
 _QUESTIONS_PER_LOOKUP = 64
+
+
+@dataclass(frozen=True)
+class LookupStep:
+    """One question of a lookup: to whom, how many seconds it took, and the answer or what was wrong."""
+
+    contact: Contact
+    seconds: float
+    outcome: KademliaAnswer | MurmurationError
 
 
 class Kademlia:
@@ -95,8 +105,13 @@ class Kademlia:
         merge(self.records.get(key, trio.current_time()))
         await self.lookup(key, lambda answer: merge(answer.providers))
 
-    async def lookup(self, key: bytes, heard: Callable[[KademliaAnswer], None] | None = None) -> list[Contact]:
-        """The peers closest to `key` that answered, closest first; `heard` sees every answer.
+    async def lookup(
+        self,
+        key: bytes,
+        heard: Callable[[KademliaAnswer], None] | None = None,
+        watch: Callable[[LookupStep], None] = lambda step: None,
+    ) -> list[Contact]:
+        """The peers closest to `key` that answered, closest first; `heard` sees every answer, `watch` each question as it ends.
 
         With `heard` it asks for providers, else for peers only.
         """
@@ -109,12 +124,15 @@ class Kademlia:
 
         async def ask(contact: Contact) -> None:
             nonlocal wake
+            began = trio.current_time()
             try:
                 answer = await self._ask(contact, question)
             except MurmurationError as error:
                 log.debug("%s does not answer: %s", peer_text(contact.peer), error)
                 failed.add(contact.peer)
+                watch(LookupStep(contact, trio.current_time() - began, error))
             else:
+                watch(LookupStep(contact, trio.current_time() - began, answer))
                 for closer in answer.closer:
                     if closer.peer != self.peer:
                         candidates.setdefault(closer.peer, closer)

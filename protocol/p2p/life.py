@@ -42,7 +42,7 @@ class Life:
             await self._nursery.start(self.discovery.run)
             started()
             await self._stop.wait()
-            self.discovery.membership.save()
+            self.discovery.save()
             self._nursery.cancel_scope.cancel()
 
     # ---- from other threads ----

@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from socket import AF_INET, AF_INET6, AF_UNSPEC, getaddrinfo
 from typing import Any
@@ -71,6 +71,8 @@ class Node:
         self.limits = limits
         self.timing = timing
         self.counts: Counter[str] = Counter()
+        self.welcomed = 0
+        """Connections that came in from outside since the start: whoever has some can be reached."""
         self.on_lost: Callable[[PeerConnection], None] = lambda connection: None
         self._loopback = loopback
         self._handlers: dict[str, Handler] = {}
@@ -140,6 +142,31 @@ class Node:
         """A live connection to `peer`, dialled at all its `addresses` at once if there is none. Raises Unavailable."""
         return self.connection(peer) or await self._dial_any(peer, addresses)
 
+    async def dial(self, peer: bytes, ip: Address) -> PeerConnection:
+        """A connection to `peer` at this very address, wherever that lies: a person named it.
+
+        Raises Unavailable, or a ProtocolViolation when something else answers there.
+        """
+        with trio.move_on_after(self.timing.dial):
+            return await self._dial(peer, ip)
+        raise Unavailable(f"no answer within {self.timing.dial:g} s")
+
+    @asynccontextmanager
+    async def stream(self, connection: PeerConnection, protocol: str) -> AsyncIterator[Stream]:
+        """A stream on which `protocol` was agreed upon. Raises Unavailable when the peer does not speak it; needs a deadline around it."""
+        connection.used = trio.current_time()
+        connection.busy += 1
+        try:
+            with foreign_errors("the connection"):
+                stream = connection.stream(await connection.muxer.open_stream())
+            try:
+                await negotiation.propose(stream, protocol)
+                yield stream
+            finally:
+                await self._reset(stream)
+        finally:
+            connection.busy -= 1
+
     # ---- dialling ----
 
     async def _dial_any(self, peer: bytes, addresses: Iterable[Address]) -> PeerConnection:
@@ -152,7 +179,7 @@ class Node:
         async def attempt(place: Address) -> None:
             try:
                 if place.ip is None:
-                    for resolved in await self._resolve(place):
+                    for resolved in await self.resolve(place):
                         nursery.start_soon(attempt, resolved)
                 else:
                     made.append(await self._dial_once(peer, place))
@@ -169,9 +196,9 @@ class Node:
             raise Unavailable("; ".join(problems) or f"{where}: no answer within {self.timing.dial:g} s")
         return made[0]
 
-    async def _resolve(self, place: Address) -> list[Address]:
+    async def resolve(self, place: Address, *, loopback: bool | None = None) -> list[Address]:
         """The IPs behind a DNS name. Raises Unavailable. A name that a stranger gave leads no more into this machine's interior than
-        an IP does."""
+        an IP does; one that a person gave may (`loopback`)."""
         try:
             found = await trio.to_thread.run_sync(  # type: ignore[call-arg, unused-ignore]
                 lambda: getaddrinfo(place.host, place.port, _FAMILIES[place.kind], trio.socket.SOCK_STREAM),
@@ -184,7 +211,8 @@ class Node:
             ) from error
         ips = dict.fromkeys(str(entry[4][0]) for entry in found if "%" not in str(entry[4][0]))
         behind = [Address("ip6" if ":" in ip else "ip4", ip, place.port) for ip in islice(ips, _IPS_PER_NAME)]
-        usable = [each for each in behind if each.is_dialable and (self._loopback or not each.is_loopback)]
+        inside = self._loopback if loopback is None else loopback
+        usable = [each for each in behind if each.is_dialable and (inside or not each.is_loopback)]
         if not usable:
             raise Unavailable("no address behind this name can be dialled from here")
         return usable
@@ -316,6 +344,7 @@ class Node:
         for oldest in group[: -self.limits.connections_per_peer]:
             oldest.muxer.cut()
         if not connection.outbound:
+            self.welcomed += 1
             self._thin_out(connection)
         self._nursery.start_soon(self._serve, connection)
 

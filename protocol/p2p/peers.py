@@ -43,7 +43,11 @@ def load(path: Path, *, most: int) -> list[PeerAddress]:
 
 def save(path: Path, peers: list[PeerAddress]) -> None:
     """Replaces the file atomically. A failure is logged: the list is a convenience."""
-    data = canonical.encode([str(peer) for peer in peers])
+    replace(path, canonical.encode([str(peer) for peer in peers]), "the peer list")
+
+
+def replace(path: Path, data: bytes, what: str) -> None:
+    """Writes `data` whole or not at all. A failure is logged: nothing that is saved here is needed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -55,4 +59,4 @@ def save(path: Path, peers: list[PeerAddress]) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        log.warning("cannot save the peer list to %s (%s)", path, error.strerror)
+        log.warning("cannot save %s to %s (%s)", what, path, error.strerror)

@@ -84,7 +84,11 @@ class RoutingTable:
         self._bucket(peer).pop(peer, None)
 
     def contacts(self) -> list[Contact]:
-        return [entry.contact for bucket in self._buckets.values() for entry in bucket.values()]
+        return [contact for contact, _ in self.entries()]
+
+    def entries(self) -> list[tuple[Contact, float]]:
+        """Each contact and when it was last seen."""
+        return [(entry.contact, entry.seen) for bucket in self._buckets.values() for entry in bucket.values()]
 
     def nearest(self, key: bytes, count: int = BUCKET) -> list[Contact]:
         return nearest(self.contacts(), key, count)

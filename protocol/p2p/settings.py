@@ -37,6 +37,7 @@ class Timing:
     refresh: float = 300.0  # between refreshes of a settled routing table
     provide: float = 600.0  # between announcements of the same provider record; a third of `record`
     record: float = 1800.0  # life of a provider record that nobody renews
+    report: float = 10.0  # between words of a running host about itself (report.py)
     grace: float = 0.5  # how long `find` still waits for others once it has enough
 
 
@@ -68,12 +69,14 @@ class HostLimits:
 
 @dataclass(frozen=True)
 class Setup:
-    """All a host is told at its start. `announce` are addresses to be known by, instead of the one it listens on."""
+    """All a host is told at its start. `announce` are addresses to be known by, instead of the one it listens on;
+    `report_file` is where it says how it does, for commands in other processes."""
 
     key: Key
     listen: Address | None
     bootnodes: tuple[PeerAddress, ...]
     announce: tuple[Address, ...]
     peers_file: Path | None
+    report_file: Path | None
     timing: Timing
     limits: HostLimits

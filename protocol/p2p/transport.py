@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +39,8 @@ from protocol.p2p.settings import HostLimits, Timing
 
 NOISE: Final = "/noise"
 YAMUX: Final = "/yamux/1.0.0"
+
+_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=([1-9A-HJ-NP-Za-km-z]{1,64})$")  # in what the library's error says
 
 if not os.environ.get("LIBP2P_DEBUG"):
     # The library sets its loggers up without a handler, so that Python prints its warnings to stderr: a line or a traceback
@@ -163,14 +166,24 @@ class BoundedYamux(Yamux):  # type: ignore[misc, unused-ignore]
                 await self.event_shutting_down.wait()
             if self.is_dead or trio.current_time() - self.heard < self._timing.ping:
                 continue
-            self._ping_id += 1
-            self._ping_event = trio.Event()
-            self._ping_sent_time = trio.current_time()
-            with trio.move_on_after(self._timing.pong), suppress(Unavailable), foreign_errors("the liveness check"):
-                await self._write_frame(struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, self._ping_id))
-                await self._ping_event.wait()
-                continue
-            self.cut()
+            try:
+                await self.ping(self._timing.pong)
+            except Unavailable:
+                self.cut()
+
+    async def ping(self, seconds: float) -> float:
+        """Seconds to the other end and back, by Yamux's own ping, which every implementation answers; one at a time.
+
+        Raises Unavailable without an answer within `seconds`.
+        """
+        self._ping_id += 1
+        self._ping_event = trio.Event()
+        self._ping_sent_time = began = trio.current_time()
+        with trio.move_on_after(seconds), foreign_errors("the connection"):
+            await self._write_frame(struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, self._ping_id))
+            await self._ping_event.wait()
+            return trio.current_time() - began
+        raise Unavailable(f"no answer to a ping within {seconds:g} s")
 
 
 @dataclass(frozen=True)
@@ -230,5 +243,8 @@ def _handshake_errors() -> Iterator[None]:
         raise
     except Exception as error:  # noise, cryptography, coincurve and protobuf raise many kinds
         if type(error).__name__ == "PeerIDMismatchesPubkey":
-            raise Unavailable("somebody else answers there: the PeerID is another one") from error
+            who = _ANSWERED.search(str(error))
+            raise Unavailable(
+                "somebody else answers there" + (f": {who[1]}" if who else ": the PeerID is another one")
+            ) from error
         raise Unavailable(f"the Noise handshake failed: {str(error) or type(error).__name__}") from error

@@ -196,22 +196,29 @@ class Connection:
         )  # fmt: skip
 
 
-def host_of(key: Key, peers: PeerSettings, peers_file: Path | None) -> Host:
+def host_of(key: Key, peers: PeerSettings, peers_file: Path | None, report_file: Path | None = None) -> Host:
     """The libp2p host that a role's settings describe, not yet started. Raises ConfigError."""
-    return Host(key, peers.listen, peers.bootnodes, announce=peers.announce, peers_file=peers_file)
+    return Host(
+        key, peers.listen, peers.bootnodes, announce=peers.announce, peers_file=peers_file, report_file=report_file
+    )
 
 
 @contextmanager
 def connect(
-    settings: ChainSettings, peers: PeerSettings, key: Key, *, peers_file: Path | None = None
+    settings: ChainSettings,
+    peers: PeerSettings,
+    key: Key,
+    *,
+    peers_file: Path | None = None,
+    report_file: Path | None = None,
 ) -> Iterator[Connection]:
-    """Checks the chain and brings up the libp2p host. Raises WrongChain, RpcUnavailable or ConfigError."""
+    """Checks the chain and brings up the libp2p host; `report_file` is the running role's to name, and no command's beside it. Raises WrongChain, RpcUnavailable or ConfigError."""
     chain = settings.open()
     if not peers.bootnodes and not (peers_file and peers_file.exists()):
         raise ConfigError(
             "no bootnode is configured", hint="put peers.bootnodes into the config file, or give --bootnode"
         )
-    with host_of(key, peers, peers_file) as host:
+    with host_of(key, peers, peers_file, report_file) as host:
         yield Connection(chain, settings, peers, key, host)
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 PASSWORD_VARIABLE = "MURMUR_PASSWORD"  # noqa: S105  the name of a variable, not a password
 
 
+PEERS, REPORT = "peers.json", "network.json"
+"""In the data folder of a home, or in the hub's: peers for the next start, and what the running host says of itself."""
+
+
 def default_home(role: str) -> Path:
     from platformdirs import user_data_path
 

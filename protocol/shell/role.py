@@ -17,7 +17,7 @@ from protocol.exporter import Exporter, Health
 from protocol.logs import LoggingSettings, set_up_logging
 from protocol.metrics import MetricsSettings
 from protocol.shell.connection import Connection, connect
-from protocol.shell.home import Home, only_here
+from protocol.shell.home import PEERS, REPORT, Home, only_here
 from protocol.shell.peers import PeerSettings
 from protocol.shell.signals import Ending, until_signalled
 
@@ -52,7 +52,9 @@ def role(place: Home, settings: RoleSettings, password_file: Path | None, *, wha
         place.lock(),
         only_here(key.address, settings.chain.chain_id),
         Exporter(settings.metrics, Health(what, settings.metrics.progress_seconds)) as exporter,
-        connect(settings.chain, settings.peers, key, peers_file=place.data / "peers.json") as connection,
+        connect(
+            settings.chain, settings.peers, key, peers_file=place.data / PEERS, report_file=place.data / REPORT
+        ) as connection,
     ):
         place.metrics_url = exporter.url
         try:

@@ -164,7 +164,7 @@ def test_a_name_counts_as_the_addresses_behind_it(monkeypatch: pytest.MonkeyPatc
 
     async def resolve(kind: str, host: str, *, loopback: bool) -> list[str]:
         made = Node(Identity(KEY), HostLimits(), Timing(), loopback=loopback)
-        return [place.host for place in await made._resolve(Address(kind, host, 4001))]
+        return [place.host for place in await made.resolve(Address(kind, host, 4001))]
 
     async def run() -> None:
         assert await resolve("dns", "a.example", loopback=False) == ["192.0.2.1", "2001:db8::1"]

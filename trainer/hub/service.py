@@ -33,7 +33,7 @@ from protocol.shardcast.store import VersionStore
 from protocol.shardcast.uplink import Uplink
 from protocol.shell import machine
 from protocol.shell.connection import Connection, host_of, is_fatal
-from protocol.shell.home import write_json
+from protocol.shell.home import PEERS, REPORT, write_json
 from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
 from trainer.hub.archive import ArchivedStore
@@ -102,7 +102,7 @@ class HubService:
                 is_first=relays.is_first,
                 elsewhere=relays.elsewhere,
             ) as origin_server,
-            host_of(self._key, self._settings.peers, self._layout.hub / "peers.json") as host,
+            host_of(self._key, self._settings.peers, self._layout.hub / PEERS, self._layout.hub / REPORT) as host,
         ):
             connection = Connection(chain, c, self._settings.peers, self._key, host)
             publisher = Publisher(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from protocol.shell.cli import PasswordFile, group
-from protocol.shell.home import Home, default_home
+from protocol.shell.home import PEERS, REPORT, Home, default_home
 
 app = group("Help others to find each other: the well-known entry to a run's network.")
 HomeOption = Annotated[Path, typer.Option("--home", help="Folder of key and settings.", envvar="MURMUR_HOME")]
@@ -71,6 +71,7 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
     with place.lock(), Exporter(settings.metrics, health) as exporter:
         place.metrics_url = exporter.url
         run_bootnode(
-            key, settings.listen, bootnodes=settings.bootnodes, announce=settings.announce, peers_file=place.data / "peers.json",
+            key, settings.listen, bootnodes=settings.bootnodes, announce=settings.announce, peers_file=place.data / PEERS,
+            report_file=place.data / REPORT,
             ready=ready, stop=stop, progress=exporter.progress,
         )  # fmt: skip
