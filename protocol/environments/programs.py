@@ -54,6 +54,8 @@ class Trial:
     """Bytes of address space."""
     stop: bool
     """Whether a test that crashes, or takes too long, is the last one."""
+    interpreter: tuple[str, ...] = ()
+    """Of another language, the words of its command line: a name in the system's folders first, then `{file}` once. Empty: Python."""
 
     @property
     def longest(self) -> float:

@@ -100,9 +100,12 @@ def _tried(
     box: Sandboxed | None, trial: Trial, case: TrialCase, wall: float, idle: float
 ) -> tuple[Sandboxed, TrialRun]:
     """Once more in a fresh sandbox where one breaks; twice broken is the program's doing where another one runs."""
+    place = walls.interpreter(trial.interpreter[0]) if trial.interpreter else ""
+    if place is None:
+        raise Unavailable(f"the interpreter {trial.interpreter[0]} is not installed on this machine")
     began = time.monotonic()
     for _ in range(2):
-        box = box or Sandboxed(functions=bool(case.function))
+        box = box or Sandboxed(functions=bool(case.function), language=place)
         try:
             return box, box.run(trial, case, wall=wall, idle=idle)
         except BrokenSandbox:
@@ -124,7 +127,7 @@ class BrokenSandbox(Exception):
 class Sandboxed:
     """One sandbox with its interpreter, for the tests of one program. Not for several threads; use as a context manager."""
 
-    def __init__(self, *, functions: bool, uid: int | None = None) -> None:
+    def __init__(self, *, functions: bool, language: str = "", uid: int | None = None) -> None:
         """`functions`: whether the tests call functions. `uid` is the account inside; None: as this process needs it."""
         self.functions = functions
         self.is_spent = False
@@ -137,7 +140,7 @@ class Sandboxed:
         info, to_info = os.pipe()
         ready, to_ready = os.pipe()
         command = walls.command(
-            uid=walls.fresh_uid() if uid is None else uid, functions=functions, seccomp=rules, result=to_result, report=to_report,
+            uid=walls.fresh_uid() if uid is None else uid, functions=functions, language=language, seccomp=rules, result=to_result, report=to_report,
             info=to_info, ready=ready,
         )  # fmt: skip
         inherited = (rules, to_result, to_report, to_info, ready)
@@ -285,7 +288,8 @@ def _first_process(info: int) -> tuple[int, int] | None:
 
 
 def _frame(trial: Trial, case: TrialCase, wall: float) -> bytes:
-    texts = [text.encode("utf-8", "replace") for text in (trial.program, case.function, case.data)]
+    command = trial.interpreter and (walls.interpreter(trial.interpreter[0]) or "", *trial.interpreter[1:])
+    texts = [text.encode("utf-8", "replace") for text in (trial.program, case.function, case.data, "\0".join(command))]
     # The kernel ends by ticks, which on a busy machine run ahead of the time that it measures: room for that, since the measure decides.
     cpu = ceil(1.5 * trial.cpu) + 1
     numbers = [ceil(wall * 1000), trial.memory, cpu, walls.THREADS, case.has_imports, *map(len, texts)]

@@ -25,6 +25,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -76,6 +77,10 @@ PROGRAM = bpf.Rules(
     allowed_with={"clone": ((56, 220), [(0, _THREAD, _THREAD)])},
 )  # fmt: skip
 """Of the process of one test, besides."""
+INTERPRETED = replace(PROGRAM, refused={name: numbers for name, numbers in PROGRAM.refused.items() if name != "execve"})
+"""The same where the test's process becomes another interpreter: it may execute, and still makes no process."""
+SYSTEM_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin")
+"""Where interpreters of other languages are looked for: nothing that an account installed for itself."""
 
 
 def bubblewrap() -> str | None:
@@ -83,8 +88,15 @@ def bubblewrap() -> str | None:
     return shutil.which("bwrap")
 
 
-def command(*, uid: int, functions: bool, seccomp: int, result: int, report: int, info: int, ready: int) -> list[str]:
-    """The command of one sandbox. `uid` is the account it becomes, 0: that of a user namespace; the others are descriptors.
+def interpreter(name: str) -> str | None:
+    """The place of an interpreter among the system's programs; None where there is none."""
+    return shutil.which(name, path=os.pathsep.join(SYSTEM_FOLDERS))
+
+
+def command(
+    *, uid: int, functions: bool, language: str = "", seccomp: int, result: int, report: int, info: int, ready: int
+) -> list[str]:
+    """The command of one sandbox. `language`: the place of another interpreter than Python. `uid` is the account it becomes, 0: that of a user namespace; the others are descriptors.
 
     It goes on once something can be read from `ready`: by then its first process has what no process can give itself.
 
@@ -100,9 +112,9 @@ def command(*, uid: int, functions: bool, seccomp: int, result: int, report: int
         bubblewrap() or "bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
         "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", *account,
         "--clearenv", *(word for name, value in given.items() for word in ("--setenv", name, value)),
-        *_files(), "--seccomp", str(seccomp), "--info-fd", str(info), "--block-fd", str(ready), "--chdir", TMP,
+        *_files(language), "--seccomp", str(seccomp), "--info-fd", str(info), "--block-fd", str(ready), "--chdir", TMP,
         f"{PYTHON}/bin/python", "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _driver(),
-        str(uid), str(int(functions)), str(result), str(report), program_filter().hex(),
+        str(uid), str(int(functions)), str(result), str(report), program_filter(interpreted=bool(language)).hex(),
     ]  # fmt: skip
 
 
@@ -112,8 +124,8 @@ def sandbox_filter() -> bytes:
 
 
 @cache
-def program_filter() -> bytes:
-    return bpf.program(PROGRAM, platform.machine())
+def program_filter(*, interpreted: bool = False) -> bytes:
+    return bpf.program(INTERPRETED if interpreted else PROGRAM, platform.machine())
 
 
 def fresh_uid() -> int:
@@ -152,10 +164,11 @@ def _driver() -> str:
 
 
 @cache
-def _files() -> list[str]:
+def _files(language: str = "") -> list[str]:
     prefix = Path(sys.base_prefix)
     found: list[str] = []
-    for folder in (PYTHON, f"{PYTHON}/bin", f"{PYTHON}/lib", "/usr", "/usr/lib", "/lib", "/dev"):
+    own = ("/usr/share", os.path.dirname(language)) if language else ()
+    for folder in (PYTHON, f"{PYTHON}/bin", f"{PYTHON}/lib", "/usr", "/usr/lib", "/lib", "/dev", *own):
         if not os.path.islink(folder):
             found += ["--perms", "0755", "--dir", folder]  # else only their maker may read them
     for name in ("stdlib", "platstdlib"):
@@ -179,7 +192,12 @@ def _files() -> list[str]:
         found += ["--ro-bind", str(library), f"{PYTHON}/lib/{shared}"]
     for folder in _libraries():
         found += ["--symlink", os.readlink(folder), folder] if os.path.islink(folder) else ["--ro-bind", folder, folder]
-    for device, source in (("null", "null"), ("urandom", "zero"), ("random", "zero")):
+    if language:
+        found += ["--ro-bind", os.path.realpath(language), language]
+        for folder in ("/usr/lib", "/usr/share"):  # an interpreter's own modules, wherever its package puts them
+            found += ["--ro-bind", folder, folder]
+    random = "urandom" if language else "zero"  # OpenSSL, which node starts, takes no zeroes
+    for device, source in (("null", "null"), ("urandom", random), ("random", random)):
         found += ["--dev-bind", f"/dev/{source}", f"/dev/{device}"]
     return [*found, "--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", TMP, "--remount-ro", "/"]
 
