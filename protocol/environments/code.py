@@ -1,15 +1,14 @@
-"""Programs in Python, judged by tests: the environment `code`.
+"""Programs, judged by tests: the environment `code`. They are in Python, unless `config` declares an interpreter of another language.
 
 A task file's `question` is the problem, its `answer` JSON with the tests, in one of two forms:
 
-    SYNTHETIC-1      {"language": "python", "test_cases": [{"type": "stdin_stdout" | "function_call", "input", "output", "fn_name"}]}
+    SYNTHETIC-1      {"language", "test_cases": [{"type": "stdin_stdout" | "function_call", "input", "output", "fn_name"}]}
     LiveCodeBench    {"public_test_cases", "private_test_cases": texts of JSON lists; "metadata": text of JSON with "func_name"}
 
 Either may have a "solution", a right program: tiny policies are warmed up on it (trainer/models/tiny.py), and `murmur env check` runs it.
 
-The program is the last closed block of ```python, ```python3 or ```py after the last </think>, in any case and at any indent; where there is none, the last
-that names no language. It runs elsewhere (programs.py); what it said is compared
-here: lines without the white space at their ends, values of functions as JSON, numbers exactly unless the test has a `tolerance`.
+The program (blocks.py) runs elsewhere (programs.py); what it said is compared here: lines without the white space at their ends, values of
+functions as JSON, numbers exactly unless the test has a `tolerance`. Only programs in Python can be functions.
 
 Wrong output decides. CPU time differs between machines: a test that took between a quarter and four times its limit may honestly
 have passed or been too slow.
@@ -22,21 +21,25 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
+from protocol.environments.blocks import PYTHON, Blocks
 from protocol.environments.environment import Config
 from protocol.environments.programs import (
     IDLE_SECONDS,
     WALL,
     Claim,
+    Interpreter,
     ProgramEnvironment,
     Range,
     Trial,
     TrialCase,
     TrialRun,
+    command_line,
 )
 from protocol.environments.taskfile import TaskFiles
 from protocol.errors import Malformed
@@ -44,16 +47,9 @@ from protocol.reward import canonical
 
 DOUBT = 4
 """How many times slower than another an honest machine may be."""
-_FENCE = re.compile(r"^([ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)*+)```([^\n`]*+)\n", re.MULTILINE)
-_PROGRAM = re.compile(
-    _FENCE.pattern.replace(r"([^\n`]*+)", r"[ \t]*+(?:python|python3|py)[ \t]*+"), re.MULTILINE | re.IGNORECASE
-)
-_CLOSED = re.compile(r"^[ \t]*+```[ \t]*+$", re.MULTILINE)
-_INDENT_MAX = 64
-_PYTHON = ("python", "python3", "py")
-_HALF = re.compile("[\ud800-\udfff]")
-"""Half of a pair, which no file of source text can hold."""
 _OUTPUT_SLACK = 1 << 12
+_PYTHON = "python"
+_FENCE_NAME = re.compile(r"[a-z0-9][a-z0-9+#._-]{0,31}")
 
 
 class CodeConfig(Config):
@@ -66,6 +62,36 @@ class CodeConfig(Config):
     memory_mib: int = Field(default=1024, ge=64, le=8192)
     tests: int = Field(default=32, ge=1, le=256)
     """The first so many are run."""
+    language: str = Field(default=_PYTHON, pattern=r"^[a-z0-9][a-z0-9+#._-]{0,31}$")
+    """What tasks and blocks of code call it."""
+    fences: list[str] = Field(default=[], max_length=8)
+    """Other names for it in blocks of code."""
+    interpreter: list[str] = Field(default=[])
+    """Of another language than Python, what runs a program: ["node", "{file}.js"], of the system's programs."""
+
+    @field_validator("fences")
+    @classmethod
+    def _names(cls, fences: list[str]) -> list[str]:
+        for name in fences:
+            if not _FENCE_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a language in lower case")
+        return fences
+
+    @field_validator("interpreter")
+    @classmethod
+    def _command(cls, words: list[str]) -> list[str]:
+        return words and list(command_line(words))
+
+    @model_validator(mode="after")
+    def _declared(self) -> Self:
+        if (self.language == _PYTHON) != (not self.interpreter):
+            raise ValueError("another language than python needs an interpreter, and only that")
+        return self
+
+    @property
+    def blocks(self) -> Blocks:
+        names = PYTHON.names if self.language == _PYTHON else (self.language,)
+        return _blocks(*names, *self.fences)
 
 
 @dataclass(frozen=True)
@@ -81,7 +107,7 @@ class ExpectedOutput:
     """Whether the value may be the only item of `output` as well: SYNTHETIC-1 writes either."""
 
 
-class PythonCode(TaskFiles, ProgramEnvironment):
+class TestedCode(TaskFiles, ProgramEnvironment):
     """Rows of task files whose answers are tests."""
 
     name = "code"
@@ -91,16 +117,24 @@ class PythonCode(TaskFiles, ProgramEnvironment):
 
     def answer(self, entry: dict[str, Any]) -> str | None:  # type: ignore[override]
         """The `solution` that stands beside the tests, if any, as a completion says it."""
-        solution = solution_of(entry["answer"])
-        return None if solution is None else f"```python\n{solution}\n```"
+        return solution_of(entry["answer"], self.config.blocks)
+
+    def as_answer(self, program: str) -> str | None:
+        return super().as_answer(program) if self.config.language == _PYTHON else None
 
     def fingerprint(self, entry: dict[str, Any]) -> list[str]:
+        self._tests(entry)  # of the first problems a run's creator hears what cannot be used
         return [entry["question"], entry["answer"]]
+
+    @property
+    def interpreter(self) -> Interpreter | None:
+        words = tuple(self.config.interpreter)
+        return Interpreter(words, self._memory) if words else None
 
     score = ProgramEnvironment.score
 
     def trial(self, entry: dict[str, Any], completion: str, claimed: Claim | None) -> Trial | None:
-        program = program_of(completion)
+        program = self.config.blocks.program_of(completion)
         tests = self._tests(entry)
         if program is None or not tests:
             return None
@@ -120,8 +154,9 @@ class PythonCode(TaskFiles, ProgramEnvironment):
             total=factor * self.config.total_seconds,
             wall=factor * self._wall,
             idle=factor * IDLE_SECONDS,
-            memory=self.config.memory_mib << 20,
+            memory=self._memory,
             stop=self.config.reward == "all",
+            interpreter=tuple(self.config.interpreter),
         )
 
     def wider(self, trial: Trial, claimed: Claim, found: Range) -> Trial | None:
@@ -164,80 +199,46 @@ class PythonCode(TaskFiles, ProgramEnvironment):
     def _wall(self) -> float:
         return float(WALL * self.config.cpu_seconds + 1)
 
+    @property
+    def _memory(self) -> int:
+        return self.config.memory_mib << 20
+
     def _tests(self, entry: dict[str, Any]) -> list[ExpectedOutput]:
-        return cases_of(entry["answer"])[: self.config.tests]
+        return cases_of(entry["answer"], self.config.language)[: self.config.tests]
 
 
-def program_of(completion: str, *, named: bool = False) -> str | None:
-    """The last closed block of Python after the thoughts; None where there is none.
-
-    A block that names no language counts where none names Python, for it may as well be an example's output; with `named` it never does.
-    """
-    text = completion.rpartition("</think>")[2]
-    if "<think>" in text:
-        return None
-    text = text.replace("\r\n", "\n")
-    found = plain = None
-    position = 0
-    while opening := _FENCE.search(text, position):
-        language, indent = opening[2].strip().lower(), re.sub(r"\S", " ", opening[1])
-        closing = _end(text, opening.end(), language, min(len(indent), _INDENT_MAX))
-        if closing is None:
-            break
-        block = text[opening.end() : closing.start()]
-        position = closing.end()
-        if closing.re is _PROGRAM:  # it was never closed
-            position = closing.start()
-        elif language in _PYTHON:
-            found = _outdented(block, indent)
-        elif not language and not named:
-            plain = _outdented(block, indent)
-    found = plain if found is None else found
-    return None if found is None or _HALF.search(found) else found
+@cache
+def _blocks(*names: str) -> Blocks:
+    return Blocks(names)
 
 
-def _end(text: str, begin: int, language: str, deepest: int) -> re.Match[str] | None:
-    """What ends a block. One of Python, or of no language, may hold fences that stand deeper than its own; one that is none of Python
-    ends where one of Python begins."""
-    closing = (
-        _CLOSED
-        if language and language not in _PYTHON
-        else re.compile(rf"^[ \t]{{0,{deepest}}}+```[ \t]*+$", re.MULTILINE)
-    )
-    closed = closing.search(text, begin)
-    begins = None if language in _PYTHON else _PROGRAM.search(text, begin, closed.start() if closed else len(text))
-    return begins or closed
-
-
-def _outdented(block: str, indent: str) -> str:
-    """A block of a list's item, without the white space that its fence stands behind."""
-    return "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True)) if indent else block
-
-
-def solution_of(answer: str) -> str | None:
-    """A right program, where the task's author wrote one down that a completion can say; never shown to a model that is trained."""
+def solution_of(answer: str, blocks: Blocks) -> str | None:
+    """A completion that is right, where the task's author wrote down a program that one can say; never shown to a model that is trained."""
     if '"solution"' not in answer:  # tests may be a megabyte
         return None
     try:
         found = json.loads(answer)["solution"]
     except (ValueError, KeyError, TypeError):
         return None
-    said = isinstance(found, str) and program_of(f"```python\n{found}\n```") == f"{found}\n"
-    return found if said else None
+    said = isinstance(found, str) and blocks.program_of(blocks.written(found)) == f"{found}\n"
+    return blocks.written(found) if said else None
 
 
-def cases_of(answer: str) -> list[ExpectedOutput]:
-    """Raises Malformed for what is no list of tests."""
+def cases_of(answer: str, language: str = _PYTHON) -> list[ExpectedOutput]:
+    """Raises Malformed for what is no list of tests of programs in that language."""
     try:
         table = json.loads(answer)
-        return _synthetic(table) if "test_cases" in table else _livecodebench(table)
+        if table.get("language", language) != language:
+            raise ValueError(f"the language {table['language']!r}, and not {language!r}")
+        found = _synthetic(table) if "test_cases" in table else _livecodebench(table)
+        if language != _PYTHON and any(test.function for test in found):
+            raise ValueError("a function is called, and only programs in Python can be functions")
+        return found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Malformed(f"a task of code has no tests that can be read: {str(error)[:200]}") from error
 
 
 def _synthetic(table: dict[str, Any]) -> list[ExpectedOutput]:
-    if table.get("language", "python") != "python":
-        raise ValueError(f"the language {table['language']!r}")
     cases = table["test_cases"]
     found = []
     for case in cases:

@@ -101,8 +101,9 @@ class Environment(ABC):
         """A turn that hands a tool this text, where there is a tool; `murmur env check` looks at replies with it."""
         return None
 
-    def as_answer(self, program: str) -> str:
-        """An answer that is this program, where answers may be programs; `murmur env check` hands hostile ones in with it."""
+    def as_answer(self, program: str) -> str | None:
+        """An answer that is this program in Python, where answers may be programs; `murmur env check` hands hostile ones in with it. None:
+        answers are programs in another language."""
         return f"```python\n{program}\n```"
 
     @classmethod

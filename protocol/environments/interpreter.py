@@ -18,7 +18,8 @@ from typing import Any
 
 from pydantic import Field
 
-from protocol.environments.code import DOUBT, program_of
+from protocol.environments.blocks import PYTHON
+from protocol.environments.code import DOUBT
 from protocol.environments.environment import Config
 from protocol.environments.programs import IDLE_SECONDS, WALL, ProgramTool, Trial, TrialCase, TrialRun
 from protocol.environments.taskfile import TaskFiles
@@ -98,5 +99,5 @@ class PythonTool(TaskFiles, ProgramTool):
 
 def _program(turn: str) -> str | None:
     """The block of Python that a turn ends in."""
-    program = program_of(turn, named=True) if turn.rstrip().endswith("```") else None
+    program = PYTHON.program_of(turn, named=True) if turn.rstrip().endswith("```") else None
     return None if program is None or len(program.encode()) > PROGRAM_BYTES_MAX else program

@@ -19,7 +19,7 @@ from protocol.constants import HEAD_PROBLEMS, HELD_OUT_LOOKS
 from protocol.environments import selection, taskfile
 from protocol.environments.environment import Environment, Grants
 from protocol.environments.process_state import Isolation
-from protocol.environments.programs import Claim, ProgramEnvironment, ProgramTool, Range, Trial, TrialRun
+from protocol.environments.programs import Claim, Interpreter, ProgramEnvironment, ProgramTool, Range, Trial, TrialRun
 from protocol.environments.registry import open_environment
 from protocol.environments.unicode import known
 from protocol.errors import Unavailable
@@ -71,6 +71,12 @@ class Problems:
     @property
     def runs_programs(self) -> bool:
         return any(isinstance(one, ProgramEnvironment | ProgramTool) for one in self._test)
+
+    @property
+    def interpreters(self) -> list[Interpreter]:
+        """Of other languages than Python, which these programs need."""
+        needed = [one.interpreter for one in self._test if isinstance(one, ProgramEnvironment)]
+        return [one for one in needed if one is not None]
 
     @property
     def grants(self) -> Grants:
@@ -184,8 +190,8 @@ class Problems:
                 found.append(self._test[0].as_call(text))
         return found
 
-    def answers(self, programs: Sequence[str]) -> list[str]:
-        """Answers to problems of the first environment that are these programs."""
+    def answers(self, programs: Sequence[str]) -> list[str | None]:
+        """Answers to problems of the first environment that are these programs in Python; None where they cannot be."""
         found = []
         for program in programs:
             with self._calling(self._test[0]):

@@ -7,6 +7,7 @@ An environment never runs a program itself: it hands a `Trial` to whoever runs i
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ WALL = 5
 """Seconds on the clock that a busy machine may take for one of CPU time; one more is granted for each program."""
 IDLE_SECONDS = 1.0
 """How long a program may be idle, in all its tests together."""
+
+_WORDS_MAX, _WORD_MAX = 16, 256
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,31}")
+_FILE = re.compile(r"\{file\}(\.[A-Za-z0-9]{1,8})?")
 
 
 @dataclass(frozen=True)
@@ -55,12 +60,27 @@ class Trial:
     stop: bool
     """Whether a test that crashes, or takes too long, is the last one."""
     interpreter: tuple[str, ...] = ()
-    """Of another language, the words of its command line: a name in the system's folders first, then `{file}` once. Empty: Python."""
+    """Of another language, its command line (`command_line`). Empty: Python."""
 
     @property
     def longest(self) -> float:
         """Seconds on the clock for all tests."""
         return WALL * self.total + self.wall
+
+
+def command_line(words: Sequence[str]) -> tuple[str, ...]:
+    """What runs programs of another language: the name of a program of the system, then what it is given, with "{file}" where it gets the
+    program's file, behind which an ending may stand.
+
+    Raises ValueError for anything else.
+    """
+    if len(words) > _WORDS_MAX or not all(
+        isinstance(word, str) and len(word) <= _WORD_MAX and word.isprintable() for word in words
+    ):
+        raise ValueError(f"at most {_WORDS_MAX} words of {_WORD_MAX} characters")
+    if not (words and _NAME.fullmatch(words[0]) and sum(_FILE.fullmatch(word) is not None for word in words[1:]) == 1):
+        raise ValueError('a name without folder, then "{file}" once, as in ["node", "{file}.js"]')
+    return tuple(words)
 
 
 @dataclass(frozen=True)
@@ -97,8 +117,22 @@ class Claim(NamedTuple):
         return agree(reward, self.reward, self.tolerance)
 
 
+class Interpreter(NamedTuple):
+    """Of another language than Python, which every machine of a run must have."""
+
+    command: tuple[str, ...]
+    """As `command_line` returns it."""
+    memory: int
+    """Bytes of address space that it is given."""
+
+
 class ProgramEnvironment(Environment):
     """An environment whose answers are programs. Needs bubblewrap where it scores, and nowhere else."""
+
+    @property
+    def interpreter(self) -> Interpreter | None:
+        """What its programs need besides, where they are not in Python: each machine tries it before any work begins."""
+        return None
 
     @abstractmethod
     def trial(self, entry: Any, completion: str, claimed: Claim | None) -> Trial | None:

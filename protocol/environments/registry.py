@@ -26,7 +26,7 @@ GROUP = "murmuration.environments"
 
 _OURS = {
     "calculator": "protocol.environments.calculator:Calculator",
-    "code": "protocol.environments.code:PythonCode",
+    "code": "protocol.environments.code:TestedCode",
     "math": "protocol.environments.math:Maths",
     "parquet": "protocol.environments.taskfile:TaskFiles",
     "python": "protocol.environments.interpreter:PythonTool",

@@ -116,7 +116,12 @@ class Child:
         self.problems.around_score = _AnswersTime()
         needed = self.problems.grants
         granted = {"memory": needed.memory, "seconds": needed.seconds, "files": needed.files}
-        return {**granted, "programs": self.problems.runs_programs, "converses": self.problems.converses}
+        return {
+            **granted,
+            "programs": self.problems.runs_programs,
+            "interpreters": self.problems.interpreters,
+            "converses": self.problems.converses,
+        }
 
     def _replies(self, asked: list[Any], held_out: bool) -> dict[str, Any]:
         from protocol.replies import Asked

@@ -179,8 +179,8 @@ class EnvironmentSandbox(ChildProcess):
         head, _ = self._ask({"op": "calls", "texts": list(texts)})
         return list(head["turns"])
 
-    def answers(self, programs: Sequence[str]) -> list[str]:
-        """Answers to problems of the first environment that are these programs."""
+    def answers(self, programs: Sequence[str]) -> list[str | None]:
+        """Answers to problems of the first environment that are these programs in Python; None where they cannot be."""
         head, _ = self._ask({"op": "answers", "programs": list(programs)})
         return list(head["answers"])
 

@@ -115,7 +115,7 @@ class ChildProcess:
             process = self._start()
             head = self._open(process)
             if head.get("programs") is True:
-                self._runner = self._runner or self._programs()
+                self._runner = self._runner or self._programs(head)
             if self._granted(head):
                 self._kill()
                 process = self._start()
@@ -147,10 +147,12 @@ class ChildProcess:
         passed |= {TASKS_VARIABLE: str(tasks_folder())}
         return passed | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": "/nonexistent"}
 
-    def _programs(self) -> Runner:
-        """Raises PreflightError where this machine cannot run strangers' programs."""
+    def _programs(self, head: dict[str, Any]) -> Runner:
+        """Raises PreflightError where this machine cannot run strangers' programs, in the languages that the environments need."""
         try:
             survey.require()
+            for interpreter in programs_wire.interpreters(head):
+                survey.require_interpreter(interpreter)
         except PreflightError:
             self._kill()
             raise

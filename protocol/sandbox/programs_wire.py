@@ -6,14 +6,13 @@ parent → child   {"runs": [[[status, cpu, wall, is_cut, idle, bytes of output]
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from protocol.environments.programs import Trial, TrialCase, TrialRun
+from protocol.environments.programs import Interpreter, Trial, TrialCase, TrialRun, command_line
 from protocol.sandbox import wire
 
 ANSWER_BYTES_MAX = 64 << 20
@@ -21,9 +20,6 @@ ANSWER_BYTES_MAX = 64 << 20
 SECONDS_MAX = 600.0
 """Of CPU time that one trial may ask for, and on the clock for one test."""
 _ASKED_BYTES = 16 << 20
-_WORDS_MAX, _WORD_MAX = 16, 256
-_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,31}")
-_FILE = re.compile(r"\{file\}(\.[a-z0-9]{1,8})?")
 _TRIALS_MAX, _CASES_MAX, _MEMORY_MAX = 64, 256, 8 << 30
 
 
@@ -60,7 +56,7 @@ def _trial(table: dict[str, Any]) -> Trial:
     trial = Trial(
         str(table["program"]), cases, cpu=float(table["cpu"]), total=float(table["total"]), wall=float(table["wall"]),
         idle=float(table["idle"]), memory=int(table["memory"]), stop=bool(table["stop"]),
-        interpreter=interpreter_of(table["interpreter"]),
+        interpreter=command_line(table["interpreter"]) if table["interpreter"] else (),
     )  # fmt: skip
     fits = all(0 < seconds <= 4 * SECONDS_MAX for seconds in (trial.cpu, trial.total, trial.wall, trial.idle))
     if not (
@@ -70,17 +66,15 @@ def _trial(table: dict[str, Any]) -> Trial:
     return trial
 
 
-def interpreter_of(words: Any) -> tuple[str, ...]:
-    """Raises ValueError for what is no command line of an interpreter."""
-    if not isinstance(words, list | tuple) or len(words) > _WORDS_MAX:
-        raise ValueError("a command line is a few words")
-    if not all(isinstance(word, str) and len(word) <= _WORD_MAX and "\0" not in word for word in words):
-        raise ValueError("a word of a command line that is too long, or none")
-    if words and not (_NAME.fullmatch(words[0]) and sum(_FILE.fullmatch(word) is not None for word in words[1:]) == 1):
-        raise ValueError(
-            'a command line begins with a name without folder and has "{file}" once, as in ["node", "{file}"]'
-        )
-    return tuple(words)
+def interpreters(head: dict[str, Any]) -> list[Interpreter]:
+    """What the environments need, from the child's answer when it opens them. Raises WireError."""
+    try:
+        found = [Interpreter(command_line(words), int(memory)) for words, memory in head["interpreters"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise wire.WireError(f"no interpreter: {error}") from error
+    if not all(0 < one.memory <= _MEMORY_MAX for one in found):
+        raise wire.WireError("memory out of bounds")
+    return found
 
 
 def answer(runs: Sequence[Sequence[TrialRun]]) -> bytes:

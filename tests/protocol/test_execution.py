@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from protocol.environments import taskfile
-from protocol.environments.code import program_of
+from protocol.environments.blocks import PYTHON
 from protocol.environments.interpreter import PROGRAM_BYTES_MAX, PythonTool
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox.inspection import Observation, examination, hostile_answers, hostile_programs
@@ -62,7 +62,7 @@ CREDULOUS = """
 import os
 
 from protocol.environments import Environment, programs
-from protocol.environments.code import program_of
+from protocol.environments.blocks import PYTHON
 
 
 class Credulous(programs.ProgramEnvironment):
@@ -75,7 +75,7 @@ class Credulous(programs.ProgramEnvironment):
         return f"Write a program that passes test {entry}."
 
     def trial(self, entry, completion, claimed):
-        program = program_of(completion)
+        program = PYTHON.program_of(completion)
         if program is None:
             return None
         PREPARE
@@ -167,7 +167,7 @@ def test_what_is_wrong_with_an_environment_of_programs_is_named(
 def test_a_call_of_the_interpreter_is_a_program_that_it_runs() -> None:
     tool = PythonTool.__new__(PythonTool)
     for program in ("print(1)", "x = '''\n  ```\n'''", ""):
-        assert program_of(tool.as_call(program) or "", named=True) == f"{program}\n"
+        assert PYTHON.program_of(tool.as_call(program) or "", named=True) == f"{program}\n"
     assert tool.as_call("x" * PROGRAM_BYTES_MAX) is None
     assert tool.as_call("print(1)\n```\n") is None
     assert tool.as_call("\ud800") is None

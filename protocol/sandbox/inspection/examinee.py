@@ -86,8 +86,8 @@ class Examinee(EnvironmentSandbox):
     def _variables(self) -> dict[str, str]:
         return {**super()._variables(), **self.conditions}
 
-    def _programs(self) -> Runner:
-        super()._programs()
+    def _programs(self, head: dict[str, Any]) -> Runner:
+        super()._programs(head)
         return self._recorder
 
     @property

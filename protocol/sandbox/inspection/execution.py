@@ -28,15 +28,22 @@ class Execution:
         names, programs = zip(*canary.programs(), strict=True)
         self._count = len(names)
         answers = examinee.answers(programs)
-        self.attacks = [Attack(name, index, text) for name, text in zip(names, answers, strict=True)]
+        (nothing,) = examinee.answers([hostile_programs.NOTHING])
+        self._in_python = nothing is not None
+        said = [text or program for text, program in zip(answers, programs, strict=True)]
+        self.attacks = [Attack(name, index, text) for name, text in zip(names, said, strict=True)]
         if examinee.converses(0):
-            turns = [call or text for call, text in zip(examinee.calls(programs), answers, strict=True)]
+            turns = [call or text for call, text in zip(examinee.calls(programs), said, strict=True)]
             self.attacks += [Attack(name, index, text, True) for name, text in zip(names, turns, strict=True)]
-        self._idle = Attack("a program that does nothing", index, examinee.answers([hostile_programs.NOTHING])[0])
+        self._idle = Attack("a program that does nothing", index, nothing or "")
 
     def observed(self, spec: EnvironmentSpec, deadline: float, assault: Assault) -> Iterator[Observation]:
         """Of an environment whose programs the sandbox runs: how many ran, what they earned, and whether it is the same again."""
         before = {one: verdict for one, verdict in assault.verdicts.items() if one in self.attacks}
+        if not self._in_python:
+            detail = "not looked at: hostile programs are in Python, and those of this environment in another language"
+            yield Observation("programs run", None, detail)
+            return
         ran = {one.name for one in before if any(run.cpu > 0 for run in assault.runs.get(one, ()))}
         hint = "" if ran else ": nothing is known of them; as_answer and as_call say how a program is written"
         yield Observation("programs run", bool(ran), f"{len(ran)} of {self._count} hostile programs were run{hint}")

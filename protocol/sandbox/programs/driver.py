@@ -2,6 +2,8 @@
 
     python -s -S -P -B -c … UID FUNCTIONS RESULT REPORT FILTER        (started by protocol/sandbox/programs/runner.py only)
 
+A program of another language is written to a file, and the process of the test becomes its interpreter.
+
 Uses Python's standard library alone, and little of it: its start is paid for every answer. `signal` with its enumerations, and what `contextlib`
 imports, would be a quarter of it. It reads no test itself, lest one test find another's data in memory; the process of a test does, before it
 runs a line of the program. It is asked on fd 0; fd 1 is the program's stdout, RESULT takes what functions return, and REPORT how a test ended.
@@ -31,6 +33,7 @@ REAL_CLOCKS = (0, 5, 8, 11)  # CLOCK_REALTIME, _COARSE, _ALARM, and CLOCK_TAI
 NOBODY = 65534
 THREAD_STACK = 8 << 20
 CAPABILITIES = (0x20080522).to_bytes(4, sys.byteorder) + bytes(4)  # of capset: its version, and this process
+FILE = "solution"
 GIVEN = {
     "bisect": "bisect bisect_left bisect_right insort insort_left insort_right",
     "collections": "Counter OrderedDict defaultdict deque namedtuple",
@@ -80,7 +83,18 @@ def attended(child: int, wall: float) -> bytes:
         else:
             signal.sigtimedwait((signal.SIGCHLD,), min(0.1, until - now))
     taken = time.monotonic() - began
+    clean_up()
     return b"%d %d %d %d\n" % (status, cpu * 1e6, taken * 1e6, bool(os.listdir()))
+
+
+def clean_up() -> None:
+    """Takes away what `prepared` and `become` wrote, as far as the program left it what it was."""
+    for name in os.listdir():
+        if name == "stdin" or name.startswith(FILE):
+            try:  # noqa: SIM105
+                os.unlink(name)
+            except OSError:
+                pass
 
 
 def end_all() -> None:
@@ -126,12 +140,13 @@ def prepared(program_filter: bytes) -> tuple[str, str, str, bool, "list[str]"]:
     os.close(REPORT)
     if not function:
         os.close(RESULT)
-    stdin = os.memfd_create("stdin")
+    words = command.decode().split("\0") if command else []
+    # Other languages read /dev/stdin by its name, which leads here.
+    stdin = os.open("stdin", os.O_RDWR | os.O_CREAT | os.O_EXCL) if words else os.memfd_create("stdin")
     said(stdin, b"" if function else data)
     os.lseek(stdin, 0, os.SEEK_SET)
     os.dup2(stdin, 0)
     os.close(stdin)
-    words = command.decode().split("\0") if command else []
     limits = {"AS": memory, "CPU": cpu, "NPROC": threads + 2, "CORE": 0, "FSIZE": 16 << 20, "NOFILE": 64, "MEMLOCK": 0}
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, "RLIMIT_" + name), (most, most))
@@ -234,10 +249,11 @@ def provide(space: "dict[str, Any]", names: "set[str]") -> None:
 def become(words: "list[str]", program: str) -> None:
     """The interpreter of another language, in this process and within its limits. Its clocks are the machine's."""
     (given,) = (word for word in words if word.startswith("{file}"))
-    file = os.path.join(os.getcwd(), given.replace("{file}", "solution"))
+    file = os.path.join(os.getcwd(), given.replace("{file}", FILE))
     with open(file, "x") as into:
         into.write(program)
-    os.execve(words[0], [file if word == given else word for word in words], dict(os.environ))
+    variables = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": os.getcwd(), "PATH": os.path.dirname(words[0])}
+    os.execve(words[0], [file if word == given else word for word in words], variables)  # noqa: S606  no shell has a part in it
 
 
 def run(program: str, function: str, data: str, imports: bool) -> None:

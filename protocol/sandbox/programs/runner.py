@@ -133,7 +133,7 @@ class Sandboxed:
         self.is_spent = False
         """Whether no other test may use it."""
         rules, to_rules = os.pipe()
-        os.write(to_rules, walls.sandbox_filter())  # less than a pipe holds
+        os.write(to_rules, walls.sandbox_filter(interpreted=bool(language)))  # less than a pipe holds
         os.close(to_rules)
         self._result, to_result = os.pipe()
         self._report, to_report = os.pipe()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from protocol.environments.programs import Interpreter, TrialRun
 from protocol.errors import PreflightError, Unavailable
 from protocol.sandbox import bpf
 from protocol.sandbox.confinement import Kernel
@@ -21,6 +22,8 @@ from protocol.sandbox.programs import runner, walls
 
 INSTALL = "sudo apt-get install bubblewrap (scripts/setup does it where it may), then `murmur env doctor`"
 _SECONDS = 30.0
+_IDLE_S = 5.0
+_OFTEN_USED = ("node", "perl", "ruby", "lua", "php", "bash")
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,42 @@ def require() -> None:
             raise PreflightError(
                 f"programs cannot be run on this machine: {grant.name}: {grant.detail}", hint=grant.hint
             )
+
+
+@cache
+def require_interpreter(needed: Interpreter) -> None:
+    """Raises PreflightError where programs of that language cannot be run here: an empty one must end well, within its memory."""
+    name = needed.command[0]
+    if walls.interpreter(name) is None:
+        raise PreflightError(
+            f"programs cannot be run on this machine: {name} is not in {', '.join(walls.SYSTEM_FOLDERS)}",
+            hint=f"the run's environment `code` has programs run by it: install {name} with the system's packages",
+        )
+    trial = replace(runner.TRIAL, program="", interpreter=needed.command, memory=needed.memory, idle=_IDLE_S)
+    (run,) = runner.Runner().run(trial)
+    if run.status:
+        raise PreflightError(
+            f"programs cannot be run on this machine: {' '.join(needed.command)} runs no empty program within"
+            f" {needed.memory >> 20} MiB of address space ({_ended(run)})",
+            hint="memory_mib in the environment's config may be too little for it: Node.js needs 4096",
+        )
+
+
+def _ended(run: TrialRun) -> str:
+    return f"signal {-run.status}" if run.status < 0 else f"exit status {run.status}"
+
+
+def interpreters() -> Grant:
+    """Of other languages, those that tasks are often written for."""
+    found = [name for name in _OFTEN_USED if walls.interpreter(name) is not None]
+    said = ", ".join(found) or "none of " + ", ".join(_OFTEN_USED)
+    return Grant(
+        "other languages",
+        bool(found),
+        said,
+        "a run names what it needs; the system's packages have it",
+        is_needed=False,
+    )
 
 
 def examine() -> Iterator[Grant]:

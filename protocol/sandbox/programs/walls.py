@@ -2,9 +2,11 @@
 
     namespaces     user (of root: an account of its own instead), mount, pid, network, ipc, uts, cgroup
     file system    read-only: the interpreter, its standard library and the system's libraries; no /proc, /sys, /etc, /home;
-                   /dev has null, and zeroes for random numbers; /tmp is 16 MiB of memory
+                   /dev has null, and zeroes for random numbers; /tmp is 16 MiB of memory; for an interpreter of another
+                   language also the system's modules, and random numbers
     system calls   no file system is mounted, no namespace made, no other process looked at, no socket opened (both filters);
-                   the program makes no process and executes nothing, threads alone (`PROGRAM`)
+                   the program makes no process and executes nothing, threads alone (`PROGRAM`); of another language it may
+                   execute, in its one process, what it sees (`INTERPRETED`)
     limits         CPU time, address space, threads, open files, sizes of files (driver.py sets them), stack
 
 Root gets no user namespace: in one, its processes would be root's for the kernel, which counts none of them. driver.py becomes an
@@ -77,8 +79,14 @@ PROGRAM = bpf.Rules(
     allowed_with={"clone": ((56, 220), [(0, _THREAD, _THREAD)])},
 )  # fmt: skip
 """Of the process of one test, besides."""
+INTERPRETED_SANDBOX = replace(
+    SANDBOX, absent={name: numbers for name, numbers in SANDBOX.absent.items() if name != "getrandom"}
+)
+"""The same where another interpreter than Python runs: OpenSSL, which some start, ends a process that has no random numbers."""
 INTERPRETED = replace(PROGRAM, refused={name: numbers for name, numbers in PROGRAM.refused.items() if name != "execve"})
 """The same where the test's process becomes another interpreter: it may execute, and still makes no process."""
+_MODULES = ("/usr/lib", "/usr/share", "/usr/local/lib", "/usr/local/share")
+"""Where the packages of other interpreters put their modules."""
 SYSTEM_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin")
 """Where interpreters of other languages are looked for: nothing that an account installed for itself."""
 
@@ -96,7 +104,8 @@ def interpreter(name: str) -> str | None:
 def command(
     *, uid: int, functions: bool, language: str = "", seccomp: int, result: int, report: int, info: int, ready: int
 ) -> list[str]:
-    """The command of one sandbox. `language`: the place of another interpreter than Python. `uid` is the account it becomes, 0: that of a user namespace; the others are descriptors.
+    """The command of one sandbox. `uid` is the account it becomes, 0: that of a user namespace; `language` the place of another interpreter
+    than Python, if any; the others are descriptors.
 
     It goes on once something can be read from `ready`: by then its first process has what no process can give itself.
 
@@ -119,8 +128,8 @@ def command(
 
 
 @cache
-def sandbox_filter() -> bytes:
-    return bpf.program(SANDBOX, platform.machine())
+def sandbox_filter(*, interpreted: bool = False) -> bytes:
+    return bpf.program(INTERPRETED_SANDBOX if interpreted else SANDBOX, platform.machine())
 
 
 @cache
@@ -167,7 +176,7 @@ def _driver() -> str:
 def _files(language: str = "") -> list[str]:
     prefix = Path(sys.base_prefix)
     found: list[str] = []
-    own = ("/usr/share", os.path.dirname(language)) if language else ()
+    own = ("/usr/local", *_MODULES, os.path.dirname(language)) if language else ()
     for folder in (PYTHON, f"{PYTHON}/bin", f"{PYTHON}/lib", "/usr", "/usr/lib", "/lib", "/dev", *own):
         if not os.path.islink(folder):
             found += ["--perms", "0755", "--dir", folder]  # else only their maker may read them
@@ -194,9 +203,10 @@ def _files(language: str = "") -> list[str]:
         found += ["--symlink", os.readlink(folder), folder] if os.path.islink(folder) else ["--ro-bind", folder, folder]
     if language:
         found += ["--ro-bind", os.path.realpath(language), language]
-        for folder in ("/usr/lib", "/usr/share"):  # an interpreter's own modules, wherever its package puts them
-            found += ["--ro-bind", folder, folder]
-    random = "urandom" if language else "zero"  # OpenSSL, which node starts, takes no zeroes
+        for folder in _MODULES:
+            found += ["--ro-bind-try", folder, folder]
+        found += ["--symlink", f"{TMP}/stdin", "/dev/stdin"]  # without /proc it leads nowhere else
+    random = "urandom" if language else "zero"
     for device, source in (("null", "null"), ("urandom", random), ("random", random)):
         found += ["--dev-bind", f"/dev/{source}", f"/dev/{device}"]
     return [*found, "--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", TMP, "--remount-ro", "/"]

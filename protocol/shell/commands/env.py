@@ -25,7 +25,7 @@ def doctor(as_json: Json = False) -> None:
     from protocol.errors import PreflightError
     from protocol.sandbox.programs import survey
 
-    grants = [*survey.examine(), survey.addresses()]
+    grants = [*survey.examine(), survey.addresses(), survey.interpreters()]
     lacking = [grant for grant in grants if grant.is_needed and not grant.is_granted]
     emit({"grants": [asdict(grant) for grant in grants], "works": not lacking}, as_json, lambda: _print(grants))
     if lacking:
