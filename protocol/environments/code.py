@@ -107,7 +107,7 @@ class ExpectedOutput:
     """Whether the value may be the only item of `output` as well: SYNTHETIC-1 writes either."""
 
 
-class TestedCode(TaskFiles, ProgramEnvironment):
+class JudgedCode(TaskFiles, ProgramEnvironment):
     """Rows of task files whose answers are tests."""
 
     name = "code"

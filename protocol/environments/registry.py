@@ -26,7 +26,7 @@ GROUP = "murmuration.environments"
 
 _OURS = {
     "calculator": "protocol.environments.calculator:Calculator",
-    "code": "protocol.environments.code:TestedCode",
+    "code": "protocol.environments.code:JudgedCode",
     "math": "protocol.environments.math:Maths",
     "parquet": "protocol.environments.taskfile:TaskFiles",
     "python": "protocol.environments.interpreter:PythonTool",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from protocol.environments import reasoning, taskfile
-from protocol.environments.code import TestedCode
+from protocol.environments.code import JudgedCode
 from protocol.environments.registry import version_of
 from protocol.folders import TASKS_VARIABLE
 from protocol.reward import STEP
@@ -56,7 +56,7 @@ def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[EnvironmentSp
     maths = [(f"Question {number}?", pair["reference"]) for number, pair in enumerate(corpus())]
     code = [(problem["prompt"], tests) for problem, tests in _programs()]
     found: list[EnvironmentSpec] = []
-    for package, version, rows in (("math", version_of("math"), maths), ("code", TestedCode.version, code)):
+    for package, version, rows in (("math", version_of("math"), maths), ("code", JudgedCode.version, code)):
         taskfile.write(iter(rows), tmp_path / f"{package}.parquet")
         file = taskfile.add(tmp_path / f"{package}.parquet").model_dump()
         table = {

@@ -12,7 +12,7 @@ import pytest
 
 from protocol.environments import taskfile
 from protocol.environments.blocks import PYTHON
-from protocol.environments.code import TestedCode, agrees, cases_of, same
+from protocol.environments.code import JudgedCode, agrees, cases_of, same
 from protocol.environments.programs import Claim, Range, Trial, TrialRun
 from protocol.errors import PreflightError
 from protocol.folders import TASKS_VARIABLE
@@ -43,7 +43,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
         taskfile.write(iter(rows), tmp_path / "code.parquet")
         file = taskfile.add(tmp_path / "code.parquet")
         table = {
-            "package": "code", "version": TestedCode.version, "dataset": "x", "config": config, "files": [file.model_dump()],
+            "package": "code", "version": JudgedCode.version, "dataset": "x", "config": config, "files": [file.model_dump()],
             "size": len(answers), "held_out_size": 1, "head": "0" * 64, "exact": False,
         }  # fmt: skip
         return EnvironmentSandbox([FromFiles.model_validate(table)])
@@ -143,8 +143,8 @@ def test_whatever_an_answer_can_earn_is_looked_for_at_four_times_the_limits_and_
     reward: str,
 ) -> None:
     """A worker may have measured it: no tolerance, and no machine that rounds to the neighbouring step, makes an honest claim a false one."""
-    environment = TestedCode.__new__(TestedCode)
-    environment.config = TestedCode.Config(reward=reward, tests=256)
+    environment = JudgedCode.__new__(JudgedCode)
+    environment.config = JudgedCode.Config(reward=reward, tests=256)
     for tests in (1, 2, 3, 7, 32, 256):
         entry = {"question": "", "answer": json.dumps({"test_cases": tests * json.loads(DOUBLE)["test_cases"][:1]})}
         for passed in [tests] if reward == "all" else range(1, tests + 1):
@@ -160,8 +160,8 @@ def test_whatever_an_answer_can_earn_is_looked_for_at_four_times_the_limits_and_
 def test_between_a_quarter_and_four_times_the_limit_a_test_may_have_passed_or_not(
     cpu: float, low: float, high: float
 ) -> None:
-    environment = TestedCode.__new__(TestedCode)
-    environment.config = TestedCode.Config(cpu_seconds=1)
+    environment = JudgedCode.__new__(JudgedCode)
+    environment.config = JudgedCode.Config(cpu_seconds=1)
     entry = {"question": "", "answer": DOUBLE}
     trial = environment.trial(entry, RIGHT, Claim(1.0))
     assert trial is not None and trial.cpu == 4.0
@@ -172,8 +172,8 @@ def test_between_a_quarter_and_four_times_the_limit_a_test_may_have_passed_or_no
 
 @pytest.mark.parametrize(("idle", "low", "high"), [(0.1, 1.0, 1.0), (0.2, 0.0, 1.0), (1.9, 0.0, 1.0), (2.1, 0.0, 0.0)])
 def test_idle_time_of_all_tests_together_is_judged_by_the_same_factor(idle: float, low: float, high: float) -> None:
-    environment = TestedCode.__new__(TestedCode)
-    environment.config = TestedCode.Config(cpu_seconds=6)
+    environment = JudgedCode.__new__(JudgedCode)
+    environment.config = JudgedCode.Config(cpu_seconds=6)
     entry = {"question": "", "answer": DOUBLE}
     trial = environment.trial(entry, RIGHT, Claim(1.0))
     assert trial is not None and trial.idle == 4.0

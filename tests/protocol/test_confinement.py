@@ -396,14 +396,19 @@ def test_what_it_starts_stays_in_its_group(shared: EnvironmentSandbox) -> None:
 @linux
 def test_it_ends_with_its_parent_in_the_middle_of_a_request(sandboxed: Sandboxed) -> None:
     code = """
-import os, signal, sys
+import os, pathlib, signal, sys, threading, time
 from protocol.runspec import Generated
-from protocol.sandbox import EnvironmentSandbox, wire
-sandbox = EnvironmentSandbox([Generated.model_validate_json(sys.argv[1])])
+from protocol.sandbox import EnvironmentSandbox
+sandbox = EnvironmentSandbox([Generated.model_validate_json(sys.argv[1])], deadline=60.0)
 sandbox.warm_up()
-process = sandbox._process
-os.write(process.stdin.fileno(), wire.encode({"op": "score", "items": [[0, "while True: pass"]], "held_out": False}))
-print(process.pid, flush=True)
+pid = sandbox._process.pid
+def ticks():
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+before = ticks()
+threading.Thread(target=sandbox.score, args=([(0, "while True: pass")],), daemon=True).start()
+while ticks() < before + 20:  # more than it takes to refuse a request
+    time.sleep(0.01)
+print(pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run(

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from protocol.environments import taskfile
-from protocol.environments.code import TestedCode
+from protocol.environments.code import JudgedCode
 from protocol.folders import TASKS_VARIABLE
 from protocol.runspec import FromFiles
 from protocol.sandbox import EnvironmentSandbox
@@ -120,7 +120,7 @@ def _opened(folder: Path, rows: list[tuple[str, str]]) -> EnvironmentSandbox:
     file = taskfile.add(folder / "code.parquet")
     config = {"cpu_seconds": 1, "total_seconds": 4, "memory_mib": 256}
     table = {
-        "package": "code", "version": TestedCode.version, "dataset": "x", "config": config, "files": [file.model_dump()], "size": len(rows),
+        "package": "code", "version": JudgedCode.version, "dataset": "x", "config": config, "files": [file.model_dump()], "size": len(rows),
         "held_out_size": 1, "head": "0" * 64, "exact": False,
     }  # fmt: skip
     return EnvironmentSandbox([FromFiles.model_validate(table)])

@@ -13,7 +13,7 @@ import pytest
 
 from protocol.environments import taskfile
 from protocol.environments.blocks import Blocks
-from protocol.environments.code import TestedCode, cases_of
+from protocol.environments.code import JudgedCode, cases_of
 from protocol.environments.programs import Interpreter, Trial, TrialCase, TrialRun, command_line
 from protocol.errors import Malformed, MurmurationError, PreflightError
 from protocol.folders import TASKS_VARIABLE
@@ -56,7 +56,7 @@ def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Described:
         command = list(COMMANDS.get(language, ()))
         config = {"language": language, "interpreter": command, "memory_mib": 4096} | config
         entry = {
-            "package": "code", "version": TestedCode.version, "dataset": "x", "config": config, "files": [file.model_dump()],
+            "package": "code", "version": JudgedCode.version, "dataset": "x", "config": config, "files": [file.model_dump()],
             "size": size, "held_out_size": 1, "head": "0" * 64, "exact": False,
         }  # fmt: skip
         return FromFiles.model_validate(entry)
