@@ -399,13 +399,14 @@ def test_it_ends_with_its_parent_in_the_middle_of_a_request(sandboxed: Sandboxed
 import os, pathlib, signal, sys, threading, time
 from protocol.runspec import Generated
 from protocol.sandbox import EnvironmentSandbox
+ENDLESS = "import signal; signal.setitimer(signal.ITIMER_PROF, 0)\\nwhile True: pass"  # whatever an answer is granted
 sandbox = EnvironmentSandbox([Generated.model_validate_json(sys.argv[1])], deadline=60.0)
 sandbox.warm_up()
 pid = sandbox._process.pid
 def ticks():
     return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 before = ticks()
-threading.Thread(target=sandbox.score, args=([(0, "while True: pass")],), daemon=True).start()
+threading.Thread(target=sandbox.score, args=([(0, ENDLESS)],), daemon=True).start()
 while ticks() < before + 20:  # more than it takes to refuse a request
     time.sleep(0.01)
 print(pid, flush=True)
