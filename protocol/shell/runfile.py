@@ -158,6 +158,7 @@ def complete(file: Path, model: Path, *, probe: bool = True) -> RunSpec:
     config = architectures.require_file(model / CONFIG)
     architectures.require_soft(config, spec.verification.calibrated)
     _require_exceedable(spec)
+    _tell_of_idle_alpha(spec)
     if found is not None:
         _require_measured(name, found, spec.verification.calibrated)
     return spec
@@ -287,6 +288,18 @@ def _require_covered(name: str, found: Calibration, model: dict[str, Any]) -> No
             name,
             covered,
         )
+
+
+def _tell_of_idle_alpha(spec: RunSpec) -> None:
+    """Whoever sets it means lengths to count."""
+    places = {"spec.reward": spec.reward} | {
+        f"the reward of {one.dataset}": one.reward for one in spec.environments if one.reward is not None
+    }
+    for place, reward in places.items():
+        if Decimal(reward.alpha) and not reward.budgets:
+            log.warning(
+                "%s has alpha = %s and no budgets: no length is announced, and none counts", place, reward.alpha
+            )
 
 
 def environments(file: Path) -> list[EnvironmentSpec]:

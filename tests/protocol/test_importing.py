@@ -453,6 +453,13 @@ def test_a_damaged_row_group_ends_the_import_and_loses_no_earlier_one(tmp_path: 
     assert sorted(one.name for one in tmp_path.iterdir()) == ["out", "rows.jsonl", "rows.parquet"]
 
 
+def test_a_file_of_which_no_row_can_be_read_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes('{"problem": "Où est-ce?", "answer": "1"}\n'.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"no row of .* can be read; the first: no JSON, which is in UTF-8"):
+        importer.run([file], tmp_path / "out", Options())
+
+
 def test_columns_that_no_schema_has_must_be_named(tmp_path: Path) -> None:
     file = lines(tmp_path / "rows.jsonl", [{"q": "1 + 1?", "a": 2}])
     with pytest.raises(ConfigError, match="no schema that is known by its columns: q, a"):

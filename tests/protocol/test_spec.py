@@ -140,6 +140,18 @@ def test_a_wrong_value_is_named_with_its_place(
         runfile.complete(tmp_path / "run.toml", tiny_run.model)
 
 
+def test_alpha_without_budgets_is_told_of(tmp_path: Path, tiny_run: TinyRun, caplog: pytest.LogCaptureFixture) -> None:
+    tables = run_tables()
+    tables["spec"]["reward"] = {"alpha": "0.0003"}
+    tables["spec"]["environments"][0]["reward"] = {"alpha": "0.1"}
+    write_toml(tmp_path / "run.toml", tables, "x")
+    runfile.complete(tmp_path / "run.toml", tiny_run.model)
+    name = tables["spec"]["environments"][0]["dataset"]
+    assert [line.partition(":")[0] for line in caplog.messages] == [
+        "spec.reward has alpha = 0.0003 and no budgets", f"the reward of {name} has alpha = 0.1 and no budgets",
+    ]  # fmt: skip
+
+
 def test_a_reference_probe_is_pinned_by_its_bytes(
     tmp_path: Path, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,10 +43,17 @@ def rows(source: Path, wanted: set[str] | None = None) -> Iterator[Row | LeftOut
 
 
 def columns(source: Path) -> list[str]:
-    """Names in the first row; none where no row can be read. Raises ConfigError as `rows`."""
+    """Names in the first row; none of an empty file. Raises ConfigError as `rows`, and where no row can be read."""
     if source.suffix == ".parquet" and source.is_file():
         return list(_opened(source).schema_arrow.names)
-    return next((list(row) for row in rows(source) if not isinstance(row, LeftOut)), [])
+    first: LeftOut | None = None
+    for row in rows(source):
+        if not isinstance(row, LeftOut):
+            return list(row)
+        first = first or row
+    if first is not None:
+        raise ConfigError(f"no row of {source} can be read; the first: {first.reason}, as {first.shown}")
+    return []
 
 
 def items(text: str) -> Iterator[Any]:
@@ -96,8 +103,17 @@ def _object(line: bytes) -> Row | LeftOut:
     try:
         found = canonical.parse(line, "a row")
     except Malformed:
-        return LeftOut("no JSON", line[:400].decode(errors="replace").strip())
+        why = "no JSON" if _is_text(line) else "no JSON, which is in UTF-8"
+        return LeftOut(why, line[:400].decode(errors="replace").strip())
     return found if isinstance(found, dict) else LeftOut("no JSON object", found)
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _json(source: Path, _: set[str] | None) -> Iterator[Row | LeftOut]:
