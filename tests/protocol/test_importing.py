@@ -313,7 +313,7 @@ def test_tests_that_a_row_has_no_room_for_are_left_out_and_counted(tmp_path: Pat
 
 BAD: list[tuple[str, Any]] = [
     ("no JSON", b"{nonsense"),
-    ("no JSON", b"\xff\xfe"),
+    ("no JSON, which is in UTF-8", b"\xff\xfe"),
     ("no JSON", b"[" * 200_000),
     ("verification_info is neither JSON nor a Python literal", intellect(verification_info="[" * 200_000)),
     ("no JSON object", 7),
