@@ -76,19 +76,24 @@ class Greeting:
 
 
 class Explorer:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, loopback: bool) -> None:
         self.node = node
+        self.loopback = loopback
         self.dht = Kademlia(node, ())
 
-    async def greet(self, peer: bytes, places: Iterable[Address], *, pings: int = 0) -> Greeting:
-        """Dials every address of a peer, then asks the connection that stands for round trips and who is there."""
+    async def greet(self, peer: bytes, places: Iterable[Address], *, pings: int = 0, hearsay: bool = False) -> Greeting:
+        """Dials every address of a peer, then, with `pings`, asks the connection that stands for round trips and who is there.
+
+        `hearsay`: the addresses are the word of peers, who send nobody into this machine's interior.
+        """
+        inside = self.loopback or not hearsay
         dialled: list[Dialled] = []
 
         async def dial(place: Address) -> None:
             began, named = trio.current_time(), PeerAddress(place, peer)
             try:
                 with trio.move_on_after(self.node.timing.dial):
-                    ips = [place] if place.ip else await self.node.resolve(place, loopback=True)
+                    ips = [place] if place.ip else await self.node.resolve(place, loopback=inside)
                     for ip in ips:
                         nursery.start_soon(dial_ip, named, ip)
                     return
@@ -101,6 +106,8 @@ class Explorer:
             try:
                 if not ip.is_dialable:
                     raise Unavailable("this address stands for any; it cannot be dialled")
+                if ip.is_loopback and not inside:
+                    raise Unavailable("this machine's own interior; not dialled on the word of peers")
                 await self.node.dial(peer, ip)
             except MurmurationError as error:
                 dialled.append(Dialled(named, ip, trio.current_time() - began, error))
@@ -237,7 +244,7 @@ def explore(
             async with trio.open_nursery() as nursery:
                 node = Node(Identity(Key.generate()), HostLimits(), timing, loopback=loopback)
                 await nursery.start(node.run, None)
-                result = await task(Explorer(node))
+                result = await task(Explorer(node, loopback=loopback))
                 nursery.cancel_scope.cancel()
             return result
         raise DeadlineExceeded(f"asking around took longer than {seconds:g} s")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -40,6 +41,7 @@ _IPS_PER_NAME = 4
 _LOOKUPS_OF_NAMES = 16  # threads that wait for a name server, which may be a stranger's
 _RESET_SECONDS = 1.0
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_WHERE = re.compile(r"^error connecting to \(.*?\): ")  # trio's; whoever tells has said where
 _HUNG_UP = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EPERM}
 
 
@@ -452,7 +454,7 @@ def _reason(error: OSError) -> str:
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     text = cause.strerror if isinstance(cause, OSError) else None
-    return (text or str(cause) or type(error).__name__).lower()
+    return _WHERE.sub("", (text or str(cause) or type(error).__name__).lower())
 
 
 def _is_expected(error: BaseException) -> bool:

@@ -161,6 +161,13 @@ def confirm(question: str, consequences: list[str], yes: bool) -> None:
     typer.confirm(question, abort=True, err=True)
 
 
+def plain(text: object, most: int = 200) -> str:
+    """What a stranger wrote, fit for a terminal and cut to a length: nothing but printable ASCII, the rest written out."""
+    short = str(text)
+    short = short if len(short) <= most else short[: most - 1] + "…"
+    return "".join(c if c == "…" or (c.isascii() and c.isprintable()) else ascii(c)[1:-1] for c in short)
+
+
 def parse_address(text: str) -> ChecksumAddress:
     """Raises UsageError for what is no address, or has a wrong checksum: then it is mistyped."""
     from eth_utils import is_address, to_checksum_address

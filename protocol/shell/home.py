@@ -2,6 +2,7 @@
 
 <home>/<role>.toml        settings (protocol/settings.py)      <home>/keys/<name>.json   keystores, 0600
 <home>/data/              databases, weights, rollouts          <home>/<role>.lock        held while the role runs
+<home>/data/peers.json    peers for the next start            <home>/data/network.json  what the running host says of itself
 <home>/status.json        what the running role does, for `status`    <home>/matrix-challenges.json   what became of matrix challenges
 """
 

@@ -151,16 +151,17 @@ def test_a_peer_without_end_to_what_it_says_is_cut_short(network: Network) -> No
     host = network.host()
 
     async def boast(stream: Stream) -> None:
-        said = Identify(agent_version="\x1b[31m" * 1000, protocols=["/p" * 500] * 200, observed_addr=b"\x04")
-        await stream.write_message(said.SerializeToString()[: 64 << 10])
+        names = ["/p" * 500] * 20 + ["/q"] * 100
+        said = Identify(agent_version="\x1b[31m" * 1000, protocols=names, observed_addr=b"\x04")
+        await stream.write_message(said.SerializeToString())
 
     async def start(discovery: Discovery) -> None:
         discovery.node.handle(IDENTIFY, boast)
 
     host.run_inside(start, deadline=5, what="starting to boast")
     found = greet(known(host))
-    assert len(found.agent) <= 128
-    assert len(found.protocols) <= 32
+    assert len(found.agent) == 128
+    assert len(found.protocols) == 32
     assert all(len(name) <= 128 for name in found.protocols)
     assert found.seen_as == ""
 
@@ -240,6 +241,28 @@ def test_an_explorer_enters_nobodys_table_and_leaves_nothing_behind(network: Net
     explore(task, seconds=20, loopback=True, timing=QUICK)
     assert bootnode.status().peers == 0
     eventually(lambda: bootnode.status().connections == 0, what="no connection")
+
+
+def test_peers_send_an_explorer_into_no_ones_interior(network: Network) -> None:
+    """Of a person's word it goes there."""
+    place = known(network.host())
+
+    def greeted(**options: bool) -> Greeting:
+        return explore(
+            lambda explorer: explorer.greet(place.peer, [place.address], **options), seconds=20, timing=QUICK
+        )
+
+    assert greeted().answered
+    (left_out,) = greeted(hearsay=True).dialled
+    assert "not dialled on the word of peers" in str(left_out.problem)
+
+
+def test_an_interrupt_ends_it_as_it_ends_other_commands() -> None:
+    async def task(explorer: Explorer) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        explore(task, seconds=5)
 
 
 def test_asking_around_keeps_its_deadline() -> None:

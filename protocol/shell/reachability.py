@@ -1,0 +1,205 @@
+"""Why nobody finds this role, or it finds nobody: what it says of itself, and what a stranger beside it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from protocol.deadline import Transport, within
+from protocol.errors import MurmurationError, Unavailable
+from protocol.p2p.address import peer_bytes, peer_text
+from protocol.p2p.explorer import Explorer, explore
+from protocol.p2p.kademlia import LookupStep
+from protocol.p2p.settings import Timing
+from protocol.p2p.wire import KademliaAnswer
+from protocol.shell.lookups import (
+    Claimant,
+    WayIn,
+    Whereabouts,
+    claimants,
+    enter,
+    service_of,
+    trainer_of,
+    whereabouts,
+)
+from protocol.shell.standpoint import Standpoint
+
+_METRICS_SECONDS = 3.0
+_METRICS_BYTES_MAX = 4 << 20
+_FETCHED = "murmur_weights_fetched_bytes_total{source="
+_SERVED = "murmur_shardcast_served_bytes_total"
+SERVICES = ("hub", "relay")
+_STARTS = {"node": "node start", "trainer": "murmur trainer run @run.toml"}
+
+
+@dataclass
+class Reachability:
+    here: Standpoint
+    ways: list[WayIn] = field(default_factory=list)
+    asked: int = 0
+    answered: int = 0
+    outside: Whereabouts | None = None
+    """Where others say this role is; None where it was not asked."""
+    services: dict[str, list[Claimant]] = field(default_factory=dict)
+    trainer: str | None = None
+    fetched: dict[str, int] | None = None
+    """Bytes of weights by source since the role's start; None where it serves no metrics."""
+    served: int | None = None
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    """What is wrong and what to do about it, the first cause first."""
+    exit_code: int = 0
+
+    @property
+    def hub(self) -> Claimant | None:
+        """The hub that a role would take."""
+        return next((each for each in self.services.get("hub", []) if each.trusted and each.url), None)
+
+    @property
+    def relays(self) -> list[Claimant]:
+        return [each for each in self.services.get("relay", []) if each.url]
+
+    def wrong(self, what: str, advice: str, problem: MurmurationError | None = None) -> None:
+        self.problems.append((what, advice))
+        self.exit_code = self.exit_code or (Unavailable.exit_code if problem is None else problem.exit_code)
+
+    def as_json(self) -> dict[str, Any]:
+        here = self.here
+        table = {name: here.said.get(name) for name in _SHOWN}
+        return {
+            "role": here.role, "home": str(here.home) if here.home else None, "running": here.running, "peer": here.peer,
+            "address": here.key, "listen": here.said.get("listen"), "announced": here.said.get("announced"),
+            "run": here.chain.run if here.chain else None, "said": {"age": here.age, **table} if here.said else None,
+            "doing": here.doing or None, "bootnodes": [way.as_json() for way in self.ways], "asked": self.asked,
+            "answered": self.answered, "outside": None if self.outside is None else self.outside.as_json(),
+            "trainer": self.trainer, "hub": self.hub.url if self.hub else None, "relays": [each.url for each in self.relays],
+            "services": {role: [each.as_json() for each in found] for role, found in self.services.items()},
+            "weights": self.fetched, "served": self.served,
+            "problems": [{"what": what, "try": advice} for what, advice in self.problems],
+        }  # fmt: skip
+
+
+_SHOWN = (
+    "state", "joined", "reason", "bootnodes", "known", "inbound", "outbound", "welcomed", "records", "provides", "counts",
+)  # fmt: skip
+
+
+def look(
+    here: Standpoint, *, seconds: float, progress: Callable[[str], None] = lambda _: None, timing: Timing = Timing()
+) -> Reachability:
+    """Asks bootnodes and peers as a stranger, for at most `seconds`, and the chain; `progress` hears what is being done."""
+    found = Reachability(here)
+    chain_problem = None
+    if here.chain is not None:
+        progress("asking the chain who the trainer is")
+        _, found.trainer, chain_problem = trainer_of(here)
+    progress("asking around")
+    late = _ask_around(found, seconds, timing)
+    _read_metrics(found)
+    _judge(found, chain_problem, late)
+    return found
+
+
+def _ask_around(found: Reachability, seconds: float, timing: Timing) -> Unavailable | None:
+    here = found.here
+
+    def watch(step: LookupStep) -> None:
+        found.asked += 1
+        found.answered += isinstance(step.outcome, KademliaAnswer)
+
+    async def task(explorer: Explorer) -> None:
+        if not await enter(explorer, here, found.ways.append):
+            return
+        if here.peer:
+            found.outside = await whereabouts(explorer, peer_bytes(here.peer), watch)
+        for role in SERVICES if here.chain else ():
+            trusted = found.trainer if role == "hub" else None
+            found.services[role] = await claimants(explorer, service_of(here, role), trusted, watch)
+
+    if not (here.bootnodes or here.saved or here.own):
+        return None
+    try:
+        explore(task, seconds=seconds, loopback=here.is_local, timing=timing)
+    except Unavailable as error:
+        return error
+    return None
+
+
+def _read_metrics(found: Reachability) -> None:
+    """Where the role's weights came from, by its own count."""
+    url = found.here.doing.get("metrics_url")
+    if not found.here.running or not isinstance(url, str):
+        return
+    try:
+        with (
+            within(_METRICS_SECONDS),
+            httpx.Client(transport=Transport()) as client,
+            client.stream("GET", f"{url}/metrics") as answer,
+        ):
+            text = b""
+            for part in answer.iter_bytes():
+                text += part
+                if len(text) > _METRICS_BYTES_MAX:
+                    return
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return
+    found.fetched = {}
+    for line in text.decode("ascii", "replace").splitlines():
+        name, _, value = line.rpartition(" ")
+        try:
+            if name.startswith(_FETCHED):
+                found.fetched[name[len(_FETCHED) :].strip('"}')] = int(float(value))
+            elif name == _SERVED:
+                found.served = int(float(value))
+        except ValueError:
+            continue
+
+
+def _judge(found: Reachability, chain_problem: MurmurationError | None, late: Unavailable | None) -> None:
+    here = found.here
+    bootnodes = [way for way in found.ways if way.what == "bootnode"]
+    if here.role and not here.running:
+        found.wrong("the role does not run", _STARTS.get(here.role, f"murmur {here.role} start"))
+    if not (bootnodes or found.ways):
+        found.wrong("no bootnode is configured", "put peers.bootnodes into the config file, or give --bootnode")
+        return
+    dead = [way for way in bootnodes if way.problem]
+    if dead and len(dead) == len(bootnodes):
+        through = [way for way in found.ways if way.what != "bootnode" and not way.problem]
+        what = "no bootnode answers" + (f"; the network is reached through a {through[0].what}" if through else "")
+        found.wrong(what, "murmur net ping ADDRESS for each; ask the run's owner for ones that run", dead[0].problem)
+    if late is not None:
+        found.wrong(f"not everybody was asked: {late}", "give it more time with --seconds", late)
+    if chain_problem is not None:
+        found.wrong(f"the chain does not say who the trainer is: {chain_problem}", chain_problem.hint, chain_problem)
+    elif here.chain is not None and found.hub is None and found.answered:
+        found.wrong("the run's hub is not found", "murmur net trace hub shows where the lookup stops")
+    if here.running and here.said.get("joined") is False and (here.bootnodes or here.role != "bootnode"):
+        found.wrong(
+            f"the running role knows nobody: {here.said.get('reason')}", "its log says more; it keeps trying by itself"
+        )
+    _judge_outside(found)
+
+
+def _judge_outside(found: Reachability) -> None:
+    """Only those who serve need to be found."""
+    here = found.here
+    provides = here.said.get("provides") or []
+    if not here.running or not (provides or here.role == "bootnode") or not found.answered:
+        return
+    if found.outside is not None and found.outside.told:
+        if found.outside.greeting and not found.outside.greeting.answered:
+            found.wrong(
+                "others are told where this role is, and it does not answer there",
+                "open the port of peers.listen, and name the address that leads to it (peers.announce)",
+                found.outside.greeting.problem,
+            )
+    elif here.role != "bootnode" or here.peer not in {peer_text(way.known.peer) for way in found.ways}:
+        found.wrong(
+            "nobody tells where this role is", "open the port of peers.listen to the outside, or set peers.announce"
+        )
+    lost = [each for each in provides if isinstance(each, dict) and not each.get("holders")]
+    if lost:
+        found.wrong("no peer holds the record of what this role serves", "it is announced again by itself; see its log")

@@ -1,0 +1,272 @@
+"""One lookup, followed from the way in to the HTTP answer, and where it stops.
+
+The same steps as a role takes, as a stranger and without patience: the bootnodes, the questions to peers around the key, who claims to
+provide it, what the one who may says, and whether what it serves is the chain's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from protocol.errors import ConfigError, MurmurationError, Unavailable, UsageError
+from protocol.p2p.address import peer_bytes, peer_text
+from protocol.p2p.explorer import Explorer, explore
+from protocol.p2p.kademlia import LookupStep
+from protocol.p2p.service import Service
+from protocol.p2p.settings import Timing
+from protocol.p2p.wire import KademliaAnswer
+from protocol.shell import endpoint_check
+from protocol.shell.endpoint_check import EndpointCheck
+from protocol.shell.lookups import (
+    Claimant,
+    WayIn,
+    Whereabouts,
+    claimants,
+    enter,
+    said,
+    service_of,
+    trainer_of,
+    whereabouts,
+)
+from protocol.shell.standpoint import Standpoint
+
+OF_TRAINER = ("hub", "origin")
+"""Services that the run's trainer alone may provide."""
+SERVICES = (*OF_TRAINER, "relay", "seeder")
+ME = "me"
+_CHECKS_MAX = 4
+
+Step = WayIn | LookupStep | Claimant | EndpointCheck | Whereabouts
+
+
+@dataclass
+class Trace:
+    """`stopped` says in a sentence where it ended without what was looked for, `advice` what to do then."""
+
+    what: str
+    key: bytes
+    ways: list[WayIn] = field(default_factory=list)
+    steps: list[LookupStep] = field(default_factory=list)
+    claimants: list[Claimant] = field(default_factory=list)
+    whereabouts: Whereabouts | None = None
+    found: str = ""
+    stopped: str = ""
+    advice: str = ""
+    exit_code: int = 0
+
+    def stop(self, why: str, advice: str, problem: MurmurationError | None = None) -> None:
+        self.stopped, self.advice = why, advice
+        self.exit_code = Unavailable.exit_code if problem is None else problem.exit_code
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "what": self.what, "key": self.key.hex(), "ways_in": [way.as_json() for way in self.ways],
+            "asked": [step_json(step) for step in self.steps],
+            "claimants": [claimant.as_json() for claimant in self.claimants],
+            "whereabouts": None if self.whereabouts is None else self.whereabouts.as_json(),
+            "found": self.found or None, "stopped": self.stopped or None, "advice": self.advice or None,
+        }  # fmt: skip
+
+
+def step_json(step: LookupStep) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "peer": peer_text(step.contact.peer), "addresses": [str(place) for place in step.contact.addresses],
+        "seconds": step.seconds,
+    }  # fmt: skip
+    if isinstance(step.outcome, KademliaAnswer):
+        return found | {"closer": len(step.outcome.closer), "providers": len(step.outcome.providers)}
+    return found | said(step.outcome)
+
+
+def trace(
+    here: Standpoint, target: str, *, seconds: float, tell: Callable[[Step], None], timing: Timing = Timing()
+) -> Trace:
+    """Follows the lookup of a service of the run, of a peer by its PeerID, or of the role itself ("me"); `tell` hears of each step as it
+    is taken. Raises UsageError or ConfigError for what cannot be looked for."""
+    if target in SERVICES:
+        return _Tracing(here, seconds, tell, timing).service(target)
+    return _Tracing(here, seconds, tell, timing).peer(_peer(here, target))
+
+
+def _peer(here: Standpoint, target: str) -> bytes:
+    if target != ME:
+        return parse_peer_id(target)
+    if here.peer is None:
+        raise ConfigError("this role has not said who it is yet", hint="start it once, or give its PeerID")
+    return peer_bytes(here.peer)
+
+
+def parse_peer_id(text: str) -> bytes:
+    """Raises UsageError."""
+    try:
+        peer = peer_bytes(text)
+    except (MurmurationError, ValueError):
+        peer = b""
+    if not 34 <= len(peer) <= 42:
+        raise UsageError(
+            f"{text[:80]!r} is nothing that can be looked for",
+            hint=f"one of {', '.join(SERVICES)}, {ME}, or a PeerID as 16Uiu2…",
+        )
+    return peer
+
+
+class _Tracing:
+    def __init__(self, here: Standpoint, seconds: float, tell: Callable[[Step], None], timing: Timing) -> None:
+        self._here = here
+        self._seconds = seconds
+        self._tell = tell
+        self._timing = timing
+        require_way_in(here)
+
+    def service(self, role: str) -> Trace:
+        if self._here.chain is None:
+            raise UsageError(f"a bootnode belongs to no run and looks for no {role}", hint="give a PeerID, or me")
+        service = service_of(self._here, role)
+        made = Trace(str(service), service.key)
+        chain, trainer, unknown = trainer_of(self._here) if role in OF_TRAINER else (None, None, None)
+
+        async def look(explorer: Explorer) -> None:
+            if await self._enter(explorer, made):
+                made.claimants = await claimants(explorer, service, trainer, self._note(made))
+
+        self._explore(look, made)
+        for claimant in made.claimants:
+            self._tell(claimant)
+        if not made.stopped:
+            self._judge(made, service, role, trainer, unknown)
+        if not made.stopped:
+            self._check(made, role, chain)
+        return made
+
+    def peer(self, peer: bytes) -> Trace:
+        made = Trace(peer_text(peer), peer)
+
+        async def look(explorer: Explorer) -> None:
+            if await self._enter(explorer, made):
+                made.whereabouts = await whereabouts(explorer, peer, self._note(made))
+
+        self._explore(look, made)
+        if made.stopped:
+            return made
+        found = made.whereabouts or Whereabouts()
+        self._tell(found)
+        if not found.told:
+            made.stop(
+                _nobody_knows(made, "where it is"),
+                "it has not joined through these bootnodes, or only asks: who cannot be reached enters no table",
+            )
+        elif found.greeting is not None and not found.greeting.answered:
+            made.stop(
+                "peers say where it is, and it does not answer there",
+                "its operator: open the port, and name the address that leads to it (peers.announce)",
+                found.greeting.problem,
+            )
+        else:
+            made.found = "it is known, and it answers"
+        return made
+
+    def _explore(self, look: Callable[[Explorer], Any], made: Trace) -> None:
+        try:
+            explore(look, seconds=self._seconds, loopback=self._here.is_local, timing=self._timing)
+        except Unavailable as error:
+            made.stop(f"it took too long: {error}", "give it more time with --seconds", error)
+
+    async def _enter(self, explorer: Explorer, made: Trace) -> bool:
+        def met(way: WayIn) -> None:
+            made.ways.append(way)
+            self._tell(way)
+
+        if await enter(explorer, self._here, met):
+            return True
+        made.stop(
+            "the only way into the network does not answer"
+            if len(made.ways) == 1
+            else f"none of {len(made.ways)} ways into the network answers",
+            "ask the run's owner whether these bootnodes still run, and see that this machine may connect to their ports",
+            next((way.problem for way in made.ways), None),
+        )
+        return False
+
+    def _note(self, made: Trace) -> Callable[[LookupStep], None]:
+        def note(step: LookupStep) -> None:
+            made.steps.append(step)
+            self._tell(step)
+
+        return note
+
+    def _judge(
+        self, made: Trace, service: Service, role: str, trainer: str | None, unknown: MurmurationError | None
+    ) -> None:
+        if unknown is not None:
+            made.stop(f"the chain does not say who the trainer is: {unknown}", unknown.hint, unknown)
+            return
+        if not made.claimants:
+            made.stop(
+                _nobody_knows(made, f"a {service}"),
+                "it does not run, or it joined through other bootnodes: compare peers.bootnodes with its operator's",
+            )
+            return
+        may = [each for each in made.claimants if each.trusted is not False]
+        if not may:
+            made.stop(
+                f"{len(made.claimants)} claim to be the {service}, and none holds the trainer's key {trainer}",
+                "the trainer's own is not up, or joined through other bootnodes; nobody is fooled by the others",
+            )
+            return
+        serving = [each for each in may if each.url]
+        if not serving:
+            problem = may[0].problem
+            made.stop(
+                f"a {service} is known, and does not say where it serves: {problem}",
+                "its operator: open the port of peers.listen, and name the address that leads to it (peers.announce)",
+                problem,
+            )
+
+    def _check(self, made: Trace, role: str, chain: Any) -> None:
+        """Asks those endpoints that may be believed over HTTP; the best of them decides."""
+        try:
+            chain = chain or (self._here.chain.open() if self._here.chain else None)
+            checked: list[EndpointCheck] = []
+            for place, claimant in enumerate(made.claimants):
+                if claimant.url is None or claimant.trusted is False or len(checked) >= _CHECKS_MAX:
+                    continue
+                check = endpoint_check.check(chain, self._here.chain.run if self._here.chain else 0, role, claimant.url)
+                made.claimants[place] = replace(claimant, check=check)
+                self._tell(check)
+                checked.append(check)
+        except MurmurationError as error:
+            made.stop(f"the chain does not say what should be served: {error}", error.hint, error)
+            return
+        good = [check for check in checked if check.problem is None]
+        if good:
+            made.found = f"{made.what} at {', '.join(check.url for check in good)}"
+        else:
+            problem = checked[0].problem
+            made.stop(
+                f"the endpoint was found, and what it serves is not to be had: {problem}",
+                (problem.hint if problem else "")
+                or "its operator: see that the port is open and public_url leads to it",
+                problem,
+            )
+
+
+def _nobody_knows(made: Trace, what: str) -> str:
+    answered = len({step.contact.peer for step in made.steps if isinstance(step.outcome, KademliaAnswer)})
+    if answered == 0:
+        return "no peer answered"
+    return (
+        f"the one peer that answered does not know {what}"
+        if answered == 1
+        else f"none of the {answered} peers that answered knows {what}"
+    )
+
+
+def require_way_in(here: Standpoint) -> None:
+    """Raises ConfigError where nobody is known to begin with."""
+    if not here.bootnodes and not here.saved and here.own is None:
+        raise ConfigError(
+            "no bootnode is configured, no peer was saved, and the role does not run",
+            hint="put peers.bootnodes into the config file, or give --bootnode",
+        )

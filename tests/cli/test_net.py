@@ -1,0 +1,539 @@
+"""`murmur net …`: what an operator sees of a network of real hosts, a dead bootnode and peers that lie."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from swarm.anvil import Anvil
+from swarm.world import World
+
+from protocol.chain.sync import Book
+from protocol.identity import Key
+from protocol.p2p import Directory, Endpoint, Host, Service, report
+from protocol.p2p.address import PeerAddress
+from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
+from protocol.p2p.explorer import IDENTIFY
+from protocol.p2p.stream import Stream
+from protocol.settings import write_toml
+from protocol.shell.home import write_json
+from tests.cli.conftest import SPEC, Console, Ended
+from tests.clock import eventually
+from tests.p2p.network import Network, quick
+
+ESCAPE = "\x1b"
+OTHER_SPEC = SPEC.model_copy(update={"max_lag": SPEC.max_lag + 1})
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    made = Network()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(anvil: Anvil) -> World:
+    return World.fresh(anvil, spec_digest=SPEC.digest)
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[[dict[str, bytes]], str]]:
+    """A way to serve bytes by path over HTTP, anything else with 404; gives the URL."""
+    servers = []
+
+    def serve(answers: dict[str, bytes]) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                body = answers.get(self.path)
+                self.send_response(404 if body is None else 200)
+                self.send_header("Content-Length", str(len(body or b"")))
+                self.end_headers()
+                self.wfile.write(body or b"")
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+class Operator:
+    """Somebody with a relay's home."""
+
+    def __init__(self, console: Console, world: World, folder: Path) -> None:
+        self.console, self.world, self.home = console, world, folder / "relay"
+
+    def settle(self, *bootnodes: Host | str) -> None:
+        world = self.world
+        chain = {
+            "rpc": world.anvil.rpc, "contract": world.chain.runs.address, "chain_id": world.chain.chain_id, "run": world.run,
+        }  # fmt: skip
+        addresses = [text for each in bootnodes for text in ([each] if isinstance(each, str) else each.addresses)]
+        peers = {"listen": "/ip4/127.0.0.1/tcp/0", "bootnodes": addresses}
+        serve = {"public_url": "http://127.0.0.1:8460"}  # a table that belongs to somebody else
+        write_toml(self.home / "relay.toml", {"chain": chain, "peers": peers, "serve": serve}, "A relay.")
+
+    def service(self, role: str) -> Service:
+        return Service(self.world.chain.chain_id, self.world.chain.runs.address, self.world.run, role)
+
+    def announce(self, host: Host, role: str, url: str) -> None:
+        Directory(host).announce(self.service(role), Endpoint(role, self.world.run, url), deadline=20)
+
+    def net(self, *words: object) -> Ended:
+        done = self.console.murmur("net", *words, "--home", self.home)
+        assert ESCAPE not in done.out + done.err
+        return done
+
+    def json(self, *words: object) -> dict[str, object]:
+        return self.net(*words, "--json").json
+
+
+@pytest.fixture
+def operator(console: Console, world: World, tmp_path: Path) -> Operator:
+    return Operator(console, world, tmp_path)
+
+
+def gone(network: Network) -> str:
+    """The address of a bootnode that is dead."""
+    host = network.host()
+    (address,) = host.addresses
+    host.close()
+    return address
+
+
+def narrow(text: str) -> bool:
+    return all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_trace_follows_a_lookup_to_the_hub_and_what_it_serves(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    url = served({f"/v1/runs/{world.run}/spec": SPEC.canonical()})
+    bootnode = network.host()
+    hub = network.host(bootnode, key=world.trainer.key)
+    operator.announce(hub, "hub", url)
+    operator.settle(bootnode, dead := gone(network))
+
+    done = operator.net("trace")
+    assert done.code == 0, done.out + done.err
+    parts = ["1. The way in", "2. Who was asked", "3. Who is said to provide it", "4. What it serves"]
+    assert [part for part in parts if part in done.out] == parts
+    assert re.search(f"✗ {re.escape(dead.partition('/p2p')[0])}.*refused", done.out)
+    assert "its run spec is the chain's" in done.out
+    assert f"✓ hub of run {world.run} at {url}" in done.out
+    assert narrow(done.out)
+
+    found = operator.json("trace", "hub")
+    assert (found["found"], found["stopped"]) == (f"hub of run {world.run} at {url}", None)
+    (claimant,) = found["claimants"]  # type: ignore[misc]
+    assert (claimant["peer"], claimant["address"]) == (hub.peer_id, world.trainer.key.address)
+    assert (claimant["trusted"], claimant["url"], claimant["check"]["ok"]) == (True, url, True)
+    assert bootnode.peer_id in claimant["named_by"]
+
+
+def test_trace_says_that_every_way_in_is_dead(operator: Operator, network: Network) -> None:
+    operator.settle(gone(network), gone(network))
+    done = operator.net("trace")
+    assert (done.code, "It stops here: none of 2 ways into the network answers" in done.out) == (1, True)
+    assert "nothing listens on that port" in done.out
+    assert narrow(done.out)
+
+
+def test_trace_says_that_nobody_knows_a_hub(operator: Operator, network: Network) -> None:
+    operator.settle(network.host())
+    done = operator.net("trace")
+    assert (done.code, "the one peer that answered does not know a hub" in re.sub(r"\s+", " ", done.out)) == (1, True)
+
+
+def test_trace_does_not_take_a_strangers_word_for_the_hub(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    bootnode = network.host()
+    stranger = network.host(bootnode)
+    operator.announce(stranger, "hub", served({f"/v1/runs/{world.run}/spec": SPEC.canonical()}))
+    operator.settle(bootnode)
+    done = operator.net("trace", "hub")
+    assert done.code == 1
+    assert f"none holds the trainer's key {world.trainer.key.address}" in re.sub(r"\s+", " ", done.out)
+    assert "not the trainer's key; not asked" in done.out
+
+
+def test_trace_tells_a_hub_whose_http_is_dead_from_one_that_serves_another_spec(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    bootnode = network.host()
+    hub = network.host(bootnode, key=world.trainer.key)
+    operator.settle(bootnode)
+    operator.announce(hub, "hub", "http://127.0.0.1:9")
+    dead = operator.json("trace", "hub")
+    assert "the endpoint was found, and what it serves is not to be had: the hub did not answer" in str(dead["stopped"])
+
+    operator.announce(hub, "hub", served({f"/v1/runs/{world.run}/spec": OTHER_SPEC.canonical()}))
+    done = operator.net("trace", "hub")
+    assert (done.code, "✗ It stops here: the endpoint was found" in done.out) == (8, True), done.out
+
+
+def test_trace_shows_a_liar_that_answers_nonsense_about_where_it_serves(
+    operator: Operator, network: Network, world: World
+) -> None:
+    bootnode = network.host()
+    hub = network.host(bootnode, key=world.trainer.key)
+    operator.announce(hub, "hub", "http://127.0.0.1:9")
+    operator.settle(bootnode)
+
+    async def lie(stream: Stream) -> None:
+        await stream.read_message(64, "key")
+        await stream.write_message(
+            json.dumps({"http": f"http://{ESCAPE}[31m:1", "role": "hub", "run": str(world.run)}).encode()
+        )
+
+    async def start(discovery: Discovery) -> None:
+        discovery.node.handle(ENDPOINT_PROTOCOL, lie)
+
+    hub.run_inside(start, deadline=5, what="starting to lie")
+    done = operator.net("trace", "hub")
+    assert done.code == 8
+    assert "does not say where it serves" in done.out
+
+
+def test_trace_finds_relays_that_serve_something_else_than_the_chain_says(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    bootnode = network.host()
+    operator.announce(network.host(bootnode), "relay", served({}))
+    operator.settle(bootnode)
+    assert "it answers; nothing is published yet" in operator.net("trace", "relay").out
+
+    digest = bytes(range(32))
+    world.trainer.send(world.chain.publish(world.run, 0, digest))
+    behind = operator.net("trace", "relay")
+    assert (behind.code, "404 when asked for version 0" in behind.out) == (1, True)
+
+    operator.announce(network.host(bootnode), "relay", served({"/v/0/manifest": b"x" * 200}))
+    lying = operator.json("trace", "relay")
+    checks = [claimant["check"] for claimant in lying["claimants"]]  # type: ignore[attr-defined]
+    assert sorted(check["ok"] for check in checks) == [False, False]
+
+
+def test_trace_of_a_peer_says_who_knows_it_and_whether_it_answers_there(operator: Operator, network: Network) -> None:
+    bootnode = network.host()
+    host = network.host(bootnode)
+    operator.settle(bootnode)
+    eventually(lambda: bootnode.status().peers == 1, what="one peer at the bootnode")
+    known = operator.net("trace", host.peer_id)
+    assert (known.code, "told by 1; answers from here" in known.out) == (0, True), known.out
+
+    host.close()
+    dead = operator.net("trace", host.peer_id)
+    assert (dead.code, "it does not answer there" in dead.out) == (1, True), dead.out
+
+    nobody = operator.net("trace", Key.generate().peer_id)
+    assert (nobody.code, "does not know where it is" in nobody.out) == (1, True)
+
+
+@pytest.mark.parametrize("target", ["hubb", "16Uiu2HAm", "0x" + "ab" * 20, f"{ESCAPE}[2J"], ids=repr)
+def test_what_cannot_be_traced_is_a_wrong_argument(operator: Operator, network: Network, target: str) -> None:
+    operator.settle(network.host())
+    done = operator.net("trace", target)
+    assert (done.code, "hub, origin, relay, seeder" in done.err) == (2, True)
+
+
+# ---- ping ----
+
+
+def test_ping_measures_round_trips_and_says_who_is_there(operator: Operator, network: Network, world: World) -> None:
+    bootnode = network.host()
+    relay = network.host(bootnode)
+    operator.announce(relay, "relay", "http://127.0.0.1:8470")
+    operator.settle(bootnode)
+    known = relay.addresses[0]
+    done = operator.net("ping", known, "--count", 3)
+    assert done.code == 0, done.out + done.err
+    assert re.search("✓ .*connected and proven in .* ms", done.out)
+    assert "3 round trips: least" in done.out
+    assert "relay at http://127.0.0.1:8470" in done.out
+    assert "/murmuration/kad/" in done.out
+    assert narrow(done.out)
+    found = operator.json("ping", known)
+    assert (found["peer"], found["answers"], len(found["round_trips"])) == (relay.peer_id, True, 4)  # type: ignore[arg-type]
+    assert found["provides"] == {"relay": "http://127.0.0.1:8470"}
+
+
+def test_ping_finds_a_peer_by_its_peer_id_and_by_the_address_of_its_key(operator: Operator, network: Network) -> None:
+    bootnode, key = network.host(), Key.generate()
+    relay = network.host(bootnode, key=key)
+    operator.announce(relay, "relay", "http://127.0.0.1:8470")
+    operator.settle(bootnode)
+    for name in (relay.peer_id, key.address, key.address.lower()):
+        found = operator.json("ping", name)
+        assert (found["peer"], found["address"], found["answers"]) == (relay.peer_id, key.address, True)
+    nobody = operator.net("ping", Key.generate().address)
+    assert (nobody.code, "holds that key" in nobody.err) == (1, True)
+    lost = operator.net("ping", Key.generate().peer_id)
+    assert (lost.code, "nobody that was asked knows where it is" in lost.err) == (1, True)
+
+
+def test_ping_finds_a_node_by_its_address_in_the_book_of_a_validator(
+    operator: Operator, network: Network, world: World
+) -> None:
+    """The chain keeps the PeerID that a seat was taken with."""
+    node, bootnode = Key.generate(), network.host()
+    world.seat_node(Key.generate(), node)
+    host = network.host(bootnode, key=node)
+    operator.settle(bootnode)
+    assert operator.net("ping", node.address).code == 1
+    (operator.home / "data").mkdir()
+    with closing(Book(world.chain, world.run, operator.home / "data" / "chain.sqlite")) as book:
+        book.poll()
+    eventually(lambda: bootnode.status().peers == 1, what="one peer at the bootnode")
+    found = operator.json("ping", node.address)
+    assert (found["peer"], found["answers"], found["found"]) == (host.peer_id, True, "told by peers")
+
+
+def test_ping_needs_no_home_for_a_multiaddr(
+    console: Console, network: Network, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert console.murmur("net", "ping", network.host().addresses[0]).code == 0
+    asked = console.murmur("net", "ping", Key.generate().peer_id)
+    assert (asked.code, "--bootnode" in asked.err) == (3, True)
+
+
+def test_ping_says_in_a_sentence_what_is_wrong(console: Console, network: Network, tmp_path: Path) -> None:
+    host, absent = network.host(), Key.generate()
+    place = PeerAddress.parse(host.addresses[0]).address
+    refused = console.murmur("net", "ping", gone(network))
+    assert (refused.code, "nothing listens on that port" in refused.out) == (1, True)
+    wrong = console.murmur("net", "ping", f"{place}/p2p/{absent.peer_id}")
+    said = re.sub(r"\s+", " ", wrong.out)
+    assert (wrong.code, f"somebody else answers there: {host.peer_id}" in said) == (1, True)
+    assert "ask its operator for the present one" in said
+    assert console.murmur("net", "ping", "/ip4/1.2.3.4/udp/1/p2p/x").code == 3
+
+
+def test_ping_of_something_that_is_no_peer_says_so(console: Console, served: Callable[[dict[str, bytes]], str]) -> None:
+    port = served({}).rpartition(":")[2]
+    done = console.murmur("net", "ping", f"/ip4/127.0.0.1/tcp/{port}/p2p/{Key.generate().peer_id}")
+    assert done.code != 0
+    assert "no libp2p peer" in re.sub(r"\s+", " ", done.out), done.out
+
+
+def test_what_a_peer_calls_itself_moves_no_cursor(console: Console, network: Network) -> None:
+    from libp2p.identity.identify.pb.identify_pb2 import Identify
+
+    host = network.host()
+
+    async def boast(stream: Stream) -> None:
+        said = Identify(agent_version=f"{ESCAPE}[2J{ESCAPE}]0;owned\x07\u202e\n", protocols=[f"/x{ESCAPE}[31m\r\n"])
+        await stream.write_message(said.SerializeToString())
+
+    async def start(discovery: Discovery) -> None:
+        discovery.node.handle(IDENTIFY, boast)
+
+    host.run_inside(start, deadline=5, what="starting to boast")
+    done = console.murmur("net", "ping", host.addresses[0])
+    assert done.code == 0
+    assert r"\x1b[2J\x1b]0;owned\x07\u202e\n" in done.out
+    for forbidden in (ESCAPE, "\x07", "\u202e", "\r"):
+        assert forbidden not in done.out
+    as_json = console.murmur("net", "ping", host.addresses[0], "--json")
+    assert ESCAPE not in as_json.out
+    assert as_json.json["agent"].startswith(ESCAPE)
+
+
+# ---- peers ----
+
+
+def test_peers_lists_who_is_known_and_what_the_chain_says_of_them(
+    operator: Operator, network: Network, world: World
+) -> None:
+    bootnode = network.host()
+    trainer = network.host(bootnode, key=world.trainer.key)
+    relay = network.host(bootnode)
+    operator.announce(relay, "relay", "http://127.0.0.1:8470")
+    other = network.host(bootnode)
+    data = operator.home / "data"
+    own = network.host(bootnode, peers_file=data / "peers.json", report_file=data / "network.json")
+    eventually(lambda: bootnode.status().peers == 4, what="four peers at the bootnode")
+    operator.settle(bootnode)
+    own.join(20)
+    own.close()
+    (data / "peers.json").write_text(json.dumps([gone(network)]))
+
+    found = operator.json("peers")
+    by = {each["peer"]: each for each in found["peers"]}  # type: ignore[attr-defined]
+    roles = {
+        name: by[host.peer_id]["role"] for name, host in (("b", bootnode), ("t", trainer), ("r", relay), ("o", other))
+    }
+    assert roles == {"b": "bootnode", "t": "trainer", "r": "relay", "o": "unknown"}
+    assert own.peer_id not in by
+    assert by[trainer.peer_id]["address"] == world.trainer.key.address
+    assert by[bootnode.peer_id]["answers"] is True
+    assert by[bootnode.peer_id]["seen"] > 0
+    saved = [each for each in by.values() if each["known_from"] == ["saved"]]
+    assert len(saved) == 1
+
+    done = operator.net("peers")
+    assert done.code == 0
+    assert narrow(done.out)
+    assert f"{trainer.peer_id}  trainer, answers" in done.out
+    quiet = operator.net("peers", "--no-lookup", "--json")
+    assert all(each["answers"] is None for each in quiet.json["peers"])
+
+
+# ---- status ----
+
+
+def test_status_of_a_running_relay_shows_what_it_says_and_what_a_stranger_sees(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    bootnode = network.host()
+    hub = network.host(bootnode, key=world.trainer.key)
+    operator.announce(hub, "hub", served({f"/v1/runs/{world.run}/spec": SPEC.canonical()}))
+    data = operator.home / "data"
+    relay = network.host(bootnode, report_file=data / "network.json", timing=quick(report=0.05))
+    operator.announce(relay, "relay", "http://127.0.0.1:8460")
+    operator.settle(bootnode)
+
+    def told() -> bool:
+        said = report.read(data / "network.json") or {}
+        return bool(said.get("known") and said["provides"] and said["provides"][0]["holders"])
+
+    eventually(told, what="a report of a relay that is announced")
+    done = operator.net("status")
+    assert done.code == 0, done.out + done.err
+    assert f"relay of run {world.run}: runs" in done.out
+    assert relay.peer_id in done.out
+    assert "nothing is wrong" in done.out
+    assert "relay at http://127.0.0.1:8460, known to" in done.out
+    assert narrow(done.out)
+    found = operator.json("status")
+    assert (found["running"], found["peer"], found["problems"]) == (True, relay.peer_id, [])
+    assert found["relays"] == ["http://127.0.0.1:8460"]
+    assert found["hub"]
+    (outside,) = found["outside"]  # type: ignore[misc]
+    assert (outside["answers"], bootnode.peer_id in outside["told_by"]) == (True, True)
+
+
+def test_status_says_where_the_weights_came_from(
+    operator: Operator, network: Network, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    lines = [
+        'murmur_weights_fetched_bytes_total{source="relay"} 3.0e+06',
+        'murmur_weights_fetched_bytes_total{source="origin"} 1e6',
+        "murmur_shardcast_served_bytes_total 5e6",
+        "murmur_other nonsense",
+    ]
+    bootnode = network.host()
+    network.host(bootnode, report_file=operator.home / "data" / "network.json")
+    operator.settle(bootnode)
+    url = served({"/metrics": "\n".join(lines).encode()})
+    write_json(operator.home / "status.json", {"state": "serving", "metrics_url": url})
+    done = operator.net("status")
+    assert "3.0 MB from relay (75 %)" in done.out
+    assert "1.0 MB from origin (25 %)" in done.out
+    assert "5.0 MB served to others" in done.out
+    assert operator.json("status")["weights"] == {"relay": 3_000_000, "origin": 1_000_000}
+    write_json(operator.home / "status.json", {"state": "serving"})
+    assert "set [metrics] port" in operator.net("status").out
+
+
+def test_status_of_a_relay_that_nobody_can_reach_says_so(operator: Operator, network: Network) -> None:
+    """It announces an address at which nothing of it listens."""
+    bootnode = network.host()
+    elsewhere = gone(network).partition("/p2p/")[0]
+    relay = network.host(
+        bootnode, announce=[elsewhere], report_file=operator.home / "data" / "network.json", timing=quick(report=0.05)
+    )
+    operator.settle(bootnode)
+    operator.announce(relay, "relay", "http://127.0.0.1:8460")
+    eventually(lambda: (report.read(operator.home / "data" / "network.json") or {}).get("provides"), what="a report")
+    done = operator.net("status")
+    said = re.sub(r"\s+", " ", done.out)
+    assert done.code == 1
+    assert "others are told where this role is, and it does not answer there" in said
+    assert "peers.announce" in said
+
+
+def test_status_names_a_dead_bootnode_and_a_hub_that_nobody_finds(operator: Operator, network: Network) -> None:
+    operator.settle(gone(network))
+    done = operator.net("status")
+    said = re.sub(r"\s+", " ", done.out)
+    assert done.code == 1
+    assert "✗ no bootnode answers" in said
+    assert "connection refused" in said
+    assert "the role does not run" in said
+    assert narrow(done.out)
+
+    operator.settle(network.host())
+    without = operator.net("status")
+    assert (without.code, "the run's hub is not found" in without.out) == (1, True)
+    assert "murmur net trace hub" in without.out
+
+
+def test_status_goes_through_saved_peers_where_no_bootnode_answers(operator: Operator, network: Network) -> None:
+    operator.settle(gone(network))
+    (operator.home / "data").mkdir(parents=True)
+    (operator.home / "data" / "peers.json").write_text(json.dumps([network.host().addresses[0]]))
+    assert "reached through a saved peer" in re.sub(r"\s+", " ", operator.net("status").out)
+
+
+def test_status_survives_a_chain_that_is_down(operator: Operator, network: Network) -> None:
+    operator.settle(network.host())
+    config = operator.home / "relay.toml"
+    config.write_text(config.read_text().replace(operator.world.anvil.rpc, "http://127.0.0.1:9"))
+    done = operator.net("status")
+    assert (done.code, "the chain does not say who the trainer is" in re.sub(r"\s+", " ", done.out)) == (1, True)
+    assert "✓ /ip4/127.0.0.1" in done.out
+
+
+def test_status_of_a_bootnode_needs_no_chain(console: Console, network: Network, tmp_path: Path) -> None:
+    home = tmp_path / "bootnode"
+    write_toml(home / "bootnode.toml", {"listen": "/ip4/127.0.0.1/tcp/0"}, "A bootnode.")
+    alone = console.murmur("net", "status", "--home", home)
+    assert (alone.code, "no bootnode is configured" in alone.out) == (1, True)
+    network.host(report_file=home / "data" / "network.json")
+    found = console.murmur("net", "status", "--home", home)
+    assert (found.code, "bootnode: runs" in found.out, "Hub" in found.out) == (0, True, False), found.out
+
+
+def test_a_trainers_hub_is_looked_at_by_its_run_file(operator: Operator, network: Network, tmp_path: Path) -> None:
+    bootnode = network.host()
+    operator.settle(bootnode)
+    text = (operator.home / "relay.toml").read_text().replace("[serve]", "[trainer]\noutput = 'out'\n[serve]")
+    (tmp_path / "run.toml").write_text(text)
+    hub = network.host(bootnode, key=operator.world.trainer.key, report_file=tmp_path / "out" / "hub" / "network.json")
+    found = operator.console.murmur("net", "status", "--home", f"@{tmp_path / 'run.toml'}", "--json").json
+    assert (found["role"], found["running"], found["peer"]) == ("trainer", True, hub.peer_id)
+
+
+def test_where_no_role_lives_the_error_says_how_to_name_one(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    none = console.murmur("net", "status")
+    assert (none.code, "--home" in none.err) == (3, True)
+    empty = console.murmur("net", "status", "--home", tmp_path)
+    assert (empty.code, "is no role's home" in empty.err) == (3, True)
+    for role in ("node", "relay"):
+        home = tmp_path / "data" / "murmuration" / role
+        home.mkdir(parents=True)
+        (home / f"{role}.toml").write_text("")
+    several = console.murmur("net", "status")
+    assert (several.code, "several roles" in several.err) == (2, True)
