@@ -9,6 +9,7 @@ from protocol.chain.endpoints import Endpoints
 from protocol.constants import ANVIL_CHAIN_ID
 from protocol.errors import RpcUnavailable
 from protocol.identity import Key
+from swarm.hosts import HERE, SwarmHost
 from swarm.processes import Process, foundry, free_port, wait_until
 
 _MNEMONIC_KEYS = [
@@ -28,11 +29,14 @@ class Anvil:
     """
 
     def __init__(self, folder: Path, *, chain_id: int = ANVIL_CHAIN_ID, port: int | None = None, block_time: int | None = None,
-                 optimism: bool = False, detach: bool = False) -> None:  # fmt: skip
+                 optimism: bool = False, detach: bool = False, host: SwarmHost = HERE) -> None:  # fmt: skip
         self.port = port or free_port()
-        self.rpc = f"http://127.0.0.1:{self.port}"
+        self.rpc = f"http://{host.address}:{self.port}"
         command: list[str | Path] = [
+            *host.prefix,
             foundry("anvil"),
+            "--host",
+            host.address,
             "--port",
             str(self.port),
             "--chain-id",

@@ -12,14 +12,15 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from protocol.errors import LockHeld, MurmurationError
 from protocol.shell.home import locked
-from swarm import ending, postmortem, promises, summary
+from swarm import ending, hosts, postmortem, promises, summary
 from swarm.accident import Accident, RelayDeath
 from swarm.display import Display
+from swarm.hosts import SwarmHost
 from swarm.memory import Watermark
 from swarm.pace import Patience
 from swarm.processes import ROOT
@@ -115,10 +116,19 @@ def main() -> int:
     parser.add_argument(
         "--base", action="store_true", help="the same on an Anvil in Base mode: OP chain 84532, full-strength keystores"
     )
+    parser.add_argument(
+        "--two-hosts",
+        action="store_true",
+        help="in two network namespaces with a wire between them, each with half of the roles (Linux, as root)",
+    )
     parser.add_argument("--vllm", action="store_true", help="one of the three honest nodes computes with vLLM")
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error("--steps must be at least 1")
+    if arguments.two_hosts and arguments.keep:
+        parser.error("--two-hosts and --keep: the network would be gone")
+    if arguments.two_hosts and (reason := hosts.why_not()):
+        parser.error(f"--two-hosts: {reason}")
     signal.signal(signal.SIGTERM, _interrupt)
     folder = arguments.folder.absolute()
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
@@ -129,23 +139,29 @@ def main() -> int:
         ):
             if stop_remembered(folder):
                 print("stopped the swarm that an earlier run had kept", file=sys.stderr)
-            return 0 if arguments.stop else _run(arguments, folder)
+            if arguments.stop:
+                return 0
+            with hosts.network() if arguments.two_hosts else nullcontext((hosts.HERE,)) as machines:
+                return _run(arguments, folder, machines)
     except LockHeld as error:
         _report(error, error.hint)
         return error.exit_code
 
 
-def _run(arguments: argparse.Namespace, folder: Path) -> int:
+def _run(arguments: argparse.Namespace, folder: Path, machines: tuple[SwarmHost, ...]) -> int:
     display = Display("Murmuration: reinforcement learning by a swarm of machines nobody controls")
     settings = SwarmSettings(
-        steps=arguments.steps, seed=arguments.seed, base=arguments.base, vllm=_vllm() if arguments.vllm else None
-    )
+        steps=arguments.steps, seed=arguments.seed, base=arguments.base, hosts=machines,
+        vllm=_vllm() if arguments.vllm else None,
+    )  # fmt: skip
     demo = Demo(settings, display, folder, keep=arguments.keep)
     kept = False
     try:
         with display:
             failures = demo.run(require_gain=not arguments.no_gain)
         demo.print_result()
+        if arguments.two_hosts:
+            display.print("", *map(_traffic, machines))
         kept = arguments.keep
         return _verdict(display, failures)
     except (MurmurationError, CommandFailed) as error:
@@ -161,6 +177,10 @@ def _run(arguments: argparse.Namespace, folder: Path) -> int:
             print(how_to_look_around(demo.swarm, "scripts/demo --stop", _KEPT))
         else:
             demo.swarm.down()
+
+
+def _traffic(host: SwarmHost) -> str:
+    return f"host {host.address}: {host.received / 1e6:.1f} MB received, {host.sent / 1e6:.1f} MB sent over the wire"
 
 
 def _vllm() -> Path:

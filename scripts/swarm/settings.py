@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swarm.hosts import HERE, SwarmHost
 from trainer.presets import demo
 
 DAY = 86_400
@@ -35,6 +36,8 @@ class SwarmSettings:
     """What the model learns instead of the demo's mixture, as [[spec.environments]] has it."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """What [spec.sampling] says otherwise than the demo's."""
+    hosts: tuple[SwarmHost, ...] = (HERE,)
+    """Of two, the second has the processes with odd numbers and the cheats, the first all others."""
     vllm: Path | None = None
     """The Python of an environment with vLLM: the last of the honest nodes runs in it and computes with it."""
     environment: dict[str, str] = field(
@@ -53,18 +56,23 @@ class SwarmSettings:
         }
     )
 
+    def host_of(self, name: str) -> SwarmHost:
+        """Of a process, by its name."""
+        return self.hosts[-1] if name.startswith("cheat") or name[-1] in "13579" else self.hosts[0]
+
 
 def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *, rpc: str, contract: str, chain_id: int, run: int | None,
              trainer: str, bootnode: str, first_block: int) -> dict[str, Any]:  # fmt: skip
     """The tables of run.toml."""
     tables = demo()
+    host = settings.host_of("trainer")
     sampling = tables["spec"]["sampling"] | settings.sampling
     units = sampling["group_size"] * sampling["groups_per_submission"] * sampling["max_new_tokens"]
     return {
         "chain": {
             "rpc": rpc, "contract": contract, "chain_id": chain_id, "first_block": first_block, "poll_seconds": 0.2, "run": run,
         },
-        "peers": {"listen": "/ip4/127.0.0.1/tcp/0", "bootnodes": [bootnode]},
+        "peers": {"listen": host.listen, "bootnodes": [bootnode]},
         "policy": {
             "trainer": trainer, "window": DAY, "appeal": 3600, "vote": 3600, "notice": 60, "grace": 60, "max_units": max(1000, units),
             "max_per_step": 3, "quorum": 1, "co_signers": 1, "leverage": 10, "strikes": 10, "node_stake": "100",
@@ -76,5 +84,5 @@ def run_file(settings: SwarmSettings, environments: Sequence[dict[str, Any]], *,
             "steps": settings.steps, "seed": settings.seed, "evaluate_every": settings.evaluate_every,
             "rollout_wait_seconds": 120 if settings.vllm is None else 120 + VLLM_SECONDS,
         },
-        "hub": {"keystore": "trainer.json", "host": "127.0.0.1", "port": 0, "origin_port": 0},
+        "hub": {"keystore": "trainer.json", "host": host.address, "port": 0, "origin_port": 0},
     }  # fmt: skip

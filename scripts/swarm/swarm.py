@@ -103,7 +103,7 @@ class Swarm:
         say("starting Anvil")
         self.anvil = Anvil(
             self.folder / "logs", chain_id=self._network.network.chain_id, block_time=1,
-            optimism=self._network.network.is_public, detach=self._detach,
+            optimism=self._network.network.is_public, detach=self._detach, host=self.settings.host_of("anvil"),
         )  # fmt: skip
         self._keep(self.anvil.process)
         self.bank = self._keystore("bank", self.anvil.bank)
@@ -146,7 +146,7 @@ class Swarm:
         environment: Mapping[str, str] = _NOTHING,
     ) -> Process:  # fmt: skip
         """Starts `murmur …` (or another module's command line), in another Python's environment if need be, and keeps track of it."""
-        command = [python or sys.executable, "-m", module, *arguments]
+        command = [*self.settings.host_of(name).prefix, python or sys.executable, "-m", module, *arguments]
         environment = environment_of_modules({**self._environment, **self._tasks_of(name), **environment})
         process = Process(name, command, self.folder / "logs" / f"{name}.log", env=environment, detach=self._detach)
         self._keep(process)
@@ -272,7 +272,8 @@ class Swarm:
 
     def _start_bootnode(self) -> str:
         home = self.folder / "bootnode"
-        self.murmur("bootnode", "init", "--home", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--rpc", self.anvil.rpc)
+        listen = self.settings.host_of("bootnode").listen
+        self.murmur("bootnode", "init", "--home", home, "--listen", listen, "--rpc", self.anvil.rpc)
         process = self.start("bootnode", "bootnode", "start", "--home", home)
         status: dict[str, Any] = {}
 
@@ -301,7 +302,7 @@ class Swarm:
     def _join_options(self, home: Path) -> list[str | Path]:
         return [
             "--home", home, "--rpc", self.anvil.rpc, "--contract", self.chain.runs.address, "--run", str(self.run),
-            "--bootnode", self.bootnode, "--listen", "/ip4/127.0.0.1/tcp/0",
+            "--bootnode", self.bootnode, "--listen", self.settings.host_of(home.name).listen,
         ]  # fmt: skip
 
     def _give(self, address: str, tokens: int) -> None:
@@ -334,7 +335,8 @@ class Swarm:
         self.start("trainer", "trainer", "run", f"@{self.run_toml}")
         for relay in self.relays:
             home = self.folder / relay
-            self.murmur("relay", "init", *self._join_options(home), "--host", "127.0.0.1", "--port", "0")
+            host = self.settings.host_of(relay).address
+            self.murmur("relay", "init", *self._join_options(home), "--host", host, "--port", "0")
             self.start(relay, "relay", "start", "--home", home)
         for validator in self.validators:
             self.start_validator(validator)
