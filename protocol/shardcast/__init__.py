@@ -18,7 +18,9 @@ connection  persistent connections to sources
 schedule    which chunk is asked of which source, and who is blamed
 inquiry     asks a relay for news of what it holds
 crew        the threads that carry the schedule out
-client      fetches a version from several sources at once
+client      fetches versions from several sources, and remembers how these did
+fetch       one fetch: the manifest, then chunks, each verified before it counts
+by_delta    makes a version out of one that is here
 rate        how fast one source serves, before there is anything to fetch
 
 Source: arXiv 2505.07291, section on SHARDCAST. No asyncio: threads, `sendfile` and `recv_into` release the interpreter.

@@ -43,7 +43,7 @@ from protocol.probe import Probe
 from protocol.retry import retry
 from protocol.runspec import PinnedFile, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
-from protocol.shardcast.client import Source
+from protocol.shardcast.source import Source
 from protocol.shell.peers import PeerSettings
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from protocol.errors import PreflightError, Unavailable
-from protocol.shardcast import client as client_module
+from protocol.shardcast import by_delta
 from protocol.shardcast import delta as codec
 from protocol.shardcast.client import Client
 from protocol.shardcast.manifest import Base, Manifest, describe_files, sign
@@ -389,7 +389,7 @@ def test_where_nobody_knows_the_version_between_the_whole_is_fetched_at_once(
 def test_sources_that_never_bring_the_delta_leave_time_for_the_whole(
     cast: Cast, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_DELTA_SHARE", 0.03)
+    monkeypatch.setattr(by_delta, "_DELTA_SHARE", 0.03)
     run = Run(cast, 1)
     client = run.holder(0)
     caplog.set_level(logging.WARNING)
@@ -400,7 +400,7 @@ def test_sources_that_never_bring_the_delta_leave_time_for_the_whole(
 
 def test_half_a_delta_is_never_served(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would have its full size, and its server would be taken for a liar."""
-    monkeypatch.setattr(client_module, "_DELTA_SHARE", 0.03)
+    monkeypatch.setattr(by_delta, "_DELTA_SHARE", 0.03)
     run = Run(cast, 1)
     client = run.holder(0)
 

@@ -1,0 +1,182 @@
+"""Makes a version out of one that is here, where the deltas between them are fewer bytes than what is missing.
+
+What comes out is verified as if it had been fetched, and whatever is wrong with a delta, the version is fetched whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from protocol.errors import (
+    DeadlineExceeded,
+    HashMismatch,
+    IntegrityError,
+    Malformed,
+    MurmurationError,
+    PreflightError,
+    ProtocolViolation,
+)
+from protocol.shardcast.arriving import Arriving
+from protocol.shardcast.fetch import Fetch
+from protocol.shardcast.http1 import delta_target
+from protocol.shardcast.manifest import Manifest, digest_of, stored
+from protocol.shardcast.partial import Partial
+from protocol.shardcast.store import DELTA_FOLDER, VersionStore, disk_errors
+
+log = logging.getLogger("weights")
+
+_CHAIN_MAX = 16  # deltas that are applied one after the other rather than fetching the whole
+_DELTA_SHARE = 0.5  # of a fetch's time, after which what deltas did not bring is fetched whole
+
+
+@dataclass(frozen=True)
+class MadeByDelta:
+    """The chunks that came out right, and what they were made with."""
+
+    present: list[int]
+    delta: Arriving
+
+
+def make(
+    fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, present: Sequence[int], kept: ExitStack
+) -> MadeByDelta | None:
+    """Makes the files of `partial` out of a version that is here, where the deltas are fewer bytes than what is missing.
+
+    Whatever fails here is told in the log, and None: then the version is fetched whole.
+    """
+    client = fetch.client
+    sizes = [chunk.size for chunk in manifest.chunks()]
+    missing = sum(sizes) - sum(sizes[number] for number in present)
+    if manifest.base is None or manifest.digest in client.whole_only:
+        return None
+    in_time = replace(fetch, deadline=time.monotonic() + _DELTA_SHARE * (fetch.deadline - time.monotonic()))
+    try:
+        chain = _chain(in_time, manifest, missing)
+        for earlier_signed, earlier in chain or ():
+            _bring(in_time, earlier, earlier_signed)
+        return None if chain is None else _apply(in_time, partial, manifest, signed, kept)
+    except (MurmurationError, OSError) as error:
+        if client.is_closed:
+            raise
+        log.warning("version %d is fetched whole: its delta failed (%s)", manifest.step, error)
+        client.whole_only.append(manifest.digest)
+        return None
+
+
+def _chain(fetch: Fetch, manifest: Manifest, most: int) -> list[tuple[bytes, Manifest]] | None:
+    """Versions to be made before this one out of one that is here, the oldest first; None where fetching the whole,
+    `most` bytes, costs no more."""
+    chain: list[tuple[bytes, Manifest]] = []
+    cost = 0
+    if not any(manifest.anchor <= step < manifest.step for step in fetch.client.store.steps()):
+        return None
+    lenient = replace(fetch, banned=set(fetch.banned))  # whoever has another version of a base's number may be honest
+    while (base := manifest.base) is not None:
+        cost += manifest.delta_bytes
+        if cost >= most or len(chain) == _CHAIN_MAX:
+            return None
+        digest = bytes.fromhex(base.manifest)
+        if _is_here(fetch.client.store, base.step, digest):
+            return chain
+        expected = replace(fetch.expected, step=base.step, digest=digest)
+        signed, manifest = lenient.fetch_manifest(expected, patient=False)
+        chain.insert(0, (signed, manifest))
+    return None
+
+
+def _is_here(store: VersionStore, step: int, digest: bytes) -> bool:
+    with suppress(ProtocolViolation, PreflightError):  # damaged on disk, or retired meanwhile
+        return store.holds(step) and digest_of(store.manifest(step)) == digest
+    return False
+
+
+def _bring(fetch: Fetch, manifest: Manifest, signed: bytes) -> None:
+    """Makes a version between the one that is here and the one that is wanted. Raises HashMismatch where it comes out wrong."""
+    store = fetch.client.store
+    size = manifest.total_bytes + manifest.delta_bytes
+    with (
+        store.draft(manifest.step, manifest.digest.hex(), size) as draft,
+        Partial(draft, manifest) as partial,
+        ExitStack() as kept,
+    ):
+        made = _apply(fetch, partial, manifest, signed, kept)
+        if len(made.present) < len(manifest.numbers):
+            raise HashMismatch(f"the delta of version {manifest.step} makes other bytes than that version's")
+        store.commit(manifest.step, draft, signed)
+
+
+def _apply(fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, kept: ExitStack) -> MadeByDelta:
+    """Fetches the delta of `manifest`, whose base is here, and writes what it makes over the files of `partial`. Meanwhile
+    the delta is shown to others; its files stay open in `kept`."""
+    store, base = fetch.client.store, manifest.base
+    assert base is not None and manifest.delta is not None
+    deltas = partial.folder / DELTA_FOLDER
+    with disk_errors(deltas):
+        deltas.mkdir(exist_ok=True)
+    files = replace(manifest, files=manifest.delta, base=None, delta=None)
+    with store.lease(base.step) as folder:
+        before = stored(store.manifest(base.step), chunk_bytes=manifest.chunk_bytes)
+        if before.digest.hex() != base.manifest:
+            raise IntegrityError(f"version {base.step} was replaced")
+        of_delta = kept.enter_context(Partial(deltas, files))
+        schedule = fetch.schedule_of(files, fetch.present(of_delta, files))
+        nothing = np.zeros(len(manifest.numbers), np.bool_)
+        arriving = Arriving(signed, of_delta, schedule, files.numbers, fetch.client.chunk_bytes, nothing=nothing)
+        with fetch.client.interruptible(schedule), store.show(manifest.step, arriving):
+            since = time.monotonic()
+            perform = fetch.performing(
+                of_delta, files, schedule, delta_target, lambda source: fetch.passed_over(schedule, source, since)
+            )
+            with fetch.crew(schedule, perform, room=fetch.client.chunk_bytes):
+                for number in range(len(files.numbers)):
+                    schedule.wait_for(number, fetch.deadline)
+            _write(fetch, partial.folder, manifest, folder, before)
+            present = fetch.present(partial, manifest)
+    log.info(
+        "version %d is made out of version %d: %d bytes instead of %d",
+        manifest.step, base.step, manifest.delta_bytes, manifest.total_bytes,
+    )  # fmt: skip
+    return MadeByDelta(present, arriving)
+
+
+def _write(fetch: Fetch, draft: Path, manifest: Manifest, folder: Path, before: Manifest) -> None:
+    """Writes the files of `draft` out of its delta and the base in `folder`."""
+    known = {file.name: file for file in before.files}
+    changed = {file.name for file in manifest.delta or ()}
+    for file in manifest.files:
+        if fetch.client.is_closed or time.monotonic() > fetch.deadline:
+            raise DeadlineExceeded("applying it took too long")
+        if file.name in changed:
+            old = folder / file.name if file.name in known else None
+            _write_changed(draft / DELTA_FOLDER / file.name, old, draft / file.name, file.size)
+        elif known.get(file.name) == file:
+            with disk_errors(draft):
+                shutil.copyfile(folder / file.name, draft / file.name)
+        else:
+            raise Malformed(f"the delta of version {manifest.step} leaves out {file.name}, which changed")
+
+
+def drop_delta(draft: Path) -> None:
+    """What may not be whole must not be served, and was of no use here."""
+    with disk_errors(draft), suppress(FileNotFoundError):
+        shutil.rmtree(draft / DELTA_FOLDER)
+
+
+def _write_changed(delta: Path, base: Path | None, target: Path, size: int) -> None:
+    from protocol.shardcast.delta import apply  # pyarrow is imported where deltas are used
+
+    with disk_errors(target):
+        fd = os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            apply(delta, base, fd, size)
+        finally:
+            os.close(fd)

@@ -1,0 +1,202 @@
+"""One fetch of a version: the signed manifest, then its chunks from several sources at once, each verified before it counts.
+
+Client (client.py) says whom it asks and what it remembers of them; by_delta.py makes a version out of an earlier one with the same means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol.constants import MANIFEST_BYTES_MAX
+from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
+from protocol.shardcast.arriving import Arriving
+from protocol.shardcast.connection import NotServed, SourceConnection
+from protocol.shardcast.crew import Crew, Perform
+from protocol.shardcast.http1 import file_target, manifest_target
+from protocol.shardcast.inquiry import Inquiry
+from protocol.shardcast.manifest import Expected, Manifest
+from protocol.shardcast.partial import Partial
+from protocol.shardcast.schedule import FetchTask, Schedule
+from protocol.shardcast.source import Source, Standing
+
+if TYPE_CHECKING:
+    from protocol.shardcast.client import Client
+
+_AGAIN_SECONDS = 0.25  # before a relay that has no delta yet is asked for it again
+
+
+def closed() -> Unavailable:
+    return Unavailable("the fetch was broken off")
+
+
+@dataclass
+class Fetch:
+    """One call of `Client.fetch`: `standings` and `banned` are the client's memory of `sources`, `deadline` is a moment."""
+
+    client: Client
+    expected: Expected
+    sources: Sequence[Source]
+    standings: dict[str, Standing]
+    banned: set[str]
+    deadline: float
+
+    def drafted_manifest(self, label: str) -> tuple[bytes, Manifest] | None:
+        """The manifest that an earlier attempt began with: relays that have all of a version between them need nobody else to go on."""
+        signed = self.client.store.begun(self.expected.step, label)
+        with suppress(ProtocolViolation):  # damaged by a crash
+            return None if signed is None else (signed, self.expected.open(signed))
+        return None
+
+    def fetch_manifest(self, expected: Expected, *, patient: bool = True) -> tuple[bytes, Manifest]:
+        """The signed manifest and what it says; sources may not have it yet, or not at all unless `patient`."""
+        found: list[tuple[bytes, Manifest]] = []
+        schedule = self._schedule([0], [0], lambda _: f"manifest of version {expected.step}")
+        began = time.monotonic()
+
+        def perform(task: FetchTask, connection: SourceConnection, room: memoryview) -> None:
+            with self.passed_over(schedule, task.source, float("inf") if patient else began):
+                length = connection.ask_whole(manifest_target(expected.step), MANIFEST_BYTES_MAX, self.deadline)
+            data = bytearray(length)
+            connection.read(memoryview(data), self.deadline)
+            found.append((bytes(data), expected.open(bytes(data))))
+            schedule.arrived(task, 0.0)
+
+        with self.client.interruptible(schedule), self.crew(schedule, perform, room=0):
+            schedule.wait_for(0, self.deadline)
+        return found[0]
+
+    def fill(
+        self,
+        partial: Partial,
+        manifest: Manifest,
+        signed: bytes,
+        present: Sequence[int],
+        commit: Callable[[], Path],
+        *,
+        delta: Arriving | None = None,
+    ) -> Path:
+        """Completes `partial`, which holds the chunks `present`, while it is shown to others; what `commit` then returns."""
+        relays = {
+            source.name: source
+            for source in reversed(self.sources)
+            if source.is_relay and source.name not in self.banned
+        }
+        schedule = self.schedule_of(manifest, present, relays)
+        count = len(manifest.numbers)
+        inquiries = [
+            Inquiry(schedule, source, manifest.step, count, self.client.timeouts, self.deadline)
+            for source in relays.values()
+        ]
+        arriving = Arriving(signed, partial, schedule, manifest.numbers, self.client.chunk_bytes, delta=delta)
+        with self.client.interruptible(schedule), self.client.store.show(manifest.step, arriving):
+            if len(present) < count:
+                perform = self.performing(partial, manifest, schedule, file_target)
+                with self.crew(schedule, perform, room=self.client.chunk_bytes, inquiries=inquiries):
+                    for number in range(count):
+                        schedule.wait_for(number, self.deadline)
+            return commit()
+
+    def performing(
+        self,
+        partial: Partial,
+        manifest: Manifest,
+        schedule: Schedule,
+        target: Callable[[int, str], str],
+        asked: Callable[[Source], AbstractContextManager[None]] = lambda source: nullcontext(),
+    ) -> Perform:
+        """How tasks are carried out: neighbouring chunks in one request, each written when it has verified."""
+        chunks = list(manifest.chunks())
+
+        def perform(task: FetchTask, connection: SourceConnection, room: memoryview) -> None:
+            began = time.monotonic()
+            wanted = [chunks[number] for number in task.chunks]
+            file, first, last = wanted[0].file, wanted[0].offset, wanted[-1].offset + wanted[-1].size - 1
+            with asked(task.source):
+                connection.ask_range(target(manifest.step, file.name), first, last, file.size, self.deadline)
+            for chunk in wanted:
+                content = room[: chunk.size]
+                connection.read(content, self.deadline)
+                if not chunk.matches(content):
+                    raise HashMismatch(f"{file.name} from byte {chunk.offset} does not hash to what the manifest says")
+                partial.write(chunk, content)
+                ended = time.monotonic()
+                schedule.arrived(task, ended - began)
+                self.client.progress(manifest.step, schedule.bytes_present, manifest.total_bytes)
+                if not schedule.is_wanted(task):
+                    return
+                began = ended
+
+        return perform
+
+    def present(self, partial: Partial, manifest: Manifest) -> list[int]:
+        """Numbers of the chunks that lie on disk and verify."""
+        room = memoryview(bytearray(self.client.chunk_bytes))
+        found = []
+        for number, chunk in enumerate(manifest.chunks()):
+            if self.client.is_closed:
+                raise closed()
+            if time.monotonic() > self.deadline:
+                raise DeadlineExceeded(f"verifying what is here of version {manifest.step} took too long")
+            if partial.holds(chunk, room):
+                found.append(number)
+        return found
+
+    @contextmanager
+    def passed_over(self, schedule: Schedule, source: Source, since: float) -> Iterator[None]:
+        """Within the block a source may say that it does not have what it need not have. It is passed over without blame: at
+        once, or where it is a relay that may have it soon, when it was waited for long enough."""
+        try:
+            yield
+        except NotServed as error:
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+                raise
+            waited = time.monotonic() - since
+            if error.status == HTTPStatus.NOT_FOUND and source.is_relay and waited < self.client.patience:
+                raise NotServed(error.status, _AGAIN_SECONDS) from error
+            schedule.lacks(source)
+            raise
+
+    def schedule_of(self, manifest: Manifest, present: Sequence[int], watched: Iterable[str] = ()) -> Schedule:
+        chunks = list(manifest.chunks())
+        numbers = {file.name: number for number, file in enumerate(manifest.files)}
+        return self._schedule(
+            [chunk.size for chunk in chunks],
+            [numbers[chunk.file.name] for chunk in chunks],
+            lambda number: f"{chunks[number].file.name} from byte {chunks[number].offset}",
+            present,
+            watched,
+        )
+
+    def _schedule(
+        self, sizes: Sequence[int], files: Sequence[int], describe: Callable[[int], str], present: Sequence[int] = (),
+        watched: Iterable[str] = (),
+    ) -> Schedule:  # fmt: skip
+        return Schedule(
+            sizes,
+            files,
+            self.sources,
+            self.standings,
+            self.banned,
+            self.client.statistics,
+            streams=self.client.streams,
+            describe=describe,
+            present=present,
+            watched=watched,
+            patience=self.client.patience,
+            relays=self.client.relays,
+            rng=self.client.rng,
+        )
+
+    def crew(self, schedule: Schedule, perform: Perform, *, room: int, inquiries: Sequence[Inquiry] = ()) -> Crew:
+        client = self.client
+        fields = {} if client.serves is None else {"Serves": client.serves}
+        return Crew(
+            schedule, perform, client.timeouts, streams=client.streams, room=room, deadline=self.deadline, inquiries=inquiries,
+            fields=fields,
+        )  # fmt: skip
