@@ -150,9 +150,15 @@ class Discovery:
             log.info("%s: %d found, dropped %s", service, len(search.found), what)
         if not search.found and (at_least > 0 or not looked):
             if not self.membership.is_joined:
-                raise Unavailable(f"cannot look for a {service}: {self.membership.reason()}")
+                raise Unavailable(
+                    f"cannot look for a {service}: {self.membership.reason()}",
+                    hint="murmur net status says who answers from this machine",
+                )
             tried = f"; {len(search.asked)} claimed to be one and failed" if search.asked else ""
-            raise Unavailable(f"no {service} was found within {seconds:.3g} s{tried}")
+            raise Unavailable(
+                f"no {service} was found within {seconds:.3g} s{tried}",
+                hint=f"try again; murmur net trace {service.role} shows where the lookup stops",
+            )
         return list(search.found.values())
 
     async def ask(self, contact: Contact, service: Service) -> Provider:

@@ -117,7 +117,8 @@ async def enter(explorer: Explorer, here: Standpoint, met: Callable[[WayIn], Non
     if not explorer.dht.anchors and here.own is not None:
         await through([here.own], "this role")
     if not explorer.dht.anchors:
-        await through(random.sample(here.saved, min(_SAVED, len(here.saved))), "saved peer")
+        others = [known for known in here.saved if known not in here.bootnodes]
+        await through(random.sample(others, min(_SAVED, len(others))), "saved peer")
     return bool(explorer.dht.anchors)
 
 

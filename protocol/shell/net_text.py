@@ -78,7 +78,9 @@ def print_status(found: Reachability) -> None:
     if found.outside is not None:
         typer.echo("\nWhere others say this role is")
         _print_whereabouts(found.outside)
-    if found.here.chain is not None:
+    if found.here.chain is not None and not found.answered:
+        typer.echo("\nHub and relays\n  – nobody could be asked")
+    elif found.here.chain is not None:
         _print_hub(found)
         _print_relays(found)
         _print_weights(found)
@@ -101,14 +103,14 @@ def _print_role(found: Reachability) -> None:
     _field("PeerID", here.peer or "not known before its first start")
     if here.key:
         _field("address", here.key)
-    _field("listens", said.get("listen") or here.peers.listen)
+    _field("listens", said.get("listen") if here.running else here.peers.listen)
     for place in here.peers.announce or ("nothing; others use the address they see",):
         _field("announces", place)
     if not here.running:
         return
     for each in said.get("provides") or []:
         _field("serves", f"{each.get('role')} at {each.get('http')}, known to {_count(each.get('holders'), 'peer')}")
-    connections = f"{said.get('outbound')} connections out, {said.get('inbound')} in"
+    connections = f"{_count(said.get('outbound'), 'connection')} out, {said.get('inbound')} in"
     _field("knows", f"{_count(said.get('known'), 'peer')}; {connections}")
     _field("visited", f"{_count(said.get('welcomed'), 'connection')} came in since its start")
     if counts := {name: count for name, count in (said.get("counts") or {}).items() if count}:

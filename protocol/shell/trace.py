@@ -152,16 +152,19 @@ class _Tracing:
             return made
         found = made.whereabouts or Whereabouts()
         self._tell(found)
-        if not found.told:
+        answers = found.greeting is not None and found.greeting.answered
+        if not answers and peer_text(peer) == self._here.peer and not self._here.running:
+            made.stop("this role does not run", "start it; what others remember of it fades within half an hour")
+        elif not found.told:
             made.stop(
                 _nobody_knows(made, "where it is"),
                 "it has not joined through these bootnodes, or only asks: who cannot be reached enters no table",
             )
-        elif found.greeting is not None and not found.greeting.answered:
+        elif not answers:
             made.stop(
                 "peers say where it is, and it does not answer there",
                 "its operator: open the port, and name the address that leads to it (peers.announce)",
-                found.greeting.problem,
+                found.greeting.problem if found.greeting else None,
             )
         else:
             made.found = "it is known, and it answers"

@@ -109,14 +109,6 @@ def operator(console: Console, world: World, tmp_path: Path) -> Operator:
     return Operator(console, world, tmp_path)
 
 
-def gone(network: Network) -> str:
-    """The address of a bootnode that is dead."""
-    host = network.host()
-    (address,) = host.addresses
-    host.close()
-    return address
-
-
 def narrow(text: str) -> bool:
     return all(len(line) <= 80 for line in text.splitlines())
 
@@ -128,7 +120,7 @@ def test_trace_follows_a_lookup_to_the_hub_and_what_it_serves(
     bootnode = network.host()
     hub = network.host(bootnode, key=world.trainer.key)
     operator.announce(hub, "hub", url)
-    operator.settle(bootnode, dead := gone(network))
+    operator.settle(bootnode, dead := network.gone())
 
     done = operator.net("trace")
     assert done.code == 0, done.out + done.err
@@ -148,7 +140,7 @@ def test_trace_follows_a_lookup_to_the_hub_and_what_it_serves(
 
 
 def test_trace_says_that_every_way_in_is_dead(operator: Operator, network: Network) -> None:
-    operator.settle(gone(network), gone(network))
+    operator.settle(network.gone(), network.gone())
     done = operator.net("trace")
     assert (done.code, "It stops here: none of 2 ways into the network answers" in done.out) == (1, True)
     assert "nothing listens on that port" in done.out
@@ -318,7 +310,7 @@ def test_ping_needs_no_home_for_a_multiaddr(
 def test_ping_says_in_a_sentence_what_is_wrong(console: Console, network: Network, tmp_path: Path) -> None:
     host, absent = network.host(), Key.generate()
     place = PeerAddress.parse(host.addresses[0]).address
-    refused = console.murmur("net", "ping", gone(network))
+    refused = console.murmur("net", "ping", network.gone())
     assert (refused.code, "nothing listens on that port" in refused.out) == (1, True)
     wrong = console.murmur("net", "ping", f"{place}/p2p/{absent.peer_id}")
     said = re.sub(r"\s+", " ", wrong.out)
@@ -374,7 +366,7 @@ def test_peers_lists_who_is_known_and_what_the_chain_says_of_them(
     operator.settle(bootnode)
     own.join(20)
     own.close()
-    (data / "peers.json").write_text(json.dumps([gone(network)]))
+    (data / "peers.json").write_text(json.dumps([network.gone()]))
 
     found = operator.json("peers")
     by = {each["peer"]: each for each in found["peers"]}  # type: ignore[attr-defined]
@@ -457,7 +449,7 @@ def test_status_says_where_the_weights_came_from(
 def test_status_of_a_relay_that_nobody_can_reach_says_so(operator: Operator, network: Network) -> None:
     """It announces an address at which nothing of it listens."""
     bootnode = network.host()
-    elsewhere = gone(network).partition("/p2p/")[0]
+    elsewhere = network.gone().partition("/p2p/")[0]
     relay = network.host(
         bootnode, announce=[elsewhere], report_file=operator.home / "data" / "network.json", timing=quick(report=0.05)
     )
@@ -472,7 +464,7 @@ def test_status_of_a_relay_that_nobody_can_reach_says_so(operator: Operator, net
 
 
 def test_status_names_a_dead_bootnode_and_a_hub_that_nobody_finds(operator: Operator, network: Network) -> None:
-    operator.settle(gone(network))
+    operator.settle(network.gone())
     done = operator.net("status")
     said = re.sub(r"\s+", " ", done.out)
     assert done.code == 1
@@ -487,8 +479,21 @@ def test_status_names_a_dead_bootnode_and_a_hub_that_nobody_finds(operator: Oper
     assert "murmur net trace hub" in without.out
 
 
+def test_a_role_that_was_stopped_is_told_to_start_and_not_to_open_its_port(
+    operator: Operator, network: Network
+) -> None:
+    bootnode = network.host()
+    own = network.host(bootnode, report_file=operator.home / "data" / "network.json")
+    operator.settle(bootnode)
+    own.join(20)
+    own.close()
+    done = operator.net("trace", "me")
+    assert (done.code, "It stops here: this role does not run" in done.out) == (1, True), done.out
+    assert "peers.announce" not in done.out
+
+
 def test_status_goes_through_saved_peers_where_no_bootnode_answers(operator: Operator, network: Network) -> None:
-    operator.settle(gone(network))
+    operator.settle(network.gone())
     (operator.home / "data").mkdir(parents=True)
     (operator.home / "data" / "peers.json").write_text(json.dumps([network.host().addresses[0]]))
     assert "reached through a saved peer" in re.sub(r"\s+", " ", operator.net("status").out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -47,6 +48,12 @@ class Network:
         made = self.host(*bootnodes, **options)
         Directory(made).announce(service, endpoint(port, service), deadline=20)
         return made
+
+    def gone(self) -> str:
+        """The address of a host that is not there; nobody else gets its port before the end of the test."""
+        held = self._stack.enter_context(socket.socket())
+        held.bind(("127.0.0.1", 0))
+        return f"/ip4/127.0.0.1/tcp/{held.getsockname()[1]}/p2p/{Key.generate().peer_id}"
 
     def close(self) -> None:
         self._stack.close()

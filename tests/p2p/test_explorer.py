@@ -36,11 +36,8 @@ def known(host: Host) -> PeerAddress:
 
 
 def gone(network: Network) -> PeerAddress:
-    """Where a host was."""
-    host = network.host()
-    place = known(host)
-    host.close()
-    return place
+    """Where no host is."""
+    return PeerAddress.parse(network.gone())
 
 
 def greet(place: PeerAddress, *, pings: int = 3, **changes: float) -> Greeting:

@@ -42,8 +42,9 @@ def test_without_the_bootnodes_address_nothing_is_found_and_the_error_says_so(ne
     seeker = network.host()
 
     patience = Patience(3)
-    with pytest.raises(Unavailable, match="no bootnode was given"):
+    with pytest.raises(Unavailable, match="no bootnode was given") as lost:
         find(seeker, within=0.5)
+    assert "murmur net status" in lost.value.hint
     assert not patience.ended()
 
 
