@@ -28,6 +28,7 @@ from node.contributor.submission_log import SubmissionLog
 from protocol.identity import Key, load_keystore, save_keystore
 from protocol.p2p import Directory, Endpoint, Host, Service
 from protocol.settings import write_toml
+from protocol.shell import reachability, standpoint
 from protocol.shell.home import Home
 from tests.cli.conftest import PASSWORD, Contributor
 from tests.clock import eventually
@@ -126,12 +127,14 @@ def test_node_validator_and_relay_find_each_other_work_and_stop_promptly(live: L
     assert (homes["relay"].read_status() or {}).get("versions") == [0]
     for role, home in homes.items():
         _require_metrics(role, home)
+        _require_seen(role, home, processes[role])
     second = live.start("node", "start", "--home", homes["node"].path)
     assert second.wait(60) == 7, second.tail()
     assert f"process {processes['node'].pid}" in second.tail()
     for role, number in (("node", signal.SIGTERM), ("validator", signal.SIGINT), ("relay", signal.SIGTERM)):
         assert stopped(processes[role], number) == 0, processes[role].tail()
         assert (homes[role].read_status() or {})["state"] == "stopped"
+        assert not standpoint.find(str(homes[role].path)).running
     _require_no_secrets(live, homes)
 
 
@@ -152,6 +155,18 @@ def _require_metrics(role: str, home: Home) -> None:
     assert PASSWORD not in text
     health = httpx.get(f"{url}/healthz", timeout=10)
     assert (health.status_code, health.json()["healthy"]) == (200, True)
+
+
+def _require_seen(role: str, home: Home, process: Process) -> None:
+    """`murmur net status` finds a running role in order, the hub and the relay."""
+    here = standpoint.find(str(home.path))
+    assert (here.role, here.running, here.said["pid"]) == (role, True, process.pid)
+    found = reachability.look(here, seconds=60)
+    assert found.problems == []
+    assert found.hub is not None
+    assert len(found.relays) == 1
+    fetched = found.fetched or {}
+    assert sum(fetched.values()) > 0
 
 
 def _require_no_secrets(live: Live, homes: dict[str, Home]) -> None:
