@@ -11,6 +11,7 @@ from benches import delta
 from protocol.model_files import WEIGHTS
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_versions_of_a_training_differ_a_little_and_come_out_of_their_deltas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
