@@ -3,7 +3,8 @@
 Keys rest in keystore files (Web3 Secret Storage v3: scrypt + AES-128-CTR) that only their owner may read. The secret
 never leaves a `Key`: it has no place in its repr, in logs or in errors.
 
-PeerID: libp2p specs, peer-ids: identity multihash of the protobuf-encoded public key.
+PeerID: libp2p specs, peer-ids: identity multihash of the protobuf-encoded public key. Strangers may have an Ed25519 one,
+libp2p's usual kind: it is a peer like any other and nobody on any chain.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _PEER_PREFIX = bytes.fromhex("0025") + bytes.fromhex(
     "08021221"
 )  # identity multihash, 37 bytes: type secp256k1, 33 bytes
 _PEER_BYTES = len(_PEER_PREFIX) + 33
+_STRANGER_PREFIX = bytes.fromhex("0024") + bytes.fromhex("08011220")  # the same of type Ed25519, 32 bytes
+_STRANGER_BYTES = len(_STRANGER_PREFIX) + 32
 
 
 class _Hidden:
@@ -90,12 +93,15 @@ def address_of_peer(peer: bytes) -> ChecksumAddress:
         raise Malformed("PeerID carries a point that is not on the curve") from error
 
 
-def address_of_peer_id(peer_id: str) -> ChecksumAddress:
-    """Like `address_of_peer`, from the base58 text."""
-    try:
-        return address_of_peer(base58.b58decode(peer_id))
-    except ValueError as error:
-        raise Malformed(f"{peer_id[:64]!r} is no PeerID") from error
+def is_stranger(peer: bytes) -> bool:
+    """Whether a PeerID's bytes carry an Ed25519 key, which may take part in discovery and has no chain address."""
+    return len(peer) == _STRANGER_BYTES and peer.startswith(_STRANGER_PREFIX)
+
+
+def check_peer(peer: bytes) -> None:
+    """Raises Malformed unless `peer` is a PeerID that carries its key: secp256k1, or a stranger's."""
+    if not is_stranger(peer):
+        address_of_peer(peer)
 
 
 def save_keystore(key: Key, path: Path, password: str, *, chain_id: int) -> None:

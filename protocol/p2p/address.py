@@ -92,21 +92,22 @@ class Address:
 
 @dataclass(frozen=True, order=True)
 class PeerAddress:
-    """An address and the PeerID that must answer there (its 39 bytes)."""
+    """An address and the PeerID that must answer there (its bytes)."""
 
     address: Address
     peer: bytes
 
     @classmethod
     def parse(cls, text: str) -> PeerAddress:
-        """Raises Malformed unless it is an address that ends in /p2p/ and a secp256k1 PeerID."""
-        from protocol.identity import address_of_peer_id
+        """Raises Malformed unless it is an address that ends in /p2p/ and a PeerID that carries its key."""
+        from protocol.identity import check_peer
 
         place, separator, peer_id = text.rpartition("/p2p/")
         if not separator:
             raise Malformed(f"{text[:128]!r} does not say whom to expect there (/p2p/…)")
-        address_of_peer_id(peer_id)
-        return cls(Address.parse(place), peer_bytes(peer_id))
+        peer = peer_bytes(peer_id)
+        check_peer(peer)
+        return cls(Address.parse(place), peer)
 
     def __str__(self) -> str:
         return f"{self.address}/p2p/{peer_text(self.peer)}"
@@ -139,9 +140,13 @@ def peer_text(peer: bytes) -> str:
 
 
 def peer_bytes(peer_id: str) -> bytes:
+    """Raises Malformed for what is not base58."""
     import base58
 
-    return base58.b58decode(peer_id)
+    try:
+        return base58.b58decode(peer_id)
+    except ValueError as error:
+        raise Malformed(f"{peer_id[:64]!r} is no PeerID") from error
 
 
 def network_of(host: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import trio
 
 from protocol.errors import Malformed, MurmurationError, ProtocolViolation, Unavailable
-from protocol.identity import address_of_peer
+from protocol.identity import address_of_peer, is_stranger
 from protocol.p2p import report
 from protocol.p2p.address import Address, peer_text
 from protocol.p2p.kademlia import Kademlia
@@ -214,6 +214,8 @@ class _Search:
                 )
 
         def named(contact: Contact) -> None:
+            if is_stranger(contact.peer):  # nobody on any chain provides what runs need
+                return
             if self._among is not None and address_of_peer(contact.peer).lower() not in self._among:
                 return
             known = contact.peer in self.asked or len(self.asked) < node.limits.candidates

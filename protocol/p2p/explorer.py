@@ -13,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import trio
-from google.protobuf.message import DecodeError
-from libp2p.identity.identify.pb.identify_pb2 import Identify
 
-from protocol.errors import DeadlineExceeded, Malformed, MurmurationError, ProtocolViolation, Unavailable
+from protocol.errors import DeadlineExceeded, MurmurationError, ProtocolViolation, Unavailable
 from protocol.identity import Key
 from protocol.p2p.address import Address, PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, ask_endpoint
 from protocol.p2p.host import innermost
+from protocol.p2p.identify import identify
 from protocol.p2p.kademlia import Kademlia, LookupStep
 from protocol.p2p.node import Node, PeerConnection
 from protocol.p2p.routing import Contact
@@ -32,8 +31,6 @@ from protocol.p2p.settings import HostLimits, Timing
 from protocol.p2p.transport import Identity
 from protocol.p2p.wire import PROTOCOL, KademliaAnswer
 
-IDENTIFY: Final = "/ipfs/id/1.0.0"
-_IDENTIFY_BYTES_MAX = 64 << 10
 _AGENT_MAX = 128
 _PROTOCOLS_MAX = 32
 _OURS = (PROTOCOL, ENDPOINT_PROTOCOL)
@@ -190,16 +187,11 @@ class Explorer:
     async def _identify(self, connection: PeerConnection, so_far: Greeting) -> Greeting:
         found = partial(Greeting, so_far.dialled, so_far.round_trips, so_far.lost)
         try:
-            with trio.move_on_after(self.node.timing.request):
-                async with self.node.stream(connection, IDENTIFY) as stream:
-                    said = _identity(await stream.read_message(_IDENTIFY_BYTES_MAX, "identity"))
-                agent, seen = said.agent_version[:_AGENT_MAX], said.observed_addr
-                protocols = tuple(name[:_AGENT_MAX] for name in said.protocols[:_PROTOCOLS_MAX])
-                return found(agent=agent, protocols=protocols, seen_as=_place(seen))
-            why = f"it did not say who it is within {self.node.timing.request:g} s"
+            said = await identify(self.node, connection)
         except MurmurationError as error:
-            why = str(error)
-        return found(protocols=await self._spoken(connection), unidentified=why)
+            return found(protocols=await self._spoken(connection), unidentified=str(error))
+        protocols = tuple(name[:_AGENT_MAX] for name in said.protocols[:_PROTOCOLS_MAX])
+        return found(agent=said.agent[:_AGENT_MAX], protocols=protocols, seen_as=str(said.seen_as or ""))
 
     async def _spoken(self, connection: PeerConnection) -> tuple[str, ...]:
         """Which of our own protocols it agrees to speak, where it does not say what it speaks."""
@@ -212,22 +204,6 @@ class Explorer:
                 except MurmurationError:
                     continue
         return tuple(spoken)
-
-
-def _identity(data: bytes) -> Identify:
-    said = Identify()
-    try:
-        said.ParseFromString(data)
-    except (DecodeError, ValueError) as error:  # the second of text that is no UTF-8
-        raise Malformed("its identity is no protobuf message") from error
-    return said
-
-
-def _place(data: bytes) -> str:
-    try:
-        return str(Address.decode(data))
-    except Malformed:
-        return ""
 
 
 def explore(

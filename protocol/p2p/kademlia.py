@@ -7,7 +7,6 @@ takes clients for servers, and always speaks the public IPFS network's protocol 
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import random
@@ -18,6 +17,7 @@ import trio
 
 from protocol.errors import Malformed, MurmurationError
 from protocol.p2p.address import Address, PeerAddress, network_of, peer_text
+from protocol.p2p.admission import Admission, as_seen
 from protocol.p2p.node import Node
 from protocol.p2p.records import ProviderRecords
 from protocol.p2p.routing import BUCKET, Contact, RoutingTable, nearest
@@ -27,6 +27,7 @@ from protocol.p2p.wire import ANSWER_BYTES_MAX, PROTOCOL, QUESTION_BYTES_MAX, Ka
 log = logging.getLogger(__name__)
 
 _QUESTIONS_PER_LOOKUP = 64
+_QUESTIONS_PER_STREAM = 64
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Kademlia:
         self.anchors: dict[bytes, Contact] = {}
         self._node = node
         self._self = Contact(self.peer, own) if own else None
+        self._admission = Admission(node, self.table, own, PROTOCOL)
         if own:
             node.handle(PROTOCOL, self._answer)
 
@@ -79,7 +81,8 @@ class Kademlia:
         async def give(contact: Contact) -> None:
             nonlocal holders
             try:
-                await self._ask(contact, Question(Kind.ADD_PROVIDER, key, self._self))
+                # It has no answer, so a second question tells when it has been read.
+                await self._ask(contact, Question(Kind.PING, b""), first=Question(Kind.ADD_PROVIDER, key, self._self))
                 holders += 1
             except MurmurationError as error:
                 log.debug("%s did not take a provider record: %s", peer_text(contact.peer), error)
@@ -161,11 +164,12 @@ class Kademlia:
                 nursery.start_soon(ask, following)
         return nearest((candidates[peer] for peer in asked - failed), key)
 
-    async def _ask(self, contact: Contact, question: Question) -> KademliaAnswer:
-        """Raises Unavailable or a ProtocolViolation, and then the contact is forgotten."""
+    async def _ask(self, contact: Contact, question: Question, *, first: Question | None = None) -> KademliaAnswer:
+        """Raises Unavailable or a ProtocolViolation, and then the contact is forgotten. `first` has no answer."""
+        messages = [each.encode() for each in (first, question) if each]
         try:
             data = await self._node.request(
-                contact.peer, contact.addresses, PROTOCOL, question.encode(), cap=ANSWER_BYTES_MAX, what="DHT answer"
+                contact.peer, contact.addresses, PROTOCOL, *messages, cap=ANSWER_BYTES_MAX, what="DHT answer"
             )
             answer = KademliaAnswer.decode(data, question.kind)
         except MurmurationError:
@@ -175,23 +179,37 @@ class Kademlia:
         return self._as_told(answer, contact)
 
     async def _answer(self, stream: Stream) -> None:
-        question = Question.decode(await stream.read_message(QUESTION_BYTES_MAX, "DHT question"))
+        for _ in range(_QUESTIONS_PER_STREAM):
+            question = Question.decode(await stream.read_message(QUESTION_BYTES_MAX, "DHT question"))
+            answer = self._answer_to(question, stream)
+            if answer is not None:
+                await stream.write_message(answer.encode(question.kind))
+            if await stream.ended():
+                return
+
+    def _answer_to(self, question: Question, stream: Stream) -> KademliaAnswer | None:
         now = trio.current_time()
-        sender = self._as_seen(question.server, stream) if question.server else None
-        if sender:
-            self.table.seen(sender, now)
-        if question.kind is Kind.ADD_PROVIDER:
+        if question.sender and question.sender.peer != stream.peer:
+            raise Malformed("the sender names another peer as itself")
+        sender = as_seen(question.sender, stream.remote) if question.sender else None
+        if question.kind is Kind.ADD_PROVIDER:  # a provider may be one that only asks
             if sender is None:
                 raise Malformed("the provider record holds no address that could be dialled")
             self.records.put(question.key, sender, source=network_of(stream.remote), now=now)
-            answer = KademliaAnswer()
-        else:
-            closer = [
-                contact for contact in self.table.nearest(question.key, BUCKET + 1) if contact.peer != stream.peer
-            ]
-            providers = self.records.get(question.key, now) if question.kind is Kind.GET_PROVIDERS else []
-            answer = KademliaAnswer(tuple(closer[:BUCKET]), tuple(providers))
-        await stream.write_message(answer.encode(question.kind))
+            return None
+        if question.kind is Kind.PING:
+            return KademliaAnswer()
+        self._admission.asked(stream, sender)
+        closer = [contact for contact in self.table.nearest(question.key, BUCKET + 1) if contact.peer != stream.peer]
+        providers = self.records.get(question.key, now) if question.kind is Kind.GET_PROVIDERS else []
+        return KademliaAnswer(tuple(closer[:BUCKET]), tuple(self._as_reached(each, stream) for each in providers))
+
+    def _as_reached(self, provider: Contact, stream: Stream) -> Contact:
+        """A provider as who asks on `stream` can reach it: if it is this node, also where it has just been reached."""
+        if provider.peer != self.peer or not stream.local:
+            return provider
+        places = (*provider.addresses, *(place.seen_from(stream.local) for place in provider.addresses))
+        return Contact(provider.peer, tuple(dict.fromkeys(places)))
 
     def _as_told(self, answer: KademliaAnswer, teller: Contact) -> KademliaAnswer:
         """An answer in which the one who gave it is found where we found it, if it named itself as "any interface"."""
@@ -206,12 +224,3 @@ class Kademlia:
             for each in answer.providers
         )
         return KademliaAnswer(answer.closer, tuple(providers))
-
-    def _as_seen(self, sender: Contact, stream: Stream) -> Contact | None:
-        """The sender as others can reach it. Nobody may speak for somebody else, or send others into their own machine."""
-        if sender.peer != stream.peer:
-            raise Malformed("the sender names another peer as itself")
-        inside = ipaddress.ip_address(stream.remote.partition("%")[0]).is_loopback
-        seen = (place.seen_from(stream.remote) for place in sender.addresses)
-        usable = tuple(place for place in seen if place.is_dialable and (inside or not place.is_loopback))
-        return Contact(sender.peer, usable) if usable else None

@@ -49,19 +49,23 @@ Handler = Callable[[Stream], Awaitable[None]]
 
 
 class PeerConnection:
-    """`remote` is the IP of the other end, `kept` says that it is not closed for being idle."""
+    """`remote` is the IP of the other end and `port` its port, `local` the IP of ours; `kept` says that it is not closed
+    for being idle."""
 
-    def __init__(self, upgraded: Upgraded, remote: str, *, outbound: bool) -> None:
+    def __init__(self, upgraded: Upgraded, remote: str, port: int, local: str, *, outbound: bool) -> None:
         self.peer = upgraded.peer
         self.muxer: BoundedYamux = upgraded.muxer
         self.remote = remote
+        self.port = port
+        self.local = local
         self.outbound = outbound
         self.kept = False
+        self.identified = False  # the peer has been asked what it speaks
         self.busy = 0
         self.used = trio.current_time()
 
     def stream(self, raw: Any) -> Stream:
-        return Stream(raw, self.peer, self.remote)
+        return Stream(raw, self.peer, self.remote, port=self.port, local=self.local)
 
 
 class Node:
@@ -89,6 +93,11 @@ class Node:
     def handle(self, protocol: str, handler: Handler) -> None:
         self._handlers[protocol] = handler
 
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """What is spoken here."""
+        return tuple(self._handlers)
+
     def connections(self) -> list[PeerConnection]:
         return [connection for group in self._connections.values() for connection in group]
 
@@ -96,6 +105,10 @@ class Node:
         """The newest live connection to `peer`."""
         alive = [connection for connection in self._connections.get(peer, ()) if not connection.muxer.is_dead]
         return alive[-1] if alive else None
+
+    def start_soon(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Runs `task` beside everything else, until the node ends. It must let no error out."""
+        self._nursery.start_soon(task, *arguments)
 
     async def run(self, listen: Address | None, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled; started with the address it listens on. Raises PreflightError when it cannot listen."""
@@ -118,9 +131,9 @@ class Node:
                 listener.close()
 
     async def request(
-        self, peer: bytes, addresses: Iterable[Address], protocol: str, data: bytes, *, cap: int, what: str
+        self, peer: bytes, addresses: Iterable[Address], protocol: str, *messages: bytes, cap: int, what: str
     ) -> bytes:
-        """One message there and one of at most `cap` bytes back, on a stream of its own, within the deadline for requests.
+        """`messages` there and one of at most `cap` bytes back, on a stream of its own, within the deadline for requests.
 
         Raises Unavailable, or a ProtocolViolation when the peer answers what is none.
         """
@@ -129,7 +142,7 @@ class Node:
             connection = self.connection(peer)
             if connection:
                 try:
-                    return await self._exchange(connection, protocol, data, cap, what)
+                    return await self._exchange(connection, protocol, messages, cap, what)
                 except Unavailable:
                     if not connection.muxer.is_dead:
                         raise  # else the peer may have restarted, and the connection was to the one before
@@ -137,7 +150,7 @@ class Node:
                     if connection.muxer.heard < before and trio.current_time() - before >= self.timing.request:
                         connection.muxer.cut()
             connection = await self.connect(peer, addresses)
-            return await self._exchange(connection, protocol, data, cap, what)
+            return await self._exchange(connection, protocol, messages, cap, what)
         raise Unavailable(f"no answer within {self.timing.request:g} s")
 
     async def connect(self, peer: bytes, addresses: Iterable[Address]) -> PeerConnection:
@@ -154,15 +167,15 @@ class Node:
         raise Unavailable(f"no answer within {self.timing.dial:g} s")
 
     @asynccontextmanager
-    async def stream(self, connection: PeerConnection, protocol: str) -> AsyncIterator[Stream]:
-        """A stream on which `protocol` was agreed upon. Raises Unavailable when the peer does not speak it; needs a deadline around it."""
+    async def stream(self, connection: PeerConnection, protocol: str, *messages: bytes) -> AsyncIterator[Stream]:
+        """A stream on which `protocol` was agreed upon and `messages` were said. Raises Unavailable when the peer does not speak it; needs a deadline around it."""
         connection.used = trio.current_time()
         connection.busy += 1
         try:
             with foreign_errors("the connection"):
                 stream = connection.stream(await connection.muxer.open_stream())
             try:
-                await negotiation.propose(stream, protocol)
+                await negotiation.propose(stream, protocol, then=b"".join(map(negotiation.message, messages)))
                 yield stream
             finally:
                 await self._reset(stream)
@@ -237,7 +250,7 @@ class Node:
             raise Unavailable(_reason(error)) from error
         try:
             with foreign_errors("the connection"):
-                remote = plain_ip(socket.socket.getpeername()[0])
+                ends = _ends(socket.socket)
             upgraded = await upgrade(socket, self.identity, self.limits, self.timing, expected=peer)
         except BaseException:
             socket.socket.close()
@@ -247,27 +260,21 @@ class Node:
         if standing and standing.outbound:
             upgraded.muxer.cut()
             return standing
-        connection = PeerConnection(upgraded, remote, outbound=True)
+        connection = PeerConnection(upgraded, *ends, outbound=True)
         self._adopt(connection)
         return connection
 
-    async def _exchange(self, connection: PeerConnection, protocol: str, data: bytes, cap: int, what: str) -> bytes:
-        connection.used = trio.current_time()
-        connection.busy += 1
-        try:
-            with foreign_errors("the connection"):
-                stream = connection.stream(await connection.muxer.open_stream())
-            try:
-                await negotiation.propose(stream, protocol, then=negotiation.message(data))
-                await stream.finish()
-                answer = await stream.read_message(cap, what)
-                with suppress(Unavailable):  # the answer is whole, whatever became of the connection after it
-                    await stream.expect_end()
-                return answer
-            finally:
-                await self._reset(stream)
-        finally:
-            connection.busy -= 1
+    async def _exchange(
+        self, connection: PeerConnection, protocol: str, messages: tuple[bytes, ...], cap: int, what: str
+    ) -> bytes:
+        async with self.stream(connection, protocol, *messages) as stream:
+            answer = await stream.read_message(cap, what)
+            with suppress(Unavailable):  # the answer is whole, whatever became of the connection after it
+                await (
+                    stream.finish()
+                )  # not before: not every implementation answers one that has (py-libp2p's does not)
+                await stream.expect_end()
+            return answer
 
     # ---- being dialled ----
 
@@ -283,7 +290,8 @@ class Node:
                     raise
                 continue
             try:
-                remote = plain_ip(socket.getpeername()[0])
+                ends = _ends(socket)
+                remote = ends[0]
             except OSError:  # the stranger hung up before we looked
                 socket.close()
                 continue
@@ -295,7 +303,7 @@ class Node:
                 stranger = trio.SocketStream(socket)
                 self._strangers[stranger] = None
                 self._networks[network_of(remote)] += 1
-                self._nursery.start_soon(self._welcome, stranger, remote)
+                self._nursery.start_soon(self._welcome, stranger, ends)
             else:
                 self.counts["refused"] += 1
                 socket.close()
@@ -320,8 +328,8 @@ class Node:
         least = min(idle, key=lambda each: (-crowd[network_of(each.remote)], each.used), default=newest)
         least.muxer.cut()
 
-    async def _welcome(self, socket: trio.SocketStream, remote: str) -> None:
-        upgraded = None
+    async def _welcome(self, socket: trio.SocketStream, ends: tuple[str, int, str]) -> None:
+        upgraded, remote = None, ends[0]
         try:
             with trio.move_on_after(self.timing.handshake):
                 upgraded = await upgrade(socket, self.identity, self.limits, self.timing, expected=None)
@@ -336,7 +344,7 @@ class Node:
                 self._leave(remote)
                 socket.socket.close()
         if upgraded:
-            self._adopt(PeerConnection(upgraded, remote, outbound=False))
+            self._adopt(PeerConnection(upgraded, *ends, outbound=False))
 
     # ---- serving ----
 
@@ -444,6 +452,12 @@ async def _listen(place: Address) -> trio.socket.SocketType:
             f"cannot listen on port {place.port} of {place.host}: {_reason(error)}", hint=hint
         ) from error
     return socket
+
+
+def _ends(socket: trio.socket.SocketType) -> tuple[str, int, str]:
+    """The remote IP and port, and the local IP, of a TCP connection. Raises OSError when it has ended."""
+    host, port = socket.getpeername()[:2]
+    return plain_ip(host), port, plain_ip(socket.getsockname()[0])
 
 
 def _reason(error: OSError) -> str:

@@ -28,7 +28,7 @@ STALE_SECONDS: Final = 900.0
 
 @dataclass(frozen=True)
 class Contact:
-    """A peer (39 bytes) and where it says it listens."""
+    """A peer and where it says it listens."""
 
     peer: bytes
     addresses: tuple[Address, ...]

@@ -17,18 +17,27 @@ class Stream:
     What is written leaves with the next read that has to wait, or with `finish`: an answer then costs one frame, not four.
     """
 
-    def __init__(self, raw: Any, peer: bytes, remote: str) -> None:
-        """`raw` is Yamux's stream, `remote` the IP of the other end."""
+    def __init__(self, raw: Any, peer: bytes, remote: str, *, port: int = 0, local: str = "") -> None:
+        """`raw` is Yamux's stream, `remote` the IP of the other end and `port` its port, `local` the IP of ours."""
         self.peer = peer
         self.remote = remote
+        self.port = port
+        self.local = local
         self._raw = raw
         self._ahead = b""
         self._behind = b""
         self._received = 0
+        self._over = False
 
     async def read(self, count: int) -> bytes:
         """At most `count` bytes; none when the peer has finished."""
-        if not self._ahead:
+        await self.ended()
+        taken, self._ahead = self._ahead[:count], self._ahead[count:]
+        return taken
+
+    async def ended(self) -> bool:
+        """Waits until the peer says more or has finished; whether it has finished."""
+        if not self._ahead and not self._over:
             await self._flush()
             with foreign_errors("the stream"):
                 try:
@@ -36,8 +45,8 @@ class Stream:
                 except EOFError:  # Yamux says so too when the stream was reset and forgotten, or the connection ended
                     if self._raw.conn.is_dead or self._raw.reset_received:
                         raise
-        taken, self._ahead = self._ahead[:count], self._ahead[count:]
-        return taken
+            self._over = not self._ahead
+        return self._over
 
     async def write(self, data: bytes) -> None:
         self._behind += data

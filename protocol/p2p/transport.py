@@ -33,7 +33,7 @@ from libp2p.security.secure_session import SecureSession
 from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FORMAT, Yamux
 
 from protocol.errors import MurmurationError, Unavailable
-from protocol.identity import Key, address_of_peer
+from protocol.identity import Key, check_peer
 from protocol.p2p import negotiation
 from protocol.p2p.settings import HostLimits, Timing
 
@@ -54,6 +54,7 @@ class Identity:
     def __init__(self, key: Key) -> None:
         pair = secp256k1_pair(key.secret)
         self.peer = key.peer
+        self.public = pair.public_key.serialize()
         self.noise = NoiseTransport(pair, noise_privkey=x25519_pair().private_key)
 
 
@@ -188,7 +189,7 @@ class BoundedYamux(Yamux):  # type: ignore[misc, unused-ignore]
 
 @dataclass(frozen=True)
 class Upgraded:
-    """A connection whose other end has proven to hold the key of `peer` (39 bytes)."""
+    """A connection whose other end has proven to hold the key of `peer`."""
 
     peer: bytes
     muxer: BoundedYamux
@@ -213,7 +214,7 @@ async def upgrade(
             with _handshake_errors():
                 session = await identity.noise.secure_inbound(raw)
         peer = session.get_remote_peer().to_bytes()
-        address_of_peer(peer)  # another kind of key is nobody on any chain
+        check_peer(peer)
         metered = Metered(session, socket, limits)
         if outbound:
             await negotiation.propose(metered, YAMUX)

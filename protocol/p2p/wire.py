@@ -1,12 +1,15 @@
-"""The DHT's messages: libp2p's Kademlia protobuf, of which three questions are spoken, each answered on its own stream.
+"""The DHT's messages: libp2p's Kademlia protobuf.
 
     FIND_NODE      key                        → closer peers
     GET_PROVIDERS  key                        → closer peers, providers
-    ADD_PROVIDER   key, provider (the sender) → empty
+    GET_VALUE      key                        → closer peers
+    ADD_PROVIDER   key, provider (the sender) → nothing
+    PING                                      → the same
 
-One thing is ours: whoever serves the DHT itself names itself in the `closerPeers` of its questions. A node that only
-asks leaves it out and is never put into a routing table; py-libp2p takes every asker for a server. An address of "any
-interface" means "where you see me". Value records do not exist here: nobody can store bytes with a stranger.
+Two things are ours. Whoever serves the DHT names itself in the `closerPeers` of its questions, so that ours need not ask
+whom they hear from; strangers leave it empty, and are asked by identify. An address of "any interface" means "where you
+see me". Value records do not exist here: nobody can store bytes with a stranger, so PUT_VALUE is refused and GET_VALUE
+finds no value.
 """
 
 from __future__ import annotations
@@ -21,38 +24,43 @@ from google.protobuf.message import DecodeError
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
 
 from protocol.errors import Malformed, Oversized
-from protocol.identity import address_of_peer
+from protocol.identity import check_peer
 from protocol.p2p.address import usable_addresses
 from protocol.p2p.records import PROVIDERS_PER_KEY
 from protocol.p2p.routing import BUCKET, Contact
 
 PROTOCOL: Final = "/murmuration/kad/1.0.0"
-"""Not /ipfs/kad/1.0.0: this is a network of its own. Changing it breaks: nodes of different versions no longer meet."""
+"""Not /ipfs/kad/1.0.0: this is a network of its own, as libp2p's specification has each name it. Changing it breaks: nodes of
+different versions no longer meet."""
 
 QUESTION_BYTES_MAX: Final = 4096
 ANSWER_BYTES_MAX: Final = 64 << 10
 KEY_BYTES_MAX: Final = 64
+_HASHED_PEER: Final = b"\x12\x20"  # a PeerID that is the SHA-256 of its key, as of RSA: nobody here can speak with it
+_HASHED_PEER_BYTES: Final = 34
 
 
 class Kind(Enum):
     FIND_NODE = Message.FIND_NODE
     GET_PROVIDERS = Message.GET_PROVIDERS
+    GET_VALUE = Message.GET_VALUE
     ADD_PROVIDER = Message.ADD_PROVIDER
+    PING = Message.PING
 
 
 @dataclass(frozen=True)
 class Question:
-    """`server` is the sender as others may reach it; None when it only asks."""
+    """`sender` is the sender as others may reach it: the provider in ADD_PROVIDER, else one that serves the DHT itself."""
 
     kind: Kind
     key: bytes
-    server: Contact | None = None
+    sender: Contact | None = None
 
     def encode(self) -> bytes:
         message = Message(type=self.kind.value, key=self.key)
-        if self.server is not None:
+        if self.sender is not None:
             field = message.providerPeers if self.kind is Kind.ADD_PROVIDER else message.closerPeers
-            _write(field, [self.server])
+            _write(field, [self.sender])
         return message.SerializeToString()
 
     @classmethod
@@ -63,9 +71,12 @@ class Question:
             kind = Kind(message.type)
         except ValueError:
             raise Malformed(f"DHT question of type {message.type}") from None
-        if not 1 <= len(message.key) <= KEY_BYTES_MAX:
+        if not (len(message.key) >= 1 or kind is Kind.PING) or len(message.key) > KEY_BYTES_MAX:
             raise Malformed(f"DHT key of {len(message.key)} bytes")
-        sender = _read(message.providerPeers if kind is Kind.ADD_PROVIDER else message.closerPeers, 1)
+        field = message.providerPeers if kind is Kind.ADD_PROVIDER else message.closerPeers
+        if len(field) > 1:
+            raise Malformed(f"DHT question with {len(field)} peers")
+        sender = _read(field, 1)
         return cls(kind, message.key, sender[0] if sender else None)
 
 
@@ -91,8 +102,8 @@ class KademliaAnswer:
 
 @lru_cache(maxsize=4096)  # the same peers stand in every answer, and a point on the curve is dear to check
 def _check_peer(peer: bytes) -> None:
-    """Raises Malformed unless `peer` is a secp256k1 PeerID."""
-    address_of_peer(peer)
+    """Raises Malformed unless `peer` is a PeerID that carries its key."""
+    check_peer(peer)
 
 
 def _parse(data: bytes, cap: int, what: str) -> Any:
@@ -112,10 +123,11 @@ def _write(field: Any, contacts: Iterable[Contact]) -> None:
 
 
 def _read(field: Any, most: int) -> list[Contact]:
-    if len(field) > most:
-        raise Malformed(f"DHT message with {len(field)} peers")
+    """The first `most` peers: other implementations give every provider they know, and one closer peer more than k."""
     contacts = []
-    for peer in field:
+    for peer in field[:most]:
+        if len(peer.id) == _HASHED_PEER_BYTES and peer.id.startswith(_HASHED_PEER):
+            continue
         _check_peer(peer.id)
         addresses = usable_addresses(peer.addrs, peer.id)
         if addresses:

@@ -19,7 +19,7 @@ from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Service, report
 from protocol.p2p.address import PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
-from protocol.p2p.explorer import IDENTIFY
+from protocol.p2p.identify import IDENTIFY
 from protocol.p2p.stream import Stream
 from protocol.settings import write_toml
 from protocol.shell.home import write_json

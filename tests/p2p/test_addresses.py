@@ -58,7 +58,7 @@ def test_a_foreign_address_in_a_message_is_skipped_and_the_message_is_not() -> N
     question = Question.decode(as_bytes(type=Message.FIND_NODE, key=b"k", closerPeers=[none]))
 
     assert [(each.peer, each.addresses) for each in answer.closer] == [(KEY.peer, (GOOD,))]
-    assert question.server is None  # nobody could dial it
+    assert question.sender is None  # nobody could dial it
 
 
 def test_of_many_addresses_the_first_few_are_taken_and_each_once() -> None:

@@ -22,7 +22,8 @@ from protocol.identity import Key
 from protocol.p2p import Host, report
 from protocol.p2p.address import Address, PeerAddress, peer_text
 from protocol.p2p.discovery import Discovery
-from protocol.p2p.explorer import IDENTIFY, Explorer, Greeting, explore
+from protocol.p2p.explorer import Explorer, Greeting, explore
+from protocol.p2p.identify import IDENTIFY
 from protocol.p2p.kademlia import LookupStep
 from protocol.p2p.service import Provider
 from protocol.p2p.stream import Stream

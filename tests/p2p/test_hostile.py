@@ -23,6 +23,7 @@ from protocol.identity import Key
 from protocol.p2p import Directory, Host, HostLimits, Provider, Service, negotiation
 from protocol.p2p.address import Address, PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery, _Search
+from protocol.p2p.identify import IDENTIFY, PING, PUSH
 from protocol.p2p.node import PeerConnection
 from protocol.p2p.routing import Contact
 from protocol.p2p.stream import Stream
@@ -212,6 +213,15 @@ async def nonsense_questions(bootnode: Host) -> None:
             await peer.speak(number, KAD, negotiation.message(os.urandom(number)))
 
 
+async def nonsense_of_identify(bootnode: Host) -> None:
+    async with hostile(bootnode) as peer:
+        for number in range(1, 31, 2):
+            await peer.speak(number, (IDENTIFY, PUSH, PING)[number % 3], negotiation.message(os.urandom(number * 5)))
+        await peer.speak(31, PUSH, b"\xff\xff\xff\x7f")
+        await peer.speak(33, PUSH, negotiation.message(b"\x1a\x02\xff\xfe") * 10)  # a protocol that is no UTF-8
+        await peer.speak(35, PING, bytes(31))
+
+
 async def resets(bootnode: Host) -> None:
     async with hostile(bootnode) as peer:
         for number in range(1, 601, 2):
@@ -236,6 +246,7 @@ ATTACKS = [
     half_messages,
     oversized_messages,
     nonsense_questions,
+    nonsense_of_identify,
     resets,
     resets_in_the_middle,
     unknown_frames,
@@ -371,9 +382,10 @@ def test_a_peer_that_does_not_read_is_cut_off_and_delays_nobody(network: Network
             peer.muxer._nursery.cancel_scope.cancel()  # nobody reads any more
             question = negotiation.message(Question(Kind.FIND_NODE, known.peer).encode())
             started.set()
-            with trio.move_on_after(10):
-                for number in range(1, 1 << 20, 2):
-                    await peer.speak(number, KAD, question)
+            for number in range(
+                1, 1 << 20, 2
+            ):  # until it is told to stop: how soon buffers are full is the machine's affair
+                await peer.speak(number, KAD, question)
             await trio.sleep_forever()
 
     with under_attack(never_read):
@@ -610,9 +622,10 @@ def test_a_thousand_announcements_are_not_all_kept(network: Network) -> None:
                 question = Question(Kind.ADD_PROVIDER, os.urandom(34), own)
                 stream = await peer.muxer.open_stream()
                 channel = Stream(stream, own.peer, "")
-                await negotiation.propose(channel, KAD, negotiation.message(question.encode()))
-                await channel.finish()
+                messages = (question.encode(), Question(Kind.PING, b"").encode())  # only the second has an answer
+                await negotiation.propose(channel, KAD, b"".join(map(negotiation.message, messages)))
                 await channel.read_message(100, "answer")
+                await channel.finish()
 
     trio.run(announce)
     assert bootnode.status().records == 50

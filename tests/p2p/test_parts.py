@@ -19,6 +19,8 @@ from protocol.errors import Malformed, Oversized, ProtocolViolation
 from protocol.identity import Key
 from protocol.p2p import Endpoint, HostLimits, Service, Timing, peers
 from protocol.p2p.address import Address, PeerAddress, network_of
+from protocol.p2p.admission import as_seen
+from protocol.p2p.identify import Identified
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.records import PROVIDERS_PER_KEY, ProviderRecords
 from protocol.p2p.routing import BUCKET, STALE_SECONDS, Contact, RoutingTable, nearest, place
@@ -360,10 +362,11 @@ def test_messages_that_break_a_rule_are_protocol_violations() -> None:
         message(type=find),
         message(type=find, key=bytes(65)),
         message(type=Message.PUT_VALUE, key=b"k"),
-        message(type=Message.GET_VALUE, key=b"k"),
-        message(type=Message.PING, key=b"k"),
+        message(type=Message.GET_VALUE),
+        message(type=Message.PING, key=bytes(65)),
+        message(type=Message.ADD_PROVIDER, key=b"k", providerPeers=[peer, peer]),
         message(type=find, key=b"k", closerPeers=[peer, peer]),
-        message(type=find, key=b"k", closerPeers=[{**peer, "id": b"\x12\x20" + bytes(32)}]),
+        message(type=find, key=b"k", closerPeers=[{**peer, "id": b"\x12\x20" + bytes(31)}]),
         message(type=find, key=b"k", closerPeers=[{**peer, "id": KEYS[1].peer[:-1]}]),
         message(type=find, key=b"k", closerPeers=[{**peer, "id": KEYS[1].peer[:6] + b"\x05" * 33}]),
     ]
@@ -373,12 +376,30 @@ def test_messages_that_break_a_rule_are_protocol_violations() -> None:
     wrong_answers = [
         bytes(ANSWER_BYTES_MAX + 1),
         message(type=Message.GET_PROVIDERS),
-        message(type=find, closerPeers=[peer] * (BUCKET + 1)),
-        message(type=find, providerPeers=[peer] * (PROVIDERS_PER_KEY + 1)),
+        message(type=find, closerPeers=[{**peer, "id": b"\x00\x24\x08\x01\x12\x20" + bytes(31)}]),
     ]
     for data in wrong_answers:
         with pytest.raises(ProtocolViolation):
             KademliaAnswer.decode(data, Kind.FIND_NODE)
+
+
+def test_of_other_implementations_answers_what_is_of_use_is_read() -> None:
+    """They name peers with keys of kinds that are not spoken here, one closer peer more than k, and every provider they know."""
+    from libp2p.kad_dht.pb.kademlia_pb2 import Message
+
+    peers = [{"id": KEYS[number % 70].peer, "addrs": [GOOD_BYTES]} for number in range(PROVIDERS_PER_KEY + 1)]
+    rsa, ed25519 = b"\x12\x20" + bytes(32), b"\x00\x24\x08\x01\x12\x20" + os.urandom(32)
+    others = [{"id": peer, "addrs": [GOOD_BYTES]} for peer in (rsa, ed25519)]
+    data = Message(type=Message.GET_PROVIDERS, closerPeers=others, providerPeers=peers).SerializeToString()
+
+    answer = KademliaAnswer.decode(data, Kind.GET_PROVIDERS)
+
+    assert [each.peer for each in answer.closer] == [ed25519]
+    assert [each.peer for each in answer.providers] == [key.peer for key in KEYS[:PROVIDERS_PER_KEY]]
+    assert (
+        len(KademliaAnswer.decode(Message(closerPeers=peers, type=4).SerializeToString(), Kind.FIND_NODE).closer)
+        == BUCKET
+    )
 
 
 GOOD_BYTES = Address.parse(GOOD[0]).encode()
@@ -386,7 +407,11 @@ GOOD_BYTES = Address.parse(GOOD[0]).encode()
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_message_or_a_protocol_violation(data: bytes) -> None:
-    for decode in (Question.decode, lambda raw: KademliaAnswer.decode(raw, Kind.GET_PROVIDERS)):
+    for decode in (
+        Question.decode,
+        lambda raw: KademliaAnswer.decode(raw, Kind.GET_PROVIDERS),
+        lambda raw: Identified.decode(raw, KEYS[1].peer),
+    ):
         with suppress(ProtocolViolation):
             decode(data)
 
@@ -397,10 +422,9 @@ def test_a_remote_peer_cannot_send_others_into_their_own_machines() -> None:
         Address.parse(text) for text in ("/ip4/127.0.0.1/tcp/22", "/ip4/0.0.0.0/tcp/4001", "/ip6/::1/tcp/1")
     )
     sender = Contact(KEYS[1].peer, addresses)
-    dht = object.__new__(Kademlia)
 
     def seen(remote: str) -> list[str]:
-        found = dht._as_seen(sender, SimpleNamespace(peer=KEYS[1].peer, remote=remote))  # type: ignore[arg-type]
+        found = as_seen(sender, remote)
         return [str(place) for place in found.addresses] if found else []
 
     assert seen("192.0.2.7") == ["/ip4/192.0.2.7/tcp/4001"]
@@ -421,10 +445,10 @@ def test_a_bootnode_is_asked_and_told_however_many_others_sit_closer_to_the_key(
 
         def connection(self, peer: bytes) -> None: ...
 
-        async def request(self, peer: bytes, addresses: object, protocol: str, data: bytes, **_: object) -> bytes:
-            question = Question.decode(data)
-            asked.append((peer, question.kind))
-            return KademliaAnswer().encode(question.kind)
+        async def request(self, peer: bytes, addresses: object, protocol: str, *messages: bytes, **_: object) -> bytes:
+            questions = [Question.decode(data) for data in messages]
+            asked.extend((peer, question.kind) for question in questions)
+            return KademliaAnswer().encode(questions[-1].kind)
 
     async def run() -> None:
         dht = Kademlia(Surrounded(), contact(0).addresses)  # type: ignore[arg-type]

@@ -8,12 +8,13 @@ import pickle
 from pathlib import Path
 
 import pytest
+from libp2p.crypto.ed25519 import create_new_key_pair as ed25519_pair
 from libp2p.crypto.secp256k1 import create_new_key_pair
 from libp2p.peer.id import ID
 
 from protocol.constants import ANVIL_CHAIN_ID
 from protocol.errors import BadSignature, ConfigError, Malformed, PreflightError, UsageError
-from protocol.identity import Key, address_of_peer, address_of_peer_id, load_keystore, read_password, save_keystore
+from protocol.identity import Key, address_of_peer, check_peer, is_stranger, load_keystore, read_password, save_keystore
 from protocol.signing import Domain, Verdict
 
 SECRET = "c0ffee" + "42" * 29
@@ -23,7 +24,6 @@ DOMAIN = Domain(31337, "0x5FbDB2315678afecb367f032d93F642f64180aa3")  # type: ig
 def test_the_peer_id_is_libp2ps_and_proves_the_address() -> None:
     key = Key.from_secret(SECRET)
     assert key.peer_id == ID.from_pubkey(create_new_key_pair(bytes.fromhex(SECRET)).public_key).to_base58()
-    assert address_of_peer_id(key.peer_id) == key.address
     assert address_of_peer(key.peer) == key.address
 
 
@@ -33,6 +33,23 @@ def test_the_peer_id_is_libp2ps_and_proves_the_address() -> None:
 def test_other_peer_ids_prove_nothing(peer: bytes) -> None:
     with pytest.raises(Malformed):
         address_of_peer(peer)
+
+
+def test_an_ed25519_key_may_take_part_in_discovery_and_is_no_chain_address() -> None:
+    stranger = ID.from_pubkey(ed25519_pair(bytes(32)).public_key).to_bytes()
+    assert is_stranger(stranger) and not is_stranger(Key.generate().peer)
+    check_peer(stranger)
+    with pytest.raises(Malformed):
+        address_of_peer(stranger)
+    for wrong in (
+        b"",
+        stranger[:-1],
+        stranger + b"x",
+        b"\x12\x20" + bytes(32),
+        b"\x00\x25\x08\x02\x12\x21" + b"\x05" * 33,
+    ):
+        with pytest.raises(Malformed):
+            check_peer(wrong)
 
 
 def test_a_keystore_comes_back_with_its_password_only(tmp_path: Path) -> None:
