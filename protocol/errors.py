@@ -23,7 +23,8 @@
     ├── Banned                            9   this seat was slashed or banned
     ├── VersionMismatch                  10   the parties run incompatible software or specs
     └── Unavailable                       1   a service did not answer within its deadline; try again
-        └── DeadlineExceeded                  the wait for something took longer than it may
+        ├── DeadlineExceeded                  the wait for something took longer than it may
+        └── Interrupted                       this machine broke it off: nothing that was handed over is to blame
 
 `exit_code` is what a command ends with, `hint` the next thing a person should try. Another party is to blame for a
 ProtocolViolation and for nothing else: only for that may anybody be scored down.
@@ -149,3 +150,7 @@ class Unavailable(MurmurationError):
 
 class DeadlineExceeded(Unavailable):
     pass
+
+
+class Interrupted(Unavailable):
+    default_hint = "try again; if it stays so, look for what ends processes here, as the kernel does for want of memory"

@@ -21,15 +21,13 @@ from protocol import parquet_footer, toploc
 from protocol.constants import TURNS_MAX
 from protocol.errors import Malformed, MurmurationError, PreflightError
 from protocol.sandbox import programs_wire, wire
-from protocol.sandbox.confinement import Kernel, confine
+from protocol.sandbox.confinement import ANSWER_CPU_SECONDS, Kernel, confine
 
 if TYPE_CHECKING:
     from protocol.rollout import Column
 
 _EXPANSION = 4  # times the largest file: what a file may decode to
 _GROUPS_AT_ONCE = 16
-ANSWER_CPU_SECONDS = 20.0
-"""For one answer, or one conversation: ten times what `murmur env check` lets pass, since libraries may be imported by it. Changing it breaks: nothing that is hashed."""
 _TEXT_BYTES = 8 << 20  # of problems in one answer
 _CALLS_BYTES_MAX = 16 << 20  # of a file: the service parses them
 _MOST: dict[str, Callable[[int], int]] = {

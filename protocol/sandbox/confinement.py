@@ -36,6 +36,8 @@ from dataclasses import dataclass
 from protocol.errors import PreflightError
 from protocol.sandbox import bpf
 
+ANSWER_CPU_SECONDS = 20.0
+"""For one answer, or one conversation: ten times what `murmur env check` lets pass, since libraries may be imported by it. Changing it breaks: nothing that is hashed."""
 _LINUX = sys.platform == "linux"
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -113,11 +113,11 @@ class EnvironmentSandbox(ChildProcess):
         """The canonical rewards that somebody may honestly have measured, lowest and highest, for answers of training problems.
 
         `claims` are what they say they measured, `tolerance` is how far from it a reward may be that makes it right. The two ends differ
-        only where a verdict depends on how fast a machine is. Raises as `score`.
+        only where a verdict depends on how fast a machine is. Raises as `score`, and Interrupted where no answer is to blame. Asks once:
+        who judges asks again.
         """
-        attempts = 1 if len(items) > 1 else 2  # who judges asks for each by itself then
         finite = [float(claim) if math.isfinite(claim) else 0.0 for claim in claims]
-        return self._ranges(items, finite, False, attempts, float(tolerance))
+        return self._ranges(items, finite, False, 1, float(tolerance))
 
     def _ranges(
         self,

@@ -22,10 +22,12 @@ from functools import cache
 from typing import Any
 
 from protocol.environments.environment import Grants
+from protocol.environments.programs import WALL
 from protocol.errors import (
     ConfigError,
     DeadlineExceeded,
     HashMismatch,
+    Interrupted,
     Malformed,
     PreflightError,
     Unavailable,
@@ -35,7 +37,7 @@ from protocol.errors import (
 from protocol.folders import TASKS_VARIABLE, tasks_folder
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import programs_wire, wire
-from protocol.sandbox.confinement import Kernel, hide
+from protocol.sandbox.confinement import ANSWER_CPU_SECONDS, Kernel, hide
 from protocol.sandbox.programs import Runner, survey
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,12 @@ _FILES = 64  # open at once
 _ANSWER_BYTES = 1 << 20  # of arrays, granted to any answer
 _STARTING_S = 60.0  # for what takes milliseconds
 _OPENING_S = 120.0  # packages are imported then, from a busy disk perhaps, and nothing of a stranger's is looked at
+_ANSWER_S = (
+    WALL * ANSWER_CPU_SECONDS
+)  # for one answer by itself: its CPU time is bounded, so the clock only ends what waits
+_ENDING_S = 5.0  # for a child to end that has closed its output, which takes milliseconds
+_OF_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What ends the child and comes from outside it: the kernel for want of memory, whoever stops a service."""
 _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD of waitpid(2)
 _LOOK_HERE = "its child is a process of this machine: look there for what ends or holds it (memory, a seccomp profile)"
 _OF_FILES = {UnknownVersion.__name__: UnknownVersion}
@@ -54,6 +62,10 @@ _OWN = {kind.__name__: kind for kind in (ConfigError, VersionMismatch, HashMisma
 
 class ChildDied(Exception):
     """The child ended or fell silent in the middle of a request."""
+
+
+class ChildEnded(ChildDied):
+    """It closed its output: it has ended, or is about to."""
 
 
 class ChildProcess:
@@ -87,7 +99,7 @@ class ChildProcess:
     ) -> tuple[dict[str, Any], wire.Arrays]:
         """`attempts` as a child that was about to die for its own reasons is no fault of the input.
 
-        Raises Unavailable where the child fails. What it says of its own machine (ConfigError and the like) is believed, but
+        Raises Unavailable where the child fails, and Interrupted, which is one, where nothing that it was asked did that. What it says of its own machine (ConfigError and the like) is believed, but
         not where the request is about the file `of_a_stranger`: there it is Malformed, by its version perhaps.
         """
         with self._lock:
@@ -96,11 +108,20 @@ class ChildProcess:
                     head, arrays = self._send(self._running(), request)
                     break
                 except (ChildDied, wire.WireError, OSError) as error:
+                    is_ending = isinstance(error, ChildEnded | BrokenPipeError)
+                    ended_by = _ended_by(self._process, _ENDING_S if is_ending else 0.0)
                     self._kill()
                     self.restarts += 1
                     log.warning("sandbox child restarted: %s", error)
-                    if attempt == attempts:
-                        raise DeadlineExceeded(f"the sandbox failed: {error}", hint=_LOOK_HERE) from error
+                    if attempt < attempts:
+                        continue
+                    if ended_by in _OF_OTHERS:
+                        name = signal.Signals(ended_by).name
+                        raise Interrupted(f"{name} ended the sandbox from outside", hint=_LOOK_HERE) from error
+                    raise DeadlineExceeded(f"the sandbox failed: {error}", hint=_LOOK_HERE) from error
+                except Unavailable as error:  # programs cannot be run here, and the child still waits for them
+                    self._kill()
+                    raise Interrupted(str(error), hint=error.hint) from error
             if head.get("ok"):
                 return head, arrays
             _raise(head, of_a_stranger=of_a_stranger)
@@ -189,7 +210,11 @@ class ChildProcess:
         return more
 
     def _send(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> tuple[dict[str, Any], wire.Arrays]:
-        deadline = max(_OPENING_S, self._deadline) if request["op"] == "open" else self._deadline
+        deadline = self._deadline
+        if request["op"] == "open":
+            deadline = max(_OPENING_S, deadline)
+        elif request["op"] == "score" and len(request["items"]) == 1:
+            deadline = max(_ANSWER_S, deadline)
         self._write(process, wire.encode(request))
         allowed = 2 * len(request.get("items", ()))  # trials: two for each answer, at most, or one for each turn
         allowed += sum(len(turns) - first for _, turns, first, _ in request.get("asked", ()))
@@ -228,7 +253,7 @@ class ChildProcess:
                     raise ChildDied(f"no answer within {deadline:g} s")
                 count = os.readv(descriptor, [missing])
                 if not count:
-                    raise ChildDied("it ended")
+                    raise ChildEnded("it ended")
                 missing = missing[count:]
             return data
 
@@ -277,6 +302,22 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     with suppress(ChildProcessError):
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     return True
+
+
+def _ended_by(process: subprocess.Popen[bytes] | None, patience: float) -> int:
+    """The signal that has ended a child, of which nobody takes note here; 0 where it lives, or ended by itself."""
+    until = time.monotonic() + patience
+    while process is not None:
+        if process.returncode is not None:
+            return max(0, -process.returncode)
+        with suppress(ChildProcessError):
+            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                return found.si_status if found.si_code == os.CLD_KILLED else 0
+        if time.monotonic() >= until:
+            break
+        time.sleep(0.01)
+    return 0
 
 
 def _raise(head: dict[str, Any], *, of_a_stranger: bool) -> None:

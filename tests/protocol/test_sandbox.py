@@ -21,7 +21,7 @@ from swarm.pace import Patience
 from swarm.tiny_run import TinyRun
 
 from protocol import canonical, rollout
-from protocol.errors import Malformed, Unavailable, UnknownVersion
+from protocol.errors import Interrupted, Malformed, Unavailable, UnknownVersion
 from protocol.rollout import Header, ToolCall
 from protocol.sandbox import Sandbox, child, wire
 from protocol.sandbox.process import ChildDied
@@ -243,6 +243,41 @@ def test_environments_may_take_longer_to_open_than_to_answer(
 def test_a_long_request_arrives_whole(tiny_run: TinyRun) -> None:
     answers = [(5, "x" * 100_000)] * 20
     assert tiny_run.context.sandbox.score(answers) == [0.0] * 20
+
+
+@pytest.mark.parametrize(
+    ("number", "is_of_others"), [(signal.SIGKILL, True), (signal.SIGTERM, True), (signal.SIGSEGV, False)]
+)
+def test_what_ends_a_child_from_outside_is_told_from_what_an_answer_does(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, number: int, is_of_others: bool
+) -> None:
+    with Sandbox(tiny_run.spec) as sandbox:
+        sandbox.warm_up()
+        receive = sandbox._receive
+
+        def ends(process: Any, deadline: float) -> Any:
+            os.kill(process.pid, number)
+            return receive(process, deadline)
+
+        monkeypatch.setattr(sandbox, "_receive", ends)
+        with pytest.raises(Unavailable) as found:
+            sandbox.bounds([(0, "x")], [0.0])
+        assert isinstance(found.value, Interrupted) == is_of_others
+
+
+def test_a_machine_that_cannot_run_programs_blames_no_answer(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Sandbox(tiny_run.spec) as sandbox:
+        sandbox.warm_up()
+
+        def fails(*_: object) -> Any:
+            raise Unavailable("programs cannot be run on this machine now")
+
+        with monkeypatch.context() as patch, pytest.raises(Interrupted, match="cannot be run"):
+            patch.setattr(sandbox, "_receive", fails)
+            sandbox.bounds([(0, "x")], [0.0])
+        assert sandbox.bounds([(0, "x")], [0.0]) == [(0.0, 0.0)]
 
 
 # ---- whose fault it is ---------------------------------------------------------------------------------------------------

@@ -14,17 +14,21 @@ from collections.abc import Iterator, Sequence
 
 from node.judging.candidate import LONG_SECONDS, Candidate, Examine
 from protocol.environments.programs import Range
-from protocol.errors import Malformed, Unavailable
+from protocol.errors import Interrupted, Malformed, Unavailable
 from protocol.length_rewards import penalty as length_penalty
 from protocol.reward import FORGIVEN, agree
 from protocol.rollout import Sample
 from protocol.verdict import Finding, Outcome
 
-_SCORING_SECONDS = 120.0  # for all answers of a submission, one by one
+_TRIES = 2
+"""How often an answer by itself must end the verifiers before it is to blame, in a fresh child each time, and what this machine may break off."""
 _TOKENS_AT_ONCE = 1 << 16  # of the answers that are texts at the same time: one token may be a hundred letters
 _INEXACT_AT_ONCE = (
     8  # answers: so many may cost all that they can before the first of them is held against their author
 )
+
+Answer = tuple[int, str | None]
+"""Index of the problem, and the text that is scored."""
 
 
 def check(c: Candidate) -> Finding | None:
@@ -98,35 +102,57 @@ def _tolerance(c: Candidate) -> float:
 class _Scorer:
     """Scores answers of a submission.
 
-    An answer that breaks a verifier must not keep its submission from being judged: it would be paid. Raises Unavailable
-    where the verifiers do not work at all, for that is this validator's own trouble.
+    An answer that breaks a verifier must not keep its submission from being judged: it would be paid. Nor may an honest one be blamed for
+    what breaks off here: each has the time that its environment's limits give it, however long those before it took, and what ends the
+    verifiers from outside is no verdict. Raises Unavailable where the verifiers do not work at all, for that is this validator's own trouble.
     """
 
     def __init__(self, c: Candidate) -> None:
         self._c = c
-        self._left = _SCORING_SECONDS
 
     def score(self, rows: Sequence[int]) -> list[Range] | Finding:
         """What may honestly be claimed of the answers of these rows, or the finding that one of them cannot be scored."""
-        sandbox, samples = self._c.context.sandbox, self._c.samples
+        samples = self._c.samples
         answers = [(samples[row].problem, self._answer(samples[row])) for row in rows]
-        claims, tolerance = [float(samples[row].task_reward) for row in rows], _tolerance(self._c)
-        try:
-            return sandbox.bounds(answers, claims, tolerance)
-        except (Malformed, Unavailable):
-            sandbox.warm_up()
+        claims = [float(samples[row].task_reward) for row in rows]
+        if len(rows) > 1 and (found := self._together(answers, claims)) is not None:
+            return found
         rewards: list[Range] = []
         for row, answer, claim in zip(rows, answers, claims, strict=True):
-            began = time.monotonic()
+            alone = self._alone(row, answer, claim)
+            if isinstance(alone, Finding):
+                return alone
+            rewards += alone
+        return rewards
+
+    def _together(self, answers: Sequence[Answer], claims: Sequence[float]) -> list[Range] | None:
+        """None where one of them, or all of them, are too much."""
+        sandbox = self._c.context.sandbox
+        for _ in range(_TRIES):
             try:
-                if self._left <= 0:
-                    raise Unavailable(f"the verifiers took longer than {_SCORING_SECONDS:g} s")
-                rewards += sandbox.bounds([answer], [claim], tolerance)
+                return sandbox.bounds(answers, claims, _tolerance(self._c))
+            except Interrupted:
+                sandbox.warm_up()
+            except (Malformed, Unavailable):
+                sandbox.warm_up()
+                break
+        return None
+
+    def _alone(self, row: int, answer: Answer, claim: float) -> list[Range] | Finding:
+        sandbox, broken, interrupted = self._c.context.sandbox, 0, 0
+        while True:
+            try:
+                return sandbox.bounds([answer], [claim], _tolerance(self._c))
+            except Interrupted:
+                sandbox.warm_up()
+                interrupted += 1
+                if interrupted == _TRIES:
+                    raise
             except (Malformed, Unavailable) as error:
                 sandbox.warm_up()
-                return Finding("reward", Outcome.SOFT, "no score", "a score", f"row {row}: {error}", 1 << row)
-            self._left -= time.monotonic() - began
-        return rewards
+                broken += 1
+                if broken == _TRIES:
+                    return Finding("reward", Outcome.SOFT, "no score", "a score", f"row {row}: {error}", 1 << row)
 
     def _answer(self, sample: Sample) -> str | None:
         """The text that is scored: that of the last turn, None where it never ended."""
