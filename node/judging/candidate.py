@@ -26,8 +26,9 @@ LONG_SECONDS = 30.0
 """What rows take that are judged at once, on this machine's clock: those that take longer get the prefill, whether it was drawn for them or not.
 A row that nobody generated may be any program, and the most costly there is. Changing it breaks: nothing, however often it is wrong."""
 
-Examine = Callable[[Sequence[int]], Finding | None]
-"""What `computation` and `sampling` have against these rows, of which some may have had no prefill yet."""
+Examine = Callable[[Sequence[int], Finding | None], Finding | None]
+"""What `computation` and `sampling` have against these rows, of which some may have had no prefill yet; otherwise the finding that is given.
+Raises what keeps them from being asked where none is given: then nothing further may be run."""
 
 
 @dataclass(frozen=True)

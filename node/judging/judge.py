@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from node.judging.candidate import Candidate, Checked, Commitment, RunContext
 from node.judging.rules import HIDES, INEXACT, RULES, computation, sampling
@@ -86,46 +87,43 @@ def _with_sampling(c: Candidate, finding: Finding | None) -> Finding | None:
 
 def _inexact(c: Candidate, wanted: set[str]) -> Finding | None:
     """What the rules find that run strangers' programs. An examination that cannot be made takes no finding of theirs away."""
-    examination = _Examination(c, has_model=wanted >= NEEDS_MODEL)
+    examine = partial(_examined, c, wanted >= NEEDS_MODEL)
+    trouble: MurmurationError | None = None
     for rows in c.plan.examined:
-        if finding := examination(rows):
-            return finding
-    if examination.trouble is not None:
-        raise examination.trouble
+        try:
+            if finding := examine(rows, None):
+                return finding
+        except MurmurationError as error:
+            trouble = trouble or error
+    if trouble is not None:
+        raise trouble
     for name, inexact in INEXACT.items():
-        if name in wanted and (finding := inexact(c, examination)):
-            if examination.trouble is not None:
-                log.info("rows cannot be examined, and %s has found something: %s", finding.rule, examination.trouble)
+        if name in wanted and (finding := inexact(c, examine)):
             return finding
-    if examination.trouble is not None:
-        raise examination.trouble
     return None
 
 
-class _Examination:
-    """What the model says of rows, as far as it was not asked yet."""
+def _examined(c: Candidate, has_model: bool, rows: Sequence[int], finding: Finding | None) -> Finding | None:
+    """What the model says of rows, as far as it was not asked yet; otherwise `finding`.
 
-    def __init__(self, c: Candidate, *, has_model: bool) -> None:
-        self._c = c
-        self._has_model = has_model
-        self.trouble: MurmurationError | None = None
-        """What kept the first examination that failed from being made."""
-
-    def __call__(self, rows: Sequence[int]) -> Finding | None:
-        c, checked = self._c, self._c.checked
-        more = tuple(row for row in rows if not checked.samples >> row & 1)
-        if not more or not self._has_model:
-            return None
-        before = checked.samples, checked.proofs, checked.tokens
-        try:
-            found = worst([computation.of_rows(c, more), sampling.of_rows(c, more)])
-        except MurmurationError as error:
-            checked.samples, checked.proofs, checked.tokens = before  # a receipt vouches for rows that were checked
-            checked.unexamined.append(more)
-            self.trouble = self.trouble or error
-            return None
-        checked.examined.append(more)
-        return found
+    Raises what keeps it from being asked where there is none: the judgement is tried again, and each further program would be run again.
+    """
+    more = tuple(row for row in rows if not c.checked.samples >> row & 1)
+    if not more or not has_model:
+        return finding
+    checked = c.checked
+    before = checked.samples, checked.proofs, checked.tokens
+    try:
+        found = worst([computation.of_rows(c, more), sampling.of_rows(c, more)])
+    except MurmurationError as error:
+        checked.samples, checked.proofs, checked.tokens = before  # a receipt vouches for rows that were checked
+        checked.unexamined.append(more)
+        if finding is None:
+            raise
+        log.info("rows cannot be examined, and %s has found something: %s", finding.rule, error)
+        return finding
+    checked.examined.append(more)
+    return found or finding
 
 
 def details(

@@ -147,7 +147,7 @@ def padded_answer(scene: Scene, sequence: int) -> Candidate:
     return scene.with_text(sequence, row, completion + completion[:1], proved=True)
 
 
-@cheat("conversation")
+@cheat("tokens")
 def told_the_answer(scene: Scene, sequence: int) -> Candidate:
     """Half-way the model is told the answer, as if a tool had said it."""
     run = scene.run

@@ -53,9 +53,9 @@ class ScriptedSandbox:
         return found
 
 
-def conversing(run: TinyRun, reply: Reply = count_characters) -> TinyRun:
+def conversing(run: TinyRun, reply: Reply = count_characters, *, turns: int = 4) -> TinyRun:
     """The same run with room for replies, and environments that reply so."""
-    sampling = run.spec.sampling.model_copy(update={"turns": 4, "reply_tokens": 64})
+    sampling = run.spec.sampling.model_copy(update={"turns": turns, "reply_tokens": 64})
     spec = run.spec.model_copy(update={"sampling": sampling})
     sandbox: Any = ScriptedSandbox(run.context.sandbox, reply)
     return replace(run, spec=spec, context=replace(run.context, spec=spec, sandbox=sandbox))

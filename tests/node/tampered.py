@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from cheats.engines import SmallerModelEngine
-from swarm.conversing import conversed
+from swarm.conversing import conversed, conversing
 from swarm.tiny_run import TinyRun, longest, tokens_of, with_sample
 
 from node.engine import Prompt
@@ -428,7 +428,9 @@ def a_forged_logprob(run: TinyRun) -> Candidate:
 
 @rejected_only_by("conversation", Outcome.HARD)
 def answers_that_nobody_gave(run: TinyRun) -> Candidate:
-    """Asked for two turns more, the model goes on: honestly drawn and proved, in a run whose environments never answer."""
+    """Asked for two turns more, the model goes on: honestly drawn and proved, in a run with room for it whose environments never answer."""
+    spec = conversing(run).spec
+    run = replace(run, spec=spec, context=replace(run.context, spec=spec))
     made = run.honest()
     file, honest = run.read(made), run.candidate(made)
     rows = [conversed(run, sample, honest.key(sample)) for sample in file.samples]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cheats.engines import SmallerModelEngine
+from swarm.conversing import Reply, ScriptedSandbox, conversed, conversing, count_characters
 from swarm.tiny_run import TinyRun, with_sample
 
+from node.contributor.generation import Made
 from node.engine.proofs import bits
 from node.judging.candidate import Candidate, Checked, PrefillPlan
 from node.judging.judge import judge
@@ -20,7 +22,8 @@ from node.judging.rules.limits import worst
 from protocol import toploc
 from protocol.environments.programs import Range
 from protocol.errors import Unavailable
-from protocol.rollout import Sample
+from protocol.replies import Asked
+from protocol.rollout import RolloutFile, Sample, ToolResult
 from protocol.sandbox import Sandbox
 from protocol.verdict import Finding, Outcome
 from tests.node.tampered import (
@@ -199,22 +202,32 @@ def broken_but_for_drawn_rows(monkeypatch: pytest.MonkeyPatch) -> list[list[int]
     return asked
 
 
-def test_a_false_claim_stands_where_its_rows_cannot_be_examined(
+def test_a_false_claim_stands_where_its_rows_cannot_be_examined_and_no_further_program_is_run(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = tiny_run.honest()
     file = tiny_run.read(made)
-    last = file.samples[-1]
-    lie = replace(last, task_reward=last.task_reward + 0.5, reward=last.reward + 0.5)
+    half = len(file.samples) // 2
     monkeypatch.setattr(reward, "LONG_SECONDS", -1.0)
-    monkeypatch.setattr(reward, "_INEXACT_AT_ONCE", len(file.samples) // 2)
+    monkeypatch.setattr(reward, "_INEXACT_AT_ONCE", half)
     broken_but_for_drawn_rows(monkeypatch)
-    candidate, scored = counted(tiny_run.rewrite(made, with_sample(file, len(file.samples) - 1, lie)))
-    candidate = replace(candidate, plan=ONLY)
+
+    def lying(row: int) -> tuple[Candidate, list[int]]:
+        true = file.samples[row]
+        lie = replace(true, task_reward=true.task_reward + 0.5, reward=true.reward + 0.5)
+        candidate, scored = counted(tiny_run.rewrite(made, with_sample(file, row, lie)))
+        return replace(candidate, plan=ONLY), scored
+
+    candidate, scored = lying(half - 1)
     finding = judge(candidate, INEXACT)
     assert finding is not None
-    assert (finding.rule, finding.outcome, len(scored)) == ("reward", Outcome.SOFT, 2)
+    assert (finding.rule, finding.outcome, len(scored)) == ("reward", Outcome.SOFT, 1)
     assert candidate.checked.samples == 1, "what could not be examined is not counted"
+    candidate, scored = lying(half)
+    with pytest.raises(Unavailable):
+        judge(candidate, INEXACT)
+    assert len(scored) == 1
+    assert candidate.checked.unexamined == [tuple(range(1, half))]
 
 
 def test_rows_that_could_not_be_examined_are_no_pass_and_come_before_any_program_next_time(
@@ -368,18 +381,92 @@ def test_conversations_end_at_the_first_false_one_and_a_long_one_is_examined_bef
     hard = Finding("sampling", Outcome.HARD, "", "", "nobody drew this", 1 << 1)
     asked, examined = list[int](), list[int]()
 
-    def of_row(c: Candidate, row: int, sample: Sample) -> Finding | None:
+    def by_turns(c: Candidate, row: int, sample: Sample) -> Iterator[Finding | None]:
         asked.append(row)
-        return false if row == 2 else None
+        yield false if row == 2 else None
 
-    def examine(rows: Sequence[int]) -> Finding | None:
+    def examine(rows: Sequence[int], finding: Finding | None) -> Finding | None:
         examined.extend(rows)
-        return hard if 1 in rows else None
+        return hard if 1 in rows else finding
 
     monkeypatch.setattr(conversation, "_converses", lambda c, sample: True)
-    monkeypatch.setattr(conversation, "_of_row", of_row)
+    monkeypatch.setattr(conversation, "_by_turns", by_turns)
     assert conversation.check(candidate) is None
     assert (conversation.check_inexact(candidate, examine), asked, examined) == (false, [0, 1, 2], [])
     asked.clear()
     monkeypatch.setattr(conversation, "LONG_SECONDS", -1.0)
     assert (conversation.check_inexact(candidate, examine), asked, examined) == (hard, [0, 1], [0, 1])
+
+
+class Listening(ScriptedSandbox):
+    """Notes of which turns it is asked for the replies."""
+
+    def __init__(self, sandbox: Sandbox, reply: Reply) -> None:
+        super().__init__(sandbox, reply)
+        self.asked: list[range] = []
+
+    def replies(self, asked: Sequence[Asked], *, held_out: bool = False) -> list[list[ToolResult]]:
+        self.asked += [range(one.first, len(one.turns)) for one in asked]
+        return super().replies(asked, held_out=held_out)
+
+
+def talkative(run: TinyRun, *, turns: int = 4) -> tuple[TinyRun, Made, RolloutFile, int]:
+    """A run with turns whose environments are not exact, a submission to it, and a row of three turns, which is not the first."""
+    run = conversing(run, turns=turns)
+    environments = [one.model_copy(update={"exact": False}) for one in run.spec.environments]
+    spec = run.spec.model_copy(update={"environments": environments})
+    run = replace(run, spec=spec, context=replace(run.context, spec=spec))
+    made = run.honest()
+    file, honest = run.read(made), run.candidate(made)
+    rows = [conversed(run, sample, honest.key(sample)) for sample in file.samples]
+    row = next(row for row in range(1, len(rows)) if len(rows[row].turns) == 2)
+    return run, made, with_sample(file, row, rows[row]), row
+
+
+def heard(candidate: Candidate, run: TinyRun, reply: Reply = count_characters) -> tuple[Candidate, list[range]]:
+    """With an environment that replies so, and the turns that it is asked about."""
+    sandbox = Listening(run.context.sandbox, reply)
+    candidate = replace(candidate, plan=ONLY, context=replace(candidate.context, sandbox=sandbox))  # type: ignore[arg-type]
+    return candidate, sandbox.asked
+
+
+def test_an_environment_is_asked_turn_by_turn_and_about_none_after_the_first_false_one(tiny_run: TinyRun) -> None:
+    """A turn may be a program that never ends, and a row may hold as many as the run allows turns."""
+    run, made, file, _ = talkative(tiny_run)
+    candidate, asked = heard(run.rewrite(made, file), run)
+    assert judge(candidate) is None
+    assert {len(one) for one in asked} == {1}
+    assert range(2, 3) in asked
+
+    def another_day(said: Sequence[str]) -> ToolResult | None:
+        reply = count_characters(said)
+        return reply and replace(reply, text="[another] ")
+
+    candidate, asked = heard(run.rewrite(made, file), run, another_day)
+    finding = judge(candidate)
+    assert finding is not None and (finding.rule, finding.outcome) == ("conversation", Outcome.SOFT)
+    assert asked == [range(1)] * len(asked)
+
+
+def test_a_row_whose_turns_take_long_is_examined_before_the_next_of_them_is_asked_about(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "LONG_SECONDS", -1.0)
+    run, made, file, row = talkative(tiny_run)
+    logprobs = file.samples[row].logprobs
+    assert logprobs is not None
+    file = with_sample(file, row, replace(file.samples[row], logprobs=logprobs - 5))
+    candidate, asked = heard(run.rewrite(made, file), run)
+    finding = judge(candidate)
+    assert finding is not None
+    assert (finding.rule, finding.outcome, finding.samples) == ("sampling", Outcome.HARD, 1 << row)
+    assert asked[-1] == range(1)
+
+
+def test_a_row_of_more_turns_than_the_run_allows_is_false_and_nobody_is_asked_about_it(tiny_run: TinyRun) -> None:
+    run, made, file, row = talkative(tiny_run, turns=2)
+    candidate, asked = heard(run.rewrite(made, file), run)
+    finding = judge(candidate, CHEAP)
+    assert finding is not None
+    assert (finding.rule, finding.outcome, finding.samples) == ("tokens", Outcome.HARD, 1 << row)
+    assert (finding.measured, finding.threshold, asked) == ("3", "2", [])

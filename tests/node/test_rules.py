@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from cheats.engines import SmallerModelEngine
+from swarm.conversing import conversed, conversing
 from swarm.tiny_run import TinyRun, tokens_of, with_sample
 
 from node.contributor.generation import Made
@@ -198,9 +199,24 @@ def a_file_over_the_cap(run: TinyRun) -> Candidate:
     return run.committed(made, path)
 
 
+def more_turns_than_the_run_allows(run: TinyRun) -> Candidate:
+    """`conversation` as well: the environment may say nothing after the last turn that the run allows."""
+    run = conversing(run, turns=2)
+    made = run.honest()
+    file, honest = run.read(made), run.candidate(made)
+    rows = [conversed(run, sample, honest.key(sample)) for sample in file.samples]
+    row = max(range(len(rows)), key=lambda r: len(rows[r].turns))
+    assert len(rows[row].turns) == 2
+    return run.rewrite(made, with_sample(file, row, rows[row]))
+
+
 @pytest.mark.parametrize(
     ("tamper", "first", "second"),
-    [(an_empty_completion, "tokens", "termination"), (a_file_over_the_cap, "available", "schema")],
+    [
+        (an_empty_completion, "tokens", "termination"),
+        (more_turns_than_the_run_allows, "tokens", "conversation"),
+        (a_file_over_the_cap, "available", "schema"),
+    ],
 )
 def test_what_one_rule_would_let_through_another_rejects(
     tiny_run: TinyRun, tamper: Tamper, first: str, second: str

@@ -8,11 +8,11 @@ Hard where the environment is exact or has no turns; soft elsewhere, because a t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from node.judging.candidate import LONG_SECONDS, Candidate, Examine
 from protocol.errors import Malformed, Unavailable
-from protocol.replies import Asked, SoFar, tokens_of
+from protocol.replies import Asked, SoFar, may_follow, tokens_of
 from protocol.rollout import Sample, ToolResult
 from protocol.verdict import Finding, Outcome
 
@@ -25,7 +25,7 @@ def check(c: Candidate) -> Finding | None:
             if len(sample.answers):
                 return _finding(row, f"{len(sample.answers)} replies", "0 replies", "nobody replies here", exact=True)
         elif c.is_exact(row):
-            finding = _of_row(c, row, sample)
+            finding = next((one for one in _by_turns(c, row, sample) if one is not None), None)
             if finding is not None and finding.outcome == Outcome.HARD:
                 return finding
             first = first or finding
@@ -33,15 +33,14 @@ def check(c: Candidate) -> Finding | None:
 
 
 def check_inexact(c: Candidate, examine: Examine) -> Finding | None:
-    """Of the others, the first one: nothing is worse. A row that took long is examined before it is believed."""
+    """Of the others, the first one: nothing is worse. A row that took long is examined before it is believed, or asked about any further."""
     for row, sample in enumerate(c.samples):
         if not c.is_exact(row) and _converses(c, sample):
             began = time.monotonic()
-            finding = _of_row(c, row, sample)
-            if c.plan.by_clock and time.monotonic() - began > LONG_SECONDS:
-                finding = examine([row]) or finding
-            if finding is not None:
-                return finding
+            for found in _by_turns(c, row, sample):
+                is_long = c.plan.by_clock and time.monotonic() - began > LONG_SECONDS
+                if finding := (examine([row], found) if is_long else found):
+                    return finding
     return None
 
 
@@ -50,49 +49,65 @@ def _converses(c: Candidate, sample: Sample) -> bool:
     return c.spec.sampling.turns > 1 and c.context.sandbox.converses(environment)
 
 
-def _of_row(c: Candidate, row: int, sample: Sample) -> Finding | None:
-    try:
-        (replies,) = c.context.sandbox.replies([Asked(sample.problem, said(c, sample), 0, _claims(sample))])
-    except (Malformed, Unavailable) as error:
-        c.context.sandbox.warm_up()  # raises where no environment works: that is this validator's trouble
-        return _finding(row, "no reply", "a reply", str(error), exact=False)
-    return _compare(row, sample, c, replies, exact=c.is_exact(row))
-
-
-def said(c: Candidate, sample: Sample) -> list[str]:
-    """The text of each turn that ended by itself: all but perhaps the last."""
+def _by_turns(c: Candidate, row: int, sample: Sample) -> Iterator[Finding | None]:
+    """What there is against each turn, the first finding last. The environment is asked about a turn when its finding is asked for: each may
+    be a program that costs as much as there may be."""
     texts = [c.tokenizer.answer(turn.tolist()) for turn in sample.conversation.split(sample.completion)]
-    return [text for text in texts if text is not None]
+    given, claims, so_far = list(sample.conversation.answers_in(sample.given)), _claims(sample), SoFar(0, 0, 0)
+    for number, generated in enumerate(sample.conversation.generated):
+        so_far = SoFar(number + 1, so_far.generated + generated, so_far.given)
+        try:
+            reply = _reply(c, sample, texts[: number + 1], so_far, claims.get(number))
+        except (Malformed, Unavailable) as error:
+            c.context.sandbox.warm_up()  # raises where no environment works: that is this validator's trouble
+            yield _finding(row, "no reply", "a reply", str(error), exact=False)
+            return
+        claimed = given[number].tolist() if number < len(given) else None
+        finding = _compare(c, row, sample, so_far, reply, claimed)
+        yield finding
+        if finding is not None:
+            return
+        so_far = SoFar(so_far.turns, so_far.generated, so_far.given + len(claimed or ()))
 
 
-def _claims(sample: Sample) -> list[str | None]:
-    """What the first call of each turn is said to have given: where a result depends on how fast a machine is, it may stand."""
+def _reply(
+    c: Candidate, sample: Sample, texts: Sequence[str | None], so_far: SoFar, claim: str | None
+) -> ToolResult | None:
+    """What the environment says to the last of these turns. It is not asked where that did not end by itself, or no turn may follow."""
+    said = [text for text in texts if text is not None]
+    if len(said) < len(texts) or not may_follow(c.spec.sampling, so_far):
+        return None
+    first = len(said) - 1
+    (replies,) = c.context.sandbox.replies([Asked(sample.problem, said, first, [*[None] * first, claim])])
+    return replies[0] if replies else None
+
+
+def _claims(sample: Sample) -> dict[int, str]:
+    """By turn, what its first call is said to have given: where a result depends on how fast a machine is, it may stand."""
     found: dict[int, str] = {}
     for call in sample.tool_calls:
         found.setdefault(call.turn, call.result)
-    return [found.get(turn) for turn in range(len(sample.answers))]
+    return found
 
 
-def _compare(row: int, sample: Sample, c: Candidate, replies: Sequence[ToolResult], *, exact: bool) -> Finding | None:
-    turns = sample.conversation
-    given, so_far = list(turns.answers_in(sample.given)), SoFar(0, 0, 0)
-    for number, generated in enumerate(turns.generated):
-        so_far = SoFar(number + 1, so_far.generated + generated, so_far.given)
-        reply = replies[number] if number < len(replies) else None
-        own, claimed = tokens_of(c.spec.sampling, c.tokenizer, reply, so_far), number < len(given)
-        if bool(own) != claimed:
-            said = (f"a reply to turn {number}", "none") if claimed else ("none", f"a reply to turn {number}")
-            return _finding(row, *said, "the environment ends it elsewhere", exact=exact)
-        if not claimed:
-            continue
-        if given[number].tolist() != own:
-            measured, expected = f"{len(given[number])} tokens", f"{len(own)} tokens"
-            return _finding(row, measured, expected, f"reply {number} is another", exact=exact)
-        calls = tuple(call for call in sample.tool_calls if call.turn == number)
-        if reply is not None and calls != reply.calls:
-            measured, expected = f"{len(calls)} calls", f"{len(reply.calls)} calls"
-            return _finding(row, measured, expected, f"the calls of turn {number} are others", exact=exact)
-        so_far = SoFar(so_far.turns, so_far.generated, so_far.given + len(own))
+def _compare(
+    c: Candidate, row: int, sample: Sample, so_far: SoFar, reply: ToolResult | None, claimed: list[int] | None
+) -> Finding | None:
+    """One turn: `claimed` are the tokens that are said to have followed, None after the last turn."""
+    exact, number = c.is_exact(row), so_far.turns - 1
+    own = tokens_of(c.spec.sampling, c.tokenizer, reply, so_far)
+    if bool(own) != (claimed is not None):
+        said = ("none", f"a reply to turn {number}") if own else (f"a reply to turn {number}", "none")
+        return _finding(row, *said, "the environment ends it elsewhere", exact=exact)
+    if claimed is None:
+        return None
+    if claimed != own:
+        measured, expected = f"{len(claimed)} tokens", f"{len(own)} tokens"
+        return _finding(row, measured, expected, f"reply {number} is another", exact=exact)
+    calls = tuple(call for call in sample.tool_calls if call.turn == number)
+    if reply is not None and calls != reply.calls:
+        measured, expected = f"{len(calls)} calls", f"{len(reply.calls)} calls"
+        return _finding(row, measured, expected, f"the calls of turn {number} are others", exact=exact)
     return None
 
 

@@ -53,13 +53,15 @@ def check_inexact(c: Candidate, examine: Examine) -> Finding | None:
     for rows in _portions(c, [row for row in range(len(c.samples)) if not c.is_exact(row)], _INEXACT_AT_ONCE):
         began = time.monotonic()
         rewards = scorer.score(rows)
-        if c.plan.by_clock and time.monotonic() - began > LONG_SECONDS and (finding := examine(rows)):
-            return finding
         if isinstance(rewards, Finding):
-            return rewards
-        for row, bounds in zip(rows, rewards, strict=True):
-            if finding := _compare(c, row, bounds):
-                return finding
+            finding: Finding | None = rewards
+        else:
+            found = (_compare(c, row, bounds) for row, bounds in zip(rows, rewards, strict=True))
+            finding = next((one for one in found if one is not None), None)
+        if c.plan.by_clock and time.monotonic() - began > LONG_SECONDS:
+            finding = examine(rows, finding)
+        if finding is not None:
+            return finding
     return None
 
 

@@ -1,6 +1,7 @@
-"""tokens: ids inside the vocabulary, lengths within limits and the model's positions, one logprob per generated token, units = generated tokens. Hard.
+"""tokens: ids inside the vocabulary, lengths and turns within limits and the model's positions, one logprob per generated token, units = generated tokens. Hard.
 
-What the environment gave between turns is no completion: it counts for nothing, and lies inside the vocabulary too.
+What the environment gave between turns is no completion: it counts for nothing, and lies inside the vocabulary too. No environment is asked for
+any of this: a row of too many turns would have a validator run the program of each.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ def check(c: Candidate) -> Finding | None:
         length = len(sample.completion)
         if not 1 <= length <= most:
             return _finding(length, f"1 … {most}", "completion tokens", row)
+        if len(sample.conversation) > c.spec.sampling.turns:
+            return _finding(len(sample.conversation), c.spec.sampling.turns, "turns", row)
         if sample.logprobs is not None and len(sample.logprobs) != length:
             return _finding(len(sample.logprobs), length, "logprobs", row)
         if c.tokenizer.positions is not None and len(sample.context) > c.tokenizer.positions:
