@@ -65,6 +65,8 @@ class Finding:
     threshold: str
     detail: str
     samples: int = ALL_SAMPLES
+    near: int = 0
+    """Bit i: something measured of sample i lies nearer to its hard limit than to its soft one, or beyond the hard one."""
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,8 @@ class Checked:
     """Rows that got it though nobody drew them, group by group."""
     unexamined: list[tuple[int, ...]] = field(default_factory=list)
     """Rows that should have had it so and could not."""
+    near: int = 0
+    """Bit i: of sample i something lies nearer to its hard limit than to its soft one (limits.py), hard or not."""
 
     def see(self, row: int, tokens: int) -> None:
         """Counts a row once, however often it gets the prefill."""

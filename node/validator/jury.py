@@ -1,12 +1,15 @@
 """Serving on juries: a case that is appealed is put to the validators who were seated before the submission and are no party to it.
 
-A juror judges all submissions of the case in full, by itself, and votes on the case as it was brought.
+A juror judges all submissions of the case in full, by itself, and votes on the case as it was brought. A hard case names rows, and whoever
+vouched for one of them loses a bond with the conviction. So a juror upholds where it finds one of them hard, and none of them to be what an honest
+validator may have accepted. It need not find all hard: a cheat could put values at a limit, which lie beyond it for some devices and not for others.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from node.validator.judgement_log import CaseName
 from protocol.chain import Sender
@@ -26,13 +29,21 @@ log = logging.getLogger("validator")
 _LOOK_SECONDS = 60.0  # until a case that needs nothing from this validator is looked at again
 
 
+@dataclass(frozen=True)
+class Opinion:
+    """What a juror finds in a submission. Bit i of `near`: of sample i something lies nearer to its hard limit than to its soft one."""
+
+    details: Details
+    near: int
+
+
 class Jury:
     def __init__(
         self,
         connection: Connection,
         book: Book,
         sender: Sender,
-        judge: Callable[[SubmissionRef], Details | None],
+        judge: Callable[[SubmissionRef], Opinion | None],
         retry_seconds: float,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -42,7 +53,7 @@ class Jury:
         self._sender = sender
         self._judge = judge
         self._address = connection.key.address
-        self._found: dict[CaseName, dict[SubmissionRef, Details]] = {}
+        self._found: dict[CaseName, dict[SubmissionRef, Opinion]] = {}
         self._backoff = Backoff(retry_seconds, clock=clock)
 
     def serve(self, appeals: Sequence[CaseEntry], now: int) -> bool:
@@ -86,7 +97,7 @@ class Jury:
             return None
         return case
 
-    def _vote(self, name: CaseName, case: Case, found: Sequence[Details]) -> None:
+    def _vote(self, name: CaseName, case: Case, found: Sequence[Opinion]) -> None:
         seat, number = name
         uphold = _upholds(case, found)
         if uphold is None:
@@ -100,12 +111,15 @@ class Jury:
             log.info("voted to %s case %d against %s", "uphold" if uphold else "reject", number, seat)
 
 
-def _upholds(case: Case, found: Sequence[Details]) -> bool | None:
-    """The vote of a juror that found this; None: none, for the case is right about the submission and wrong about its gravity."""
-    if any(details.outcome == Outcome.ACCEPT for details in found):
+def _upholds(case: Case, found: Sequence[Opinion]) -> bool | None:
+    """The vote of a juror that found this; None: none, for the case is right about the submission and wrong about its gravity or its rows."""
+    if any(one.details.outcome == Outcome.ACCEPT for one in found):
         return False
     if not case.hard:
         return True
     (only,) = found
-    names_all = case.samples & ~int(only.samples, 16) == 0
-    return True if only.outcome == Outcome.HARD and names_all else None
+    if only.details.outcome != Outcome.HARD:
+        return None
+    hard = int(only.details.samples, 16)
+    names_a_false_one, names_a_good_one = case.samples & hard, case.samples & ~(hard | only.near)
+    return True if names_a_false_one and not names_a_good_one else None

@@ -24,7 +24,7 @@ from node.validator.challenger import Challenger
 from node.validator.court import Court
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
-from node.validator.jury import Jury
+from node.validator.jury import Jury, Opinion
 from node.validator.only_copy import OnlyCopy
 from node.validator.queue import JudgementTask
 from node.validator.receipt_log import ReceiptLog
@@ -71,6 +71,8 @@ class _Judged:
     commitment: Commitment
     plan: PrefillPlan
     details: Details
+    near: int = 0
+    """Rows of which something lies nearer to its hard limit than to its soft one (bits)."""
 
 
 class ValidatorService:
@@ -383,7 +385,7 @@ class ValidatorService:
             finally:
                 task.unexamined = tuple(dict.fromkeys((*task.unexamined, *checked.unexamined)))
             examined = replace(plan, examined=tuple(checked.examined))
-            return None if found is None else _Judged(commitment, examined, found)
+            return None if found is None else _Judged(commitment, examined, found, checked.near)
         grace = self._c.spec.upload_grace_seconds
         is_due = now > task.committed_at + grace + UPLOAD_SECONDS_MAX  # one that began in time may still go on
         if not is_due or self._c.hub.stored(task.id, self._c.policy.trainer) is not None:
@@ -393,7 +395,7 @@ class ValidatorService:
         missing = available.missing(grace)
         return _Judged(commitment, plan, details(self._bench.context, commitment, missing, now, secret=plan.secret))
 
-    def _judge_for_jury(self, ref: SubmissionRef) -> Details | None:
+    def _judge_for_jury(self, ref: SubmissionRef) -> Opinion | None:
         """A judgement in full, whoever's it was to make; None for what keeps it from being made now, which may pass."""
         submission = self._book.submission(ref.submission_id(self._c.run))
         if submission is None:
@@ -411,7 +413,7 @@ class ValidatorService:
         if judged is None:
             return None
         self._bench.discard(ref.root)
-        return judged.details
+        return Opinion(judged.details, judged.near)
 
     def _now(self) -> int:
         """Block time."""

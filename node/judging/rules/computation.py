@@ -47,6 +47,8 @@ def of_rows(c: Candidate, rows: Sequence[int]) -> Finding | None:
             limits = c.spec.verification.computation
             found[row] = worst([of_chunk(limits, row, i, score) for i, score in enumerate(of_row)])
             c.sampled[row] = sampling.of_row(c, row, hidden)  # now, for these states are not kept
+            both = worst([found[row], c.sampled[row]])
+            c.checked.near |= both.near if both is not None else 0
     return worst([found[row] for row in rows])
 
 

@@ -10,12 +10,19 @@ from protocol.verdict import Finding, Outcome
 
 def judge(rule: str, row: int, measured: float, limit: Limit, detail: str) -> Finding | None:
     """None up to `limit.soft`; soft up to `limit.hard`; hard above it, and for NaN of the claim. `row` is the sample's."""
-    if measured <= float(limit.soft):
+    soft, most = float(limit.soft), float(limit.hard)
+    if measured <= soft:
         return None
-    hard = not measured <= float(limit.hard)
+    hard, near = not measured <= most, not measured <= (soft + most) / 2
     threshold = limit.hard if hard else limit.soft
     return Finding(
-        rule, Outcome.HARD if hard else Outcome.SOFT, f"{measured:.6g}", threshold, f"row {row}, {detail}", 1 << row
+        rule,
+        Outcome.HARD if hard else Outcome.SOFT,
+        f"{measured:.6g}",
+        threshold,
+        f"row {row}, {detail}",
+        1 << row,
+        near << row,
     )
 
 
@@ -25,8 +32,9 @@ def worst(findings: list[Finding | None]) -> Finding | None:
     first = max(real, key=lambda finding: finding.outcome, default=None)
     if first is None:
         return None
-    samples = 0
+    samples = near = 0
     for finding in real:
+        near |= finding.near
         if finding.outcome == first.outcome:
             samples |= finding.samples
-    return replace(first, samples=samples)
+    return replace(first, samples=samples, near=near)
