@@ -4,6 +4,11 @@ A hard finding stays secret until a second validator has judged the submission w
 go on chain as hard, otherwise as soft. It is shown earlier where another validator asked about the same submission, since then
 both have judged it by themselves, and after half the wait, since both may be waiting for each other.
 
+No finding becomes soft unseen for want of an answer: a receipt is shown first, the wait for the second counts from when the hub has it, and it is
+over only in a turn that has heard what the hub had to say. Else a cheat would keep validators busy for that long, with programs that take minutes,
+and nobody would learn that two had found the same. A second validator that comes too late finds the receipt at the hub, and accuses by itself.
+The end of the window alone is not waited for.
+
 Chain and hub do not wait for each other: a hub that is down or refuses a receipt saves nobody from a challenge.
 
 A case is read, settled and closed once, however many submissions it lists, and is not looked at before its deadline unless
@@ -43,6 +48,8 @@ _CASES = metrics.counter(
     "murmur_validator_cases_total", "Cases of this validator: accused, challenged, closed.", "event"
 )
 _LAST_PART = 10  # a submission is challenged in the last tenth of its window, even while another hard case is open
+
+_LAST_WAITS = 4  # so many times the wait for a second before its window ends a finding is challenged as it stands
 
 _SUBMISSIONS_MOST = 64  # in one case: its gas stays well below any block's limit
 _NO_RIGHT = ("Denied", "NotOnBench")
@@ -102,22 +109,24 @@ class Court:
 
     # ---- hard findings -------------------------------------------------------------------------------------------------
 
-    def decide(self, receipts: ReceiptsOf, validators: Collection[str], now: int) -> None:
-        """Hard findings become hard once another validator has found the same, and soft when none does in time."""
+    def decide(self, receipts: ReceiptsOf, validators: Collection[str], now: int, *, has_heard: bool) -> None:
+        """Hard findings become hard once another validator has found the same, and soft when none does in time.
+
+        `now` in block time, which nothing that the hub has told is older than where `has_heard`.
+        """
         for judgement in self._log.waiting():
             others = {
                 validator: r for validator, r in receipts(judgement.submission).items() if validator != self._address
             }
             everybody = not set(validators) - {self._address} - set(others)
-            waited = self._waited(judgement, now)
             second = self._second(judgement, others.values())
             if second is not None:
                 self._log.put(_shown(replace(judgement, state=states.DECIDED, second=second.encode())))
-            elif everybody or waited > 1:
+            elif everybody or self._is_over(judgement, now, has_heard=has_heard):
                 reason = "no other validator found it" if others else "no second validator answered"
                 log.warning("hard finding on %s becomes soft: %s", judgement.submission.hex()[:12], reason)
-                self._log.put(self._softened(judgement))
-            elif waited > 0.5:
+                self._log.put(self._softened(judgement) if everybody and others else _treated_as_soft(judgement))
+            elif judgement.asked_at is not None and now - judgement.asked_at > self._settings.opinion_seconds / 2:
                 self._log.put(_shown(judgement))
 
     def _second(self, judgement: Judgement, others: Collection[Receipt]) -> Receipt | None:
@@ -125,11 +134,15 @@ class Court:
         samples = self._receipt(judgement).samples
         return next((r for r in others if r.outcome == Outcome.HARD and r.samples & samples), None)
 
-    def _waited(self, judgement: Judgement, now: int) -> float:
-        """Which part of the wait for a second opinion is over. Where the hub takes no request, half of the window is."""
-        if judgement.asked_at is not None:
-            return (now - judgement.asked_at) / self._settings.opinion_seconds
-        return (now - judgement.judged_at) / (self._c.policy.window / 2)
+    def _is_over(self, judgement: Judgement, now: int, *, has_heard: bool) -> bool:
+        """Whether nobody is waited for any more. Where the hub takes no request, or no receipt, half of the window is waited."""
+        shown, window = judgement.shown_at, self._c.policy.window
+        if has_heard and shown is not None and now - shown > self._settings.opinion_seconds:
+            return True
+        submission = self._book.submission(judgement.submission)
+        ends = (judgement.judged_at if submission is None else self._book.time(submission)) + window
+        is_late = ends - now < min(window / _LAST_PART, _LAST_WAITS * self._settings.opinion_seconds)
+        return is_late or (shown is None and now - judgement.judged_at > window / 2)
 
     def ask(self, requested: Container[bytes], now: int) -> None:
         """Asks for second opinions. A submission that somebody else asked about needs none: both judged without the other.
@@ -151,8 +164,8 @@ class Court:
                 self._log.put(asked)
 
     def _softened(self, judgement: Judgement) -> Judgement:
-        """As soft; its receipt says so as well, unless the hard one was shown."""
-        soft = replace(judgement, outcome=int(Outcome.SOFT), state=states.DECIDED)
+        """As soft; its receipt says so as well, unless the hard one was shown. Of what every other validator has judged."""
+        soft = _treated_as_soft(judgement)
         if judgement.posting == states.SECRET:
             details = replace(self._receipt(judgement).details, outcome=int(Outcome.SOFT))
             receipt = Receipt.issue(details, self._c.key, self._c.chain.domain)
@@ -161,8 +174,8 @@ class Court:
 
     # ---- hub -----------------------------------------------------------------------------------------------------------
 
-    def post(self) -> None:
-        """Posts receipts. One that the hub refuses is tried again; it keeps no other from being posted."""
+    def post(self, now: int) -> None:
+        """Posts receipts, at `now` in block time. One that the hub refuses is tried again; it keeps no other from being posted."""
         page = self._log.due(self._posted, _POSTS_MOST)
         for judgement in page:
             self._posted = judgement.judged_at, judgement.submission
@@ -174,7 +187,7 @@ class Court:
                 log.warning("the hub refuses the receipt of %s: %s", judgement.submission.hex()[:12], error)
                 self._refused_at_hub.failed(judgement.submission)
                 continue
-            self._log.put(replace(judgement, posting=states.POSTED))
+            self._log.put(replace(judgement, posting=states.POSTED, shown_at=now))
         if len(page) < _POSTS_MOST:
             self._posted = _FIRST
 
@@ -372,6 +385,11 @@ def _opened(sent: Sent) -> CaseName:
 def _in_case(judgement: Judgement, state: str, case: CaseName | None) -> Judgement:
     seat, number = case or (None, None)
     return replace(judgement, state=state, seat=seat, number=number)
+
+
+def _treated_as_soft(judgement: Judgement) -> Judgement:
+    """As soft, under the hard receipt, which is shown: another validator may have found the same by then."""
+    return _shown(replace(judgement, outcome=int(Outcome.SOFT), state=states.DECIDED))
 
 
 def _shown(judgement: Judgement) -> Judgement:

@@ -27,7 +27,7 @@ _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS judgements (
     submission BLOB PRIMARY KEY, node TEXT NOT NULL, outcome INTEGER NOT NULL, receipt BLOB NOT NULL, state TEXT NOT NULL,
     posting TEXT NOT NULL, units INTEGER NOT NULL, judged_at INTEGER NOT NULL, asked_at INTEGER, second BLOB, seat TEXT,
-    number INTEGER
+    number INTEGER, shown_at INTEGER
 );
 CREATE INDEX IF NOT EXISTS judgements_waiting ON judgements (judged_at) WHERE state = '{WAITING}';
 CREATE INDEX IF NOT EXISTS judgements_decided ON judgements (outcome, judged_at, node) WHERE state = '{DECIDED}';
@@ -70,6 +70,8 @@ class Judgement:
     """Of the case that was opened, as `number`."""
     number: int | None = None
     """Of the seat's case that was opened. The chain's own note on a submission may name another: a soft verdict outlives an accusation."""
+    shown_at: int | None = None
+    """When the hub took the receipt, in block time."""
 
 
 _COLUMNS = ", ".join(field.name for field in fields(Judgement))
@@ -87,6 +89,9 @@ class JudgementLog:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(_SCHEMA)
+        known = {name for _, name, *_ in self._db.execute("PRAGMA table_info(judgements)")}
+        if "shown_at" not in known:  # of a log that was begun earlier
+            self._db.execute("ALTER TABLE judgements ADD COLUMN shown_at INTEGER")
 
     def close(self) -> None:
         with self._lock:

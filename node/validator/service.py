@@ -174,15 +174,17 @@ class ValidatorService:
         self._bench.hold(steps, fetch=False)
         reached = self._at_hub(lambda: self._receipts.follow(self._c.hub, now))
         self._hear(now)
-        judged = (
-            reached and self._receipts.is_complete and self._judge(now)
-        )  # or it would contradict what it has not heard
-        self._court.decide(self._of_serving, self._book.validators(now), now)
+        has_heard = reached and self._receipts.is_complete
+        judged = has_heard and self._judge(now)  # or it would contradict what it has not heard
+        self._court.decide(self._of_serving, self._book.validators(now), now, has_heard=has_heard)
         self._court.challenge(now)
         self._court.settle(now)
         self._impeachment.turn()
         if reached:
-            self._at_hub(lambda: self._court.ask(self._receipts, now)) and self._at_hub(self._court.post)
+            said_at = self._book.poll().time if judged else now  # nobody could answer while a long judgement was made
+            self._at_hub(lambda: self._court.ask(self._receipts, said_at)) and self._at_hub(
+                lambda: self._court.post(said_at)
+            )
         if not judged:
             self._bench.hold(steps, fetch=True)
         self._prune(now)

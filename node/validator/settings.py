@@ -18,7 +18,8 @@ class JudgeSettings(Settings):
     fallback_seconds: float = Field(default=60.0, gt=0)
     """How long an assigned validator may be silent before the next in order judges as well."""
     opinion_seconds: float = Field(default=120.0, gt=0)
-    """How long a hard finding waits for a second validator before it is treated as soft, in block time."""
+    """How long a hard finding that is shown at the hub waits for a second validator before it is treated as soft, in block time; it is shown after half
+    of that."""
     batch_seconds: float = Field(default=600.0, ge=0)
     """How long a soft finding waits for others on the same seat, in block time: one case and one bond for all of them."""
     retry_seconds: float = Field(default=5.0, gt=0)

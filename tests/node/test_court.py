@@ -85,9 +85,97 @@ def test_a_hard_finding_that_nobody_answers_is_soft(stage: Stage, panel: Panel) 
     rounds(services[0])
     assert panel.state(made.ref) == State.SUBMITTED, "it waits"
     stage.world.anvil.advance(31)
+    until(lambda: panel.receipts(submission), services[0], what="the receipt")
+    rounds(services[0])
+    assert panel.state(made.ref) == State.SUBMITTED, "it was only just shown"
+    stage.world.anvil.advance(31)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, services[0], what="the challenge")
     assert not panel.case(made.ref).hard
-    assert set(panel.receipts(submission)) == {services[0]._address}
+    assert {validator: r.outcome for validator, r in panel.receipts(submission).items()} == {
+        services[0]._address: Outcome.HARD
+    }
+
+
+@pytest.mark.parametrize("seconds", [20, 130, 1000])
+def test_a_cheat_that_keeps_validators_busy_does_not_get_soft_for_hard(
+    stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """The programs of its next submission take as long, in block time, and the second validator is as busy."""
+    node = stage.seated()
+    keys = [stage.validator() for _ in range(2)]
+    stage.publish()
+    made, submission = inflated(stage, node)
+    one, two = (panel.start(key, opinion_seconds=120.0, fallback_seconds=0.01) for key in keys)
+    until(lambda: asks(one, submission), one, what="the request")
+    stage.submit(node, stage.make(node, 1))
+    judge = one._bench.judge
+
+    def long(*arguments: Any, **options: Any) -> Any:
+        if arguments[0].ref.sequence == 1:
+            stage.world.anvil.advance(seconds)
+        return judge(*arguments, **options)
+
+    monkeypatch.setattr(one._bench, "judge", long)
+    rounds(one, count=4)
+    assert {r.outcome for r in panel.receipts(submission).values()} <= {Outcome.HARD}
+    assert one._judgements.get(submission).state == states.WAITING
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, one, two, what="the challenge")
+    assert panel.case(made.ref).hard
+
+
+def test_a_second_validator_that_was_busy_for_longer_than_is_waited_accuses_by_itself(
+    stage: Stage, panel: Panel
+) -> None:
+    node = stage.seated()
+    stage.publish()
+    keys = stage.validator(), stage.validator()
+    made, submission = inflated(stage, node)
+    one, two = (panel.start(key, opinion_seconds=30, fallback_seconds=0.01) for key in keys)
+    until(lambda: asks(one, submission), one, what="the request")
+    for _ in range(3):
+        stage.world.anvil.advance(31)
+        rounds(one)
+    assert (panel.state(made.ref), panel.case(made.ref).hard) == (State.CHALLENGED, False)
+    until(lambda: stage.world.chain.seat(stage.world.run, node.address).open_hard, two, one, what="the accusation")
+
+
+def test_a_validator_that_was_down_hears_before_it_gives_up_the_second(stage: Stage, panel: Panel) -> None:
+    """It was shown long ago by then; while the hub tells nothing, nothing is decided."""
+    node = stage.seated()
+    stage.publish()
+    keys = stage.validator(), stage.validator()
+    _, submission = inflated(stage, node)
+    one, two = (panel.start(key, opinion_seconds=30, fallback_seconds=0.01) for key in keys)
+    until(lambda: asks(one, submission), one, what="the request")
+    stage.world.anvil.advance(16)
+    until(lambda: panel.receipts(submission), one, what="the receipt")
+    panel.end(one._c.key)
+    stage.world.anvil.advance(100)
+    until(lambda: len(panel.receipts(submission)) == 2, two, what="the second's receipt")
+    one = panel.start(one._c.key, opinion_seconds=30)
+    stage.hub.fault = lambda method, path: PlainTextResponse("", 503)
+    rounds(one)
+    assert one._judgements.get(submission).state == states.WAITING
+    stage.hub.fault = lambda *_: None
+    until(lambda: one._judgements.get(submission).state != states.WAITING, one, what="the decision")
+    assert one._judgements.get(submission).outcome == Outcome.HARD
+
+
+@pytest.mark.parametrize("is_down", [False, True], ids=["hub", "no hub"])
+def test_the_end_of_the_window_is_not_waited_for(stage: Stage, panel: Panel, is_down: bool) -> None:
+    node = stage.seated()
+    stage.publish()
+    keys = stage.validator(), stage.validator()
+    made, submission = inflated(stage, node)
+    window = stage.world.chain.policy(stage.world.run).window
+    service = panel.start(keys[0], opinion_seconds=10 * window, fallback_seconds=0.01)
+    until(lambda: asks(service, submission), service, what="the request")
+    if is_down:
+        stage.hub.fault = lambda method, path: PlainTextResponse("", 503)
+    stage.world.anvil.advance(window - window // 10 + 2)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
+    assert not panel.case(made.ref).hard
+    assert service._judgements.get(submission).posting != states.SECRET
 
 
 def test_a_hub_that_takes_no_request_does_not_make_it_soft(stage: Stage, panel: Panel) -> None:

@@ -199,7 +199,7 @@ def test_a_receipt_that_no_hub_takes_is_sent_ever_more_rarely_and_then_forgotten
     court = Court(connection, None, log, JudgeSettings(), None, clock=clock)  # type: ignore[arg-type]
     log.put(Judgement(bytes(32), "0x", 1, b"receipt", states.CLOSED, states.DUE, 1, 7))
     for _ in range(1800):  # an hour
-        court.post()
+        court.post(1)
         clock.advance(2)
     assert 1 < len(sent) < 100
     log.prune(7)
