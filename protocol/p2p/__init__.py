@@ -10,10 +10,11 @@ directory.py   announce and find: what the rest of the project uses
 host.py        the thread, its supervisor and the synchronous face; life.py one life of the thread
 bootnode.py    a host that only helps others to meet
 discovery.py   what runs inside the thread: the parts below put together, and the endpoint protocol
-membership.py  joining the network and staying in it; peers.py is the saved peer list
+membership.py  joining the network and staying in it; peers.py what is remembered over restarts
 kademlia.py    the DHT: lookups and serving them; wire.py messages, routing.py table, records.py provider records
 report.py      what a running host says of itself, in a file; explorer.py asks around as a stranger, for an operator's commands
 admission.py   who of those that ask enters the routing table; identify.py what a peer says of itself, and ping
+notices.py     signed notices of where a provider is: kept by who follows it, handed on by anybody
 node.py        connections and who may have how many; stream.py one question and its answer
 transport.py   one connection: TCP, Noise, Yamux; negotiation.py is multistream-select
 address.py     multiaddrs, strictly;  settings.py  every deadline and cap

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Final
 
@@ -61,16 +62,20 @@ class Address:
                 return cls(kind, _host(kind, name), int.from_bytes(data[-2:], "big"))
         raise Malformed("not the bytes of a TCP address")
 
-    def encode(self) -> bytes:
+    @cached_property
+    def _encoded(self) -> bytes:
         port = struct.pack(">BH", _TCP, self.port)
         if self.kind in _IPS:
             return bytes([_IPS[self.kind][0]]) + ipaddress.ip_address(self.host).packed + port
         return bytes([_NAMES[self.kind], len(self.host)]) + self.host.encode() + port
 
+    def encode(self) -> bytes:
+        return self._encoded
+
     def __str__(self) -> str:
         return f"/{self.kind}/{self.host}/tcp/{self.port}"
 
-    @property
+    @cached_property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         """Of IPv4 also where it is written as one of IPv6; None for a name."""
         return ipaddress.ip_address(plain_ip(self.host)) if self.kind in _IPS else None
@@ -157,6 +162,7 @@ def network_of(host: str) -> str:
     return str(ip)
 
 
+@lru_cache(maxsize=8192)
 def neighbourhood_of(address: Address) -> str | None:
     """The global IPv4 /24 or IPv6 /48 of an address; None where addresses say nothing about who owns them."""
     ip = address.ip

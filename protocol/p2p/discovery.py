@@ -20,11 +20,12 @@ import trio
 
 from protocol.errors import Malformed, MurmurationError, ProtocolViolation, Unavailable
 from protocol.identity import address_of_peer, is_stranger
-from protocol.p2p import report
+from protocol.p2p import peers, report
 from protocol.p2p.address import Address, peer_text
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.membership import Membership
 from protocol.p2p.node import Node
+from protocol.p2p.notices import Notice, Notices
 from protocol.p2p.routing import Contact
 from protocol.p2p.service import ENDPOINT_BYTES_MAX, Endpoint, Provider, Service
 from protocol.p2p.settings import Setup
@@ -38,6 +39,8 @@ ENDPOINT_PROTOCOL: Final = "/murmuration/endpoint/1"
 """Changing it breaks: nodes of different versions no longer learn each other's endpoints."""
 
 _KEY_BYTES = 34
+_NOTICE_SECONDS = 86400  # after which a notice that says the same is signed anew
+_SIGNERS_MOST = 4  # of one `find`: those who may provide a service are few where one of them is trusted
 _ATTEMPTS_PER_ADDRESS = 8  # of one `find`: the provider may be restarting just now
 _PAUSE_SECONDS = 0.1
 _PAUSE_MOST_SECONDS = 2.0
@@ -46,8 +49,16 @@ _PAUSE_MOST_SECONDS = 2.0
 class Discovery:
     """One life of the thread. `announcements` gives what is to be provided just now; the host keeps it over restarts."""
 
-    def __init__(self, setup: Setup, announcements: Callable[[], Mapping[Service, Endpoint]]) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        announcements: Callable[[], Mapping[Service, Endpoint]],
+        make_node: Callable[[Setup, bool], Node] = lambda setup, loopback: Node(
+            Identity(setup.key), setup.limits, setup.timing, loopback=loopback
+        ),
+    ) -> None:
         self._setup = setup
+        self._make_node = make_node
         self.announcements = announcements
         self._holders: dict[Service, int] = {}
         self._provide_again = trio.Event()
@@ -61,13 +72,18 @@ class Discovery:
         setup = self._setup
         near = [setup.listen, *setup.announce, *(known.address for known in setup.bootnodes)]
         loopback = any(place.is_loopback for place in near if place)
-        self.node = Node(Identity(setup.key), setup.limits, setup.timing, loopback=loopback)
+        memory = peers.load(setup.peers_file, most=setup.limits.saved_peers) if setup.peers_file else peers.Memory()
+        loopback = loopback or any(each.address.is_loopback for each in memory.peers)
+        self.node = self._make_node(setup, loopback)
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             self.bound = await nursery.start(self.node.run, setup.listen)
             if self.bound:
                 self.own = setup.announce or (self.bound,)
-            self.dht = Kademlia(self.node, self.own)
-            self.membership = Membership(self.node, self.dht, setup.bootnodes, setup.peers_file, self.announce_again)
+            self.dht = Kademlia(self.node, self.own, Notices(setup.limits, memory.notices))
+            self.membership = Membership(
+                self.node, self.dht, setup.bootnodes, setup.peers_file, memory.peers, self.announce_again
+            )
             self.node.handle(ENDPOINT_PROTOCOL, self._answer)
             nursery.start_soon(self.membership.run)
             nursery.start_soon(self._keep_providing)
@@ -106,7 +122,11 @@ class Discovery:
         backoff = Backoff(timing.retry, timing.retry_most, jitter=True)
         while True:
             self._provide_again = trio.Event()
-            self._holders = {service: await self.dht.provide(service.key) for service in self.announcements()}
+            self._holders = {
+                service: await self.dht.provide(service.key, self._notice(service)) for service in self.announcements()
+            }
+            for service in self.announcements():  # where we are may have been learned only now
+                self._notice(service)
             self._provided.set()
             self._provided = trio.Event()
             if all(self._holders.values()):
@@ -116,6 +136,21 @@ class Discovery:
                 pause = backoff.failed()
             with trio.move_on_after(pause):
                 await self._provide_again.wait()
+
+    def _notice(self, service: Service) -> Notice | None:
+        """Our signed notice about `service`, which we keep ourselves too; None while we do not know where others see us."""
+        usable = [place for place in self.own if place.is_dialable]
+        if not usable:  # "any interface": what most others say
+            told = self.dht.seen_as.most_common(1)
+            usable = list(told[0][0]) if told and 2 * told[0][1] > self.dht.seen_as.total() else []
+        if not usable:
+            return None
+        made = Notice.sign(self._setup.key, service.key, usable, int(self.node.wall()))
+        known = self.dht.notices.get(made.key)
+        if known and known.addresses == made.addresses and made.issued - known.issued < _NOTICE_SECONDS:
+            return known
+        self.dht.notices.follow(made, self.node.wall())
+        return made
 
     async def _answer(self, stream: Stream) -> None:
         key = await stream.read_message(_KEY_BYTES, "service key")
@@ -138,7 +173,7 @@ class Discovery:
         with trio.move_on_after(seconds):
             backoff = Backoff(_PAUSE_SECONDS, _PAUSE_MOST_SECONDS, jitter=True)
             while True:
-                if self.membership.is_joined or len(self.dht.records):
+                if self.membership.is_joined or len(self.dht.records) or len(self.dht.notices):
                     await search.round()
                     looked = True
                     if len(search.found) >= at_least:
@@ -164,6 +199,18 @@ class Discovery:
     async def ask(self, contact: Contact, service: Service) -> Provider:
         return await ask_endpoint(self.node, contact, service)
 
+    def follow(self, contact: Contact, service: Service) -> None:
+        """Keeps the notice of a provider that was just found, for the next start and for others who ask."""
+
+        async def learn() -> None:
+            try:
+                await self.dht.learn(contact, service.key, address_of_peer(contact.peer))
+                self.membership.save()
+            except MurmurationError as error:
+                log.debug("%s gives no notice: %s", peer_text(contact.peer), error)
+
+        self._nursery.start_soon(learn)
+
 
 async def ask_endpoint(node: Node, contact: Contact, service: Service) -> Provider:
     """Raises Unavailable, or a ProtocolViolation for an answer that is not an endpoint of `service`."""
@@ -185,6 +232,9 @@ class _Search:
         self.found: dict[bytes, Provider] = {}
         self.asked: set[bytes] = set()
         self.dropped: Counter[str] = Counter()
+        self._elsewhere: set[bytes] = set()
+        # Whose notices are followed; where many may provide a service, it does not hang on one.
+        self._signers = list(among) if among is not None and len(among) <= _SIGNERS_MOST else []
         # Not per peer: anybody may name a false address of it.
         self._attempts: Counter[tuple[bytes, Address]] = Counter()
         self._discovery = discovery
@@ -203,6 +253,8 @@ class _Search:
                     return
                 try:
                     self.found[contact.peer] = await self._discovery.ask(contact, self._service)
+                    if self._signers:
+                        self._discovery.follow(contact, self._service)
                 except MurmurationError as error:
                     wrong = isinstance(error, ProtocolViolation)
                     self.dropped["with a wrong answer" if wrong else "without an answer"] += 1
@@ -227,4 +279,4 @@ class _Search:
                 nursery.start_soon(ask, Contact(contact.peer, tuple(place for _, place in pairs)))
 
         async with trio.open_nursery() as nursery:
-            await self._discovery.dht.providers(self._service.key, named)
+            await self._discovery.dht.providers(self._service.key, named, self._signers, self._elsewhere)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
@@ -19,10 +21,11 @@ from protocol.errors import Malformed, MurmurationError
 from protocol.p2p.address import Address, PeerAddress, network_of, peer_text
 from protocol.p2p.admission import Admission, as_seen
 from protocol.p2p.node import Node
+from protocol.p2p.notices import Notice, Notices, decode_for, value_key
 from protocol.p2p.records import ProviderRecords
-from protocol.p2p.routing import BUCKET, Contact, RoutingTable, nearest
+from protocol.p2p.routing import BUCKET, Contact, RoutingTable, diverse
 from protocol.p2p.stream import Stream
-from protocol.p2p.wire import ANSWER_BYTES_MAX, PROTOCOL, QUESTION_BYTES_MAX, KademliaAnswer, Kind, Question
+from protocol.p2p.wire import ANSWER_BYTES_MAX, PROTOCOL, QUESTION_BYTES_MAX, KademliaAnswer, Kind, Question, Value
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +49,16 @@ class Kademlia:
     mints PeerIDs all around a key then still does not hide it. Membership puts the bootnodes there.
     """
 
-    def __init__(self, node: Node, own: tuple[Address, ...]) -> None:
+    def __init__(self, node: Node, own: tuple[Address, ...], notices: Notices | None = None) -> None:
+        self.notices = Notices(node.limits) if notices is None else notices
+        # Where we listen on any interface: how those who hold a record of ours see us, and how many of them.
+        self.seen_as: Counter[tuple[Address, ...]] = Counter()
         self.peer = node.identity.peer
         self.table = RoutingTable(self.peer)
         self.records = ProviderRecords(node.limits, node.timing.record)
         self.anchors: dict[bytes, Contact] = {}
         self._node = node
+        self._wall = node.wall
         self._self = Contact(self.peer, own) if own else None
         self._admission = Admission(node, self.table, own, PROTOCOL)
         if own:
@@ -70,31 +77,54 @@ class Kademlia:
         if len(self.table) > BUCKET:  # else the first lookup has asked everybody
             await self.lookup(os.urandom(32))
 
-    async def provide(self, key: bytes) -> int:
-        """Announces that we provide `key` to the peers closest to it; the number of those that hold the record now."""
+    async def provide(self, key: bytes, notice: Notice | None = None) -> int:
+        """Announces that we provide `key` to the peers closest to it, and to some that are nowhere near it, so that whoever surrounds
+        the key does not hold all there is; the number of those that hold the record now. `notice` goes with it."""
         if self._self is None:
             raise ValueError("a node that does not listen provides nothing")
         # Held here too: whoever asks this node first, because it is their bootnode, need ask nobody else.
         self.records.put(key, self._self, source="", now=trio.current_time())
+        value = Value(notice.key, notice.encode()) if notice else None
+        record = Question(Kind.ADD_PROVIDER, key, self._self, value)
+        # It has no answer, so a second question tells when it has been read, and where we are seen if we do not know.
+        located = any(place.is_dialable for place in self._self.addresses)
+        following = Question(Kind.PING, b"") if located else Question(Kind.GET_PROVIDERS, key, self._self)
         holders = 0
+        told: Counter[tuple[Address, ...]] = Counter()
 
         async def give(contact: Contact) -> None:
             nonlocal holders
             try:
-                # It has no answer, so a second question tells when it has been read.
-                await self._ask(contact, Question(Kind.PING, b""), first=Question(Kind.ADD_PROVIDER, key, self._self))
+                answer = await self._ask(contact, following, first=record)
                 holders += 1
+                if contact.peer not in closest or contact.peer in self.anchors:  # who surrounds the key has no say
+                    told.update(each.addresses for each in answer.providers if each.peer == self.peer)
             except MurmurationError as error:
                 log.debug("%s did not take a provider record: %s", peer_text(contact.peer), error)
 
-        holding = {contact.peer: contact for contact in await self.lookup(key)} | self.anchors
+        closest = {contact.peer: contact for contact in await self.lookup(key)}
+        holding = closest | self.anchors
+        for contact in self._somewhere(self._node.limits.spread, without=holding):
+            holding[contact.peer] = contact
         async with trio.open_nursery() as nursery:
             for contact in holding.values():
                 nursery.start_soon(give, contact)
+        self.seen_as = told or self.seen_as
         return holders
 
-    async def providers(self, key: bytes, found: Callable[[Contact], None]) -> None:
-        """Calls `found` for each provider of `key` as soon as somebody names it, each peer and address once."""
+    async def providers(
+        self,
+        key: bytes,
+        found: Callable[[Contact], None],
+        signers: Collection[str] = (),
+        elsewhere: set[bytes] | None = None,
+    ) -> None:
+        """Calls `found` for each provider of `key` as soon as somebody names it, each peer and address once.
+
+        Those around the key are asked, and some that are nowhere near it; for the notices of `signers` too (chain addresses), which
+        are followed from then on. `elsewhere` are those far from the key that a search has asked before: it asks others each time.
+        """
+        wanted = [value_key(key, address) for address in signers]
         known: set[tuple[bytes, Address]] = set()
 
         def merge(contacts: Sequence[Contact]) -> None:
@@ -105,40 +135,94 @@ class Kademlia:
                 if fresh and contact.peer != self.peer:
                     found(Contact(contact.peer, fresh))
 
+        def heard(answer: KademliaAnswer) -> None:
+            if answer.value and answer.value.key in wanted:
+                notice = decode_for(answer.value.key, answer.value.data)
+                if notice and self.notices.follow(notice, self._wall()):
+                    merge([Contact(notice.peer, notice.addresses)])
+            merge(answer.providers)
+
         merge(self.records.get(key, trio.current_time()))
-        await self.lookup(key, lambda answer: merge(answer.providers))
+        merge([Contact(notice.peer, notice.addresses) for notice in self.notices.of(key, signers)])
+        question = Question(Kind.GET_PROVIDERS, key, self._self, Value(random.choice(wanted)) if wanted else None)
+        slots = trio.CapacityLimiter(self._node.limits.parallel)
+
+        async def ask(contact: Contact) -> None:
+            async with slots:
+                with suppress(MurmurationError):
+                    heard(await self._ask(contact, question))
+
+        async def wander() -> None:
+            for contact in await self.lookup(os.urandom(32)):
+                nursery.start_soon(ask, contact)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: self.lookup(key, heard, question=question))
+            if elsewhere:  # those we know have not helped
+                nursery.start_soon(wander)
+            before = elsewhere if elsewhere is not None else set()
+            chosen = self._somewhere(self._node.limits.spread, without=before)
+            if len(chosen) < self._node.limits.spread:
+                before.clear()
+            before.update(contact.peer for contact in chosen)
+            for contact in chosen:
+                nursery.start_soon(ask, contact)
+
+    async def learn(self, contact: Contact, key: bytes, signer: str) -> None:
+        """Follows the notice of `signer`, whom we have just found at `contact`. Raises what a question raises."""
+        wanted = value_key(key, signer)
+        answer = await self._ask(contact, Question(Kind.GET_VALUE, wanted, self._self))
+        notice = decode_for(wanted, answer.value.data) if answer.value else None
+        if notice:
+            self.notices.follow(notice, self._wall())
+
+    def _somewhere(self, count: int, without: Container[bytes] = ()) -> list[Contact]:
+        """Up to `count` peers that we know, wherever they are in the key space."""
+        known = [contact for contact in self.table.contacts() if contact.peer not in without]
+        return random.sample(known, min(count, len(known)))
 
     async def lookup(
         self,
         key: bytes,
         heard: Callable[[KademliaAnswer], None] | None = None,
         watch: Callable[[LookupStep], None] = lambda step: None,
+        question: Question | None = None,
     ) -> list[Contact]:
         """The peers closest to `key` that answered, closest first; `heard` sees every answer, `watch` each question as it ends.
 
-        With `heard` it asks for providers, else for peers only.
+        Without a `question` it asks for providers with `heard`, else for peers only.
         """
-        question = Question(Kind.GET_PROVIDERS if heard else Kind.FIND_NODE, key, self._self)
+        question = question or Question(Kind.GET_PROVIDERS if heard else Kind.FIND_NODE, key, self._self)
         candidates = self.anchors | {contact.peer: contact for contact in self.table.nearest(key)}
         asked: set[bytes] = set()
         failed: set[bytes] = set()
         wake = trio.Event()
         limiter = trio.Semaphore(self._node.limits.parallel)
 
+        ordered: list[Contact] | None = None
+
+        def closest() -> list[Contact]:
+            nonlocal ordered
+            if ordered is None:
+                ordered = diverse((each for each in candidates.values() if each.peer not in failed), key)
+            return ordered
+
         async def ask(contact: Contact) -> None:
-            nonlocal wake
+            nonlocal wake, ordered
             began = trio.current_time()
             try:
                 answer = await self._ask(contact, question)
             except MurmurationError as error:
                 log.debug("%s does not answer: %s", peer_text(contact.peer), error)
                 failed.add(contact.peer)
+                ordered = None
                 watch(LookupStep(contact, trio.current_time() - began, error))
             else:
                 watch(LookupStep(contact, trio.current_time() - began, answer))
                 for closer in answer.closer:
-                    if closer.peer != self.peer:
-                        candidates.setdefault(closer.peer, closer)
+                    if closer.peer != self.peer and closer.peer not in candidates:
+                        candidates[closer.peer] = closer
+                        ordered = None
                 if heard:
                     heard(answer)
             finally:
@@ -149,8 +233,7 @@ class Kademlia:
         running: set[bytes] = set()
         async with trio.open_nursery() as nursery:
             while len(asked) < _QUESTIONS_PER_LOOKUP:
-                closest = nearest((each for each in candidates.values() if each.peer not in failed), key)
-                line = (*self.anchors.values(), *closest)
+                line = (*self.anchors.values(), *closest())
                 following = next((contact for contact in line if contact.peer not in asked), None)
                 if following is None:
                     if not running:
@@ -162,7 +245,7 @@ class Kademlia:
                 asked.add(following.peer)
                 running.add(following.peer)
                 nursery.start_soon(ask, following)
-        return nearest((candidates[peer] for peer in asked - failed), key)
+        return diverse((candidates[peer] for peer in asked - failed), key)
 
     async def _ask(self, contact: Contact, question: Question, *, first: Question | None = None) -> KademliaAnswer:
         """Raises Unavailable or a ProtocolViolation, and then the contact is forgotten. `first` has no answer."""
@@ -196,13 +279,21 @@ class Kademlia:
             if sender is None:
                 raise Malformed("the provider record holds no address that could be dialled")
             self.records.put(question.key, sender, source=network_of(stream.remote), now=now)
+            self._hold(question.value, stream)
             return None
         if question.kind is Kind.PING:
             return KademliaAnswer()
+        if question.kind is Kind.PUT_VALUE:
+            return KademliaAnswer(value=self._hold(question.value, stream))
         self._admission.asked(stream, sender)
         closer = [contact for contact in self.table.nearest(question.key, BUCKET + 1) if contact.peer != stream.peer]
         providers = self.records.get(question.key, now) if question.kind is Kind.GET_PROVIDERS else []
-        return KademliaAnswer(tuple(closer[:BUCKET]), tuple(self._as_reached(each, stream) for each in providers))
+        wanted = question.key if question.kind is Kind.GET_VALUE else question.value and question.value.key
+        notice = self.notices.get(wanted) if wanted else None
+        value = Value(notice.key, notice.encode()) if notice else None
+        return KademliaAnswer(
+            tuple(closer[:BUCKET]), tuple(self._as_reached(each, stream) for each in providers), value
+        )
 
     def _as_reached(self, provider: Contact, stream: Stream) -> Contact:
         """A provider as who asks on `stream` can reach it: if it is this node, also where it has just been reached."""
@@ -210,6 +301,13 @@ class Kademlia:
             return provider
         places = (*provider.addresses, *(place.seen_from(stream.local) for place in provider.addresses))
         return Contact(provider.peer, tuple(dict.fromkeys(places)))
+
+    def _hold(self, value: Value | None, stream: Stream) -> Value | None:
+        """Keeps the notice that somebody hands us; None where the value is not taken."""
+        notice = decode_for(value.key, value.data) if value else None
+        if notice is None or not self.notices.put(notice, source=network_of(stream.remote), now=self._wall()):
+            return None
+        return value
 
     def _as_told(self, answer: KademliaAnswer, teller: Contact) -> KademliaAnswer:
         """An answer in which the one who gave it is found where we found it, if it named itself as "any interface"."""
@@ -223,4 +321,4 @@ class Kademlia:
             else each
             for each in answer.providers
         )
-        return KademliaAnswer(answer.closer, tuple(providers))
+        return KademliaAnswer(answer.closer, tuple(providers), answer.value)

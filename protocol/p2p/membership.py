@@ -31,7 +31,13 @@ _SETTLE_FACTOR = 6.0
 
 class Membership:
     def __init__(
-        self, node: Node, dht: Kademlia, bootnodes: Sequence[PeerAddress], file: Path | None, joined: Callable[[], None]
+        self,
+        node: Node,
+        dht: Kademlia,
+        bootnodes: Sequence[PeerAddress],
+        file: Path | None,
+        saved: Sequence[PeerAddress],
+        joined: Callable[[], None],
     ) -> None:
         """`joined` is called each time the node has (re)joined: provider records must then be placed anew."""
         self._node = node
@@ -39,7 +45,7 @@ class Membership:
         self._bootnodes = [bootnode for bootnode in bootnodes if bootnode.peer != dht.peer]
         self.problems: dict[PeerAddress, str] = dict.fromkeys(self._bootnodes, "not tried yet")
         self._file = file
-        self._saved = peers.load(file, most=node.limits.saved_peers) if file else []
+        self._saved = list(saved)
         self._joined = joined
         self._lost = trio.Event()
         node.on_lost = self._note_loss
@@ -70,15 +76,20 @@ class Membership:
         settle, due, was_joined = timing.settle, -inf, False
         for turn in count():
             self._lost = trio.Event()
-            new = await self._introduce_bootnodes()
-            if not self.is_joined:
-                await self._introduce_saved()
+            if not self.is_joined:  # at once: bootnodes that are down take their time to say nothing
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._introduce_saved)
+                    new = await self._introduce_bootnodes()
+            else:
+                new = await self._introduce_bootnodes()
             if self.is_joined and (new or not was_joined):
                 settle, due = timing.settle, -inf
                 self._joined()
             if self.is_joined and trio.current_time() >= due:
                 await self._dht.refresh()
                 self.save()
+                if settle == timing.settle:  # the first since joining: now there are more to tell than who let us in
+                    self._joined()
                 due, settle = trio.current_time() + jittered(settle), min(settle * _SETTLE_FACTOR, timing.refresh)
             if self.is_joined != was_joined or (turn == 0 and self._bootnodes):
                 self._tell()
@@ -102,13 +113,24 @@ class Membership:
             log.warning("%s; trying again in the background", self.reason())
 
     def save(self) -> None:
-        """Writes the peers that answer to the saved peer list, in random order so that nobody is everybody's first."""
+        """Writes the peers that answer to the saved peer list, in random order so that nobody is everybody's first.
+
+        Half of the places are for those of the list that still answer, and a quarter for those that do not just now: a crowd that
+        appears overnight does not displace all who were there before.
+        """
         if self._file is None or not self.is_joined:
             return
-        known = [
+        most = self._node.limits.saved_peers
+        known = {
             PeerAddress(place, contact.peer) for contact in self._dht.table.contacts() for place in contact.addresses
-        ]
-        peers.save(self._file, random.sample(known, min(len(known), self._node.limits.saved_peers)))
+        }
+        proven = [each for each in self._saved if each in known][: most // 2]
+        missing = [each for each in self._saved if each not in known]
+        others = [*known.difference(proven)]
+        chosen = [*proven, *random.sample(others, min(len(others), most - most // 4 - len(proven)))]
+        chosen += missing[: most - len(chosen)]
+        self._saved = random.sample(chosen, len(chosen))
+        peers.save(self._file, peers.Memory(tuple(self._saved), tuple(self._dht.notices.followed)))
 
     async def _introduce_bootnodes(self) -> bool:
         """Calls on every bootnode there is no connection to. True when one answered."""

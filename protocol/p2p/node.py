@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -79,6 +80,7 @@ class Node:
         self.counts: Counter[str] = Counter()
         self.welcomed = 0
         """Connections that came in from outside since the start: whoever has some can be reached."""
+        self.wall: Callable[[], float] = time.time
         self.on_lost: Callable[[PeerConnection], None] = lambda connection: None
         self._loopback = loopback
         self._handlers: dict[str, Handler] = {}

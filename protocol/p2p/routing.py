@@ -11,9 +11,11 @@ Hearsay is followed, never stored.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Final
 
 from protocol.p2p.address import Address, neighbourhood_of
@@ -33,7 +35,17 @@ class Contact:
     peer: bytes
     addresses: tuple[Address, ...]
 
+    @cached_property
+    def neighbourhoods(self) -> frozenset[str]:
+        """The global /24s and /48s of its addresses."""
+        return frozenset(block for block in map(neighbourhood_of, self.addresses) if block)
 
+    @cached_property
+    def place(self) -> int:
+        return place(self.peer)
+
+
+@lru_cache(maxsize=16384)
 def place(key: bytes) -> int:
     """Where a key or PeerID lies in the key space."""
     return int.from_bytes(hashlib.sha256(key).digest(), "big")
@@ -42,7 +54,22 @@ def place(key: bytes) -> int:
 def nearest(contacts: Iterable[Contact], key: bytes, count: int = BUCKET) -> list[Contact]:
     """The `count` contacts closest to `key`, closest first."""
     goal = place(key)
-    return sorted(contacts, key=lambda contact: place(contact.peer) ^ goal)[:count]
+    return sorted(contacts, key=lambda contact: contact.place ^ goal)[:count]
+
+
+def diverse(contacts: Iterable[Contact], key: bytes, count: int = BUCKET) -> list[Contact]:
+    """The `count` closest to `key`, at most two of one global /24 or /48: addresses are dear where PeerIDs are not."""
+    chosen: list[Contact] = []
+    crowd: Counter[str] = Counter()
+    for contact in nearest(contacts, key, sys.maxsize):
+        blocks = contact.neighbourhoods
+        if not any(crowd[block] >= NEIGHBOURS for block in blocks):
+            for block in blocks:
+                crowd[block] += 1
+            chosen.append(contact)
+            if len(chosen) == count:
+                break
+    return chosen
 
 
 @dataclass
@@ -98,13 +125,7 @@ class RoutingTable:
 
     @staticmethod
     def _crowded(bucket: dict[bytes, _Entry], contact: Contact) -> bool:
-        for address in contact.addresses:
-            block = neighbourhood_of(address)
-            if block is None:
-                continue
-            there = sum(
-                any(neighbourhood_of(other) == block for other in entry.contact.addresses) for entry in bucket.values()
-            )
-            if there >= NEIGHBOURS:
-                return True
-        return False
+        return any(
+            sum(block in entry.contact.neighbourhoods for entry in bucket.values()) >= NEIGHBOURS
+            for block in contact.neighbourhoods
+        )

@@ -65,6 +65,12 @@ class HostLimits:
         512  # provider records from one IPv4 address or IPv6 /64: PeerIDs cost nothing, networks do
     )
     saved_peers: int = 64
+    spread: int = (
+        16  # peers outside a key's neighbourhood that hold each record of ours, and that each search asks as well
+    )
+    followed: int = 64  # notices of providers that were looked for here
+    notices: int = 4096  # notices held for others, 2 KiB each …
+    notices_per_address: int = 64  # … and of one IPv4 address or IPv6 /64
 
 
 @dataclass(frozen=True)

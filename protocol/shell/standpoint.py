@@ -96,7 +96,7 @@ class Standpoint:
     @cached_property
     def saved(self) -> list[PeerAddress]:
         """Peers that the role saved for its next start."""
-        return saved_peers.load(self.data / PEERS, most=_SAVED_MAX) if self.data else []
+        return list(saved_peers.load(self.data / PEERS, most=_SAVED_MAX).peers) if self.data else []
 
     @property
     def own(self) -> PeerAddress | None:

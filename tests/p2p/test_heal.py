@@ -96,7 +96,7 @@ def test_a_saved_peer_list_replaces_bootnodes_that_are_gone(network: Network, tm
     bootnode.close()
 
     saved = canonical.decode(file.read_bytes(), cap=1 << 16, what="saved peers")
-    assert sorted(saved) == sorted([*bootnode.addresses, *provider.addresses])
+    assert sorted(saved["peers"]) == sorted([*bootnode.addresses, *provider.addresses])
     second = network.host(*bootnode.addresses, peers_file=file)
 
     assert set(find(second)) == {provider.peer_id}

@@ -584,7 +584,7 @@ def test_false_addresses_use_up_no_attempts_of_the_true_one() -> None:
     asked: list[tuple[Address, ...]] = []
 
     class Dht:
-        async def providers(self, key: bytes, named: Callable[[Contact], None]) -> None:
+        async def providers(self, key: bytes, named: Callable[[Contact], None], *_: object) -> None:
             for addresses in named_now:
                 named(Contact(peer, addresses))
 

@@ -120,9 +120,11 @@ def test_a_js_client_that_becomes_a_server_is_one_for_us_and_the_other_way_round
     eventually(lambda: table(bootnode) == set())
 
 
-def test_our_hosts_find_each_other_through_a_js_bootnode_alone(network: Network, js: JsPeers) -> None:
+@pytest.mark.parametrize("listen", ["/ip4/127.0.0.1/tcp/0", "/ip4/0.0.0.0/tcp/0"])
+def test_our_hosts_find_each_other_through_a_js_bootnode_alone(network: Network, js: JsPeers, listen: str) -> None:
+    """Also where a signed notice goes with the provider record, of which others know nothing."""
     server = js.start("server")
-    ours = network.provider(*server.addresses, listen="/ip4/0.0.0.0/tcp/0")
+    ours = network.provider(*server.addresses, listen=listen)
     assert set(find(network.host(*server.addresses))) == {ours.peer_id}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +23,10 @@ from protocol.p2p.address import Address, PeerAddress, network_of
 from protocol.p2p.admission import as_seen
 from protocol.p2p.identify import Identified
 from protocol.p2p.kademlia import Kademlia
+from protocol.p2p.notices import NAMESPACE, NOTICE_BYTES_MAX, value_key
 from protocol.p2p.records import PROVIDERS_PER_KEY, ProviderRecords
 from protocol.p2p.routing import BUCKET, STALE_SECONDS, Contact, RoutingTable, nearest, place
-from protocol.p2p.wire import ANSWER_BYTES_MAX, QUESTION_BYTES_MAX, KademliaAnswer, Kind, Question
+from protocol.p2p.wire import ANSWER_BYTES_MAX, QUESTION_BYTES_MAX, KademliaAnswer, Kind, Question, Value
 from tests.p2p.network import CONTRACT
 
 KEYS = [Key.generate() for _ in range(70)]
@@ -330,8 +332,11 @@ def test_there_are_only_so_many_keys_and_expired_ones_make_room() -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_question_survives_the_wire(kind: Kind) -> None:
     for server in (None, contact(1), Contact(KEYS[2].peer, tuple(Address.parse(text) for text in GOOD[:4]))):
-        question = Question(kind, os.urandom(34), server)
-        assert Question.decode(question.encode()) == question
+        key = value_key(os.urandom(34), Key.generate().address)
+        for value in (None, Value(key, b"what only its reader judges")):
+            if value or kind is not Kind.PUT_VALUE:
+                question = Question(kind, key, server, value)
+                assert Question.decode(question.encode()) == question
 
 
 def test_the_largest_honest_answer_fits_its_cap() -> None:
@@ -355,13 +360,16 @@ def test_messages_that_break_a_rule_are_protocol_violations() -> None:
     def message(**fields: object) -> bytes:
         return Message(**fields).SerializeToString()
 
-    find = Message.FIND_NODE
+    find, notice = Message.FIND_NODE, NAMESPACE + bytes(52)
     wrong_questions = [
         b"\xff",
         bytes(QUESTION_BYTES_MAX + 1),
         message(type=find),
         message(type=find, key=bytes(65)),
-        message(type=Message.PUT_VALUE, key=b"k"),
+        message(type=Message.PUT_VALUE, key=notice),
+        message(type=Message.PUT_VALUE, key=notice, record={"key": notice[:-1] + b"x", "value": b"v"}),
+        message(type=Message.PUT_VALUE, key=notice, record={"key": notice, "value": bytes(NOTICE_BYTES_MAX + 1)}),
+        message(type=Message.PUT_VALUE, key=b"/other/k", record={"key": b"/other/k", "value": b"v"}),
         message(type=Message.GET_VALUE),
         message(type=Message.PING, key=bytes(65)),
         message(type=Message.ADD_PROVIDER, key=b"k", providerPeers=[peer, peer]),
@@ -439,7 +447,7 @@ def test_a_bootnode_is_asked_and_told_however_many_others_sit_closer_to_the_key(
 
     class Surrounded:
         identity = SimpleNamespace(peer=KEYS[0].peer)
-        limits, timing = HostLimits(), Timing()
+        limits, timing, wall = HostLimits(spread=0), Timing(), time.time
 
         def handle(self, protocol: str, handler: object) -> None: ...
 
@@ -474,7 +482,7 @@ def test_an_answer_counts_once_for_each_provider_it_names() -> None:
 
     class Lied:
         identity = SimpleNamespace(peer=KEYS[0].peer)
-        limits, timing = HostLimits(), Timing()
+        limits, timing, wall = HostLimits(), Timing(), time.time
 
         def handle(self, protocol: str, handler: object) -> None: ...
 
@@ -499,10 +507,12 @@ def test_an_answer_counts_once_for_each_provider_it_names() -> None:
 def test_the_peer_file_is_replaced_whole_and_read_up_to_a_cap(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "peers.json"
     known = [PeerAddress(Address("ip4", "192.0.2.7", port), KEYS[port].peer) for port in range(1, 30)]
-    peers.save(file, known)
-    peers.save(file, known[::-1])
-    assert peers.load(file, most=100) == known[::-1]
-    assert peers.load(file, most=5) == known[::-1][:5]
+    peers.save(file, peers.Memory(tuple(known)))
+    peers.save(file, peers.Memory(tuple(known[::-1])))
+    assert list(peers.load(file, most=100).peers) == known[::-1]
+    assert list(peers.load(file, most=5).peers) == known[::-1][:5]
+    file.write_bytes(canonical.encode([str(each) for each in known]))  # as earlier versions wrote it
+    assert list(peers.load(file, most=100).peers) == known
     assert [each.name for each in file.parent.iterdir()] == ["peers.json"]
 
 
@@ -514,12 +524,12 @@ def test_a_broken_peer_file_is_ignored_and_said_to_be(
 ) -> None:
     file = tmp_path / "peers.json"
     file.write_bytes(content)
-    assert peers.load(file, most=10) == []
+    assert peers.load(file, most=10) == peers.Memory()
     assert "not readable" in caplog.text
 
 
 def test_a_peer_file_that_cannot_be_written_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    peers.save(tmp_path / "file" / "peers.json", [])
+    peers.save(tmp_path / "file" / "peers.json", peers.Memory())
     assert "cannot save" in caplog.text
-    assert peers.load(tmp_path / "none.json", most=1) == []
+    assert peers.load(tmp_path / "none.json", most=1) == peers.Memory()
