@@ -225,7 +225,7 @@ def solution_of(answer: str, blocks: Blocks) -> str | None:
 
 
 def cases_of(answer: str, language: str = _PYTHON) -> list[ExpectedOutput]:
-    """Raises Malformed for what is no list of tests of programs in that language."""
+    """Raises Malformed for what is no list of tests of programs in that language. Whatever a program prints, `agrees` can compare the ones it returns."""
     try:
         table = json.loads(answer)
         if table.get("language", language) != language:
@@ -234,7 +234,7 @@ def cases_of(answer: str, language: str = _PYTHON) -> list[ExpectedOutput]:
         if language != _PYTHON and any(test.function for test in found):
             raise ValueError("a function is called, and only programs in Python can be functions")
         return found
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Malformed(f"a task of code has no tests that can be read: {str(error)[:200]}") from error
 
 
@@ -249,7 +249,7 @@ def _synthetic(table: dict[str, Any]) -> list[ExpectedOutput]:
             wrapped = isinstance(case["output"], list) and len(case["output"]) == 1
             found.append(
                 ExpectedOutput(
-                    json.dumps(case["input"]), str(case["fn_name"]), case["output"], tolerance, True, wrapped
+                    json.dumps(case["input"]), _named(case["fn_name"]), case["output"], tolerance, True, wrapped
                 )
             )
         else:
@@ -258,15 +258,27 @@ def _synthetic(table: dict[str, Any]) -> list[ExpectedOutput]:
 
 
 def _livecodebench(table: dict[str, Any]) -> list[ExpectedOutput]:
-    name = json.loads(table["metadata"] or "{}").get("func_name", "")
+    metadata = json.loads(table["metadata"] or "{}")
     found = []
     for case in json.loads(table["public_test_cases"]) + json.loads(table["private_test_cases"]):
         if case["testtype"] == "stdin":
+            if not isinstance(case["input"], str) or not isinstance(case["output"], str):
+                raise ValueError("input or output of a program that is no text")
             found.append(ExpectedOutput(case["input"], "", case["output"], has_imports=True))
-        else:
+        elif case["testtype"] == "functional":
+            name = _named(metadata.get("func_name") if isinstance(metadata, dict) else None)
             arguments = [json.loads(line) for line in case["input"].split("\n")]
             found.append(ExpectedOutput(json.dumps(arguments), name, json.loads(case["output"]), has_imports=True))
+        else:
+            raise ValueError(f"a test of type {case['testtype']!r}")
     return found
+
+
+def _named(function: Any) -> str:
+    """A test without a name of what is called would be taken for one of standard output, which a value is no text of."""
+    if not isinstance(function, str) or not function:
+        raise ValueError(f"a call of a function that has no name: {function!r}")
+    return function
 
 
 def agrees(test: ExpectedOutput, output: bytes) -> bool:
@@ -293,7 +305,7 @@ def same(given: Any, wanted: Any, tolerance: float = 0.0) -> bool:
     if isinstance(given, bool) or isinstance(wanted, bool) or given is None or wanted is None:
         return given is wanted
     if isinstance(given, int | float) and isinstance(wanted, int | float):
-        return given == wanted or (tolerance > 0 and abs(given - wanted) <= tolerance * max(1.0, abs(wanted)))
+        return given == wanted or (tolerance > 0 and _near(given, wanted, tolerance))
     if isinstance(given, list) and isinstance(wanted, list):
         return len(given) == len(wanted) and all(same(a, b, tolerance) for a, b in zip(given, wanted, strict=True))
     if isinstance(given, dict) and isinstance(wanted, dict):
@@ -305,8 +317,15 @@ def _close(given: str, wanted: str, tolerance: float) -> bool:
     if given == wanted:
         return True
     try:
-        return abs(float(given) - float(wanted)) <= tolerance * max(1.0, abs(float(wanted)))
-    except (ValueError, OverflowError):
+        return _near(float(given), float(wanted), tolerance)
+    except ValueError:
+        return False
+
+
+def _near(given: float, wanted: float, tolerance: float) -> bool:
+    try:
+        return abs(given - wanted) <= tolerance * max(1.0, abs(wanted))
+    except OverflowError:  # a whole number of hundreds of digits
         return False
 
 

@@ -22,7 +22,7 @@ from protocol.environments.process_state import Isolation
 from protocol.environments.programs import Claim, Interpreter, ProgramEnvironment, ProgramTool, Range, Trial, TrialRun
 from protocol.environments.registry import open_environment
 from protocol.environments.unicode import known
-from protocol.errors import Unavailable
+from protocol.errors import Malformed, Unavailable
 from protocol.replies import Asked, bounded
 from protocol.reward import FORGIVEN
 from protocol.reward import canonical as canonical_reward
@@ -62,7 +62,7 @@ class Problems:
         self.around_score: AbstractContextManager[object] = nullcontext()
         """Entered for each call of an environment that is about an answer or a turn, which are a stranger's."""
         self.strayed: str | None = None
-        """A score outside of 0 … 1, which counts as the nearest in it."""
+        """A score outside of 0 … 1, which counts as the nearest in it, or a problem that cannot be scored, of which every answer earns 0."""
         self.left: set[str] | None = None
         """What of the process environments have set and left so, where somebody looks."""
         self.looked = 0
@@ -121,8 +121,11 @@ class Problems:
             environment, entry = self._asked(index, held_out)
             (text,) = self._seen(environment, entry, [answer])
             if isinstance(environment, ProgramEnvironment):
-                with calling(environment), self.around_score:
-                    trial = environment.trial(entry, text, claimed[number])
+                try:
+                    with calling(environment), self.around_score:
+                        trial = environment.trial(entry, text, claimed[number])
+                except Malformed as error:  # the problem's own fault: answers to others keep their rewards
+                    self.strayed, trial = f"problem {index} cannot be scored: {error}", None
                 if trial is not None:
                     asked.append((number, environment, entry, trial))
             else:
@@ -350,7 +353,11 @@ def head_digest(spec: EnvironmentSpec, isolation: Isolation | None = None) -> st
     found = []
     for index in range(min(HEAD_PROBLEMS, spec.problems)):
         isolation.restore(source.environment)
-        found.append(source.environment.fingerprint(source.entry(index)))
+        entry = source.entry(index)
+        try:
+            found.append(source.environment.fingerprint(entry))
+        except Malformed as error:
+            raise Malformed(f"problem {index} of {spec.dataset}: {error}") from error
     isolation.forget(source.environment)
     return hashlib.sha256(canonical.encode(found)).hexdigest()
 

@@ -139,7 +139,7 @@ class ProgramEnvironment(Environment):
         """What must be run to judge an answer; None: nothing, it scores 0.
 
         `claimed` is what somebody else measured: then as much is run as that claim needs, within wider limits. None:
-        the reward is to be measured here.
+        the reward is to be measured here. Raises Malformed for a problem that cannot be scored: every answer to it earns 0.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ from protocol.environments import taskfile
 from protocol.environments.blocks import PYTHON
 from protocol.environments.code import JudgedCode, agrees, cases_of, same
 from protocol.environments.programs import Claim, Range, Trial, TrialRun
-from protocol.errors import PreflightError
+from protocol.errors import Malformed, PreflightError
 from protocol.folders import TASKS_VARIABLE
 from protocol.reward import STEP, canonical
 from protocol.runspec import FromFiles
@@ -235,6 +235,57 @@ def test_the_program_is_the_last_closed_block_of_python_after_the_thoughts(
     completion: str, program: str | None
 ) -> None:
     assert PYTHON.program_of(completion) == program
+
+
+def contest_tests(*cases: dict[str, Any], metadata: Any = "{}") -> str:
+    """In the form of LiveCodeBench."""
+    return json.dumps({"public_test_cases": json.dumps(cases), "private_test_cases": "[]", "metadata": metadata})
+
+
+FUNCTIONAL = {"input": "1", "output": "2", "testtype": "functional"}
+NAMELESS = [
+    contest_tests(FUNCTIONAL, metadata=one) for one in ("{}", "", '{"func_name": ""}', "null", "5", '{"func_name": 5}')
+]
+ODD = [
+    *NAMELESS,
+    contest_tests({**FUNCTIONAL, "testtype": "x"}, metadata='{"func_name": "f"}'),
+    contest_tests({**FUNCTIONAL, "testtype": "stdin", "output": 2}),
+    contest_tests({**FUNCTIONAL, "testtype": "stdin", "input": None}),
+    *(
+        json.dumps({"test_cases": [{"type": "function_call", "fn_name": name, "input": [1], "output": 2}]})
+        for name in ("", None, 5)
+    ),
+    json.dumps({"test_cases": [{"type": "stdin_stdout", "input": "1", "output": "2", "tolerance": 10**400}]}),
+    '{"test_cases": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    "no JSON", "[]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", ODD, ids=range(len(ODD)))
+def test_a_test_that_nothing_can_be_compared_with_is_malformed(answer: str) -> None:
+    with pytest.raises(Malformed, match="no tests that can be read"):
+        cases_of(answer)
+
+
+def test_a_row_without_tests_earns_nothing_and_costs_no_other_answer_its_score(opened: Opened) -> None:
+    with opened(*NAMELESS[:2], DOUBLE, ODD[6]) as sandbox:
+        assert sandbox.score([(0, RIGHT), (2, RIGHT), (1, RIGHT), (3, "no program"), (2, HALF)]) == [0, 1, 0, 0, 0]
+        assert sandbox.bounds([(0, RIGHT), (2, RIGHT)], [0.0, 1.0]) == [(0, 0), (1, 1)]
+        assert sandbox.restarts == 0
+
+
+def test_the_row_without_tests_is_named_when_a_run_is_created(opened: Opened) -> None:
+    with opened(DOUBLE, NAMELESS[0]) as sandbox, pytest.raises(Malformed, match="problem 1 of x: a task of code"):
+        sandbox.head(FromFiles.model_validate(sandbox._environments[0]))
+
+
+@pytest.mark.parametrize("wanted", [1.5, 10**400, [1.5]])
+def test_a_number_of_any_length_is_compared_within_a_tolerance(wanted: Any) -> None:
+    case = {"type": "function_call", "fn_name": "f", "input": [], "output": wanted, "tolerance": 1e-3}
+    (test,) = cases_of(json.dumps({"test_cases": [case]}))
+    for said in (10**400 + 1, -(10**400), 1e308, 2):
+        assert not agrees(test, json.dumps(said).encode())
+    assert agrees(test, json.dumps(wanted).encode())
 
 
 def test_values_are_compared_as_json() -> None:

@@ -232,6 +232,20 @@ def test_a_test_that_cannot_be_used_is_left_out_and_counted_and_the_problem_stay
         assert len(cases_of(answer)) == (1 if folder == "a" else 2)
 
 
+@pytest.mark.parametrize("metadata", ["{}", "", None, '{"func_name": ""}', '{"func_name": "two words"}', "null", "7"])
+def test_a_call_of_a_function_that_has_no_name_is_left_out_and_counted(tmp_path: Path, metadata: Any) -> None:
+    call = {"input": "1", "output": "1", "testtype": "functional"}
+    unknown = {**CONTEST[1], "testtype": "interactive"}
+    rows = [
+        contest(json.dumps([call, CONTEST[1], unknown]), metadata=metadata),
+        contest(json.dumps([call]), question_content="Double it.", public_test_cases="[]", metadata=metadata),
+    ]
+    report, [(_, answer)] = imported(tmp_path, rows)
+    assert [test.data for test in cases_of(answer)] == ["1", "2"]
+    assert report.environments["code"].tests_unusable == 2
+    assert reasons(report) == {"a call of a function whose name is not known": 1}
+
+
 def test_arguments_of_a_contest_may_end_in_a_line_feed(tmp_path: Path) -> None:
     call = [{"input": "1\n2\n", "output": "3", "testtype": "functional"}]
     _, [(_, answer)] = imported(

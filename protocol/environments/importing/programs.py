@@ -1,7 +1,7 @@
 """Tests of programs as data sets write them, made fit for the environment `code`: valid, in its two forms, and no larger than a row.
 
 Tests are kept in order while they fit: at most 256, within a row's 1 MiB. What does not fit is left out and counted, and so is a test that cannot
-be used: it says nothing that a program could do, or expects what no output equals (NaN). A problem of which no test is kept is left out itself.
+be used: it says nothing that a program could do, calls a function that has no name, or expects what no output equals (NaN). A problem of which no test is kept is left out itself.
 """
 
 from __future__ import annotations
@@ -113,9 +113,10 @@ def of_livecodebench(public: Any, private: Any, metadata: Any) -> Tests:
     """The same, of LiveCodeBench's three columns: texts or lists, and either of the first two may hold none."""
     shown = _listed(public)
     hidden = _hidden(private)
+    name = _function(metadata)
 
     def read(pair: tuple[bool, Any]) -> tuple[bool, Any]:
-        return pair[0], _contest_case(pair[1])
+        return pair[0], _contest_case(pair[1], name)
 
     try:
         kept, no_room, unusable = _fitting(
@@ -127,7 +128,7 @@ def of_livecodebench(public: Any, private: Any, metadata: Any) -> Tests:
     halves = [
         json.dumps([case for is_shown, case in kept if is_shown is half], ensure_ascii=False) for half in (True, False)
     ]
-    meta = metadata if isinstance(metadata, str) and metadata else json.dumps(metadata or {})
+    meta = json.dumps({"func_name": name} if name else {})
     found = _answer({"public_test_cases": halves[0], "private_test_cases": halves[1], "metadata": meta})
     return Tests(found, no_room, unusable)
 
@@ -152,13 +153,26 @@ def _hidden(value: Any) -> Iterable[Any]:
     return items(value if value.lstrip().startswith("[") else unpacked(value))
 
 
-def _contest_case(case: Any) -> dict[str, Any]:
+def _function(metadata: Any) -> str:
+    """What LiveCodeBench's tests of functions call; empty where the metadata names nothing that can be called."""
+    if isinstance(metadata, str) and metadata.strip():
+        try:
+            metadata = _parsed(metadata, "metadata")
+        except LeftOut as reason:
+            raise LeftOut("tests that cannot be read", metadata) from reason
+    name = metadata.get("func_name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) and name.isidentifier() else ""
+
+
+def _contest_case(case: Any, function: str) -> dict[str, Any]:
     if not isinstance(case, dict) or not all(
         isinstance(case.get(name), str) for name in ("input", "output", "testtype")
     ):
         raise LeftOut("a test without input, output and testtype", case)
     if case["testtype"] == "stdin":
         return case
+    if case["testtype"] != "functional":
+        raise LeftOut("a test of another type than stdin and functional", case["testtype"])
     given = case["input"].rstrip("\n")
     try:
         for line in given.split("\n"):
@@ -166,6 +180,8 @@ def _contest_case(case: Any) -> dict[str, Any]:
         _require_equal(json.loads(case["output"]))
     except (ValueError, RecursionError):
         raise LeftOut("a test that cannot be read", case) from None
+    if not function:
+        raise LeftOut("a call of a function whose name is not known", case)
     return {**case, "input": given}
 
 
