@@ -9,7 +9,8 @@ meanwhile.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from node.engine.interface import Prompt
@@ -49,6 +50,17 @@ def exhausted(error: BaseException) -> Unavailable | None:
         f"the engine ran out of memory: {said}",
         hint="see what else uses this device; where nothing does, lower engine.memory",
     )
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Around what asks an engine: raises Unavailable where the device's memory was used up, whatever the engine or its library raises."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if (said := exhausted(error)) is not None:
+            raise said from error
+        raise
 
 
 @dataclass(frozen=True)

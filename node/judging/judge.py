@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from node.engine import memory
 from node.judging.candidate import Candidate, Checked, Commitment, RunContext
 from node.judging.rules import HIDES, INEXACT, RULES, computation, sampling
 from node.judging.rules.limits import worst
@@ -38,7 +39,7 @@ def judge(candidate: Candidate, rules: Iterable[str] = tuple(RULES)) -> Finding 
     The rule is the first that is hard; the samples are those of `computation` and `sampling` together where both are.
 
     In a hardware class that nobody calibrated, and of a model that is not listed, nothing is worse than soft. None accepts. Raises
-    whatever keeps a rule from running: then there is no verdict.
+    whatever keeps a rule from running: then there is no verdict. An engine that runs out of memory is Unavailable.
     """
     return _capped(candidate, _first(candidate, rules))
 
@@ -58,7 +59,8 @@ def _first(candidate: Candidate, rules: Iterable[str]) -> Finding | None:
         if name not in wanted:
             continue
         try:
-            finding = check(candidate)
+            with memory.told():
+                finding = check(candidate)
         except MurmurationError as error:
             if soft is None and name not in NEEDS_MODEL:
                 raise
@@ -114,7 +116,8 @@ def _examined(c: Candidate, has_model: bool, rows: Sequence[int], finding: Findi
     checked = c.checked
     before = checked.samples, checked.proofs, checked.tokens
     try:
-        found = worst([computation.of_rows(c, more), sampling.of_rows(c, more)])
+        with memory.told():
+            found = worst([computation.of_rows(c, more), sampling.of_rows(c, more)])
     except MurmurationError as error:
         checked.samples, checked.proofs, checked.tokens = before  # a receipt vouches for rows that were checked
         checked.unexamined.append(more)

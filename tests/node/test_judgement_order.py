@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cheats.engines import SmallerModelEngine
 from swarm.conversing import Reply, ScriptedSandbox, conversed, conversing, count_characters
 from swarm.tiny_run import TinyRun, with_sample
 
 from node.contributor.generation import Made
 from node.engine.proofs import bits
+from node.engine.torch_engine import TorchEngine
 from node.judging.candidate import Candidate, Checked, PrefillPlan
 from node.judging.judge import judge
 from node.judging.rules import CHEAP, RULES, computation, conversation, reward, sampling
@@ -410,15 +412,17 @@ class Listening(ScriptedSandbox):
         return super().replies(asked, held_out=held_out)
 
 
-def talkative(run: TinyRun, *, turns: int = 4) -> tuple[TinyRun, Made, RolloutFile, int]:
+def talkative(
+    run: TinyRun, *, turns: int = 4, reply: Reply = count_characters
+) -> tuple[TinyRun, Made, RolloutFile, int]:
     """A run with turns whose environments are not exact, a submission to it, and a row of three turns, which is not the first."""
-    run = conversing(run, turns=turns)
+    run = conversing(run, reply, turns=turns)
     environments = [one.model_copy(update={"exact": False}) for one in run.spec.environments]
     spec = run.spec.model_copy(update={"environments": environments})
     run = replace(run, spec=spec, context=replace(run.context, spec=spec))
     made = run.honest()
     file, honest = run.read(made), run.candidate(made)
-    rows = [conversed(run, sample, honest.key(sample)) for sample in file.samples]
+    rows = [conversed(run, sample, honest.key(sample), reply=reply) for sample in file.samples]
     row = next(row for row in range(1, len(rows)) if len(rows[row].turns) == 2)
     return run, made, with_sample(file, row, rows[row]), row
 
@@ -470,3 +474,58 @@ def test_a_row_of_more_turns_than_the_run_allows_is_false_and_nobody_is_asked_ab
     assert finding is not None
     assert (finding.rule, finding.outcome, finding.samples) == ("tokens", Outcome.HARD, 1 << row)
     assert (finding.measured, finding.threshold, asked) == ("3", "2", [])
+
+
+@pytest.mark.parametrize("signs", [70, 40], ids=["of one reply", "of both together"])
+def test_a_row_that_was_told_more_than_the_run_allows_is_false_and_nobody_is_asked_about_it(
+    tiny_run: TinyRun, signs: int
+) -> None:
+    """It may be longer than any validator has memory for: without a verdict it would be paid."""
+
+    def talks_much(said: Sequence[str]) -> ToolResult | None:
+        return ToolResult("1" * signs) if len(said) < 3 else None
+
+    run, made, file, row = talkative(tiny_run, reply=talks_much)
+    assert run.spec.sampling.reply_tokens == 64
+    candidate, asked = heard(run.rewrite(made, file), run, talks_much)
+    finding = judge(candidate, CHEAP)
+    assert finding is not None
+    assert (finding.rule, finding.outcome, finding.samples) == ("tokens", Outcome.HARD, 1 << row)
+    assert (finding.measured, finding.threshold, asked) == (f"{2 * signs}", "64", [])
+
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB."),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9663676416 bytes."),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["on a GPU", "on the CPU", "of Python"])
+def test_an_engine_that_runs_out_of_memory_has_no_program_run_again_in_each_attempt(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(reward, "LONG_SECONDS", -1.0)
+    monkeypatch.setattr(reward, "_INEXACT_AT_ONCE", 2)
+    engine = TorchEngine("float32")
+    engine.load(tiny_run.model)
+    run, few = replace(tiny_run, engine=engine), [(1,)]
+    made, forward = run.honest(), engine._model.base_model.forward
+    room = [True]  # for a batch each
+
+    def full(*given: Any, input_ids: torch.Tensor, **named: Any) -> Any:
+        if not room:
+            raise error
+        room.pop()
+        return forward(*given, input_ids=input_ids, **named)
+
+    monkeypatch.setattr(engine._model.base_model, "forward", full)
+    for planned, ran in (((), 1), (tuple(few), 0)):
+        room[:] = [True]
+        candidate, scored = counted(replace(run.candidate(made), plan=replace(ONLY, examined=planned)))
+        with pytest.raises(Unavailable, match="the engine ran out of memory"):
+            judge(candidate, INEXACT)
+        assert (candidate.checked.unexamined, candidate.checked.samples, len(scored)) == (few, 1, ran)
+    room.clear()
+    with pytest.raises(Unavailable, match="the engine ran out of memory"):
+        judge(replace(run.candidate(made), plan=ONLY), INEXACT)

@@ -1,7 +1,8 @@
 """tokens: ids inside the vocabulary, lengths and turns within limits and the model's positions, one logprob per generated token, units = generated tokens. Hard.
 
 What the environment gave between turns is no completion: it counts for nothing, and lies inside the vocabulary too. No environment is asked for
-any of this: a row of too many turns would have a validator run the program of each.
+any of this: a row of too many turns would have a validator run the program of each, and one of too many given tokens may be more than its
+engine has memory for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ def check(c: Candidate) -> Finding | None:
             return _finding(length, f"1 … {most}", "completion tokens", row)
         if len(sample.conversation) > c.spec.sampling.turns:
             return _finding(len(sample.conversation), c.spec.sampling.turns, "turns", row)
+        if len(sample.given) > c.spec.sampling.reply_tokens:
+            return _finding(len(sample.given), c.spec.sampling.reply_tokens, "tokens of replies", row)
         if sample.logprobs is not None and len(sample.logprobs) != length:
             return _finding(len(sample.logprobs), length, "logprobs", row)
         if c.tokenizer.positions is not None and len(sample.context) > c.tokenizer.positions:
