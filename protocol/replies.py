@@ -33,7 +33,7 @@ class Asked:
     turns: Sequence[str]
     first: int = 0
     claims: Sequence[str | None] = ()
-    """What somebody else says that the first call of each turn gave; empty: it is to be found out here."""
+    """What somebody else says that the first call of each turn gave; where there is nothing, or None, it is to be found out here."""
 
     def claim(self, turn: int) -> str | None:
         return self.claims[turn] if turn < len(self.claims) else None

@@ -61,7 +61,7 @@ class PythonTool(TaskFiles, ProgramTool):
         if program is None:
             return None
         # Who says that it was too slow is right as soon as it takes a quarter of its time; any other claim may need four times of it.
-        factor = 1.0 if claimed is None else 1 / DOUBT if claimed == self._slow else float(DOUBT)
+        factor = 1.0 if claimed is None else 1 / DOUBT if claimed == self.too_slow else float(DOUBT)
         return Trial(
             _WRAPPED.format(program=program), (TrialCase("", 4 * self.config.output_letters + 4),),
             cpu=factor * self.config.cpu_seconds, total=factor * self.config.cpu_seconds, wall=factor * self._wall,
@@ -76,13 +76,13 @@ class PythonTool(TaskFiles, ProgramTool):
     def told(self, entry: dict[str, Any], turns: Sequence[str], run: TrialRun, claimed: str | None) -> ToolResult:
         doubt = 1 if claimed is None else DOUBT
         used = max(run.cpu / self.config.cpu_seconds, run.wall / self._wall, run.idle / IDLE_SECONDS)
-        may_be_slow = claimed == self._slow
+        may_be_slow = claimed == self.too_slow
         limit = 1 / doubt if may_be_slow else doubt
-        text = self._slow if used > limit or (run.status < 0 and used > _NEARLY * limit) else self._printed(run)
+        text = self.too_slow if used > limit or (run.status < 0 and used > _NEARLY * limit) else self._printed(run)
         return ToolResult(text, (ToolCall(len(turns) - 1, TOOL, _program(turns[-1]) or "", text),))
 
     @property
-    def _slow(self) -> str:
+    def too_slow(self) -> str:
         return f"It took longer than {self.config.cpu_seconds} s."
 
     @property

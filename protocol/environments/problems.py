@@ -152,6 +152,11 @@ class Problems:
         """Of each environment, whether it replies to turns."""
         return [one.converses() for one in self._test]
 
+    @property
+    def too_slow(self) -> list[str | None]:
+        """Of each environment, what it replies to a call that took too long, where it says so."""
+        return [one.too_slow if isinstance(one, ProgramTool) else None for one in self._test]
+
     def replies(
         self, asked: Sequence[Asked], *, held_out: bool = False, run: RunPrograms | None = None
     ) -> list[list[ToolResult]]:

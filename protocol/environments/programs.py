@@ -161,12 +161,19 @@ class ProgramTool(Environment):
     def call(self, entry: Any, turns: Sequence[str], claimed: str | None) -> Trial | None:
         """The program of the newest turn, with one test, whose stdin is all that it is given; None: there is none, and the turn is the last.
 
-        `claimed` is the result that somebody else got: then it may take as long as their machine may have been slower.
+        `claimed` is the result that somebody else got: then it may take as long as their machine may have been slower. It is empty where all
+        that is known of it is that it was not `too_slow`.
         """
 
     @abstractmethod
     def told(self, entry: Any, turns: Sequence[str], run: TrialRun, claimed: str | None) -> ToolResult:
         """What the model is told of how it ended. Where an honest party may have got either of two results, the one that is claimed."""
+
+    @property
+    def too_slow(self) -> str | None:
+        """What is told of every program that took too long. A sample ends with a call whose result has no room, and does not say which result
+        that was: on a machine of another speed it may have been this one, or not. None: no result depends on time."""
+        return None
 
     def reply(self, entry: Any, turns: Sequence[str]) -> ToolResult | None:
         raise NotImplementedError("programs are replied to through Problems")

@@ -119,6 +119,7 @@ class Child:
             "programs": self.problems.runs_programs,
             "interpreters": self.problems.interpreters,
             "converses": self.problems.converses,
+            "too slow": self.problems.too_slow,
         }
 
     def _replies(self, asked: list[Any], held_out: bool) -> dict[str, Any]:

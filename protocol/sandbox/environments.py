@@ -153,6 +153,10 @@ class EnvironmentSandbox(ChildProcess):
             self.warm_up()
         return bool(self._converses and self._converses[environment])
 
+    def too_slow(self, environment: int) -> str | None:
+        """What an environment replies to a call that took too long, where it says so: that depends on how fast a machine is."""
+        return self._too_slow[environment] if self.converses(environment) else None
+
     def replies(self, asked: Sequence[Asked], *, held_out: bool = False) -> list[list[ToolResult]]:
         """What the environment says to each turn from `first` on, until it says nothing; problems are of the training, or held-out ones.
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from protocol.constants import REPLY_CHARS_MAX
 from protocol.environments.environment import Grants
 from protocol.environments.programs import WALL
 from protocol.errors import (
@@ -84,6 +85,7 @@ class ChildProcess:
         self._lock = threading.Lock()
         self.restarts = 0
         self._converses: list[bool] | None = None
+        self._too_slow: list[str | None] = []
 
     @property
     def memory(self) -> int:
@@ -186,10 +188,13 @@ class ChildProcess:
             self._kill()
             _raise(head, of_a_stranger=False)
             raise Unavailable(f"sandbox cannot open the environments: {_text(head, 'message')}")
-        said = head.get("converses")
-        if not isinstance(said, list) or len(said) != len(self._environments):
+        said, slow = head.get("converses"), head.get("too slow")
+        if not (
+            isinstance(said, list) and isinstance(slow, list) and len(said) == len(slow) == len(self._environments)
+        ):
             raise Unavailable("the sandbox's answer makes no sense")
         self._converses = [one is True for one in said]
+        self._too_slow = [one[:REPLY_CHARS_MAX] if isinstance(one, str) else None for one in slow]
         return head
 
     def _granted(self, head: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 The environment is asked turn by turn. Either it replies: then exactly these tokens stand between this turn and the next. Or it says
 nothing, or has no room for it (protocol/replies.py): then this turn is the last. A turn at its limit is the last whatever it would say.
+Where a result depends on how fast a machine is, it is enough that another honest machine may have got one that has no room.
 Hard where the environment is exact or has no turns; soft elsewhere, because a tool may find something else tomorrow.
 """
 
@@ -57,7 +58,8 @@ def _by_turns(c: Candidate, row: int, sample: Sample) -> Iterator[Finding | None
     for number, generated in enumerate(sample.conversation.generated):
         so_far = SoFar(number + 1, so_far.generated + generated, so_far.given)
         try:
-            reply = _reply(c, sample, texts[: number + 1], so_far, claims.get(number))
+            claim = claims.get(number) if number < len(given) else _unsaid(c, row, sample, so_far)
+            reply = _reply(c, sample, texts[: number + 1], so_far, claim)
         except (Malformed, Unavailable) as error:
             c.context.sandbox.warm_up()  # raises where no environment works: that is this validator's trouble
             yield _finding(row, "no reply", "a reply", str(error), exact=False)
@@ -80,6 +82,21 @@ def _reply(
     first = len(said) - 1
     (replies,) = c.context.sandbox.replies([Asked(sample.problem, said, first, [*[None] * first, claim])])
     return replies[0] if replies else None
+
+
+def _unsaid(c: Candidate, row: int, sample: Sample, so_far: SoFar) -> str | None:
+    """What to hold a program against after which a sample is said to have ended, because its result has no room: any result will do that
+    an honest machine may have got.
+
+    Where "too slow" has no room either, that is one: as soon as the program takes a quarter of its time. Where it has, the program printed
+    something that has none, perhaps on a machine four times as fast.
+    """
+    if c.is_exact(row) or not may_follow(c.spec.sampling, so_far):
+        return None
+    slow = c.context.sandbox.too_slow(c.assigned[sample.group].problem.environment)
+    if slow is None:
+        return None
+    return "" if tokens_of(c.spec.sampling, c.tokenizer, ToolResult(slow), so_far) else slow
 
 
 def _claims(sample: Sample) -> dict[int, str]:
