@@ -78,7 +78,8 @@ def command_line(words: Sequence[str]) -> tuple[str, ...]:
         isinstance(word, str) and len(word) <= _WORD_MAX and word.isprintable() for word in words
     ):
         raise ValueError(f"at most {_WORDS_MAX} words of {_WORD_MAX} characters")
-    if not (words and _NAME.fullmatch(words[0]) and sum(_FILE.fullmatch(word) is not None for word in words[1:]) == 1):
+    files = [word for word in words if "{file}" in word]
+    if not (words and _NAME.fullmatch(words[0]) and len(files) == 1 and _FILE.fullmatch(files[0])):
         raise ValueError('a name without folder, then "{file}" once, as in ["node", "{file}.js"]')
     return tuple(words)
 

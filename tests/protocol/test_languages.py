@@ -21,7 +21,7 @@ from protocol.runspec import FromFiles
 from protocol.sandbox import EnvironmentSandbox, programs_wire, wire
 from protocol.sandbox.inspection import examination
 from protocol.sandbox.programs import Runner, survey, walls
-from protocol.sandbox.programs.runner import Sandboxed
+from protocol.sandbox.programs.runner import BrokenSandbox, Sandboxed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
 GIB = 1 << 30
@@ -29,7 +29,7 @@ PERL = ("perl", "{file}")
 NODE = ("node", "--random-seed=1", "{file}.js")
 COMMANDS = {
     "perl": PERL, "bash": ("bash", "{file}"), "javascript": NODE, "ruby": ("ruby", "{file}.rb"), "lua": ("lua5.4", "{file}.lua"),
-    "php": ("php", "{file}.php"),
+    "php": ("php", "-d", "memory_limit=-1", "-d", "display_errors=0", "{file}.php"),
 }  # fmt: skip
 """Debian installs the first two always; this project needs the third."""
 DOUBLE = {
@@ -128,6 +128,25 @@ def test_what_a_program_may_not_do_it_cannot(name: str) -> None:
     assert honest.output == b"42"
 
 
+def test_perl_has_its_hashes_in_one_order_in_every_run() -> None:
+    program = 'my %h = map { $_ => 1 } "a" .. "z"; print join(",", keys %h)'
+    assert len({run.output for _ in range(3) for run in tried(program)}) == 1
+
+
+def test_a_test_after_a_broken_sandbox_has_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, broken = Sandboxed.run, [1, 1]
+
+    def breaks(self: Sandboxed, trial: Trial, case: TrialCase, **limits: Any) -> TrialRun:
+        if trial.interpreter and broken:
+            broken.pop()
+            raise BrokenSandbox
+        return run(self, trial, case, **limits)
+
+    monkeypatch.setattr(Sandboxed, "run", breaks)
+    first, second = tried(DOUBLE["perl"], "1", "4")
+    assert (first.status, second.output) == (-9, b"8")
+
+
 def test_what_never_ends_is_ended() -> None:
     (loop,) = tried("1 while 1", cpu=0.25, total=0.25)
     assert loop.status == -9
@@ -166,7 +185,10 @@ def test_an_interpreter_that_runs_no_empty_program_is_refused() -> None:
         PreflightError, match=r"false \{file\} runs no empty program within 64 MiB.*exit status 1"
     ) as raised:
         survey.require_interpreter(Interpreter(("false", "{file}"), 64 << 20))
-    assert "memory_mib" in raised.value.hint
+    assert "a script" in raised.value.hint
+    with pytest.raises(PreflightError, match="signal") as raised:
+        survey.require_interpreter(Interpreter(("bash", "-c", "kill -9 $$", "{file}"), 64 << 20))
+    assert "memory_mib may be" in raised.value.hint or "memory_mib in" in raised.value.hint
 
 
 @pytest.mark.parametrize(
@@ -178,6 +200,7 @@ def test_an_interpreter_that_runs_no_empty_program_is_refused() -> None:
         ({"language": "perl", "interpreter": ["../perl", "{file}"]}, "name without folder"),
         ({"language": "perl", "interpreter": ["perl"]}, "name without folder"),
         ({"language": "perl", "interpreter": ["perl", "{file}", "{file}"]}, "name without folder"),
+        ({"language": "perl", "interpreter": ["perl", "{file}", "{file}:x"]}, "name without folder"),
         ({"language": "perl", "interpreter": ["perl", "{file}", "x" * 300]}, "characters"),
         ({"language": "perl", "interpreter": list(PERL), "fences": ["Perl 5"]}, "no name of a language"),
         ({"language": "C++\n", "interpreter": list(PERL)}, "language"),

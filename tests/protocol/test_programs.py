@@ -21,6 +21,7 @@ import pytest
 from protocol.environments.programs import Trial, TrialCase, TrialRun
 from protocol.errors import PreflightError
 from protocol.sandbox.programs import Runner, idleness, runner, survey, walls
+from protocol.sandbox.programs.idleness import Idleness, _Look
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
 RAW = """
@@ -324,6 +325,26 @@ ctypes.CDLL(None).syscall({"x86_64": 60}.get(__import__("os").uname().machine, 9
 """
     (run,) = ran(program, idle=0.5, wall=500.0)
     assert run.status == -9 and run.idle > 0.5
+
+
+def test_what_ended_threads_waited_is_not_idle_and_ending_threads_for_ever_hides_no_sleep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Looks at a busy machine, where a program of Node.js computes for milliseconds and waits for seconds."""
+
+    def seen(*looks: tuple[float, float, str]) -> float:
+        idleness = Idleness(1)
+        for at, cpu, threads in looks:
+            look = _Look(at, at, cpu, dict.fromkeys(threads, 0.0), {"S"})
+            monkeypatch.setattr(idleness, "_looked", lambda look=look: look)
+            idleness._next = 0.0
+            idleness.look()
+        return idleness.seconds
+
+    assert seen((0.0, 0.0, "abcdef"), (2.1, 0.003, "a")) == 0.0
+    assert seen((0.0, 0.0, "a"), (2.1, 0.003, "a")) > 2
+    for_ever = [(0.1 * n, 0.0, f"a{chr(98 + n % 2)}") for n in range(100)]
+    assert seen(*for_ever) > 6
 
 
 def test_a_sleep_takes_its_time_of_the_fixed_clock() -> None:

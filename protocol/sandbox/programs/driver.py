@@ -34,6 +34,12 @@ NOBODY = 65534
 THREAD_STACK = 8 << 20
 CAPABILITIES = (0x20080522).to_bytes(4, sys.byteorder) + bytes(4)  # of capset: its version, and this process
 FILE = "solution"
+VARIABLES = {
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "PERL_HASH_SEED": "0",
+    "PERL_PERTURB_KEYS": "0",
+}  # of interpreters of other languages
 GIVEN = {
     "bisect": "bisect bisect_left bisect_right insort insort_left insort_right",
     "collections": "Counter OrderedDict defaultdict deque namedtuple",
@@ -110,13 +116,13 @@ def files() -> int:
 
 
 def received(count: int) -> bytes:
-    data = b""
+    data = bytearray()
     while len(data) < count:
         more = os.read(0, count - len(data))
         if not more:
             os._exit(0)
         data += more
-    return data
+    return bytes(data)
 
 
 def said(descriptor: int, data: bytes) -> None:
@@ -252,7 +258,7 @@ def become(words: "list[str]", program: str) -> None:
     file = os.path.join(os.getcwd(), given.replace("{file}", FILE))
     with open(file, "x") as into:
         into.write(program)
-    variables = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": os.getcwd(), "PATH": os.path.dirname(words[0])}
+    variables = {**VARIABLES, "HOME": os.getcwd(), "PATH": os.path.dirname(words[0])}
     os.execve(words[0], [file if word == given else word for word in words], variables)  # noqa: S606  no shell has a part in it
 
 

@@ -4,7 +4,8 @@
 
 Looked at from outside, now and then. Between two looks the program was idle for the time on the clock, less its CPU time, less what its
 threads waited for a processor. What is not known for certain is not idle: a look at a thread that is ready to run says nothing yet (the kernel
-writes its wait down when it runs), one at a thread that waits for a disk says that the machine is slow. Does not cover: the time after the
+writes its wait down when it runs), one at a thread that waits for a disk says that the machine is slow, and what threads waited that have
+ended nobody knows: the first seconds of a test in which some end do not count. Does not cover: the time after the
 last look, at most as long again as what was looked at; a program that prints so much that this process holds it up.
 
 Sources: proc_pid_stat(5), proc_pid_schedstat (the kernel's Documentation/scheduler/sched-stats), clock_getcpuclockid(3).
@@ -22,6 +23,8 @@ from protocol.environments.programs import WALL
 
 _FIRST_S = 0.01
 _MOST_S = 0.1
+_UNKNOWN_S = 3.0
+"""Of a test, in which threads end, as Node.js's do in every program; more than that, and what they waited is estimated."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Idleness:
         self._pid: int | None = None
         self._since: _Look | None = None
         self.seconds = 0.0
+        self._unknown = 0.0
         self.pause = _FIRST_S
         self._next = time.monotonic()
 
@@ -57,7 +61,7 @@ class Idleness:
         if since is None or "D" in found.states:
             self._since = found
         elif "R" not in found.states:  # a main thread may have ended, and the others sleep
-            self.seconds += max(0.0, _idle(since, found))
+            self.seconds += max(0.0, self._idle(since, found))
             self._since = found
         return self.seconds
 
@@ -70,6 +74,18 @@ class Idleness:
         if self._first is None or not is_counted():
             return max(0.0, (wall - 1) / WALL - cpu)  # what the time on the clock allows a busy machine
         return min(self.seconds, wall)
+
+    def _idle(self, since: _Look, found: _Look) -> float:
+        """Seconds, rather too few: what lies between two measures is shorter than what either counts."""
+        passed = found.before - since.after
+        computed = found.cpu - since.cpu
+        waited = sum(found.waits.values()) - sum(since.waits.get(thread, 0.0) for thread in found.waits)
+        if since.waits.keys() - found.waits.keys():
+            self._unknown += passed
+            if self._unknown <= _UNKNOWN_S:
+                return 0.0
+            waited += WALL * computed
+        return passed - computed - waited
 
     def _looked(self) -> _Look | None:
         try:
@@ -89,15 +105,6 @@ class Idleness:
             return _Look(before, time.monotonic(), cpu, waits, states)
         except (OSError, IndexError, ValueError):
             return None  # it, or a thread of it, ends
-
-
-def _idle(since: _Look, found: _Look) -> float:
-    """Seconds, rather too few: what lies between two measures is shorter than what either counts."""
-    computed = found.cpu - since.cpu
-    waited = sum(found.waits.values()) - sum(since.waits.get(thread, 0.0) for thread in found.waits)
-    if since.waits.keys() - found.waits.keys():
-        waited += WALL * computed  # of threads that have ended nobody knows
-    return found.before - since.after - computed - waited
 
 
 @cache

@@ -115,6 +115,7 @@ def _tried(
     box = Sandboxed(functions=False)
     with suppress(BrokenSandbox):
         if box.run(TRIAL, TRIAL.cases[0]).output == EXPECTED:
+            box.is_spent |= bool(place)  # it has Python alone
             return box, TrialRun(status=-9, cpu=0.0, wall=taken)
     box.close()
     raise Unavailable("programs cannot be run on this machine now", hint=_BROKEN)

@@ -63,8 +63,12 @@ def require_interpreter(needed: Interpreter) -> None:
         raise PreflightError(
             f"programs cannot be run on this machine: {' '.join(needed.command)} runs no empty program within"
             f" {needed.memory >> 20} MiB of address space ({_ended(run)})",
-            hint="memory_mib in the environment's config may be too little for it: Node.js needs 4096",
+            hint=_NO_ROOM if run.status < 0 else _CANNOT,
         )
+
+
+_NO_ROOM = "memory_mib in the environment's config may be too little for it: Node.js needs 4096"
+_CANNOT = "a script that another program interprets cannot be one, nor what needs files outside of /usr/lib and /usr/share; see memory_mib as well"
 
 
 def _ended(run: TrialRun) -> str:
