@@ -50,7 +50,8 @@ class Dialled:
 
 @dataclass(frozen=True)
 class Greeting:
-    """What came of calling on a peer. `agent`, `protocols` and `seen_as` are its own words; `unidentified` is why there are none."""
+    """What came of calling on a peer. `agent`, `protocols` and `seen_as` are its own words; `unidentified` is why there are none.
+    `local` is the IP of this machine that the connection went out from."""
 
     dialled: tuple[Dialled, ...]
     round_trips: tuple[float, ...] = ()
@@ -59,6 +60,12 @@ class Greeting:
     protocols: tuple[str, ...] = ()
     seen_as: str = ""
     unidentified: str = ""
+    local: str = ""
+
+    @property
+    def seen_ip(self) -> str:
+        """The IP from which the peer says that this machine came."""
+        return self.seen_as.split("/")[2] if self.seen_as else ""
 
     @property
     def answered(self) -> bool:
@@ -78,8 +85,11 @@ class Explorer:
         self.loopback = loopback
         self.dht = Kademlia(node, ())
 
-    async def greet(self, peer: bytes, places: Iterable[Address], *, pings: int = 0, hearsay: bool = False) -> Greeting:
-        """Dials every address of a peer, then, with `pings`, asks the connection that stands for round trips and who is there.
+    async def greet(
+        self, peer: bytes, places: Iterable[Address], *, pings: int = 0, ask: bool = False, hearsay: bool = False
+    ) -> Greeting:
+        """Dials every address of a peer, then, with `pings`, asks the connection that stands for round trips and who is there; with
+        `ask` only for the latter.
 
         `hearsay`: the addresses are the word of peers, who send nobody into this machine's interior.
         """
@@ -119,14 +129,16 @@ class Explorer:
         if connection is None:
             return Greeting(tried)
         connection.kept = True
+        if not (pings or ask):
+            return Greeting(tried)
         trips, lost = await self._ping(connection, pings)
-        return await self._identify(connection, Greeting(tried, trips, lost)) if pings else Greeting(tried)
+        return await self._identify(connection, Greeting(tried, trips, lost))
 
     async def enter(self, bootnodes: Iterable[PeerAddress], met: Callable[[PeerAddress, Greeting], None]) -> None:
         """Calls on every bootnode at once; those that answer take part in every lookup. `met` hears of each as it is known."""
 
         async def call_on(known: PeerAddress) -> None:
-            greeting = await self.greet(known.peer, [known.address])
+            greeting = await self.greet(known.peer, [known.address], ask=True)
             if greeting.answered:
                 try:
                     await self.dht.introduce(known, anchor=True)
@@ -185,13 +197,17 @@ class Explorer:
         return tuple(trips), 0
 
     async def _identify(self, connection: PeerConnection, so_far: Greeting) -> Greeting:
-        found = partial(Greeting, so_far.dialled, so_far.round_trips, so_far.lost)
+        found = partial(Greeting, so_far.dialled, so_far.round_trips, so_far.lost, local=connection.local)
         try:
             said = await identify(self.node, connection)
         except MurmurationError as error:
             return found(protocols=await self._spoken(connection), unidentified=str(error))
         protocols = tuple(name[:_AGENT_MAX] for name in said.protocols[:_PROTOCOLS_MAX])
-        return found(agent=said.agent[:_AGENT_MAX], protocols=protocols, seen_as=str(said.seen_as or ""))
+        return found(
+            agent=said.agent[:_AGENT_MAX],
+            protocols=protocols,
+            seen_as=str(said.seen_as) if said.seen_as and said.seen_as.ip else "",
+        )
 
     async def _spoken(self, connection: PeerConnection) -> tuple[str, ...]:
         """Which of our own protocols it agrees to speak, where it does not say what it speaks."""

@@ -79,7 +79,7 @@ class Node:
         self.timing = timing
         self.counts: Counter[str] = Counter()
         self.welcomed = 0
-        """Connections that came in from outside since the start: whoever has some can be reached."""
+        """Connections that came in from other machines since the start: whoever has some can be reached."""
         self.wall: Callable[[], float] = time.time
         self.on_lost: Callable[[PeerConnection], None] = lambda connection: None
         self._loopback = loopback
@@ -356,7 +356,7 @@ class Node:
         for oldest in group[: -self.limits.connections_per_peer]:
             oldest.muxer.cut()
         if not connection.outbound:
-            self.welcomed += 1
+            self.welcomed += connection.remote != connection.local
             self._thin_out(connection)
         self._nursery.start_soon(self._serve, connection)
 

@@ -50,6 +50,8 @@ class WayIn:
             "what": self.what,
             "answers": self.greeting.answered,
             "seconds": self.seconds,
+            "seen_as": self.greeting.seen_as or None,
+            "local": self.greeting.local or None,
         } | said(self.problem)
 
 

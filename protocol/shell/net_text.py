@@ -75,6 +75,7 @@ def print_status(found: Reachability) -> None:
         typer.echo(f"  {_BAD} none")
     elif found.asked:
         typer.echo(f"  {found.answered} of {found.asked} questions to peers were answered")
+        _print_seen(found)
     if found.outside is not None:
         typer.echo("\nWhere others say this role is")
         _print_whereabouts(found.outside)
@@ -91,6 +92,15 @@ def print_status(found: Reachability) -> None:
         _say(f"{_BAD} {plain(what, 400)}")
         if advised:
             _say(f"try: {plain(advised, 400)}", 2, 5)
+
+
+def _print_seen(found: Reachability) -> None:
+    """What the ways in say of where this machine is."""
+    for ip, count in found.seen_as.most_common(4):
+        typer.echo(f"  {_count(count, 'peer')} saw this machine at {plain(ip)}")
+    if found.behind_nat:
+        own = sorted({way.greeting.local for way in found.ways if way.greeting.local})
+        _say(f"which is not its own address ({', '.join(own[:4])}): it is behind NAT", 2)
 
 
 def _print_role(found: Reachability) -> None:
@@ -112,7 +122,7 @@ def _print_role(found: Reachability) -> None:
         _field("serves", f"{each.get('role')} at {each.get('http')}, known to {_count(each.get('holders'), 'peer')}")
     connections = f"{_count(said.get('outbound'), 'connection')} out, {said.get('inbound')} in"
     _field("knows", f"{_count(said.get('known'), 'peer')}; {connections}")
-    _field("visited", f"{_count(said.get('welcomed'), 'connection')} came in since its start")
+    _field("visited", f"{_count(said.get('welcomed'), 'connection')} came in from other machines")
     if counts := {name: count for name, count in (said.get("counts") or {}).items() if count}:
         _say("refused    " + ", ".join(f"{count} {plain(name)}" for name, count in sorted(counts.items())), 2, 11)
 

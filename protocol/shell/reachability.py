@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,22 @@ class Reachability:
     exit_code: int = 0
 
     @property
+    def seen_as(self) -> Counter[str]:
+        """From which IPs this machine came, by how many of those who were met through a network."""
+        return Counter(way.greeting.seen_ip for way in self._met)
+
+    @property
+    def behind_nat(self) -> bool | None:
+        """Whether most of those saw another IP than this machine's own; None where nobody said. None of them is believed more than the
+        others."""
+        met = self._met
+        return sum(way.greeting.seen_ip != way.greeting.local for way in met) * 2 > len(met) if met else None
+
+    @property
+    def _met(self) -> list[WayIn]:
+        return [way for way in self.ways if way.greeting.seen_ip and way.what != "this role"]
+
+    @property
     def hub(self) -> Claimant | None:
         """The hub that a role would take."""
         return next((each for each in self.services.get("hub", []) if each.trusted and each.url), None)
@@ -72,7 +89,8 @@ class Reachability:
             "role": here.role, "home": str(here.home) if here.home else None, "running": here.running, "peer": here.peer,
             "address": here.key, "listen": here.said.get("listen"), "announced": here.said.get("announced"),
             "run": here.chain.run if here.chain else None, "said": {"age": here.age, **table} if here.said else None,
-            "doing": here.doing or None, "bootnodes": [way.as_json() for way in self.ways], "asked": self.asked,
+            "doing": here.doing or None, "bootnodes": [way.as_json() for way in self.ways],
+            "seen_as": dict(self.seen_as), "behind_nat": self.behind_nat, "asked": self.asked,
             "answered": self.answered, "outside": None if self.outside is None else self.outside.as_json(),
             "trainer": self.trainer, "hub": self.hub.url if self.hub else None, "relays": [each.url for each in self.relays],
             "services": {role: [each.as_json() for each in found] for role, found in self.services.items()},
@@ -186,6 +204,7 @@ def _judge(found: Reachability, chain_problem: MurmurationError | None, late: Un
 def _judge_outside(found: Reachability) -> None:
     """Only those who serve need to be found."""
     here = found.here
+    reach = "forward the port of peers.listen to this machine" if found.behind_nat else "open the port of peers.listen"
     provides = here.said.get("provides") or []
     if not here.running or not (provides or here.role == "bootnode") or not found.answered:
         return
@@ -193,12 +212,12 @@ def _judge_outside(found: Reachability) -> None:
         if found.outside.greeting and not found.outside.greeting.answered:
             found.wrong(
                 "others are told where this role is, and it does not answer there",
-                "open the port of peers.listen, and name the address that leads to it (peers.announce)",
+                f"{reach}, and name the address that leads to it (peers.announce)",
                 found.outside.greeting.problem,
             )
     elif here.role != "bootnode" or here.peer not in {peer_text(way.known.peer) for way in found.ways}:
         found.wrong(
-            "nobody tells where this role is", "open the port of peers.listen to the outside, or set peers.announce"
+            "nobody tells where this role is", f"{reach}, or name the address that leads to it (peers.announce)"
         )
     lost = [each for each in provides if isinstance(each, dict) and not each.get("holders")]
     if lost:

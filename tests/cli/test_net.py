@@ -17,7 +17,7 @@ from swarm.world import World
 from protocol.chain.sync import Book
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Service, report
-from protocol.p2p.address import PeerAddress
+from protocol.p2p.address import Address, PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
 from protocol.p2p.identify import IDENTIFY
 from protocol.p2p.stream import Stream
@@ -490,6 +490,31 @@ def test_a_role_that_was_stopped_is_told_to_start_and_not_to_open_its_port(
     done = operator.net("trace", "me")
     assert (done.code, "It stops here: this role does not run" in done.out) == (1, True), done.out
     assert "peers.announce" not in done.out
+
+
+def test_status_tells_a_machine_behind_nat(operator: Operator, network: Network) -> None:
+    """By what the bootnodes see, of whom one may lie."""
+    from libp2p.identity.identify.pb.identify_pb2 import Identify
+
+    bootnodes = [network.host() for _ in range(3)]
+    operator.settle(*bootnodes)
+    here = operator.net("status")
+    assert ("3 peers saw this machine at 127.0.0.1" in here.out, "NAT" in here.out) == (True, False), here.out
+
+    async def see(stream: Stream) -> None:
+        outside = Address("ip4", "203.0.113.7", 40_001).encode()
+        await stream.write_message(Identify(observed_addr=outside).SerializeToString())
+
+    async def start(discovery: Discovery) -> None:
+        discovery.node.handle(IDENTIFY, see)
+
+    bootnodes[0].run_inside(start, deadline=5, what="lying")
+    assert operator.json("status")["behind_nat"] is False
+    bootnodes[1].run_inside(start, deadline=5, what="seeing it so too")
+    done = operator.net("status")
+    assert "2 peers saw this machine at 203.0.113.7" in done.out
+    assert "(127.0.0.1): it is behind NAT" in re.sub(r"\s+", " ", done.out)
+    assert narrow(done.out)
 
 
 def test_status_goes_through_saved_peers_where_no_bootnode_answers(operator: Operator, network: Network) -> None:

@@ -29,6 +29,7 @@ from protocol.p2p.service import Provider
 from protocol.p2p.stream import Stream
 from protocol.p2p.wire import PROTOCOL, KademliaAnswer
 from tests.clock import eventually
+from tests.p2p.attacker import ELSEWHERE, hostile
 from tests.p2p.network import QUICK, RELAY, Network, listening_on, quick
 
 
@@ -301,12 +302,17 @@ def test_a_running_host_says_where_it_listens_whom_it_knows_and_what_is_wrong(ne
     assert "connection refused" in problems[str(dead)]
     assert (found["inbound"], found["outbound"], found["welcomed"]) == (0, 1, 0)
 
-    explore(
-        lambda explorer: explorer.greet(known(host).peer, [known(host).address]), seconds=20, timing=QUICK
-    )  # somebody comes in
+    assert greet(known(host)).answered, "somebody comes in from this machine"
+
+    async def come_in() -> None:
+        async with hostile(host, source=ELSEWHERE):
+            pass
+
+    trio.run(come_in)
     eventually(lambda: (report.read(file) or {})["welcomed"] == 1, what="one that came in")
     host.close()
-    assert (report.read(file) or {})["state"] == "stopped"
+    last = report.read(file) or {}
+    assert (last["state"], last["welcomed"]) == ("stopped", 1)
 
 
 def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
