@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Problems:
         self._train = [_Training(spec, self._isolation) for spec in self.specs]
         self._test = [_opened(spec, self._isolation, held_out=True) for spec in self.specs]
         self._starts = starts(self.specs)
-        self._held_out: list[tuple[Environment, Any, Problem]] = []
+        self._held_out: list[tuple[_Entry, Problem]] = []
         self._prompts: set[str] = set()
         self._drawing = self._draw_held_out()
         self.around_score: AbstractContextManager[object] = nullcontext()
@@ -94,7 +95,7 @@ class Problems:
     def held_out(self, start: int = 0) -> list[Problem]:
         """Evaluation problems from number `start` on, no question twice."""
         self.draw_held_out()
-        return [problem for _, _, problem in self._held_out[start:]]
+        return [problem for _, problem in self._held_out[start:]]
 
     def score(self, items: Sequence[tuple[int, str | None]], *, held_out: bool = False) -> list[float]:
         """Canonical task rewards of (index, answer); None stands for an answer that never ended and scores 0. Runs no programs."""
@@ -114,12 +115,14 @@ class Problems:
         found = [Range(0.0, 0.0)] * len(items)
         calling = self._calling
         claimed = [None] * len(items) if claims is None else [Claim(claim, tolerance) for claim in claims]
-        asked: list[tuple[int, ProgramEnvironment, Any, Trial]] = []
+        asked: list[tuple[int, ProgramEnvironment, _Entry, Trial]] = []
         for number, (index, answer) in enumerate(items):
             if answer is None:
                 continue
-            environment, entry = self._asked(index, held_out)
-            (text,) = self._seen(environment, entry, [answer])
+            source = self._asked(index, held_out)
+            environment = source.environment
+            (text,) = self._seen(source, [answer])
+            entry = source.fresh()
             if isinstance(environment, ProgramEnvironment):
                 try:
                     with calling(environment), self.around_score:
@@ -127,7 +130,7 @@ class Problems:
                 except Malformed as error:  # the problem's own fault: answers to others keep their rewards
                     self.strayed, trial = f"problem {index} cannot be scored: {error}", None
                 if trial is not None:
-                    asked.append((number, environment, entry, trial))
+                    asked.append((number, environment, source, trial))
             else:
                 with calling(environment), self.around_score:
                     score = float(environment.score(entry, text))
@@ -136,14 +139,14 @@ class Problems:
                 found[number] = Range(*[canonical_reward(score)] * 2)
         while asked:
             ran, again = _ran(run, [trial for *_, trial in asked]), []
-            for (number, environment, entry, trial), runs in zip(asked, ran, strict=True):
-                claim = claimed[number]
+            for (number, environment, source, trial), runs in zip(asked, ran, strict=True):
+                claim, entry = claimed[number], source.fresh()
                 with calling(environment), self.around_score:
                     ends = environment.judge(entry, trial, runs, claim)
                     wider = None if claim is None else environment.wider(trial, claim, ends)
                 found[number] = Range(*map(canonical_reward, ends))
                 if wider is not None:
-                    again.append((number, environment, entry, wider))
+                    again.append((number, environment, source, wider))
             asked = again
         return found
 
@@ -166,19 +169,22 @@ class Problems:
         found: list[list[ToolResult]] = []
         called: list[_Called] = []
         for one in asked:
-            environment, entry = self._asked(one.problem, held_out)
-            seen = self._seen(environment, entry, one.turns)
+            source = self._asked(one.problem, held_out)
+            environment = source.environment
+            seen = self._seen(source, one.turns)
             prefixes = (seen[: n + 1] for n in range(one.first, len(seen)))
             found.append([])
             if isinstance(environment, ProgramTool):
                 for turns in prefixes:
+                    entry = source.fresh()
                     with self._calling(environment), self.around_score:
-                        call = _Called(found[-1], environment, entry, turns, one.claim(len(turns) - 1))
+                        call = _Called(found[-1], environment, source, entry, turns, one.claim(len(turns) - 1))
                     if call.trial is None:
                         break
                     called.append(call)
             else:
                 for turns in prefixes:
+                    entry = source.fresh()
                     with self._calling(environment), self.around_score:
                         reply = bounded(environment.reply(entry, turns))
                     if reply is None:
@@ -186,8 +192,9 @@ class Problems:
                     found[-1].append(reply)
         if called:
             for call, runs in zip(called, _ran(run, [call.trial for call in called if call.trial]), strict=True):
+                entry = call.source.fresh()
                 with self._calling(call.environment), self.around_score:
-                    call.take(runs)
+                    call.take(entry, runs)
         return found
 
     def calls(self, texts: Sequence[str]) -> list[str | None]:
@@ -215,10 +222,12 @@ class Problems:
         """What of the process the environments' modules have set when they were imported, which does not last."""
         return self._isolation.set_by_imports
 
-    def _seen(self, environment: Environment, entry: Any, texts: Sequence[str]) -> Sequence[str]:
+    def _seen(self, source: _Entry, texts: Sequence[str]) -> Sequence[str]:
         """What an environment sees of a stranger's texts."""
+        environment = source.environment
         if not environment.spec.exact or all(text.isascii() for text in texts):
             return texts
+        entry = source.fresh()
         with self._calling(environment):
             return [known(text, environment, entry) for text in texts]
 
@@ -269,7 +278,7 @@ class Problems:
                 if prompt not in self._prompts:
                     self._prompts.add(prompt)
                     problem = Problem(number, len(self._held_out), prompt, answer, True)
-                    self._held_out.append((environment, entry, problem))
+                    self._held_out.append((self._source(environment, partial(environment.entry, index)), problem))
                 self.looked += 1
                 yield
 
@@ -287,33 +296,62 @@ class Problems:
             prompt, answer = source.environment.prompt(entry), source.environment.answer(entry)
         return Problem(number, index, prompt, answer, prompt in self._prompts)
 
-    def _asked(self, index: int, held_out: bool) -> tuple[Environment, Any]:
+    def _asked(self, index: int, held_out: bool) -> _Entry:
         if held_out:
-            environment, entry, _ = self._held_out[index]
-            return environment, entry
+            return self._held_out[index][0]
         number, within = self._place(index)
         source = self._train[number]
-        with self._calling(source.environment):
-            return source.environment, source.entry(within)
+        return self._source(source.environment, lambda: source.entry(within))
+
+    def _source(self, environment: Environment, draw: Callable[[], Any]) -> _Entry:
+        return _Entry(environment, draw, self._calling)
+
+
+class _Entry:
+    """Of one problem, what each call of its environment is given.
+
+    Drawn for each anew, so that none finds what another has left in it: a worker asks for a conversation turn by turn, a validator perhaps for
+    all of it, and held-out problems are scored again and again. What nothing can be left in is drawn once.
+    """
+
+    def __init__(
+        self, environment: Environment, draw: Callable[[], Any],
+        calling: Callable[[Environment], AbstractContextManager[None]],
+    ) -> None:  # fmt: skip
+        self.environment = environment
+        self._draw, self._calling = draw, calling
+        self._constant: list[Any] = []
+
+    def fresh(self) -> Any:
+        """Raises what drawing raises."""
+        if self._constant:
+            return self._constant[0]
+        with self._calling(self.environment):
+            entry = self._draw()
+        if _is_constant(entry):
+            self._constant = [entry]
+        return entry
+
+
+def _is_constant(entry: Any) -> bool:
+    if type(entry) is tuple:
+        return all(map(_is_constant, entry))
+    return entry is None or type(entry) in (str, bytes, bool, int, float)
 
 
 class _Called:
     """A turn that calls a program, and where the reply to it goes."""
 
     def __init__(
-        self, into: list[ToolResult], environment: ProgramTool, entry: Any, turns: Sequence[str], claimed: str | None
-    ) -> None:
-        self._into, self.environment, self._entry, self._turns, self._claimed = (
-            into,
-            environment,
-            entry,
-            turns,
-            claimed,
-        )
+        self, into: list[ToolResult], environment: ProgramTool, source: _Entry, entry: Any, turns: Sequence[str],
+        claimed: str | None,
+    ) -> None:  # fmt: skip
+        self._into, self.environment, self.source = into, environment, source
+        self._turns, self._claimed = turns, claimed
         self.trial = environment.call(entry, turns, claimed)
 
-    def take(self, runs: Sequence[TrialRun]) -> None:
-        reply = bounded(self.environment.told(self._entry, self._turns, runs[0], self._claimed))
+    def take(self, entry: Any, runs: Sequence[TrialRun]) -> None:
+        reply = bounded(self.environment.told(entry, self._turns, runs[0], self._claimed))
         assert reply is not None
         self._into.append(reply)
 

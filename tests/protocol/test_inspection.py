@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from protocol.environments import registry, taskfile
 from protocol.environments.calculator import Calculator
+from protocol.replies import Asked
 from protocol.rollout import ToolResult
 from protocol.runspec import EnvironmentSpec
-from protocol.sandbox import inspection
+from protocol.sandbox import EnvironmentSandbox, inspection
 from protocol.sandbox.inspection import Observation, examination, hostile_programs, observation
 from protocol.sandbox.inspection.examinee import Replies
 from protocol.shell import runfile
@@ -97,7 +98,7 @@ def test_the_pages_environment_passes(install: Install) -> None:
     assert said["passes"]
     assert {seen["name"]: seen["holds"] for seen in said["seen"]} == dict.fromkeys(
         ("problems", "a problem's draw", "right answers", "no answer", "an answer's score", "range", "draws the same",
-         "scores the same", "process", "beside others", "hostile answers", "hostile again", "runs no answer", "reaches nothing", "is not changed",
+         "scores the same", "held-out answers", "process", "beside others", "hostile answers", "hostile again", "runs no answer", "reaches nothing", "is not changed",
          "memory"), True,
     )  # fmt: skip
 
@@ -106,8 +107,8 @@ def test_what_a_careless_environment_does_is_named(install: Install) -> None:
     install(CARELESS, name="careless", place="careless:Careless")
     of = found(runfile.environment_alone("careless", "seasons", {}, []))
     assert {name for name, seen in of.items() if not seen.holds} == {
-        "problems", "right answers", "no answer", "range", "draws the same", "scores the same", "beside others", "hostile again",
-        "runs no answer", "is not changed",
+        "problems", "right answers", "held-out answers", "no answer", "range", "draws the same", "scores the same", "beside others",
+        "hostile again", "runs no answer", "is not changed",
     }  # fmt: skip
     assert "PYTHONHASHSEED=1" in of["draws the same"].detail
     assert "gives 1.5" in of["range"].detail
@@ -120,6 +121,72 @@ def test_an_answer_that_takes_too_long_is_named(install: Install, monkeypatch: p
     of = found(runfile.environment_alone("slow", "numbers", {}, []), 5.0)
     assert {name for name, seen in of.items() if not seen.holds} == {"hostile answers"}
     assert "digits" in of["hostile answers"].detail
+
+
+LEAVING = """
+from protocol.environments import Environment
+
+
+class Leaving(Environment):
+    name = "leaving"
+    exact = True
+    count = 0
+
+    def entry(self, index):
+        return [str(self.random(index).randrange(1_000_000)) for _ in range(3)]
+
+    def prompt(self, entry):
+        return f"Write {' '.join(entry)}."
+
+    def answer(self, entry):
+        return " ".join(entry)
+
+    def score(self, entry, completion):
+        said, right = completion.split(), 0
+        while entry:
+            right += entry.pop() in said
+        return right / 3
+
+    def reply(self, entry, turns):
+        entry.append(turns[-1])
+        return str(len(entry))
+"""
+
+
+def test_what_a_call_leaves_in_an_entry_reaches_no_other(install: Install) -> None:
+    install(LEAVING, name="leaving", place="leaving:Leaving")
+    turns = ["a", "b", "c"]
+    with EnvironmentSandbox([runfile.environment_alone("leaving", "numbers", {}, [])]) as sandbox:
+        for held_out in (False, True):
+            one = sandbox.held_out()[0] if held_out else sandbox.problems([0])[0]
+            for _ in range(2):
+                assert sandbox.score([(0, one.answer), (0, one.answer)], held_out=held_out) == [1.0, 1.0]
+                (at_once,) = sandbox.replies([Asked(0, turns)], held_out=held_out)
+                by_turns = [
+                    sandbox.replies([Asked(0, turns[: turn + 1], turn)], held_out=held_out)[0][0] for turn in range(3)
+                ]
+                assert [reply.text for reply in at_once] == ["4"] * 3 == [reply.text for reply in by_turns]
+
+
+def test_who_counts_on_all_turns_being_asked_for_at_once_is_found(install: Install) -> None:
+    count = "self.count = 1 if len(turns) == 1 else self.count + 1\n        return str(self.count)"
+    counting = LEAVING.replace("entry.append(turns[-1])\n        return str(len(entry))", count)
+    install(counting, name="leaving", place="leaving:Leaving")
+    of = found(runfile.environment_alone("leaving", "numbers", {}, []))
+    assert {name for name, seen in of.items() if not seen.holds} == {"replies the same"}
+
+
+def test_a_score_that_holds_once_for_a_held_out_problem_is_found(install: Install) -> None:
+    once = LEAVING.replace("def score(self, entry, completion):", """seen = ()
+
+    def score(self, entry, completion):
+        if self.held_out:
+            self.seen = (*self.seen, completion)
+            return float(self.seen.count(completion) == 1)""")  # fmt: skip
+    install(once, name="leaving", place="leaving:Leaving")
+    of = found(runfile.environment_alone("leaving", "numbers", {}, []))
+    assert "earns 1, then 0" in of["held-out answers"].detail
+    assert {name for name, seen in of.items() if not seen.holds} == {"held-out answers"}
 
 
 TALKATIVE = (

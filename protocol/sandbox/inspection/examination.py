@@ -25,6 +25,7 @@ from protocol.sandbox.inspection.observation import Observation, shown, some
 _PROBLEMS = 32
 _DEADLINE_S = 20.0
 _PROBLEM_S, _SCORE_S = 0.25, 0.1  # CPU time that one may take on average
+_HELD_OUT = 8  # whose answers are scored twice
 _ATTACKED = 3  # problems whose right answers are tampered with
 _LONGER_S = 2.0  # CPU time for the longer answers, in each child
 _PROGRAMS = 6  # longer answers where each may be a program that is run
@@ -72,6 +73,11 @@ def examine(
             yield _of_failed(first, longer, error, deadline)
             return
         answers += longer
+        try:
+            yield from _of_held_out(first, held_out)
+        except MurmurationError as error:
+            yield Observation("held-out answers", False, str(error))
+            return
         strayed = after.strayed or first.told().strayed
         yield Observation("range", strayed is None, strayed or "every score lies in 0 … 1")
         try:
@@ -183,6 +189,26 @@ def _of_rewards(asked: Sequence[Problem], answers: Answers, rewards: Sequence[fl
     else:
         yield Observation("right answers", None, "the environment tells none")
     yield Observation("no answer", max(none) < 1, f"earns {max(none):.3g} at the most")
+
+
+def _of_held_out(examinee: Examinee, held_out: Sequence[Problem]) -> Iterator[Observation]:
+    """Twice in one child, as evaluation scores a checkpoint and then another model."""
+    asked = held_out[: 1 if examinee.runs_programs else _HELD_OUT]
+    answers = [(one.index, one.prompt if one.answer is None else one.answer) for one in asked]
+    if not answers:
+        return
+    first, again = (examinee.score(answers, held_out=True) for _ in range(2))
+    short = [
+        index
+        for (index, _), reward in zip(answers, first, strict=True)
+        if asked[index].answer is not None and reward < 1
+    ]
+    differ = [
+        f"{shown(text)} to held-out problem {index} earns {one:.6g}, then {other:.6g}"
+        for (index, text), one, other in zip(answers, first, again, strict=True) if one != other
+    ]  # fmt: skip
+    differ += [f"the right answer to held-out problem {index} earns less than 1" for index in short]
+    yield Observation("held-out answers", not differ, some(differ) or f"{len(answers)} earn the same twice")
 
 
 def _of_process(told: Told) -> Observation:

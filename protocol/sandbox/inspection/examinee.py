@@ -71,10 +71,11 @@ class Examinee(EnvironmentSandbox):
     def __init__(
         self, spec: EnvironmentSpec, deadline: float, number: int, neighbours: Sequence[EnvironmentSpec] = ()
     ) -> None:
-        """`number` says under which conditions, and in which order it asks. Problems of the neighbours have the lower indices."""
+        """`number` says under which conditions, and in which order it asks; odd ones ask for a conversation turn by turn. Problems of the neighbours have the lower indices."""
         super().__init__([*neighbours, spec], deadline=deadline)
         self.conditions = conditions()[number]
         self._order = random.Random(number)
+        self._by_turns = number % 2 == 1
         self._recorder = RecordingRunner()
 
     def _ask(
@@ -140,8 +141,22 @@ class Examinee(EnvironmentSandbox):
     def replied(self, talks: Sequence[Talk], moved: int = 0) -> Replies:
         """Conversations, each by itself, in an order of this examinee's own; `moved` is added to the indices of their problems."""
         order = self.in_some_order(len(talks))
-        found = self.replies([Asked(talks[place][0] + moved, talks[place][1]) for place in order])
+        asked = [Asked(talks[place][0] + moved, talks[place][1]) for place in order]
+        found = self._turn_by_turn(asked) if self._by_turns else self.replies(asked)
         return {talks[place]: replies for place, replies in zip(order, found, strict=True)}
+
+    def _turn_by_turn(self, asked: Sequence[Asked]) -> list[list[ToolResult]]:
+        """As a worker asks: for one reply of every conversation that goes on."""
+        found: list[list[ToolResult]] = [[] for _ in asked]
+        going = [*range(len(asked))]
+        for turn in itertools.count():
+            going = [n for n in going if len(found[n]) == turn < len(asked[n].turns)]
+            if not going:
+                return found
+            one_more = [Asked(asked[n].problem, asked[n].turns[: turn + 1], turn) for n in going]
+            for n, replies in zip(going, self.replies(one_more), strict=True):
+                found[n] += replies
+        raise AssertionError
 
     def scored(self, answers: Answers) -> list[float]:
         """Likewise, some answers at a time."""
