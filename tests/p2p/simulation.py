@@ -22,8 +22,9 @@ from protocol.identity import Key
 from protocol.p2p import Endpoint, HostLimits, Provider, Service, Timing
 from protocol.p2p.address import Address, PeerAddress
 from protocol.p2p.discovery import Discovery
+from protocol.p2p.routing import BUCKET, Contact
 from protocol.p2p.settings import Setup
-from protocol.p2p.wire import KademliaAnswer, Question
+from protocol.p2p.wire import PROTOCOL, QUESTION_BYTES_MAX, KademliaAnswer, Kind, Question
 
 DELAY = 0.05
 WALL = 1_700_000_000
@@ -192,14 +193,17 @@ class World:
 
 
 def turn_hostile(crowd: list[Peer]) -> None:
-    """From now on they name only each other, and no provider and no notice at all."""
+    """From now on they take every record, and name only each other, and no provider and no notice at all."""
+    own = [Contact(each.key.peer, (each.place,)) for each in crowd]
+
+    async def answer(stream: Exchange) -> None:
+        while True:
+            question = Question.decode(await stream.read_message(QUESTION_BYTES_MAX, "question"))
+            if question.kind is not Kind.ADD_PROVIDER:
+                closer = () if question.kind is Kind.PING else tuple(random.sample(own, min(BUCKET, len(own))))
+                await stream.write_message(KademliaAnswer(closer).encode(question.kind))
+            if await stream.ended():
+                return
+
     for each in crowd:
-        dht = each.discovery.dht
-        own = [peer.discovery.dht._self for peer in crowd]
-
-        async def answer(stream: Exchange, own: Any = own) -> None:
-            question = Question.decode(await stream.read_message(4096, "question"))
-            closer = tuple(random.sample(own, min(20, len(own))))
-            await stream.write_message(KademliaAnswer(closer).encode(question.kind))
-
-        dht._node.handle("/murmuration/kad/1.0.0", answer)  # type: ignore[arg-type]
+        each.discovery.node.handle(PROTOCOL, answer)  # type: ignore[arg-type]
