@@ -126,12 +126,14 @@ async def surround(world: World, count: int, folder: Path, blocks: int | None = 
     )
 
 
+@pytest.mark.timeout(900)  # of virtual minutes; a busy machine takes its time
 def test_while_peers_come_and_go_the_hub_is_found_and_messages_are_bounded(tmp_path: Path) -> None:
     found, looked, messages = simulate(lambda world: churn_and_look(world, 200, tmp_path))
     assert found >= 0.99 * looked
     assert messages <= MESSAGES_PER_MINUTE
 
 
+@pytest.mark.timeout(900)  # of virtual minutes; a busy machine takes its time
 def test_identities_around_the_hubs_key_do_not_hide_it_from_those_who_return(tmp_path: Path) -> None:
     holders, *found = simulate(lambda world: surround(world, 60, tmp_path))
     assert holders >= HOLDERS_LEAST
