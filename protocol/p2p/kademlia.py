@@ -258,7 +258,7 @@ class Kademlia:
         except MurmurationError:
             self.table.forget(contact.peer)
             raise
-        self.table.seen(contact, trio.current_time())
+        self._admission.answered(contact)
         return self._as_told(answer, contact)
 
     async def _answer(self, stream: Stream) -> None:

@@ -108,6 +108,12 @@ class Node:
         alive = [connection for connection in self._connections.get(peer, ()) if not connection.muxer.is_dead]
         return alive[-1] if alive else None
 
+    def reached(self, peer: bytes) -> tuple[Address, ...]:
+        """Where `peer` was dialled on the connections that stand."""
+        alive = (each for each in self._connections.get(peer, ()) if each.outbound and not each.muxer.is_dead)
+        places = (Address("ip6" if ":" in each.remote else "ip4", each.remote, each.port) for each in alive)
+        return tuple(dict.fromkeys(places))
+
     def start_soon(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         """Runs `task` beside everything else, until the node ends. It must let no error out."""
         self._nursery.start_soon(task, *arguments)
@@ -245,18 +251,19 @@ class Node:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._dials.pop((peer, place), None)
 
+    async def reach(self, peer: bytes, place: Address) -> None:
+        """Dials anew, whatever connections there are, and hangs up once `peer` has proven its key there.
+
+        Raises Unavailable, or a ProtocolViolation when something else answers.
+        """
+        with trio.move_on_after(self.timing.dial):
+            upgraded, _ = await self._upgrade(peer, place)
+            upgraded.muxer.cut()
+            return
+        raise Unavailable(f"no answer within {self.timing.dial:g} s")
+
     async def _dial(self, peer: bytes, place: Address) -> PeerConnection:
-        try:
-            socket = await trio.open_tcp_stream(place.host, place.port)
-        except OSError as error:
-            raise Unavailable(_reason(error)) from error
-        try:
-            with foreign_errors("the connection"):
-                ends = _ends(socket.socket)
-            upgraded = await upgrade(socket, self.identity, self.limits, self.timing, expected=peer)
-        except BaseException:
-            socket.socket.close()
-            raise
+        upgraded, ends = await self._upgrade(peer, place)
         standing = self.connection(peer)
         # Made at another address meanwhile. An inbound one does not count: its end may just be dropping it for ours.
         if standing and standing.outbound:
@@ -265,6 +272,19 @@ class Node:
         connection = PeerConnection(upgraded, *ends, outbound=True)
         self._adopt(connection)
         return connection
+
+    async def _upgrade(self, peer: bytes, place: Address) -> tuple[Upgraded, tuple[str, int, str]]:
+        try:
+            socket = await trio.open_tcp_stream(place.host, place.port)
+        except OSError as error:
+            raise Unavailable(_reason(error)) from error
+        try:
+            with foreign_errors("the connection"):
+                ends = _ends(socket.socket)
+            return await upgrade(socket, self.identity, self.limits, self.timing, expected=peer), ends
+        except BaseException:
+            socket.socket.close()
+            raise
 
     async def _exchange(
         self, connection: PeerConnection, protocol: str, messages: tuple[bytes, ...], cap: int, what: str

@@ -4,8 +4,8 @@ Kademlia's rules: a key's place is the SHA-256 of its bytes, distance is XOR, a 
 20 peers, and whoever has been there longest stays as long as it answers. As in libp2p, at most two peers of one global
 /24 (IPv6 /48) share a bucket, so that one rented block cannot surround a key.
 
-Only a peer that has proven its PeerID to us enters: one that answered, or one that asked and says it serves others.
-Hearsay is followed, never stored.
+Only a peer that has proven its PeerID to us where it says it listens enters: one that answered, or one that asked, says it
+serves others, and was dialled back (admission.py). Hearsay is followed, never stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STALE_SECONDS: Final = 900.0
 
 @dataclass(frozen=True)
 class Contact:
-    """A peer and where it says it listens."""
+    """A peer and where it is said to listen."""
 
     peer: bytes
     addresses: tuple[Address, ...]
@@ -106,6 +106,15 @@ class RoutingTable:
             del bucket[oldest.contact.peer]
         bucket[contact.peer] = _Entry(contact, now)
         return True
+
+    def renew(self, peer: bytes, now: float) -> None:
+        """Notes that a peer of the table is alive, where it is known to be."""
+        self._bucket(peer)[peer].seen = now
+
+    def addresses(self, peer: bytes) -> tuple[Address, ...]:
+        """Where a peer of the table is; none of another."""
+        entry = self._bucket(peer).get(peer)
+        return entry.contact.addresses if entry else ()
 
     def forget(self, peer: bytes) -> None:
         self._bucket(peer).pop(peer, None)

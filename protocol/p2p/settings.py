@@ -31,6 +31,7 @@ class Timing:
     idle: float = 120.0  # an outbound connection nobody uses is closed after this
     retry: float = 0.25  # first wait before joining again; doubles, with jitter
     retry_most: float = 30.0
+    dial_back: float = 60.0  # before somebody who could not be dialled back is tried again
     settle: float = (
         10.0  # to the first refresh after joining: others join at the same time; the next come later and later
     )
@@ -58,6 +59,8 @@ class HostLimits:
     receive_rate: float = 256 << 10  # … and per second after that
     frames_burst: int = 8192  # the same for its frames: they cost time, however small
     frames_rate: float = 512.0
+    dial_backs: int = 64  # dials back to one IPv4 address or IPv6 /64 that claims to serve, at once …
+    dial_back_rate: float = 0.5  # … and per second after that: no dearer than what its own connections cost us
     candidates: int = 64  # providers asked by one `find`
     parallel: int = 8  # questions of one lookup in flight
     keys: int = 16384  # provider keys held for others

@@ -61,8 +61,8 @@ class Exchange:
 class Link:
     """What membership keeps to a bootnode."""
 
-    def __init__(self, peer: bytes, remote: str) -> None:
-        self.peer, self.remote, self.kept = peer, remote, False
+    def __init__(self, peer: bytes, place: Address) -> None:
+        self.peer, self.place, self.remote, self.kept = peer, place, place.host, False
 
 
 class SimulatedNode:
@@ -85,6 +85,19 @@ class SimulatedNode:
 
     def connection(self, peer: bytes) -> Link | None:
         return self._links.get(peer)
+
+    def reached(self, peer: bytes) -> tuple[Address, ...]:
+        link = self._links.get(peer)
+        return (link.place,) if link else ()
+
+    async def reach(self, peer: bytes, place: Address) -> None:
+        node = self._world.up.get(place)
+        await trio.sleep(DELAY if node else DIAL_SECONDS)
+        if node is None or node.identity.peer != peer:
+            raise Unavailable("nobody there")
+
+    def start_soon(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        self._world.nursery.start_soon(task, *arguments)
 
     def lose(self, peer: bytes) -> None:
         link = self._links.pop(peer, None)
@@ -117,7 +130,7 @@ class SimulatedNode:
         except (MurmurationError, KeyError) as error:
             raise Unavailable("the stream was reset") from error
         assert len(exchange.answer) <= cap, what
-        self._links.setdefault(peer, Link(peer, found.place.host))
+        self._links.setdefault(peer, Link(peer, found.place))
         return exchange.answer
 
 

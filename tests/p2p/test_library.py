@@ -15,6 +15,7 @@ import trio
 from libp2p import new_host
 from libp2p.crypto.secp256k1 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as x25519_pair
+from libp2p.host.autonat.autonat import AutoNATService
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.peer.id import ID
@@ -172,3 +173,15 @@ def bounded(task: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]
             await task()
 
     return run
+
+
+def test_the_librarys_autonat_calls_an_address_reached_that_it_never_dialled() -> None:
+    """It takes the connection that the asker made for a dial back: everybody is reachable everywhere."""
+
+    async def look() -> None:
+        async with stock() as server, stock() as client:
+            await connected(client, server)
+            nobody = Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()
+            assert await AutoNATService(server)._try_dial(client.get_id(), [nobody]) == nobody
+
+    trio.run(look)

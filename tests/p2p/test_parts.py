@@ -453,6 +453,9 @@ def test_a_bootnode_is_asked_and_told_however_many_others_sit_closer_to_the_key(
 
         def connection(self, peer: bytes) -> None: ...
 
+        def reached(self, peer: bytes) -> tuple[Address, ...]:
+            return contact(0).addresses
+
         async def request(self, peer: bytes, addresses: object, protocol: str, *messages: bytes, **_: object) -> bytes:
             questions = [Question.decode(data) for data in messages]
             asked.extend((peer, question.kind) for question in questions)
@@ -487,6 +490,9 @@ def test_an_answer_counts_once_for_each_provider_it_names() -> None:
         def handle(self, protocol: str, handler: object) -> None: ...
 
         def connection(self, peer: bytes) -> None: ...
+
+        def reached(self, peer: bytes) -> tuple[Address, ...]:
+            return contact(0).addresses
 
         async def request(self, peer: bytes, addresses: object, protocol: str, data: bytes, **_: object) -> bytes:
             named = tuple(Contact(victim, (place,)) for place in places)
