@@ -66,6 +66,7 @@ class Problems:
         """A score outside of 0 … 1, which counts as the nearest in it, or a problem that cannot be scored, of which every answer earns 0."""
         self.left: set[str] | None = None
         """What of the process environments have set and left so, where somebody looks."""
+        self._head: Head | None = None
         self.looked = 0
         """How many problems were drawn for the held-out ones so far, those that asked a question again included."""
 
@@ -213,9 +214,21 @@ class Problems:
                 found.append(self._test[0].as_answer(program))
         return found
 
-    def head(self, environment: EnvironmentSpec) -> str:
-        """SHA-256 (hex) over the first problems of an environment, one of these or any other."""
-        return head_digest(environment, self._isolation)
+    def head(self, environment: EnvironmentSpec, until: float = float("inf")) -> str | None:
+        """SHA-256 (hex) over the first problems of an environment, one of these or any other; None where they are not drawn by this monotonic
+        time: further with each call."""
+        if self._head is None or self._head.spec != environment:
+            self._head = None
+            self._head = Head(environment, self._isolation)
+        if not self._head.draw(until):
+            return None
+        head, self._head = self._head, None
+        return head.digest
+
+    @property
+    def drawn_of_head(self) -> int:
+        """How many problems the head that is under way has so far."""
+        return 0 if self._head is None else self._head.drawn
 
     @property
     def set_by_imports(self) -> set[str]:
@@ -389,20 +402,46 @@ class _Training:
         return int(self._kept[index])
 
 
-def head_digest(spec: EnvironmentSpec, isolation: Isolation | None = None) -> str:
-    """SHA-256 (hex) over the first problems of an environment, questions and answers."""
-    isolation = isolation or Isolation()
-    source = _Training(spec, isolation)
-    found = []
-    for index in range(min(HEAD_PROBLEMS, spec.problems)):
-        isolation.restore(source.environment)
-        entry = source.entry(index)
+class Head:
+    """The first problems of an environment, which the spec's digest covers: questions and answers."""
+
+    def __init__(self, spec: EnvironmentSpec, isolation: Isolation) -> None:
+        self.spec = spec
+        self._isolation = isolation
+        self._source = _Training(spec, isolation)
+        self._found: list[list[str]] = []
+
+    @property
+    def drawn(self) -> int:
+        return len(self._found)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of what was drawn."""
+        return hashlib.sha256(canonical.encode(self._found)).hexdigest()
+
+    def draw(self, until: float) -> bool:
+        """Draws on until this monotonic time, one problem at least; whether all are drawn. Raises Malformed, which names the problem."""
+        environment = self._source.environment
         try:
-            found.append(source.environment.fingerprint(entry))
+            for index in range(self.drawn, min(HEAD_PROBLEMS, self.spec.problems)):
+                self._isolation.restore(environment)
+                self._found.append(environment.fingerprint(self._source.entry(index)))
+                if time.monotonic() > until:
+                    break
         except Malformed as error:
-            raise Malformed(f"problem {index} of {spec.dataset}: {error}") from error
-    isolation.forget(source.environment)
-    return hashlib.sha256(canonical.encode(found)).hexdigest()
+            raise Malformed(f"problem {self.drawn} of {self.spec.dataset}: {error}") from error
+        if self.drawn < min(HEAD_PROBLEMS, self.spec.problems):
+            return False
+        self._isolation.forget(environment)
+        return True
+
+
+def head_digest(spec: EnvironmentSpec) -> str:
+    """SHA-256 (hex) over the first problems of an environment."""
+    head = Head(spec, Isolation())
+    head.draw(float("inf"))
+    return head.digest
 
 
 def _opened(spec: EnvironmentSpec, isolation: Isolation, *, held_out: bool) -> Environment:

@@ -93,8 +93,9 @@ class Child:
                 return {"turns": self.problems.calls(texts)}, {}
             case {"op": "answers", "programs": list(programs)}:
                 return {"answers": self.problems.answers(programs)}, {}
-            case {"op": "head", "environment": table}:
-                return {"digest": self.problems.head(environment_from(table))}, {}
+            case {"op": "head", "environment": table, "seconds": float(seconds)}:
+                digest = self.problems.head(environment_from(table), time.monotonic() + seconds)
+                return {"digest": digest, "looked": self.problems.drawn_of_head}, {}
             case {"op": "describe", "package": str(package)}:
                 return _describe(package), {}
             case {"op": "tasks", "path": str(path), "group": int(group)}:
@@ -195,7 +196,8 @@ def _describe(package: str) -> dict[str, Any]:
     kind = registry.find(package).load()
     content = registry.find(package).content
     return {
-        "version": registry.version_of(package), "exact": kind.exact, "from_files": kind.Spec.from_files, "content": content
+        "version": registry.version_of(package), "exact": kind.exact, "from_files": kind.Spec.from_files, "content": content,
+        "grants": [kind.grants.memory, kind.grants.seconds, kind.grants.files],
     }  # fmt: skip
 
 

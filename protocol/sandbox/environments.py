@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from protocol.environments.environment import Grants
 from protocol.environments.problems import Problem
 from protocol.environments.programs import Range
 from protocol.errors import Malformed, Unavailable
@@ -16,6 +17,7 @@ from protocol.reward import FORGIVEN, canonical
 from protocol.rollout import ToolCall, ToolResult
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox.process import ChildProcess
+from protocol.sandbox.programs import Runner
 
 S = TypeVar("S", bound="EnvironmentSandbox")
 
@@ -31,6 +33,7 @@ class Description:
     exact: bool
     from_files: bool
     content: str | None
+    grants: Grants
 
 
 class EnvironmentSandbox(ChildProcess):
@@ -60,13 +63,28 @@ class EnvironmentSandbox(ChildProcess):
         content = head.get("content")
         return Description(
             str(head.get("version")), head.get("exact") is True, head.get("from_files") is True,
-            content if isinstance(content, str) else None,
+            content if isinstance(content, str) else None, _grants(head),
         )  # fmt: skip
 
     def head(self, environment: EnvironmentSpec) -> str:
-        """SHA-256 (hex) over the first problems of an environment, one of these or any other."""
-        head, _ = self._ask({"op": "head", "environment": environment.model_dump(mode="json")})
-        return str(head.get("digest"))
+        """SHA-256 (hex) over the first problems of an environment, under what it is granted: one of these, or any other. Raises Unavailable
+        where it draws none in time."""
+        table = environment.model_dump(mode="json")
+        if table not in self._environments:
+            needed = self.describe(environment.package).grants
+            if needed.memory > self._memory or needed.seconds > self._deadline or needed.files > self._files:
+                with _Drawing([environment], deadline=self._deadline, memory=self._memory) as own:
+                    return own.head(environment)
+        looked = -1
+        while True:
+            head, _ = self._ask({"op": "head", "environment": table, "seconds": float(self._deadline) / 2})
+            if isinstance(digest := head.get("digest"), str):
+                return digest
+            if _counted(head) <= looked:
+                raise Unavailable(
+                    f"the environment {environment.dataset} draws no problem within {self._deadline / 2:g} s"
+                )
+            looked = _counted(head)
 
     def problems(self, indices: Sequence[int]) -> list[Problem]:
         """Training problems by index in the run. Raises Unavailable where the environments give none in time."""
@@ -211,6 +229,20 @@ class EnvironmentSandbox(ChildProcess):
             if not isinstance(following, int) or following == group:
                 raise Unavailable("the reader's answer makes no sense")
             group = following
+
+
+class _Drawing(EnvironmentSandbox):
+    """Draws problems alone, for which no stranger's program is run."""
+
+    def _programs(self, head: dict[str, Any]) -> Runner:
+        return Runner()
+
+
+def _grants(head: dict[str, Any]) -> Grants:
+    match head.get("grants"):
+        case [int(memory), float() | int() as seconds, int(files)]:
+            return Grants(memory, float(seconds), files)
+    raise Unavailable("the sandbox's answer makes no sense")
 
 
 def _problems(head: dict[str, Any]) -> Iterator[Problem]:

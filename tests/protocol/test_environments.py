@@ -196,6 +196,22 @@ def test_an_answer_without_end_costs_its_own_time_and_not_that_of_a_request(inst
         assert sandbox.bounds([(0, "well")], [0.5]) == [(0.5, 0.5)]
 
 
+GRANTED = """
+    grants = Grants(memory=5 << 30)
+    def fingerprint(self, entry):
+        import resource
+        if resource.getrlimit(resource.RLIMIT_AS)[0] < 5 << 30:
+            raise MemoryError
+        return ["x"]
+"""
+SLOW = """
+    def fingerprint(self, entry):
+        import time
+        time.sleep(0.05)
+        return ["x"]
+"""
+
+
 def test_the_sandbox_grants_what_the_class_asks_for(install: Install) -> None:
     install(BASE + QUIET + "    grants = Grants(memory=5 << 30, seconds=77.0, files=99)")
     with EnvironmentSandbox([environment()]) as sandbox:
@@ -205,6 +221,22 @@ def test_the_sandbox_grants_what_the_class_asks_for(install: Install) -> None:
         assert re.search(rf"Max address space +{5 << 30} ", limits)
         assert re.search(r"Max open files +99 ", limits)
         assert sandbox._deadline == 77
+
+
+def test_the_first_problems_are_drawn_under_the_same_grants(install: Install) -> None:
+    install(BASE + QUIET + GRANTED)
+    spec = environment()
+    with EnvironmentSandbox([spec]) as sandbox:
+        expected = sandbox.head(spec)
+    with EnvironmentSandbox() as bare:
+        assert bare.head(spec) == expected
+
+
+def test_the_first_problems_may_take_many_times_as_long_as_a_request(install: Install) -> None:
+    install(BASE + QUIET + SLOW)
+    spec = environment().model_copy(update={"size": 60})
+    with EnvironmentSandbox(deadline=1.0) as sandbox:
+        assert len(sandbox.head(spec)) == 64
 
 
 def test_two_packages_of_one_name_are_refused(install: Install) -> None:
