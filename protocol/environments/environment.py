@@ -97,8 +97,9 @@ class Environment(ABC):
         """
         return None
 
-    def as_call(self, text: str) -> str | None:
-        """A turn that hands a tool this text, where there is a tool; `murmur env check` looks at replies with it."""
+    def as_call(self, text: str) -> str | Sequence[str] | None:
+        """A turn that hands a tool this text, where there is a tool: of several commands one for each. `murmur env check` looks at replies with
+        them, and sees nothing of a command that is not among them."""
         return None
 
     def as_answer(self, program: str) -> str | None:

@@ -198,12 +198,13 @@ class Problems:
                     call.take(entry, runs)
         return found
 
-    def calls(self, texts: Sequence[str]) -> list[str | None]:
-        """Turns that hand these texts to the tool of the first environment; None where there is none."""
+    def calls(self, texts: Sequence[str]) -> list[list[str]]:
+        """Turns that hand each of these texts to the tool of the first environment, in all its forms; none where there is no tool."""
         found = []
         for text in texts:
             with self._calling(self._test[0]):
-                found.append(self._test[0].as_call(text))
+                said = self._test[0].as_call(text)
+            found.append([] if said is None else [said] if isinstance(said, str) else [*said])
         return found
 
     def answers(self, programs: Sequence[str]) -> list[str | None]:

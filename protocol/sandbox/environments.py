@@ -196,8 +196,8 @@ class EnvironmentSandbox(ChildProcess):
             found += got
         return found
 
-    def calls(self, texts: Sequence[str]) -> list[str | None]:
-        """Turns that hand these texts to the tool of the first environment; None where there is none."""
+    def calls(self, texts: Sequence[str]) -> list[list[str]]:
+        """Turns that hand each of these texts to the tool of the first environment, in all its forms; none where there is no tool."""
         head, _ = self._ask({"op": "calls", "texts": list(texts)})
         return list(head["turns"])
 

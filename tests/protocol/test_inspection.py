@@ -222,6 +222,37 @@ def test_a_later_reply_that_depends_on_the_hash_seed_is_named(length: int, insta
     assert f", turn {length} of {max(8, length)}, under PYTHONHASHSEED=" in of["replies the same"].detail
 
 
+TWO_COMMANDS = (
+    FAITHLESS.replace("SCORE", "completion == str(entry)")
+    + """
+    def reply(self, entry, turns):
+        if turns[-1].startswith("ADD "):
+            return "added"
+        return next(iter({"spring", "summer", "autumn", "winter"})) if turns[-1].startswith("LIST ") else None
+
+    def as_call(self, text):
+        return CALL
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "holds", "said"),
+    [
+        ('["ADD " + text, "LIST " + text]', False, "under PYTHONHASHSEED="),
+        ('"ADD " + text', True, "replies in"),
+        ("None", None, "nothing is known of its tool; as_call says how it is called"),
+    ],
+)
+def test_every_command_of_a_tool_that_is_known_is_looked_at(
+    call: str, holds: bool | None, said: str, install: Install
+) -> None:
+    install(TWO_COMMANDS.replace("CALL", call), name="faithless", place="faithless:Faithless")
+    spec = runfile.environment_alone("faithless", "numbers", {}, [])
+    of = {seen.name: seen for seen in inspection.examine(spec, problems=4, turns=2)}
+    assert of["replies the same"].holds is holds and said in of["replies the same"].detail
+
+
 def test_conversations_are_as_long_as_a_run_allows(tmp_path: Path) -> None:
     for text, turns in (("[spec.sampling]\nturns = 11", 11), ("[spec.sampling]\nturns = true", 1), ("[spec]", 1)):
         (tmp_path / "run.toml").write_text(text)

@@ -264,6 +264,8 @@ def _of_replies(replies: Replies, told: Sequence[str], how: str) -> Observation:
     count = sum(map(len, replies.values()))
     longest = max(len(turns) for _, turns in replies)
     said = f"{count} replies in {len(replies)} conversations of up to {longest} turns {how}"
+    if not count:
+        said += ": nothing is known of its tool; as_call says how it is called"
     if told:
         return Observation("replies the same", False, some(told))
     return Observation("replies the same", True if count else None, said)
@@ -381,9 +383,7 @@ def _attacks(examinee: Examinee, asked: Sequence[Problem]) -> Iterator[Attack]:
     if not examinee.runs_programs and examinee.converses(0):
         calls = examinee.calls([text for _, text in of_nobody])
         yield from (
-            Attack(name, index, call, True)
-            for (name, _), call in zip(of_nobody, calls, strict=True)
-            if call is not None
+            Attack(name, index, call, True) for (name, _), forms in zip(of_nobody, calls, strict=True) for call in forms
         )
     tampered = 1 if examinee.runs_programs else _ATTACKED  # a program that never ends takes seconds
     for problem in [problem for problem in asked if problem.answer][:tampered]:

@@ -136,7 +136,7 @@ class Examinee(EnvironmentSandbox):
         texts = [word for problem in asked for word in (problem.prompt, problem.answer or "")]
         texts += [text for _, text in hostile_answers.of_nobody()]
         calls = self.calls(hostile_programs.HARMLESS if self.runs_programs else texts)
-        return [*dict.fromkeys([*(call for call in calls if call is not None), *texts])]
+        return [*dict.fromkeys([*itertools.chain.from_iterable(calls), *texts])]
 
     def replied(self, talks: Sequence[Talk], moved: int = 0) -> Replies:
         """Conversations, each by itself, in an order of this examinee's own; `moved` is added to the indices of their problems."""

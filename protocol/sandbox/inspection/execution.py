@@ -33,8 +33,10 @@ class Execution:
         said = [text or program for text, program in zip(answers, programs, strict=True)]
         self.attacks = [Attack(name, index, text) for name, text in zip(names, said, strict=True)]
         if examinee.converses(0):
-            turns = [call or text for call, text in zip(examinee.calls(programs), said, strict=True)]
-            self.attacks += [Attack(name, index, text, True) for name, text in zip(names, turns, strict=True)]
+            turns = [calls or [text] for calls, text in zip(examinee.calls(programs), said, strict=True)]
+            self.attacks += [
+                Attack(name, index, text, True) for name, all_of in zip(names, turns, strict=True) for text in all_of
+            ]
         self._idle = Attack("a program that does nothing", index, nothing or "")
 
     def observed(self, spec: EnvironmentSpec, deadline: float, assault: Assault) -> Iterator[Observation]:
