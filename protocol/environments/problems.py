@@ -66,7 +66,7 @@ class Problems:
         """A score outside of 0 … 1, which counts as the nearest in it, or a problem that cannot be scored, of which every answer earns 0."""
         self.left: set[str] | None = None
         """What of the process environments have set and left so, where somebody looks."""
-        self._head: Head | None = None
+        self._head: FirstProblems | None = None
         self.looked = 0
         """How many problems were drawn for the held-out ones so far, those that asked a question again included."""
 
@@ -220,7 +220,7 @@ class Problems:
         time: further with each call."""
         if self._head is None or self._head.spec != environment:
             self._head = None
-            self._head = Head(environment, self._isolation)
+            self._head = FirstProblems(environment, self._isolation)
         if not self._head.draw(until):
             return None
         head, self._head = self._head, None
@@ -403,7 +403,7 @@ class _Training:
         return int(self._kept[index])
 
 
-class Head:
+class FirstProblems:
     """The first problems of an environment, which the spec's digest covers: questions and answers."""
 
     def __init__(self, spec: EnvironmentSpec, isolation: Isolation) -> None:
@@ -440,7 +440,7 @@ class Head:
 
 def head_digest(spec: EnvironmentSpec) -> str:
     """SHA-256 (hex) over the first problems of an environment."""
-    head = Head(spec, Isolation())
+    head = FirstProblems(spec, Isolation())
     head.draw(float("inf"))
     return head.digest
 
