@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -38,6 +39,10 @@ def begin(name: str, into: Path) -> Path:
     module = name.replace("-", "_")
     if module in sys.stdlib_module_names:
         raise UsageError(f"{name!r} is a module of Python itself", hint=f"call it {name}-tasks, for one")
+    if importlib.util.find_spec(module) is not None:
+        raise UsageError(
+            f"{name!r} is the name of a module that is installed here", hint=f"call it {name}-tasks, for one"
+        )
     folder = into / name
     if folder.exists():
         raise UsageError(f"{folder} is there already", hint="choose another name, or another folder: --into")

@@ -119,7 +119,9 @@ def test_a_run_pins_the_content_and_another_package_is_refused_before_it_runs(
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["Sums", "sums_", "../sums", "json", "1sums", "a" * 61, "-sums", ""])
+@pytest.mark.parametrize(
+    "name", ["Sums", "sums_", "../sums", "json", "numpy", "protocol", "1sums", "a" * 61, "-sums", ""]
+)
 def test_names_that_no_environment_may_have(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
         environment_package.begin(name, tmp_path)

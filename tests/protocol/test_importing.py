@@ -343,6 +343,7 @@ BAD: list[tuple[str, Any]] = [
     ("verification_info is no table", intellect(verification_info=None)),
     ("no answer", intellect(verification_info={})),
     ("no answer", intellect(verification_info={"ground_truth": " "})),
+    ("no answer", intellect(verification_info={"ground_truth": float("nan")})),
     ("an answer that is neither text nor number", intellect(verification_info={"ground_truth": ["1", "2"]})),
     ("an answer that is neither text nor number", intellect(verification_info={"ground_truth": True})),
     ("an answer of more than 10000 characters", intellect(verification_info={"ground_truth": "7" * 10_001})),

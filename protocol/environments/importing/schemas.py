@@ -22,6 +22,7 @@ Benchmarks are so asked in our words, not in their authors'.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -163,6 +164,8 @@ def _reference(value: Any) -> str:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise LeftOut("no answer" if value is None else "an answer that is neither text nor number", value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise LeftOut("no answer", value)
     text = str(value).strip()
     if not text or text.lower() in _NO_ANSWERS:
         raise LeftOut("no answer", text)
