@@ -126,7 +126,9 @@ class Court:
                 reason = "no other validator found it" if others else "no second validator answered"
                 log.warning("hard finding on %s becomes soft: %s", judgement.submission.hex()[:12], reason)
                 self._log.put(self._softened(judgement) if everybody and others else _treated_as_soft(judgement))
-            elif judgement.asked_at is not None and now - judgement.asked_at > self._settings.opinion_seconds / 2:
+            elif judgement.asked_at is not None and (
+                now - judgement.asked_at > self._settings.opinion_seconds / 2 or self._left(judgement, now) < self._late
+            ):
                 self._log.put(_shown(judgement))
 
     def _second(self, judgement: Judgement, others: Collection[Receipt]) -> Receipt | None:
@@ -139,10 +141,20 @@ class Court:
         shown, window = judgement.shown_at, self._c.policy.window
         if has_heard and shown is not None and now - shown > self._settings.opinion_seconds:
             return True
+        left, waited = self._left(judgement, now), now - judgement.judged_at
+        # What is found this late waits half of what was left then: a second may still find it, and a case be opened after that.
+        return (left < self._late and waited > left) or (shown is None and waited > window / 2)
+
+    @property
+    def _late(self) -> float:
+        """Seconds before the end of a window from which on nothing waits for long."""
+        return min(self._c.policy.window / _LAST_PART, _LAST_WAITS * self._settings.opinion_seconds)
+
+    def _left(self, judgement: Judgement, now: int) -> float:
+        """Seconds until its submission's window ends."""
         submission = self._book.submission(judgement.submission)
-        ends = (judgement.judged_at if submission is None else self._book.time(submission)) + window
-        is_late = ends - now < min(window / _LAST_PART, _LAST_WAITS * self._settings.opinion_seconds)
-        return is_late or (shown is None and now - judgement.judged_at > window / 2)
+        begins = judgement.judged_at if submission is None else self._book.time(submission)
+        return begins + self._c.policy.window - now
 
     def ask(self, requested: Container[bytes], now: int) -> None:
         """Asks for second opinions. A submission that somebody else asked about needs none: both judged without the other.
@@ -198,7 +210,11 @@ class Court:
         for judgement in self._log.decided(Outcome.HARD):
             if judgement.submission not in self._refused_on_chain:
                 self._bring([judgement], now, self._accuse, judgement.submission)
-        for node in self._log.decided_nodes(Outcome.SOFT, int(now - self._settings.batch_seconds)):
+        ripe = self._log.decided_nodes(Outcome.SOFT, int(now - self._settings.batch_seconds))
+        late = (
+            each for each in self._log.decided(Outcome.SOFT) if self._left(each, now) < self._settings.batch_seconds
+        )
+        for node in dict.fromkeys([*ripe, *(self._receipt(each).details.node for each in late)]):
             if node not in self._refused_on_chain:
                 self._bring(self._log.decided_of(node, Outcome.SOFT, _SUBMISSIONS_MOST), now, self._challenge, node)
 

@@ -218,7 +218,7 @@ class ChildProcess:
         deadline = self._deadline
         if request["op"] == "open":
             deadline = max(_OPENING_S, deadline)
-        elif request["op"] == "score" and len(request["items"]) == 1:
+        elif _is_of_one(request):
             deadline = max(_ANSWER_S, deadline)
         self._write(process, wire.encode(request))
         allowed = 2 * len(request.get("items", ()))  # trials: two for each answer, at most, or one for each turn
@@ -323,6 +323,16 @@ def _ended_by(process: subprocess.Popen[bytes] | None, patience: float) -> int:
             break
         time.sleep(0.01)
     return 0
+
+
+def _is_of_one(request: dict[str, Any]) -> bool:
+    """One answer, or one turn."""
+    match request:
+        case {"op": "score", "items": [_]}:
+            return True
+        case {"op": "replies", "asked": [[_, turns, first, _]]}:
+            return len(turns) - first == 1
+    return False
 
 
 def _raise(head: dict[str, Any], *, of_a_stranger: bool) -> None:

@@ -178,6 +178,29 @@ def test_the_end_of_the_window_is_not_waited_for(stage: Stage, panel: Panel, is_
     assert service._judgements.get(submission).posting != states.SECRET
 
 
+def test_a_hard_finding_made_late_in_its_window_may_still_be_shared(stage: Stage, panel: Panel) -> None:
+    """After an outage, or behind a backlog."""
+    node = stage.seated()
+    stage.publish()
+    keys = stage.validator(), stage.validator()
+    made, submission = inflated(stage, node)
+    stage.world.anvil.advance(stage.world.chain.policy(stage.world.run).window - 420)
+    services = [panel.start(key, opinion_seconds=120, fallback_seconds=0.01, batch_seconds=600.0) for key in keys]
+    first, second = in_line(stage, submission, *services)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, first, second, what="the challenge")
+    assert panel.case(made.ref).hard
+
+
+def test_a_soft_finding_made_late_in_its_window_waits_for_no_others(stage: Stage, panel: Panel) -> None:
+    node = stage.seated()
+    stage.publish()
+    key = stage.validator()
+    made, _ = softly_wrong(stage, node)
+    stage.world.anvil.advance(stage.world.chain.policy(stage.world.run).window - 300)
+    service = panel.start(key, fallback_seconds=0.01, batch_seconds=600.0)
+    until(lambda: panel.state(made.ref) == State.CHALLENGED, service, what="the challenge")
+
+
 def test_a_hub_that_takes_no_request_does_not_make_it_soft(stage: Stage, panel: Panel) -> None:
     """Or a cheat would only have to keep the hub busy for as long as an opinion is waited for."""
     node = stage.seated()

@@ -17,6 +17,7 @@ from node.judging.rules import conversation
 from protocol.environments import Problem, taskfile
 from protocol.environments.interpreter import PythonTool
 from protocol.environments.programs import Trial, TrialRun
+from protocol.errors import Interrupted, Unavailable
 from protocol.folders import TASKS_VARIABLE
 from protocol.rollout import Sample
 from protocol.runspec import FromFiles
@@ -156,3 +157,25 @@ def test_no_program_is_run_after_which_no_turn_may_follow(sandbox: EnvironmentSa
     once = made_on(Machine(0.1, "7"), sandbox, spec)
     assert judged_on(machine, sandbox, spec, replace(once, completion=tokens_of(turn + turn))) is None
     assert machine.limits == [4 * CPU_SECONDS], "of the first turn alone, whose result is claimed"
+
+
+class Failing(Machine):
+    """One that cannot start a sandbox so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(0.1, "7")
+        self._left = times
+
+    def run_all(self, trials: Sequence[Trial]) -> list[list[TrialRun]]:
+        if self._left:
+            self._left -= 1
+            raise Unavailable("bubblewrap cannot be started: Resource temporarily unavailable")
+        return super().run_all(trials)
+
+
+def test_a_machine_that_breaks_a_call_off_says_nothing_of_the_sample(sandbox: EnvironmentSandbox) -> None:
+    spec = sampling(200)
+    sample = made_on(Machine(0.1, "7"), sandbox, spec)
+    assert judged_on(Failing(1), sandbox, spec, sample) is None
+    with pytest.raises(Interrupted):
+        judged_on(Failing(9), sandbox, spec, sample)

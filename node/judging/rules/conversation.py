@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from node.judging.candidate import LONG_SECONDS, Candidate, Examine
-from protocol.errors import Malformed, Unavailable
+from protocol.errors import Interrupted, Malformed, Unavailable
 from protocol.replies import Asked, SoFar, may_follow, tokens_of
 from protocol.rollout import Sample, ToolResult
 from protocol.verdict import Finding, Outcome
+
+_TRIES = 2
 
 
 def check(c: Candidate) -> Finding | None:
@@ -60,6 +63,8 @@ def _by_turns(c: Candidate, row: int, sample: Sample) -> Iterator[Finding | None
         try:
             claim = claims.get(number) if number < len(given) else _unsaid(c, row, sample, so_far)
             reply = _reply(c, sample, texts[: number + 1], so_far, claim)
+        except Interrupted:
+            raise
         except (Malformed, Unavailable) as error:
             c.context.sandbox.warm_up()  # raises where no environment works: that is this validator's trouble
             yield _finding(row, "no reply", "a reply", str(error), exact=False)
@@ -75,12 +80,21 @@ def _by_turns(c: Candidate, row: int, sample: Sample) -> Iterator[Finding | None
 def _reply(
     c: Candidate, sample: Sample, texts: Sequence[str | None], so_far: SoFar, claim: str | None
 ) -> ToolResult | None:
-    """What the environment says to the last of these turns. It is not asked where that did not end by itself, or no turn may follow."""
+    """What the environment says to the last of these turns. It is not asked where that did not end by itself, or no turn may follow.
+
+    Raises Interrupted where this machine breaks it off again and again.
+    """
     said = [text for text in texts if text is not None]
     if len(said) < len(texts) or not may_follow(c.spec.sampling, so_far):
         return None
     first = len(said) - 1
-    (replies,) = c.context.sandbox.replies([Asked(sample.problem, said, first, [*[None] * first, claim])])
+    asked = [Asked(sample.problem, said, first, [*[None] * first, claim])]
+    for _ in range(_TRIES - 1):
+        with suppress(Interrupted):  # this machine broke it off, which says nothing of the row
+            (replies,) = c.context.sandbox.replies(asked)
+            return replies[0] if replies else None
+        c.context.sandbox.warm_up()
+    (replies,) = c.context.sandbox.replies(asked)
     return replies[0] if replies else None
 
 
