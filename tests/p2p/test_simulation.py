@@ -5,6 +5,7 @@ A simulated network is the independent unit: the look-ups inside one share its c
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -26,8 +27,9 @@ SEEKERS = 10
 MINTED = 50
 """Keys an attacker makes for each that he uses: those that lie nearest to the hub's."""
 
-HOLDERS_LEAST = 8
-"""Fewest honest peers that hold the hub's record while attackers surround its key: half of those far from the key that it gives it to."""
+HOLDERS_LEAST = 5
+"""Fewest honest peers that hold the hub's record while attackers surround its key. Without notices, spread and diversity there were 2; with
+them 11, 9 and 8 for seeds 14, 1 and 2. A network is the same in every run on one Python, and another one on another: hence the room."""
 
 T = TypeVar("T")
 
@@ -38,8 +40,11 @@ def simulate(main: Callable[[World], Awaitable[T]], seed: int = 14, limits: Host
             return await main(world)
 
     random.seed(seed)
-    trio._core._run._r.seed(seed)  # type: ignore[attr-defined]  # who runs first
-    return trio.run(run, clock=MockClock(autojump_threshold=0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "urandom", random.randbytes)
+        patch.setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)  # who runs first
+        trio._core._run._r.seed(seed)  # type: ignore[attr-defined]
+        return trio.run(run, clock=MockClock(autojump_threshold=0))
 
 
 async def grown(world: World, count: int, folder: Path, *, keep: int) -> tuple[Peer, Peer, list[Peer]]:
