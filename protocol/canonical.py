@@ -55,8 +55,8 @@ def parse(data: bytes, what: str) -> Any:
         raise Malformed(f"{what} is not valid JSON: {error}") from error
 
 
-def shallow(data: bytes, what: str) -> str:
-    """The text of UTF-8 bytes. Raises Malformed for others and for nesting deeper than ours; linear, without parsing.
+def shallow(data: bytes, what: str, *, most: int = _DEPTH_MAX) -> str:
+    """The text of UTF-8 bytes. Raises Malformed for others and for nesting of more than `most` levels; linear, without parsing.
 
     Python's own parser is no bound: packages that came in for the chain raise the limit of recursion, and then it ends the process.
     """
@@ -68,8 +68,8 @@ def shallow(data: bytes, what: str) -> str:
     depth = 0
     for bracket in outside_strings.translate(None, _NOT_BRACKETS):
         depth += 1 if bracket in b"[{" else -1
-        if depth > _DEPTH_MAX:
-            raise Malformed(f"{what} is nested deeper than {_DEPTH_MAX} levels")
+        if depth > most:
+            raise Malformed(f"{what} is nested deeper than {most} levels")
     return text
 
 

@@ -27,6 +27,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from protocol.canonical import shallow
 from protocol.environments.blocks import PYTHON, Blocks
 from protocol.environments.environment import Config
 from protocol.environments.programs import (
@@ -48,6 +49,7 @@ from protocol.reward import canonical
 DOUBT = 4
 """How many times slower than another an honest machine may be."""
 _OUTPUT_SLACK = 1 << 12
+_DEPTH_MAX = 400  # of a test's values, which problems about nested lists make use of
 _PYTHON = "python"
 _FENCE_NAME = re.compile(r"[a-z0-9][a-z0-9+#._-]{0,31}")
 
@@ -207,6 +209,11 @@ class JudgedCode(TaskFiles, ProgramEnvironment):
         return cases_of(entry["answer"], self.config.language)[: self.config.tests]
 
 
+def _parsed(text: str) -> Any:
+    """Raises Malformed for deep nesting, of which Python's own parser may end the process (canonical.shallow), ValueError for what is no JSON."""
+    return json.loads(shallow(text.encode(), "JSON", most=_DEPTH_MAX))
+
+
 @cache
 def _blocks(*names: str) -> Blocks:
     return Blocks(names)
@@ -217,8 +224,8 @@ def solution_of(answer: str, blocks: Blocks) -> str | None:
     if '"solution"' not in answer:  # tests may be a megabyte
         return None
     try:
-        found = json.loads(answer)["solution"]
-    except (ValueError, KeyError, TypeError):
+        found = _parsed(answer)["solution"]
+    except (ValueError, KeyError, TypeError, Malformed):
         return None
     said = isinstance(found, str) and blocks.program_of(blocks.written(found)) == f"{found}\n"
     return blocks.written(found) if said else None
@@ -227,14 +234,14 @@ def solution_of(answer: str, blocks: Blocks) -> str | None:
 def cases_of(answer: str, language: str = _PYTHON) -> list[ExpectedOutput]:
     """Raises Malformed for what is no list of tests of programs in that language. Whatever a program prints, `agrees` can compare the ones it returns."""
     try:
-        table = json.loads(answer)
+        table = _parsed(answer)
         if table.get("language", language) != language:
             raise ValueError(f"the language {table['language']!r}, and not {language!r}")
         found = _synthetic(table) if "test_cases" in table else _livecodebench(table)
         if language != _PYTHON and any(test.function for test in found):
             raise ValueError("a function is called, and only programs in Python can be functions")
         return found
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, Malformed) as error:
         raise Malformed(f"a task of code has no tests that can be read: {str(error)[:200]}") from error
 
 
@@ -258,17 +265,17 @@ def _synthetic(table: dict[str, Any]) -> list[ExpectedOutput]:
 
 
 def _livecodebench(table: dict[str, Any]) -> list[ExpectedOutput]:
-    metadata = json.loads(table["metadata"] or "{}")
+    metadata = _parsed(table["metadata"] or "{}")
     found = []
-    for case in json.loads(table["public_test_cases"]) + json.loads(table["private_test_cases"]):
+    for case in _parsed(table["public_test_cases"]) + _parsed(table["private_test_cases"]):
         if case["testtype"] == "stdin":
             if not isinstance(case["input"], str) or not isinstance(case["output"], str):
                 raise ValueError("input or output of a program that is no text")
             found.append(ExpectedOutput(case["input"], "", case["output"], has_imports=True))
         elif case["testtype"] == "functional":
             name = _named(metadata.get("func_name") if isinstance(metadata, dict) else None)
-            arguments = [json.loads(line) for line in case["input"].split("\n")]
-            found.append(ExpectedOutput(json.dumps(arguments), name, json.loads(case["output"]), has_imports=True))
+            arguments = [_parsed(line) for line in case["input"].split("\n")]
+            found.append(ExpectedOutput(json.dumps(arguments), name, _parsed(case["output"]), has_imports=True))
         else:
             raise ValueError(f"a test of type {case['testtype']!r}")
     return found
@@ -286,10 +293,10 @@ def agrees(test: ExpectedOutput, output: bytes) -> bool:
     try:
         text = output.decode()
         if test.function:
-            value = json.loads(text)
+            value = _parsed(text)
             outputs = [test.output, *(test.output if test.may_be_wrapped else [])]
             return any(same(value, one, test.tolerance) for one in outputs)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, Malformed):
         return False
     given, wanted = _lines(text), _lines(test.output)
     if given == wanted or not test.tolerance or len(given) != len(wanted):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from protocol.environments import taskfile
 from protocol.environments.blocks import PYTHON
-from protocol.environments.code import JudgedCode, agrees, cases_of, same
+from protocol.environments.code import ExpectedOutput, JudgedCode, agrees, cases_of, same
 from protocol.environments.programs import Claim, Range, Trial, TrialRun
 from protocol.errors import Malformed, PreflightError
 from protocol.folders import TASKS_VARIABLE
@@ -261,10 +261,26 @@ ODD = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def deep() -> Iterator[None]:
+    """As packages leave it that came in for the chain."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000_000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("deep")
 @pytest.mark.parametrize("answer", ODD, ids=range(len(ODD)))
 def test_a_test_that_nothing_can_be_compared_with_is_malformed(answer: str) -> None:
     with pytest.raises(Malformed, match="no tests that can be read"):
         cases_of(answer)
+
+
+@pytest.mark.usefixtures("deep")
+def test_what_a_program_nests_without_end_is_no_value() -> None:
+    assert not agrees(ExpectedOutput("[1]", "f", 2), b"[" * 100_000 + b"]" * 100_000)
+    assert agrees(ExpectedOutput("[1]", "f", [[2]]), b"[[2]]")
 
 
 def test_a_row_without_tests_earns_nothing_and_costs_no_other_answer_its_score(opened: Opened) -> None:

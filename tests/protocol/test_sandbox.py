@@ -253,12 +253,18 @@ def test_what_ends_a_child_from_outside_is_told_from_what_an_answer_does(
 ) -> None:
     with Sandbox(tiny_run.spec) as sandbox:
         sandbox.warm_up()
-        receive = sandbox._receive
+        write, receive = sandbox._write, sandbox._receive
+
+        def stops(process: Any, message: bytes) -> None:
+            os.kill(process.pid, signal.SIGSTOP)  # or it may have answered before it is ended
+            write(process, message)
 
         def ends(process: Any, deadline: float) -> Any:
-            os.kill(process.pid, number)
+            for each in (number, signal.SIGCONT):
+                os.kill(process.pid, each)
             return receive(process, deadline)
 
+        monkeypatch.setattr(sandbox, "_write", stops)
         monkeypatch.setattr(sandbox, "_receive", ends)
         with pytest.raises(Unavailable) as found:
             sandbox.bounds([(0, "x")], [0.0])
