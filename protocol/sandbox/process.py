@@ -83,6 +83,7 @@ class ChildProcess:
         self._holder: ThreadPoolExecutor | None = None
         self._runner: Runner | None = None
         self._lock = threading.Lock()
+        self._answer_seconds = _ANSWER_S
         self.restarts = 0
         self._converses: list[bool] | None = None
         self._too_slow: list[str | None] = []
@@ -219,7 +220,7 @@ class ChildProcess:
         if request["op"] == "open":
             deadline = max(_OPENING_S, deadline)
         elif _is_of_one(request):
-            deadline = max(_ANSWER_S, deadline)
+            deadline = max(self._answer_seconds, deadline)
         self._write(process, wire.encode(request))
         allowed = 2 * len(request.get("items", ()))  # trials: two for each answer, at most, or one for each turn
         allowed += sum(len(turns) - first for _, turns, first, _ in request.get("asked", ()))

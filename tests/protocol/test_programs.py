@@ -354,10 +354,10 @@ def test_a_sleep_takes_its_time_of_the_fixed_clock() -> None:
 
 
 def test_what_computes_and_waits_for_a_processor_is_not_idle() -> None:
-    """Six processes for each processor beside it, and a thread that the main one waits for."""
+    """Three processes for each processor beside it, and a thread that the main one waits for."""
     alone = BURN + "print(1)"
     thread = f"import threading\ndef burn():\n    {BURN.replace(chr(10), chr(10) + '    ')}\nt = threading.Thread(target=burn)\nt.start(); t.join(); print(1)"
-    many = 6 * len(os.sched_getaffinity(0))
+    many = 3 * len(os.sched_getaffinity(0))
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(many)]
     try:
         for program in (alone, thread):

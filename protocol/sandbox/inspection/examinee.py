@@ -77,6 +77,7 @@ class Examinee(EnvironmentSandbox):
         self._order = random.Random(number)
         self._by_turns = number % 2 == 1
         self._recorder = RecordingRunner()
+        self._answer_seconds = 0.0  # nobody is blamed here for a busy machine
 
     def _ask(
         self, request: dict[str, Any], *, attempts: int = 1, of_a_stranger: bool = False
