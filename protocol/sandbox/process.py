@@ -49,9 +49,8 @@ _FILES = 64  # open at once
 _ANSWER_BYTES = 1 << 20  # of arrays, granted to any answer
 _STARTING_S = 60.0  # for what takes milliseconds
 _OPENING_S = 120.0  # packages are imported then, from a busy disk perhaps, and nothing of a stranger's is looked at
-_ANSWER_S = (
-    WALL * ANSWER_CPU_SECONDS
-)  # for one answer by itself: its CPU time is bounded, so the clock only ends what waits
+_ANSWER_S = WALL * ANSWER_CPU_SECONDS
+"""For one answer by itself: its CPU time is bounded, so the clock only ends what waits."""
 _ENDING_S = 5.0  # for a child to end that has closed its output, which takes milliseconds
 _OF_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends the child and comes from outside it: the kernel for want of memory, whoever stops a service."""
@@ -102,8 +101,9 @@ class ChildProcess:
     ) -> tuple[dict[str, Any], wire.Arrays]:
         """`attempts` as a child that was about to die for its own reasons is no fault of the input.
 
-        Raises Unavailable where the child fails, and Interrupted, which is one, where nothing that it was asked did that. What it says of its own machine (ConfigError and the like) is believed, but
-        not where the request is about the file `of_a_stranger`: there it is Malformed, by its version perhaps.
+        Raises Unavailable where the child fails, and Interrupted, which is one, where nothing that it was asked did that. What it says of its
+        own machine (ConfigError and the like) is believed, but not where the request is about the file `of_a_stranger`: there it is
+        Malformed, by its version perhaps.
         """
         with self._lock:
             for attempt in range(1, attempts + 1):

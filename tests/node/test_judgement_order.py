@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -179,11 +179,14 @@ def test_rows_that_take_long_to_score_get_the_prefill_that_was_not_drawn_for_the
     assert scored
 
 
+@dataclass(frozen=True)
 class Only(PrefillPlan):
     """The validator drew one row."""
 
+    row: int = 0
+
     def choose(self, submission: bytes, block_hash: bytes, samples: int) -> list[int]:
-        return [0]
+        return [self.row]
 
 
 ONLY = Only(0.1, b"secret")
@@ -260,15 +263,16 @@ def test_a_judgement_made_again_from_its_evidence_does_not_ask_the_clock(
     """The receipt is the same on a machine of any speed, whether rows took long where it was signed or not."""
     edited = an_edited_token(tiny_run)
     at_once = judge(edited)
-    assert at_once is not None and at_once.samples != 1
-    edited = replace(edited, checked=Checked(), sampled={}, plan=ONLY)
+    assert at_once is not None
+    another = replace(ONLY, row=0 if at_once.samples != 1 else 1)
+    edited = replace(edited, checked=Checked(), sampled={}, plan=another)
     for here in (-1.0, 1e9):
         found = []
         monkeypatch.setattr(reward, "LONG_SECONDS", here)
         candidate, _ = counted(replace(edited, checked=Checked(), sampled={}))
         found.append(judge(candidate, INEXACT))
         monkeypatch.setattr(reward, "LONG_SECONDS", there)
-        plan = replace(ONLY, examined=tuple(candidate.checked.examined), by_clock=False)
+        plan = replace(another, examined=tuple(candidate.checked.examined), by_clock=False)
         again, _ = counted(replace(edited, checked=Checked(), sampled={}, plan=plan))
         found.append(judge(again, INEXACT))
         assert found[0] == found[1]

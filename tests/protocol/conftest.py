@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,12 @@ def installer(site: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return installer(tmp_path / "site", monkeypatch)
+
+
+@pytest.fixture
+def deep() -> Iterator[None]:
+    """Packages that the chain needs raise the limit of recursion, and Python's parser then ends the process."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000_000)
+    yield
+    sys.setrecursionlimit(before)

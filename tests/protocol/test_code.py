@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -259,15 +259,6 @@ ODD = [
     '{"test_cases": ' + "[" * 100_000 + "]" * 100_000 + "}",
     "no JSON", "[]",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def deep() -> Iterator[None]:
-    """As packages leave it that came in for the chain."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(1_000_000)
-    yield
-    sys.setrecursionlimit(before)
 
 
 @pytest.mark.usefixtures("deep")

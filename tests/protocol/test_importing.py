@@ -6,9 +6,8 @@ import base64
 import csv
 import json
 import pickle
-import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -362,15 +361,6 @@ BAD: list[tuple[str, Any]] = [
     ("a tolerance that is no number", code({"test_cases": [{**STDIN, "tolerance": "much"}]})),
     ("every test is larger than a row of a task file", code({"test_cases": [{**STDIN, "input": "7" * (1 << 20)}]})),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def deep() -> Iterator[None]:
-    """Packages that the chain needs raise the limit of recursion, and Python's parser then ends the process."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(1_000_000)
-    yield
-    sys.setrecursionlimit(before)
 
 
 @pytest.mark.usefixtures("deep")

@@ -129,7 +129,8 @@ class Sandboxed:
     """One sandbox with its interpreter, for the tests of one program. Not for several threads; use as a context manager."""
 
     def __init__(self, *, functions: bool, language: str = "", uid: int | None = None) -> None:
-        """`functions`: whether the tests call functions. `uid` is the account inside; None: as this process needs it."""
+        """`functions`: whether the tests call functions. `language`: the place of another interpreter than Python. `uid` is the account inside;
+        None: as this process needs it."""
         self.functions = functions
         self.is_spent = False
         """Whether no other test may use it."""

@@ -23,6 +23,8 @@ from protocol.sandbox.programs import runner, walls
 INSTALL = "sudo apt-get install bubblewrap (scripts/setup does it where it may), then `murmur env doctor`"
 _SECONDS = 30.0
 _IDLE_S = 5.0
+_NO_ROOM = "memory_mib in the environment's config may be too little for it: Node.js needs 4096"
+_CANNOT = "a script that another program interprets cannot be one, nor what needs files outside of /usr/lib and /usr/share; see memory_mib as well"
 _OFTEN_USED = ("node", "perl", "ruby", "lua", "php", "bash")
 
 
@@ -65,10 +67,6 @@ def require_interpreter(needed: Interpreter) -> None:
             f" {needed.memory >> 20} MiB of address space ({_ended(run)})",
             hint=_NO_ROOM if run.status < 0 else _CANNOT,
         )
-
-
-_NO_ROOM = "memory_mib in the environment's config may be too little for it: Node.js needs 4096"
-_CANNOT = "a script that another program interprets cannot be one, nor what needs files outside of /usr/lib and /usr/share; see memory_mib as well"
 
 
 def _ended(run: TrialRun) -> str:

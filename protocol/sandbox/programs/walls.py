@@ -206,7 +206,7 @@ def _files(language: str = "") -> list[str]:
         for folder in _MODULES:
             found += ["--ro-bind-try", folder, folder]
         found += ["--symlink", f"{TMP}/stdin", "/dev/stdin"]  # without /proc it leads nowhere else
-    random = "urandom" if language else "zero"
+    random = "urandom" if language else "zero"  # see INTERPRETED_SANDBOX
     for device, source in (("null", "null"), ("urandom", random), ("random", random)):
         found += ["--dev-bind", f"/dev/{source}", f"/dev/{device}"]
     return [*found, "--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", TMP, "--remount-ro", "/"]
