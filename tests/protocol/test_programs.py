@@ -327,23 +327,26 @@ ctypes.CDLL(None).syscall({"x86_64": 60}.get(__import__("os").uname().machine, 9
     assert run.status == -9 and run.idle > 0.5
 
 
-def test_what_ended_threads_waited_is_not_idle_and_ending_threads_for_ever_hides_no_sleep(
+def test_what_threads_waited_is_not_idle_nor_what_ended_ones_did_and_ending_them_for_ever_hides_no_sleep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Looks at a busy machine, where a program of Node.js computes for milliseconds and waits for seconds."""
 
-    def seen(*looks: tuple[float, float, str]) -> float:
+    def seen(*looks: tuple[float, float, dict[str, float]]) -> float:
         idleness = Idleness(1)
-        for at, cpu, threads in looks:
-            look = _Look(at, at, cpu, dict.fromkeys(threads, 0.0), {"S"})
+        for at, cpu, waits in looks:
+            look = _Look(at, at, cpu, waits, {"S"})
             monkeypatch.setattr(idleness, "_looked", lambda look=look: look)
             idleness._next = 0.0
             idleness.look()
         return idleness.seconds
 
-    assert seen((0.0, 0.0, "abcdef"), (2.1, 0.003, "a")) == 0.0
-    assert seen((0.0, 0.0, "a"), (2.1, 0.003, "a")) > 2
-    for_ever = [(0.1 * n, 0.0, f"a{chr(98 + n % 2)}") for n in range(100)]
+    none = dict.fromkeys("abcdef", 0.0)
+    assert seen((0.0, 0.0, none), (2.1, 0.003, {"a": 0.0})) == 0.0
+    assert seen((0.0, 0.0, {"a": 0.0}), (2.1, 0.003, {"a": 0.0})) > 2
+    assert seen((0.0, 0.0, {"a": 0.0}), (2.1, 0.003, {"a": 2.0})) < 0.1
+    assert seen((0.0, 0.0, {"a": 1.0}), (2.1, 0.003, {"a": 1.5, "b": 1.5})) < 0.1
+    for_ever = [(0.1 * n, 0.0, dict.fromkeys(f"a{chr(98 + n % 2)}", 0.0)) for n in range(100)]
     assert seen(*for_ever) > 6
 
 
