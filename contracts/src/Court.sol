@@ -13,7 +13,9 @@ import {
 } from "./interfaces/Errors.sol";
 import {IBonds} from "./interfaces/IBonds.sol";
 import {ICourt} from "./interfaces/ICourt.sol";
+import {ILocations} from "./interfaces/ILocations.sol";
 import {IRuns} from "./interfaces/IRuns.sol";
+import {Locations} from "./Locations.sol";
 import {Policies} from "./Policies.sol";
 import {Ring} from "./Ring.sol";
 import {Typed} from "./Typed.sol";
@@ -43,6 +45,8 @@ contract Court is ICourt {
     IRuns public immutable runs;
     /// @inheritdoc ICourt
     IBonds public immutable bonds;
+    /// @notice Where runs can be reached. Not of ICourt: Runs does without, and has the code it had before there was this.
+    ILocations public immutable locations;
     mapping(uint256 run => IRuns.Policy) internal _policies;
     mapping(uint256 run => mapping(address validator => Validator)) internal _validators;
     /// @inheritdoc ICourt
@@ -59,6 +63,7 @@ contract Court is ICourt {
     constructor(IRuns runs_) {
         if (address(runs_.court()) != address(this)) revert WrongAddress(address(this), address(runs_.court()));
         (runs, bonds) = (runs_, runs_.bonds());
+        locations = new Locations(this);
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------

@@ -147,6 +147,20 @@ contract GasTest is World {
         }
     }
 
+    function test_locate() public {
+        bytes memory usual = '{"hub":"https://hub.example:8200","origin":"https://origin.example:8300"}';
+        bytes memory data = abi.encodeCall(locations.locate, (run, usual));
+        spend("locate (first, hub and origin)", OWNER, address(locations), data, 180_000);
+        data = abi.encodeCall(locations.locate, (run, bytes.concat(usual, " ")));
+        spend("locate (again)", OWNER, address(locations), data, 90_000);
+        bytes memory longest = new bytes(512);
+        for (uint256 i; i < 512; ++i) {
+            longest[i] = "x";
+        }
+        data = abi.encodeCall(locations.locate, (run, longest));
+        spend("locate (512 bytes)", OWNER, address(locations), data, 480_000);
+    }
+
     function keyed(IRuns.Policy memory p) internal pure returns (IRuns.Policy memory) {
         p.trainer = vm.addr(TRAINER_KEY);
         return p;

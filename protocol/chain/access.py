@@ -23,7 +23,7 @@ from protocol.chain.endpoints import ANSWER_BYTES_MAX, Endpoints, OneEndpoint, s
 from protocol.chain.ethereum import Ethereum, Log, RpcRefusal, data
 from protocol.chain.events import from_log
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, WrongChain
+from protocol.errors import ConfigError, MurmurationError, RpcUnavailable, TransactionReverted, WrongChain
 from protocol.signing import Domain
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Code(StrEnum):
     """What lies at an address."""
 
-    SHIPPED = "the code this version ships"
+    SHIPPED = "the code this version ships"  # or of an earlier version that it works with
     OTHER = "other code than this version ships"
     NONE = "no such contract"
 
@@ -52,6 +52,7 @@ class Access:
         self._asked: Endpoints | OneEndpoint = self.provider
         self.ethereum = Ethereum(self._asked)
         self._contract = contract
+        self._locations: Contract | None = None
         self._has_contracts = False  # whether our code was seen there
         self.place = 0
         """Of the only endpoint, in the configuration."""
@@ -63,7 +64,7 @@ class Access:
         one = copy(self)
         one.endpoints, one.rpc, one.place = self.endpoints[place : place + 1], shown(self.endpoints[place]), place
         one._asked = OneEndpoint(self.provider, place)
-        one.ethereum = Ethereum(one._asked)
+        one.ethereum, one._locations = Ethereum(one._asked), None
         one.singles = (one,)
         return one
 
@@ -101,8 +102,7 @@ class Access:
             code = self.ethereum.code(to_checksum_address(address))
         if not code:
             return Code.NONE
-        shipped = artifacts.load(contract)
-        return Code.SHIPPED if shipped.code_hash(code) == shipped.expected_code_hash else Code.OTHER
+        return Code.SHIPPED if artifacts.load(contract).is_code(code) else Code.OTHER
 
     @contextmanager
     def errors(self, doing: str, *, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
@@ -163,6 +163,15 @@ class Access:
     def ask_court(self) -> str:
         """The address of Court that the endpoint names now."""
         return str(self._read("finding Court", lambda: self.runs.functions.court().call()))
+
+    @property
+    def locations(self) -> Contract | None:
+        """None where the contracts are older than Locations: their Court refuses the question."""
+        if self._locations is None:
+            with suppress(TransactionReverted):
+                found = self._read("finding Locations", lambda: self.court.functions.locations().call())
+                self._locations = self._at("Locations", found)
+        return self._locations
 
     @cached_property
     def token(self) -> Contract:

@@ -12,6 +12,7 @@ from protocol.chain.contract import Function
 from protocol.chain.types import (
     Policy,
 )
+from protocol.errors import VersionMismatch
 from protocol.submission import SubmissionRef
 
 
@@ -52,6 +53,16 @@ class Calls(Access):
 
     def pause(self, run: int, on: bool) -> Call:
         return Call("pausing the run" if on else "resuming the run", self.runs.functions.pause(run, on))
+
+    def locate(self, run: int, where: bytes) -> Call:
+        """Raises VersionMismatch where the contracts are older than Locations."""
+        locations = self.locations
+        if locations is None:
+            raise VersionMismatch(
+                f"the contracts of {self.runs.address} keep no locations: they were deployed before there were any",
+                hint="everything else works as before; contracts that this version deploys keep them",
+            )
+        return Call("saying where the run is" if where else "taking it back", locations.functions.locate(run, where))
 
     def approve_validator(self, run: int, validator: str, on: bool) -> Call:
         return Call("approving the validator", self.court.functions.approve(run, validator, on))

@@ -72,6 +72,11 @@ class ChainReads(Access):
         """The Runs that a Vouchers contract pays for."""
         return self._call("reading Vouchers", self._at("Vouchers", vouchers).functions.runs())
 
+    def located(self, run: int) -> bytes:
+        """What the run's owner says of where it is, unread (protocol/shell/location.py); nothing where it says nothing."""
+        locations = self.locations
+        return b"" if locations is None else bytes(self._call("reading a location", locations.functions.located(run)))
+
     def token_balance(self, address: str) -> int:
         return self._call("reading a token balance", self.token.functions.balanceOf(address))
 

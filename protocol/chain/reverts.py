@@ -36,6 +36,7 @@ HINTS = {
     "NotOnBench": "only validators judge a submission that were seated before it was submitted",
     "NoCommonSample": "the two receipts name no false sample in common",
     "TooFewValidators": "verdicts that can be appealed need a jury; approve more validators with `murmur run approve`",
+    "TooLong": "shorter URLs, or fewer bootnodes",
     "TooManySubmissions": "split the list",
     "WrongAmount": "the token takes a fee or moves balances by itself; such tokens cannot be used",
     "SafeERC20FailedOperation": "the token refused the transfer, or is no plain ERC-20; such tokens cannot be used",

@@ -25,11 +25,12 @@ from protocol.p2p.host import innermost
 from protocol.p2p.identify import identify
 from protocol.p2p.kademlia import Kademlia, LookupStep
 from protocol.p2p.node import Node, PeerConnection
+from protocol.p2p.notices import Notice, decode_for, value_key
 from protocol.p2p.routing import Contact
 from protocol.p2p.service import Provider, Service
 from protocol.p2p.settings import HostLimits, Timing
 from protocol.p2p.transport import Identity
-from protocol.p2p.wire import PROTOCOL, KademliaAnswer
+from protocol.p2p.wire import PROTOCOL, KademliaAnswer, Kind, Question, Value
 
 _AGENT_MAX = 128
 _PROTOCOLS_MAX = 32
@@ -153,20 +154,33 @@ class Explorer:
             for known in dict.fromkeys(bootnodes):
                 nursery.start_soon(call_on, known)
 
-    async def look_for(self, key: bytes, watch: Callable[[LookupStep], None], *, providers: bool) -> list[Contact]:
+    async def look_for(
+        self,
+        key: bytes,
+        watch: Callable[[LookupStep], None],
+        *,
+        providers: bool,
+        signer: str | None = None,
+        noticed: Callable[[Notice], None] = lambda notice: None,
+    ) -> list[Contact]:
         """Looks up a key among those who were met, and tells of each question as it ends: the providers, or the peers closest to it.
 
-        Of a provider every address that anybody named, each once.
+        Of a provider every address that anybody named, each once. With a `signer` (a chain address) everybody is asked for its notice
+        too, and `noticed` hears of each.
         """
         if not providers:
             return await self.dht.lookup(key, None, watch)
         named: dict[bytes, dict[Address, None]] = {}
+        wanted = value_key(key, signer) if signer else b""
+        question = Question(Kind.GET_PROVIDERS, key, None, Value(wanted)) if wanted else None
 
         def heard(answer: KademliaAnswer) -> None:
+            if wanted and answer.value and (notice := decode_for(wanted, answer.value.data)):
+                noticed(notice)
             for contact in answer.providers:
                 named.setdefault(contact.peer, {}).update(dict.fromkeys(contact.addresses))
 
-        await self.dht.lookup(key, heard, watch)
+        await self.dht.lookup(key, heard, watch, question)
         return [Contact(peer, tuple(places)) for peer, places in named.items()]
 
     async def ask(self, contacts: Sequence[Contact], service: Service) -> list[Provider | MurmurationError]:

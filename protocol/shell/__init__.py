@@ -5,6 +5,7 @@ connection.py  chain, peers and hub of a role           money.py    amounts as p
 runfile.py     run.toml                                 machine.py  what the operating system refuses
 doctor.py      what is wrong, checked one by one        peers.py    settings of how peers are found
 role.py        what every `… start` brings up           signals.py  how a signal ends it
+location.py    where a run is, as its owner says on chain
 standpoint.py  from where an operator looks at the network
 reachability.py, acquaintances.py, calling.py, trace.py   what `murmur net status | peers | ping | trace` find out, by lookups.py and
                endpoint_check.py; net_text.py prints it

@@ -2,6 +2,10 @@
 
 A role knows an RPC endpoint, a contract, a run and bootnodes. Everything else is found: the policy on chain, the hub and
 relays through the DHT, the run spec at the hub (it must hash to the chain's digest).
+
+The hub and the origin are where the settings say; else where peers do, signed notices included; else where the run's owner says on
+chain (location.py), which also names bootnodes beside those of the settings and of memory. Peers prove that the trainer's key says so, settings and
+chain do not: what is served there proves itself in either case.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from protocol.errors import (
     ConfigError,
     FeeTooHigh,
     HashMismatch,
+    Malformed,
     MurmurationError,
     PreflightError,
     ProtocolViolation,
@@ -39,11 +44,13 @@ from protocol.hub.client import HubClient
 from protocol.hub.wire import Refused, TryAgain
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service
+from protocol.p2p.address import Address
 from protocol.probe import Probe
 from protocol.retry import retry
 from protocol.runspec import PinnedFile, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
 from protocol.shardcast.source import Source
+from protocol.shell.location import RunLocation, check_url, located_if_told
 from protocol.shell.peers import PeerSettings
 
 log = logging.getLogger(__name__)
@@ -52,6 +59,8 @@ T = TypeVar("T")
 RELAY, SEEDER = "relay", "seeder"
 """Roles under which weights are served: by relays, and by nodes that lend some of their line."""
 
+# Of the time for a look-up, what peers get where the chain says where to go: at first, and while they did not find it the last time.
+_SHARE_OF_PEERS, _SHARE_OF_LOST_PEERS = 0.25, 0.05
 _SPARE_BYTES = 256 << 20  # that stay free on the disk beside a task file
 
 
@@ -69,6 +78,8 @@ class Connection:
         self._directory = Directory(host)
         self._clock = clock
         self._hub: HubClient | None = None
+        self._located: RunLocation | None = None
+        self._peers_lost = False
         self._book: Book | None = None
 
     @cached_property
@@ -145,7 +156,9 @@ class Connection:
             found = self._trusted("hub")
             hub = HubClient(found.endpoint.http, self.run, self.chain.domain, key=self.key, now=self.block_time)
             self._hub = hub
-            log.info("hub found at %s", found.endpoint.http)
+            log.info(
+                "hub found at %s, %s", found.endpoint.http, "through peers" if found.peer_id else "on another's word"
+            )
         return hub
 
     def forget_hub(self) -> None:
@@ -154,17 +167,24 @@ class Connection:
 
     def sources(self) -> list[Source]:
         """Where weights can be fetched: all relays and nodes that serve, and the trainer's origin."""
-        found = [
-            provider
-            for role in (RELAY, SEEDER)
-            for provider in self._directory.find(self.service(role), self.peers.find_seconds / 4, at_least=0)
-        ]
-        return [*(Source(p.endpoint.http, name=p.address, is_relay=True) for p in found), self.origin()]
+        origin = self.origin()
+        found = [provider for role in (RELAY, SEEDER) for provider in self._serving(role)]
+        return [*(Source(p.endpoint.http, name=p.address, is_relay=True) for p in found), origin]
 
     def relay_urls(self) -> list[str]:
         """Where the run's relays say that they serve."""
-        relays = self._directory.find(self.service(RELAY), self.peers.find_seconds / 4, at_least=0)
-        return [provider.endpoint.http for provider in relays]
+        return [provider.endpoint.http for provider in self._serving(RELAY)]
+
+    def _serving(self, role: str) -> list[Provider]:
+        """Those who provide a role that anybody may; none where no peer can be asked and the trainer's own is known without them."""
+        share = _SHARE_OF_LOST_PEERS if self._peers_lost else 0.25
+        try:
+            return self._directory.find(self.service(role), self.peers.find_seconds * share, at_least=0)
+        except Unavailable as error:
+            if not (self._peers_lost or self.peers.origin):
+                raise
+            log.info("no %s can be looked for: %s", role, error)
+            return []
 
     def origin(self) -> Source:
         """The trainer's own end of SHARDCAST."""
@@ -172,9 +192,25 @@ class Connection:
         return Source(origin.endpoint.http, name=origin.address, is_relay=False)
 
     def _trusted(self, role: str) -> Provider:
-        """The provider of `role` that holds the trainer key; anybody may claim to be one."""
+        """The provider of `role` that holds the trainer key; anybody may claim to be one. Without a PeerID where another than peers
+        named it."""
         trainer = self.policy.trainer
-        return self._directory.find(self.service(role), self.peers.find_seconds, among=[trainer])[0]
+        if configured := self.peers.hub if role == "hub" else self.peers.origin:
+            return Provider("", trainer, Endpoint(role, self.run, configured))
+        self._located = located_if_told(self.chain, self.run, otherwise=self._located)
+        url, seconds = self._located.of(role) if self._located else "", self.peers.find_seconds
+        if url:
+            seconds *= _SHARE_OF_LOST_PEERS if self._peers_lost else _SHARE_OF_PEERS
+        try:
+            found = self._directory.find(self.service(role), seconds, among=[trainer])[0]
+        except Unavailable as error:
+            if not url:
+                raise
+            self._peers_lost = True
+            log.info("peers do not find the %s (%s); the run's owner says on chain that it is at %s", role, error, url)
+            return Provider("", trainer, Endpoint(role, self.run, url))
+        self._peers_lost = False
+        return found
 
     def block_time(self) -> int:
         """Now; where this role keeps a book, as that has it: by no single endpoint of several."""
@@ -213,13 +249,32 @@ def connect(
     report_file: Path | None = None,
 ) -> Iterator[Connection]:
     """Checks the chain and brings up the libp2p host; `report_file` is the running role's to name, and no command's beside it. Raises WrongChain, RpcUnavailable or ConfigError."""
+    for role, url in (("hub", peers.hub), ("origin", peers.origin)):
+        try:
+            if url:
+                check_url(role, url)
+        except ValueError as error:
+            raise ConfigError(f"peers.{error}") from error
     chain = settings.open()
-    if not peers.bootnodes and not (peers_file and peers_file.exists()):
+    told = located_if_told(chain, settings.run)
+    bootnodes = (*peers.bootnodes, *bootnodes_told(told, peers))
+    if not (bootnodes or peers.hub or (told and told.hub) or (peers_file and peers_file.exists())):
         raise ConfigError(
             "no bootnode is configured", hint="put peers.bootnodes into the config file, or give --bootnode"
         )
-    with host_of(key, peers, peers_file, report_file) as host:
+    with host_of(key, peers.model_copy(update={"bootnodes": bootnodes}), peers_file, report_file) as host:
         yield Connection(chain, settings, peers, key, host)
+
+
+def bootnodes_told(told: RunLocation | None, peers: PeerSettings) -> list[str]:
+    """Bootnodes that the chain names and the settings do not; in this machine's interior only for who lives there."""
+    texts = (peers.listen, *peers.announce, *(text.partition("/p2p/")[0] for text in peers.bootnodes))
+    try:
+        inside = any(Address.parse(text).is_loopback for text in texts)
+    except Malformed as error:
+        raise ConfigError(f"p2p: {error}") from error
+    named = [known for known in (told.bootnodes if told else ()) if inside or not known.address.is_loopback]
+    return [text for known in named if (text := str(known)) not in peers.bootnodes]
 
 
 def is_fatal(error: MurmurationError) -> bool:

@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Any
 from protocol.errors import Malformed, MurmurationError, Unavailable
 from protocol.identity import address_of_peer
 from protocol.p2p.address import Address, PeerAddress, peer_text
+from protocol.p2p.notices import Notice, value_key
 from protocol.p2p.routing import Contact
 from protocol.p2p.service import Provider, Service
 from protocol.p2p.wire import KademliaAnswer
+from protocol.shell.location import RunLocation, located_if_told
 
 if TYPE_CHECKING:
+    from protocol.chain import Chain
     from protocol.p2p.explorer import Explorer, Greeting
     from protocol.p2p.kademlia import LookupStep
     from protocol.shell.endpoint_check import EndpointCheck
     from protocol.shell.standpoint import Standpoint
 
+OF_TRAINER = ("hub", "origin")
+"""Services that the run's trainer alone may provide."""
 _SAVED = 8  # saved peers that are tried where no bootnode answers
 _CLAIMS = 64  # claimants that are asked, as a role does
 
@@ -66,9 +71,12 @@ class Claimant:
     url: str | None
     problem: MurmurationError | None
     check: EndpointCheck | None = None
+    notice: str = ""
+    """Where its signed notice was found: "kept here" or "from peers". With no `named_by` it alone helped."""
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
+            "notice": self.notice or None,
             "peer": peer_text(self.contact.peer), "address": self.address, "trusted": self.trusted, "url": self.url,
             "addresses": [str(place) for place in self.contact.addresses],
             "named_by": [peer_text(peer) for peer in self.named_by],
@@ -109,13 +117,18 @@ def chain_address(peer: bytes) -> str | None:
         return None
 
 
-async def enter(explorer: Explorer, here: Standpoint, met: Callable[[WayIn], None]) -> bool:
-    """Through the bootnodes; where none answers, through the running role itself and peers that it saved. Whether anybody answered."""
+async def enter(
+    explorer: Explorer, here: Standpoint, met: Callable[[WayIn], None], told: RunLocation | None = None
+) -> bool:
+    """Through the bootnodes, and those that the run's owner has `told` on chain; where none answers, through the running role itself and peers that it saved. Whether anybody answered."""
 
     async def through(those: Iterable[PeerAddress], what: str) -> None:
         await explorer.enter(those, lambda known, greeting: met(WayIn(known, what, greeting)))
 
     await through(here.bootnodes, "bootnode")
+    await through(
+        [known for known in (told.bootnodes if told else ()) if known not in here.bootnodes], "bootnode on chain"
+    )
     if not explorer.dht.anchors and here.own is not None:
         await through([here.own], "this role")
     if not explorer.dht.anchors:
@@ -125,11 +138,18 @@ async def enter(explorer: Explorer, here: Standpoint, met: Callable[[WayIn], Non
 
 
 async def claimants(
-    explorer: Explorer, service: Service, trusted: str | None, watch: Callable[[LookupStep], None]
+    explorer: Explorer,
+    service: Service,
+    trusted: str | None,
+    watch: Callable[[LookupStep], None],
+    kept: Iterable[Notice] = (),
 ) -> list[Claimant]:
     """Who is said to provide a service, and what they say themselves. Only `trusted`, a chain address, is asked where it is given: as a
-    role does, to whom crowds of strangers then cost nothing."""
+    role does, to whom crowds of strangers then cost nothing. Its newest signed notice counts too, of those that peers have and the role
+    has `kept`."""
     named_by: dict[bytes, list[bytes]] = {}
+    mine = value_key(service.key, trusted) if trusted else b""
+    notices = [(notice, "kept here") for notice in kept if notice.key == mine]
 
     def look(step: LookupStep) -> None:
         if isinstance(step.outcome, KademliaAnswer):
@@ -139,7 +159,14 @@ async def claimants(
                     by.append(step.contact.peer)
         watch(step)
 
-    found = await explorer.look_for(service.key, look, providers=True)
+    found = await explorer.look_for(
+        service.key, look, providers=True, signer=trusted, noticed=lambda notice: notices.append((notice, "from peers"))
+    )
+    newest, whence = max(notices, key=lambda each: each[0].issued, default=(None, ""))
+    if newest:
+        others = [each for each in found if each.peer != newest.peer]
+        known = [place for each in found if each.peer == newest.peer for place in each.addresses]
+        found = [*others, Contact(newest.peer, tuple(dict.fromkeys((*known, *newest.addresses))))]
     may = {contact.peer: trusted is None or chain_address(contact.peer) == trusted for contact in found}
     asked = [contact for contact in found if may[contact.peer]][:_CLAIMS]
     answers = dict(zip((each.peer for each in asked), await explorer.ask(asked, service), strict=True))
@@ -154,6 +181,7 @@ async def claimants(
                 trusted=None if trusted is None else may[contact.peer],
                 url=answer.endpoint.http if isinstance(answer, Provider) else None,
                 problem=answer if isinstance(answer, MurmurationError) else None,
+                notice=whence if newest and contact.peer == newest.peer else "",
             )
         )
     return sorted(made, key=lambda each: (each.trusted is False, each.url is None, each.contact.peer))
@@ -176,6 +204,35 @@ async def whereabouts(
     if found.told:
         found.greeting = await explorer.greet(peer, found.told, pings=pings, hearsay=True)
     return found
+
+
+@dataclass(frozen=True)
+class Word:
+    """What somebody other than peers says of where a service of the trainer is: "the settings", "the chain". `check` where it was looked
+    into, which it is where peers did not find the service, and `used` whether a role goes there."""
+
+    whose: str
+    url: str
+    used: bool
+    check: EndpointCheck | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"whose": self.whose, "url": self.url or None, "used": self.used}
+        return found if self.check is None else found | {"ok": self.check.problem is None} | said(self.check.problem)
+
+
+def words(here: Standpoint, role: str, told: RunLocation | None, *, found: bool) -> list[Word]:
+    """The settings' and the chain's, where a role would go by them: to the settings' always, to the chain's where peers found nothing."""
+    if role not in OF_TRAINER:
+        return []
+    configured, on_chain = here.peers.hub if role == "hub" else here.peers.origin, told.of(role) if told else ""
+    made = [Word("the settings", configured, True)] if configured else []
+    return [*made, Word("the chain", on_chain, bool(on_chain) and not (configured or found))]
+
+
+def told_of(here: Standpoint, chain: Chain | None) -> RunLocation | None:
+    """What the run's owner says on chain; None where that is nothing, or nobody could be asked."""
+    return located_if_told(chain, here.chain.run) if chain and here.chain else None
 
 
 def trainer_of(here: Standpoint) -> tuple[Any, str | None, MurmurationError | None]:

@@ -17,7 +17,7 @@ from protocol.shell.acquaintances import Acquaintances
 from protocol.shell.calling import PeerCall, advice
 from protocol.shell.cli import plain
 from protocol.shell.endpoint_check import EndpointCheck
-from protocol.shell.lookups import Claimant, WayIn, Whereabouts, chain_address
+from protocol.shell.lookups import Claimant, WayIn, Whereabouts, Word, chain_address
 from protocol.shell.reachability import Reachability
 from protocol.shell.trace import Step, Trace
 
@@ -81,6 +81,8 @@ def print_status(found: Reachability) -> None:
         _print_whereabouts(found.outside)
     if found.here.chain is not None and not found.answered:
         typer.echo("\nHub and relays\n  – nobody could be asked")
+        for word in found.words:
+            _print_word(word)
     elif found.here.chain is not None:
         _print_hub(found)
         _print_relays(found)
@@ -137,12 +139,33 @@ def _print_hub(found: Reachability) -> None:
     if hub is None:
         typer.echo(f"  {_BAD} not found")
     else:
-        by = f"named by {_count(len(hub.named_by), 'peer')}"
-        _item(_GOOD, plain(hub.url), f"through the DHT, {by}, proven by the trainer's key")
+        by = f"named by {_count(len(hub.named_by), 'peer')}" if hub.named_by else ""
+        _item(_GOOD, plain(hub.url), f"through the DHT, {_named(by, hub)}, proven by the trainer's key")
+    for word in found.words:
+        _print_word(word)
     if others:
         typer.echo(
             f"  {_NEITHER} claimed by {_count(len(others), 'stranger')} without the trainer's key, who fool nobody"
         )
+
+
+def _named(by: str, each: Claimant) -> str:
+    """Who told of it, and whether its signed notice helped."""
+    if not each.notice:
+        return by
+    kept = "this role kept" if each.notice == "kept here" else "peers have"
+    return f"{by}; a signed notice that {kept} says so too" if by else f"by a signed notice alone, which {kept}"
+
+
+def _print_word(word: Word) -> None:
+    if not word.url:
+        _item(_NEITHER, f"{word.whose} does not say where it is")
+        return
+    says = f"{word.whose} {'say' if word.whose == 'the settings' else 'says'} {plain(word.url)}"
+    if word.check and word.check.problem:
+        _item(_BAD, says, "a role goes there", _why(word.check.problem))
+    else:
+        _item(_GOOD if word.used else _NEITHER, says, "a role goes there" if word.used else "not needed now")
 
 
 def _print_relays(found: Reachability) -> None:
@@ -279,6 +302,9 @@ class TracePrinter:
                 _item(_GOOD, plain(step.url), f"{_milliseconds(step.seconds)}; {step.detail}")
             else:
                 _item(_BAD, plain(step.url), _why(step.problem))
+        elif isinstance(step, Word):
+            self._begin("5. What others than peers say")
+            _print_word(step)
         else:
             self._begin("3. Where it is said to be")
             _print_whereabouts(step)
@@ -300,7 +326,8 @@ class TracePrinter:
             _item(_NEITHER, peer_text(each.contact.peer), "not the trainer's key; not asked")
             return
         key = "the trainer's key" if each.trusted else each.address or "a key of no chain"
-        by = f"named by {', '.join('…' + peer_text(peer)[-8:] for peer in each.named_by[:4])}"
+        names = ", ".join("…" + peer_text(peer)[-8:] for peer in each.named_by[:4])
+        by = _named(f"named by {names}" if names else "", each)
         if each.url:
             _item(_GOOD, peer_text(each.contact.peer), f"{key}; {by}; it serves at {plain(each.url)}")
         else:

@@ -16,6 +16,10 @@ class PeerSettings(Settings):
     """Multiaddrs, each ending in /p2p/PEERID."""
     announce: tuple[str, ...] = ()
     """Up to four addresses others shall dial instead of `listen`: the forwarded port of a router, a DNS name, IPv4 and IPv6."""
+    hub: str = ""
+    """Where the run's hub is, as https://hub.example; otherwise it is found through peers, or where the run's owner says on chain."""
+    origin: str = ""
+    """The same of the origin of the weights."""
     find_seconds: float = Field(default=60.0, gt=0)
     """How long a look-up may take before it is an error."""
 

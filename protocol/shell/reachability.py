@@ -16,15 +16,19 @@ from protocol.p2p.explorer import Explorer, explore
 from protocol.p2p.kademlia import LookupStep
 from protocol.p2p.settings import Timing
 from protocol.p2p.wire import KademliaAnswer
+from protocol.shell.location import RunLocation
 from protocol.shell.lookups import (
     Claimant,
     WayIn,
     Whereabouts,
+    Word,
     claimants,
     enter,
     service_of,
+    told_of,
     trainer_of,
     whereabouts,
+    words,
 )
 from protocol.shell.standpoint import Standpoint
 
@@ -46,6 +50,8 @@ class Reachability:
     """Where others say this role is; None where it was not asked."""
     services: dict[str, list[Claimant]] = field(default_factory=dict)
     trainer: str | None = None
+    told: RunLocation | None = None
+    """What the run's owner says on chain."""
     fetched: dict[str, int] | None = None
     """Bytes of weights by source since the role's start; None where it serves no metrics."""
     served: int | None = None
@@ -75,6 +81,16 @@ class Reachability:
         return next((each for each in self.services.get("hub", []) if each.trusted and each.url), None)
 
     @property
+    def words(self) -> list[Word]:
+        """What settings and chain say of the hub."""
+        return words(self.here, "hub", self.told, found=self.hub is not None) if self.here.chain else []
+
+    @property
+    def goes_to(self) -> str | None:
+        """The URL of the hub to which a role goes."""
+        return next((word.url for word in self.words if word.used), self.hub.url if self.hub else None)
+
+    @property
     def relays(self) -> list[Claimant]:
         return [each for each in self.services.get("relay", []) if each.url]
 
@@ -92,7 +108,7 @@ class Reachability:
             "doing": here.doing or None, "bootnodes": [way.as_json() for way in self.ways],
             "seen_as": dict(self.seen_as), "behind_nat": self.behind_nat, "asked": self.asked,
             "answered": self.answered, "outside": None if self.outside is None else self.outside.as_json(),
-            "trainer": self.trainer, "hub": self.hub.url if self.hub else None, "relays": [each.url for each in self.relays],
+            "trainer": self.trainer, "hub": self.goes_to, "words": [word.as_json() for word in self.words], "relays": [each.url for each in self.relays],
             "services": {role: [each.as_json() for each in found] for role, found in self.services.items()},
             "weights": self.fetched, "served": self.served,
             "problems": [{"what": what, "try": advice} for what, advice in self.problems],
@@ -112,7 +128,8 @@ def look(
     chain_problem = None
     if here.chain is not None:
         progress("asking the chain who the trainer is")
-        _, found.trainer, chain_problem = trainer_of(here)
+        chain, found.trainer, chain_problem = trainer_of(here)
+        found.told = told_of(here, chain)
     progress("asking around")
     late = _ask_around(found, seconds, timing)
     _read_metrics(found)
@@ -128,15 +145,17 @@ def _ask_around(found: Reachability, seconds: float, timing: Timing) -> Unavaila
         found.answered += isinstance(step.outcome, KademliaAnswer)
 
     async def task(explorer: Explorer) -> None:
-        if not await enter(explorer, here, found.ways.append):
+        if not await enter(explorer, here, found.ways.append, found.told):
             return
         if here.peer:
             found.outside = await whereabouts(explorer, peer_bytes(here.peer), watch)
         for role in SERVICES if here.chain else ():
             trusted = found.trainer if role == "hub" else None
-            found.services[role] = await claimants(explorer, service_of(here, role), trusted, watch)
+            found.services[role] = await claimants(
+                explorer, service_of(here, role), trusted, watch, here.memory.notices
+            )
 
-    if not (here.bootnodes or here.saved or here.own):
+    if not (here.bootnodes or here.saved or here.own or (found.told and found.told.bootnodes)):
         return None
     try:
         explore(task, seconds=seconds, loopback=here.is_local, timing=timing)
@@ -192,7 +211,7 @@ def _judge(found: Reachability, chain_problem: MurmurationError | None, late: Un
         found.wrong(f"not everybody was asked: {late}", "give it more time with --seconds", late)
     if chain_problem is not None:
         found.wrong(f"the chain does not say who the trainer is: {chain_problem}", chain_problem.hint, chain_problem)
-    elif here.chain is not None and found.hub is None and found.answered:
+    elif here.chain is not None and found.goes_to is None and found.answered:
         found.wrong("the run's hub is not found", "murmur net trace hub shows where the lookup stops")
     if here.running and here.said.get("joined") is False and (here.bootnodes or here.role != "bootnode"):
         found.wrong(

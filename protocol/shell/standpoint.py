@@ -94,9 +94,13 @@ class Standpoint:
         return [parse_peer(text) for text in self.peers.bootnodes]
 
     @cached_property
+    def memory(self) -> saved_peers.Memory:
+        """Peers, and notices of providers, that the role saved for its next start."""
+        return saved_peers.load(self.data / PEERS, most=_SAVED_MAX) if self.data else saved_peers.Memory()
+
+    @property
     def saved(self) -> list[PeerAddress]:
-        """Peers that the role saved for its next start."""
-        return list(saved_peers.load(self.data / PEERS, most=_SAVED_MAX).peers) if self.data else []
+        return list(self.memory.peers)
 
     @property
     def own(self) -> PeerAddress | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protocol.errors import ConfigError, MurmurationError, Unavailable, UsageError
 from protocol.p2p.address import peer_bytes, peer_text
@@ -19,26 +19,32 @@ from protocol.p2p.settings import Timing
 from protocol.p2p.wire import KademliaAnswer
 from protocol.shell import endpoint_check
 from protocol.shell.endpoint_check import EndpointCheck
+from protocol.shell.location import RunLocation
 from protocol.shell.lookups import (
+    OF_TRAINER,
     Claimant,
     WayIn,
     Whereabouts,
+    Word,
     claimants,
     enter,
     said,
     service_of,
+    told_of,
     trainer_of,
     whereabouts,
+    words,
 )
 from protocol.shell.standpoint import Standpoint
 
-OF_TRAINER = ("hub", "origin")
-"""Services that the run's trainer alone may provide."""
 SERVICES = (*OF_TRAINER, "relay", "seeder")
 ME = "me"
 _CHECKS_MAX = 4
 
-Step = WayIn | LookupStep | Claimant | EndpointCheck | Whereabouts
+if TYPE_CHECKING:
+    from protocol.chain import Chain
+
+Step = WayIn | LookupStep | Claimant | EndpointCheck | Whereabouts | Word
 
 
 @dataclass
@@ -51,6 +57,8 @@ class Trace:
     steps: list[LookupStep] = field(default_factory=list)
     claimants: list[Claimant] = field(default_factory=list)
     whereabouts: Whereabouts | None = None
+    words: list[Word] = field(default_factory=list)
+    """What settings and chain say, beside peers."""
     found: str = ""
     stopped: str = ""
     advice: str = ""
@@ -66,6 +74,7 @@ class Trace:
             "asked": [step_json(step) for step in self.steps],
             "claimants": [claimant.as_json() for claimant in self.claimants],
             "whereabouts": None if self.whereabouts is None else self.whereabouts.as_json(),
+            "words": [word.as_json() for word in self.words],
             "found": self.found or None, "stopped": self.stopped or None, "advice": self.advice or None,
         }  # fmt: skip
 
@@ -118,18 +127,25 @@ class _Tracing:
         self._seconds = seconds
         self._tell = tell
         self._timing = timing
-        require_way_in(here)
+        self._told: RunLocation | None = None
 
     def service(self, role: str) -> Trace:
         if self._here.chain is None:
             raise UsageError(f"a bootnode belongs to no run and looks for no {role}", hint="give a PeerID, or me")
         service = service_of(self._here, role)
         made = Trace(str(service), service.key)
-        chain, trainer, unknown = trainer_of(self._here) if role in OF_TRAINER else (None, None, None)
+        chain, trainer, unknown = trainer_of(self._here)
+        self._told = told_of(self._here, chain)
+        if not (self._told or self._here.peers.hub):
+            require_way_in(self._here)
+        if role not in OF_TRAINER:
+            trainer = unknown = None
 
         async def look(explorer: Explorer) -> None:
             if await self._enter(explorer, made):
-                made.claimants = await claimants(explorer, service, trainer, self._note(made))
+                made.claimants = await claimants(
+                    explorer, service, trainer, self._note(made), self._here.memory.notices
+                )
 
         self._explore(look, made)
         for claimant in made.claimants:
@@ -138,9 +154,40 @@ class _Tracing:
             self._judge(made, service, role, trainer, unknown)
         if not made.stopped:
             self._check(made, role, chain)
+        if chain is not None:
+            self._ask_others(made, role, chain)
         return made
 
+    def _ask_others(self, made: Trace, role: str, chain: Chain) -> None:
+        """Shows what settings and chain say; where a role would go by them, what is there decides."""
+        for said_so in words(self._here, role, self._told, found=bool(made.found)):
+            word, run = said_so, chain_run(self._here)
+            if word.used:
+                word = replace(word, check=endpoint_check.check(chain, run, role, word.url))
+            made.words.append(word)
+            self._tell(word)
+            if word.check is None:
+                continue
+            if word.check.problem is None:
+                made.found, made.stopped, made.advice, made.exit_code = (
+                    f"{made.what} at {word.url}, by {word.whose}",
+                    "",
+                    "",
+                    0,
+                )
+            else:
+                made.found = ""
+                made.stop(
+                    f"a role goes where {word.whose} say{'s' * (word.whose != 'the settings')} it is, {word.url}, and what it serves is not "
+                    f"to be had: {word.check.problem}",
+                    "mend peers.hub or peers.origin"
+                    if word.whose == "the settings"
+                    else "the run's owner: murmur run locate",
+                    word.check.problem,
+                )
+
     def peer(self, peer: bytes) -> Trace:
+        require_way_in(self._here)
         made = Trace(peer_text(peer), peer)
 
         async def look(explorer: Explorer) -> None:
@@ -181,7 +228,7 @@ class _Tracing:
             made.ways.append(way)
             self._tell(way)
 
-        if await enter(explorer, self._here, met):
+        if await enter(explorer, self._here, met, self._told):
             return True
         made.stop(
             "the only way into the network does not answer"
@@ -235,7 +282,7 @@ class _Tracing:
             for place, claimant in enumerate(made.claimants):
                 if claimant.url is None or claimant.trusted is False or len(checked) >= _CHECKS_MAX:
                     continue
-                check = endpoint_check.check(chain, self._here.chain.run if self._here.chain else 0, role, claimant.url)
+                check = endpoint_check.check(chain, chain_run(self._here), role, claimant.url)
                 made.claimants[place] = replace(claimant, check=check)
                 self._tell(check)
                 checked.append(check)
@@ -253,6 +300,10 @@ class _Tracing:
                 or "its operator: see that the port is open and public_url leads to it",
                 problem,
             )
+
+
+def chain_run(here: Standpoint) -> int:
+    return here.chain.run if here.chain else 0
 
 
 def _nobody_knows(made: Trace, what: str) -> str:

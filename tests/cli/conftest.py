@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from eth_utils import keccak
@@ -19,6 +21,10 @@ from protocol.runspec import RunSpec
 from protocol.shell import cli
 from protocol.shell.home import Home
 from protocol.signing import Join
+from tests.p2p.network import Network
+
+if TYPE_CHECKING:
+    from tests.cli.operator import Operator
 
 PASSWORD = "canary-7f3a9c"
 SPEC = RunSpec.model_validate(
@@ -126,3 +132,47 @@ def contributor(anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch)
     made = console.node("init", *init_options(world), "--home", path, "--json").json
     (path / "spec.json").write_bytes(SPEC.canonical())  # as a command that asked the hub for it leaves it
     yield Contributor(world, console, path, made["node"], made["operator"])
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    made = Network()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[[dict[str, bytes]], str]]:
+    """A way to serve bytes by path over HTTP, anything else with 404; gives the URL."""
+    servers = []
+
+    def serve(answers: dict[str, bytes]) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                body = answers.get(self.path)
+                self.send_response(404 if body is None else 200)
+                self.send_header("Content-Length", str(len(body or b"")))
+                self.end_headers()
+                self.wfile.write(body or b"")
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def operator(console: Console, world: World, tmp_path: Path) -> Operator:
+    from tests.cli.operator import Operator
+
+    return Operator(console, world, tmp_path)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,97 +14,24 @@ from swarm.world import World
 
 from protocol.chain.sync import Book
 from protocol.identity import Key
-from protocol.p2p import Directory, Endpoint, Host, Service, report
+from protocol.p2p import report
 from protocol.p2p.address import Address, PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
 from protocol.p2p.identify import IDENTIFY
 from protocol.p2p.stream import Stream
 from protocol.settings import write_toml
 from protocol.shell.home import write_json
-from tests.cli.conftest import SPEC, Console, Ended
+from tests.cli.conftest import SPEC, Console
+from tests.cli.operator import ESCAPE, Operator
 from tests.clock import eventually
 from tests.p2p.network import Network, quick
 
-ESCAPE = "\x1b"
 OTHER_SPEC = SPEC.model_copy(update={"max_lag": SPEC.max_lag + 1})
-
-
-@pytest.fixture
-def network() -> Iterator[Network]:
-    made = Network()
-    yield made
-    made.close()
 
 
 @pytest.fixture
 def world(anvil: Anvil) -> World:
     return World.fresh(anvil, spec_digest=SPEC.digest)
-
-
-@pytest.fixture
-def served() -> Iterator[Callable[[dict[str, bytes]], str]]:
-    """A way to serve bytes by path over HTTP, anything else with 404; gives the URL."""
-    servers = []
-
-    def serve(answers: dict[str, bytes]) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                body = answers.get(self.path)
-                self.send_response(404 if body is None else 200)
-                self.send_header("Content-Length", str(len(body or b"")))
-                self.end_headers()
-                self.wfile.write(body or b"")
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        return f"http://127.0.0.1:{server.server_address[1]}"
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-class Operator:
-    """Somebody with a relay's home."""
-
-    def __init__(self, console: Console, world: World, folder: Path) -> None:
-        self.console, self.world, self.home = console, world, folder / "relay"
-
-    def settle(self, *bootnodes: Host | str) -> None:
-        world = self.world
-        chain = {
-            "rpc": world.anvil.rpc, "contract": world.chain.runs.address, "chain_id": world.chain.chain_id, "run": world.run,
-        }  # fmt: skip
-        addresses = [text for each in bootnodes for text in ([each] if isinstance(each, str) else each.addresses)]
-        peers = {"listen": "/ip4/127.0.0.1/tcp/0", "bootnodes": addresses}
-        serve = {"public_url": "http://127.0.0.1:8460"}  # a table that belongs to somebody else
-        write_toml(self.home / "relay.toml", {"chain": chain, "peers": peers, "serve": serve}, "A relay.")
-
-    def service(self, role: str) -> Service:
-        return Service(self.world.chain.chain_id, self.world.chain.runs.address, self.world.run, role)
-
-    def announce(self, host: Host, role: str, url: str) -> None:
-        Directory(host).announce(self.service(role), Endpoint(role, self.world.run, url), deadline=20)
-
-    def net(self, *words: object) -> Ended:
-        done = self.console.murmur("net", *words, "--home", self.home)
-        assert ESCAPE not in done.out + done.err
-        return done
-
-    def json(self, *words: object) -> dict[str, object]:
-        return self.net(*words, "--json").json
-
-
-@pytest.fixture
-def operator(console: Console, world: World, tmp_path: Path) -> Operator:
-    return Operator(console, world, tmp_path)
 
 
 def narrow(text: str) -> bool:

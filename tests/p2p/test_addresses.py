@@ -107,7 +107,7 @@ def test_a_bootnodes_announced_addresses_reach_its_host(tmp_path: Path, monkeypa
 
 
 def test_a_role_without_bootnodes_starts_where_it_remembers_peers_and_else_says_what_is_missing(tmp_path: Path) -> None:
-    settings: Any = SimpleNamespace(open=lambda: SimpleNamespace(), run=1)
+    settings: Any = SimpleNamespace(open=lambda: SimpleNamespace(located=lambda run: b""), run=1)
     peers, file = PeerSettings(listen="/ip4/127.0.0.1/tcp/0"), tmp_path / "peers.json"
     with pytest.raises(ConfigError, match="no bootnode"), connect(settings, peers, KEY, peers_file=file):
         pass

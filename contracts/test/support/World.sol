@@ -4,9 +4,15 @@ pragma solidity ^0.8.28;
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IBonds} from "../../src/interfaces/IBonds.sol";
 import {ICourt} from "../../src/interfaces/ICourt.sol";
+import {ILocations} from "../../src/interfaces/ILocations.sol";
 import {IRuns} from "../../src/interfaces/IRuns.sol";
 import {IVouchers} from "../../src/interfaces/IVouchers.sol";
 import {Test} from "./Test.sol";
+
+/// @notice What Court has beside ICourt.
+interface IHasLocations {
+    function locations() external view returns (ILocations);
+}
 
 /// @title The contracts, a funded run with three seated nodes and five validators, and the first weights published
 /// @notice `run` is the run that the short helpers act on.
@@ -60,6 +66,7 @@ abstract contract World is Test {
     IBonds public bonds;
     ICourt public court;
     IVouchers public vouchers;
+    ILocations public locations;
     uint256 internal run;
     address[3] internal operators;
     uint256[3] internal keys;
@@ -99,7 +106,7 @@ abstract contract World is Test {
         runs = IRuns(create("Runs", abi.encode(token_, DELAY, SINK, next)));
         court = ICourt(create("Court", abi.encode(runs)));
         vouchers = IVouchers(create("Vouchers", abi.encode(runs)));
-        bonds = runs.bonds();
+        (bonds, locations) = (runs.bonds(), IHasLocations(address(court)).locations());
         token_.approve(address(runs), type(uint256).max);
         token_.approve(address(bonds), type(uint256).max);
         token_.approve(address(vouchers), type(uint256).max);

@@ -239,6 +239,48 @@ def pause(
 
 
 @app.command()
+def locate(
+    file: File,
+    hub: Annotated[str, typer.Option(help="Where others reach the hub, as https://hub.example.")] = "",
+    origin: Annotated[str, typer.Option(help="Where others reach the origin of the weights.")] = "",
+    bootnode: Annotated[list[str] | None, typer.Option(help="Multiaddr of a bootnode; may be given several times.")] = None,
+    off: Annotated[bool, typer.Option("--off", help="Take back what was said.")] = False,
+    keystore: Annotated[Path | None, typer.Option(help="Keystore of the run's owner, to say something.")] = None,
+    password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Say on chain where hub, origin and bootnodes are, for those who do not find them through peers; or show what is said.
+
+    What is given replaces all that was said before.
+    """
+    from protocol.shell.location import located, wanted
+
+    path = strip_at(file)
+    if not (hub or origin or bootnode or off):
+        told = located(_chain(path), _run(path))
+        lines = told.lines if told else ["the run's owner says nothing on chain of where it is"]
+        emit(told.as_json() if told else {}, as_json, lambda: typer.echo("\n".join(lines)))
+        return
+    where = wanted(hub, origin, bootnode or [], off=off)
+    if keystore is None:
+        raise UsageError("whose word is it to be?", hint="give --keystore OWNER.json")
+    sender, run = _sender(path, keystore, password_file), _run(path)
+    confirm(
+        "Say so?",
+        [
+            f"run {run}, for everybody to read, and in place of what was said before:",
+            *(where.lines if where else ["nothing"]),
+        ],
+        yes,
+    )
+    sender.send(sender.chain.locate(run, where.encode() if where else b""))
+    emit(
+        where.as_json() if where else {},
+        as_json,
+        lambda: typer.echo(f"said of run {run}: " + (", ".join(where.lines) if where else "nothing")),
+    )
+
+
+@app.command()
 def defund(
     file: File, amount: Annotated[str, typer.Argument(help="Tokens; 0 calls an earlier announcement off.")],
     keystore: Keystore, password_file: PasswordFile = None, yes: Yes = False,
@@ -283,14 +325,17 @@ def ban(
 def show(file: File, as_json: Json = False) -> None:
     """Show the run as the chain knows it."""
     from protocol.settings import read_toml
+    from protocol.shell.location import located
 
     path = strip_at(file)
     chain, run = _chain(path), _run(path)
     policy, funds, head = chain.policy(run), chain.funds(run), chain.head(run)
+    where = located(chain, run)
     pot = _vouchers(path, chain).pot(run) if "vouchers" in read_toml(path).get("chain", {}) else None
     data = {
         "run": run, "head": head.step if head else None, "free": funds.free, "reserved": funds.reserved, "pot": pot,
         "paused": chain.paused(run), "validators": chain.seated_validators(run), "spec": chain.spec_digest(run).hex(), "policy": asdict(policy),
+        "located": where.as_json() if where else None,
     }  # fmt: skip
 
     def text() -> None:
@@ -298,6 +343,8 @@ def show(file: File, as_json: Json = False) -> None:
         typer.echo(f"  budget  {tokens(funds.free)} free, {tokens(funds.reserved)} owed")
         if pot is not None:
             typer.echo(f"  pot     {tokens(pot)} to pay validators")
+        for line in where.lines if where else []:
+            typer.echo(f"  where   {line}")
         jury = f"; weights are published while there are {policy.jury}" if policy.jury else ""
         typer.echo(f"  bench   {data['validators']} validators{jury}")
         typer.echo(
