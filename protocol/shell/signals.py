@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +54,8 @@ class Ending(threading.Event):
             )  # a signal may have come within sys.stderr, which is not entered twice
 
 
+_AGAIN = signal.SIGURG
+"""Sent to itself: ignored by default, so that one which comes too late, while the block cleans up, ends nothing."""
 _AGAIN_SECONDS = 0.01
 
 
@@ -62,12 +65,14 @@ def until_signalled(notice: str = "") -> Iterator[Ending]:
     `notice` is printed where a signal comes while something is finished first.
 
     Raising inside the block ends it wherever it is. Where Python drops the exception (a finaliser, a callback of the garbage
-    collector), the signal is sent again. A second signal, while the block cleans up, ends the process.
+    collector), the process signals itself until it is not dropped. A second signal, while the block cleans up, ends the process.
     """
     ending = Ending(notice)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, _AGAIN)}
     hook = sys.unraisablehook
-    again: list[threading.Timer] = []
+    main = threading.get_ident()
+    lost, over = threading.Event(), threading.Event()
+    is_noting = False
 
     def restore() -> None:
         for number, handler in before.items():
@@ -78,29 +83,43 @@ def until_signalled(notice: str = "") -> Iterator[Ending]:
             signal.signal(number, end)
 
     def end(*_: object) -> None:
+        if is_noting:
+            return  # what is raised in the hook is lost, and it signals itself in a moment
         try:
             ending.signal()
         except _Ended:
             restore()
+            lost.clear()
             raise
 
     def dropped(what: sys.UnraisableHookArgs) -> None:
+        nonlocal is_noting
         if not issubclass(what.exc_type, _Ended):
             hook(what)
-        elif threading.current_thread() is threading.main_thread():
+        elif threading.get_ident() == main:
+            is_noting = True
             install()
-            again.append(threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGTERM)))
-            again[-1].start()
+            lost.set()
+            is_noting = False
+
+    def insist() -> None:
+        while lost.wait() and not over.is_set():
+            time.sleep(_AGAIN_SECONDS)
+            if lost.is_set():
+                signal.pthread_kill(main, _AGAIN)
 
     install()
     sys.unraisablehook = dropped
+    insisting = threading.Thread(target=insist, daemon=True, name="signals")
+    insisting.start()
     try:
         yield ending
     except _Ended:
         pass
     finally:
-        for timer in again:
-            timer.cancel()
-        sys.unraisablehook = hook
         restore()
+        sys.unraisablehook = hook
+        over.set()
+        lost.set()
+        insisting.join()
         gc.freeze()  # or the interpreter's last collection walks through all of torch: seconds on a loaded machine

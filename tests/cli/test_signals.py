@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -83,6 +84,31 @@ def test_a_signal_that_comes_in_a_finaliser_still_ends_the_block(times: int) -> 
         pytest.fail("the signal was lost")
     assert ending.is_set()
     assert finalised >= 1, "it came while the finaliser ran"
+
+
+SENT_AGAIN_TOO_LATE = """
+import os, signal, time
+from protocol.shell.signals import until_signalled
+
+class Finalised:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+with until_signalled():
+    try:
+        Finalised()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+    finally:
+        time.sleep(0.2)
+        print("cleaned up")
+"""
+
+
+def test_one_that_is_sent_again_too_late_does_not_end_the_process_while_it_cleans_up() -> None:
+    done = subprocess.run([sys.executable, "-c", SENT_AGAIN_TOO_LATE], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "cleaned up\n"), done.stderr
 
 
 def test_what_else_is_dropped_is_still_told(monkeypatch: pytest.MonkeyPatch) -> None:
