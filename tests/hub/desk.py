@@ -90,9 +90,9 @@ class Desk:
         self.world.seat_validator(key)
         return key
 
-    def client(self, key: Key | None = None) -> HubClient:
+    def client(self, key: Key | None = None, timeout: float = 5) -> HubClient:
         made = HubClient(
-            self.url, self.world.run, self.world.chain.domain, key=key, now=self.now, timeout=5, clock=self.clock
+            self.url, self.world.run, self.world.chain.domain, key=key, now=self.now, timeout=timeout, clock=self.clock
         )
         self.clients.append(made)
         return made

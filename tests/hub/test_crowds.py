@@ -27,6 +27,9 @@ from trainer.hub.load import RequestKind
 from trainer.hub.server import HubServer, connections_within_limits
 from trainer.hub.service import url_of
 
+_PATIENT = 60.0
+"""Seconds that who works among thousands waits for an answer and comes back when it is told to. Three times what roles wait: hub, crowd and
+chain share this machine's cores with whatever else is tested on them."""
 CROWD = Path(__file__).with_name("crowd.py")
 
 
@@ -61,14 +64,14 @@ def crowded(desk: Desk, *, followers: int, idle: int, addresses: int) -> Iterato
 def works(desk: Desk, nodes: list[Key], folder: Path, *, at_once: int = 8) -> None:
     """Each node uploads a file, a validator judges it, and somebody downloads it: all of them succeed."""
     validator, hub = desk.validator(), desk.key.address
-    judge = desk.client(validator)
+    judge = desk.client(validator, _PATIENT)
 
     def work(node: Key) -> None:
         data = some_file(20_000)
         path = folder / node.address
         path.write_bytes(data)
         ref = desk.commit(node, data)
-        client = desk.client(node)
+        client = desk.client(node, _PATIENT)
         assert client.upload(desk.submission(ref), ref.root, path, hub).receipt.root == ref.root
         judge.post_receipt(desk.receipt(validator, ref))
         assert client.download(ref.root, folder / f"{node.address}.back", cap=1 << 20)
