@@ -8,8 +8,10 @@ Not covered: the system's resolver, which has limits of its own.
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -20,6 +22,9 @@ import httpcore
 import httpx
 
 _present: ContextVar[Deadline] = ContextVar("deadline of the present call")
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+MayReach = Callable[[IpAddress], bool]
 
 
 class Deadline:
@@ -49,14 +54,18 @@ def within(seconds: float) -> Iterator[Deadline]:
 
 
 class Transport(httpx.HTTPTransport):
-    """httpx's transport for calls inside `within`; outside it raises LookupError, so that none goes without."""
+    """httpx's transport for calls inside `within`; outside it raises LookupError, so that none goes without.
 
-    def __init__(self) -> None:
+    `may_reach` says to which IP addresses it may connect: asked of the address itself after the name was looked up, so that no
+    name leads elsewhere than what was asked about. Anything else is an httpx.ConnectError.
+    """
+
+    def __init__(self, may_reach: MayReach | None = None) -> None:
         context = _trusted()
         super().__init__(verify=context)
         self._pool = httpcore.ConnectionPool(
             ssl_context=context, max_connections=100, max_keepalive_connections=20, keepalive_expiry=5.0,
-            network_backend=_Network(),
+            network_backend=_Network(may_reach),
         )  # fmt: skip
 
 
@@ -67,8 +76,9 @@ def _trusted() -> SSLContext:
 
 
 class _Network(httpcore.NetworkBackend):
-    def __init__(self) -> None:
+    def __init__(self, may_reach: MayReach | None = None) -> None:
         self._network = httpcore.SyncBackend()
+        self._may_reach = may_reach
 
     def connect_tcp(
         self,
@@ -78,6 +88,8 @@ class _Network(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
+        if self._may_reach is not None:
+            host = _reachable(host, port, self._may_reach)
         patience = _patience(timeout, httpcore.ConnectTimeout)
         return _Stream(self._network.connect_tcp(host, port, patience, local_address, socket_options))
 
@@ -113,6 +125,24 @@ class _Stream(httpcore.NetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
+
+
+def plain_address(text: str) -> IpAddress:
+    """An IP address without zone, an IPv4 one also where it is written as an IPv6 one. Raises ValueError for anything else."""
+    ip = ipaddress.ip_address(text.partition("%")[0])
+    return ip.ipv4_mapped or ip if isinstance(ip, ipaddress.IPv6Address) else ip
+
+
+def _reachable(host: str, port: int, may_reach: MayReach) -> str:
+    """The first address of a host that may be connected to."""
+    try:
+        found = [str(place[4][0]) for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError) as error:
+        raise httpcore.ConnectError(f"{host[:100]} is not known") from error
+    for place in found:
+        if may_reach(plain_address(place)):
+            return place
+    raise httpcore.ConnectError(f"{host[:100]} is at no address that may be connected to")
 
 
 def _patience(timeout: float | None, late: type[httpcore.TimeoutException]) -> float:

@@ -262,6 +262,9 @@ class HubSettings(Settings):
     """Rollout files that stay on this disk after a bucket has them, in bytes."""
     store_timeout_seconds: float = Field(default=60, gt=0)
     """Deadline of each request to a bucket; a request moves at most 8 MiB."""
+    store_links: bool = True
+    """Lead who downloads a rollout file to the bucket, by a URL that is signed for five minutes; where a reader cannot get there, and
+    otherwise always, the hub sends it."""
     metrics: MetricsSettings = MetricsSettings()
 
     @field_validator("store")

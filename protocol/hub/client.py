@@ -18,12 +18,14 @@ from protocol import canonical, runspec
 from protocol.clock import SYSTEM, Clock
 from protocol.constants import SPEC_BYTES_MAX
 from protocol.deadline import Deadline, Transport, within
-from protocol.errors import HashMismatch, Malformed, Oversized, Unavailable
+from protocol.errors import HashMismatch, Malformed, MurmurationError, Oversized, Unavailable
 from protocol.hub.challenges import ORDER, Message
+from protocol.hub.elsewhere import RATE_MIN, Elsewhere, Link
 from protocol.hub.listing import Mark
 from protocol.hub.need import SignedNeed
 from protocol.hub.wire import NEED_TAG_LENGTH, PAGE, WAIT_MAX, Refused, Stored, TryAgain, sign_write
 from protocol.identity import Key
+from protocol.retry import Backoff
 from protocol.runspec import PinnedFile, RunSpec
 from protocol.signing import Domain
 from protocol.voucher import SignedVoucher
@@ -34,7 +36,7 @@ T = TypeVar("T")
 _JSON_BYTES_MAX = 32 << 20
 _REASON_BYTES_MAX = 4096
 _PIECE_BYTES = 64 << 20  # of a task file: a hub ends requests that take minutes
-_RATE_MIN = 64 << 10  # bytes per second: a slower transfer gets no more time
+_ELSEWHERE_REST = 600.0  # seconds for which a hub is not asked where its files lie, after that was of no use
 _SECONDS = re.compile("[0-9]{1,6}")  # of a Retry-After; a date is none that our hub says
 _PAGES_MAX = 64  # per call: whoever reads a listing that never ends would do nothing else
 LISTED_MOST = _PAGES_MAX * PAGE
@@ -50,6 +52,14 @@ class News:
     challenge: str
     tag: str
     need: SignedNeed | None
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A page of everybody's receipts and one of requests for second opinions (submission ids), by number."""
+
+    receipts: list[tuple[int, bytes]]
+    opinions: list[tuple[int, bytes]]
 
 
 class HubClient:
@@ -81,9 +91,12 @@ class HubClient:
         self._http = httpx.Client(
             base_url=url, timeout=timeout + WAIT_MAX, follow_redirects=False, headers=plain, transport=Transport()
         )
+        self._elsewhere = Elsewhere(timeout)
+        self._useless = Backoff(_ELSEWHERE_REST, clock=clock)  # the places that the hub names
 
     def close(self) -> None:
         self._http.close()
+        self._elsewhere.close()
 
     def spec(self, digest: bytes) -> RunSpec:
         """The run spec with this digest. Raises HashMismatch when the hub holds another one."""
@@ -119,19 +132,13 @@ class HubClient:
         return stored
 
     def download(self, root: bytes, target: Path, *, cap: int) -> bool:
-        """Writes the file of a root to `target`; False when the hub has none. Raises HashMismatch for other bytes."""
+        """Writes the file of a root to `target`; False when the hub has none. Raises HashMismatch for other bytes.
+
+        The hub may say where else it lies (elsewhere.py). What goes wrong there is no fault of the file: then the hub sends it itself.
+        """
         partial = target.with_suffix(".part")
-
-        def once() -> bytes:
-            hashed = hashlib.sha256()
-            with self._call("GET", f"files/{root.hex()}") as (response, deadline), partial.open("wb") as file:
-                for part in _parts(response, deadline, cap):
-                    hashed.update(part)
-                    file.write(part)
-            return hashed.digest()
-
         try:
-            if self._patiently(once) != root:
+            if self._fetch(f"files/{root.hex()}", root, partial, cap) != root:
                 raise HashMismatch(f"the hub's file for {root.hex()} holds other bytes")
             os.replace(partial, target)
         except Refused as error:
@@ -141,6 +148,34 @@ class HubClient:
         finally:
             partial.unlink(missing_ok=True)
         return True
+
+    def _fetch(self, path: str, root: bytes, partial: Path, cap: int) -> bytes:
+        """Writes a file to `partial`, from wherever the hub says, and returns its SHA-256."""
+        if not self._useless.left():
+            found = self._patiently(lambda: self._send(f"{path}?direct=1", partial, cap, leads=True))
+            if isinstance(found, bytes):
+                return found
+            try:
+                with partial.open("wb") as file:
+                    if self._elsewhere.fetch(found, file, cap=cap) == root:
+                        return root
+                log.warning("the place that the hub named for %s holds other bytes; asking the hub itself", root.hex())
+            except MurmurationError as error:
+                log.info("%s; asking the hub itself", error)
+            self._useless.failed()
+        found = self._patiently(lambda: self._send(path, partial, cap))
+        assert isinstance(found, bytes)
+        return found
+
+    def _send(self, path: str, partial: Path, cap: int, *, leads: bool = False) -> bytes | Link:
+        hashed = hashlib.sha256()
+        with self._call("GET", path, leads=leads) as (response, deadline), partial.open("wb") as file:
+            if response.status_code == httpx.codes.TEMPORARY_REDIRECT:
+                return Link.of(response)
+            for part in _parts(response, deadline, cap):
+                hashed.update(part)
+                file.write(part)
+        return hashed.digest()
 
     def download_pinned(self, file: PinnedFile, target: Path) -> None:
         """Writes a file that the spec names to `target`, in pieces; after Unavailable the same call goes on. Raises HashMismatch."""
@@ -176,10 +211,20 @@ class HubClient:
     def opinions(self, after: int | Mark, *, wait: int = 0) -> Iterator[tuple[int, bytes]]:
         """(cursor, submission id) of requests for a second opinion."""
         for cursor, value in self._listing("opinions", after, wait):
-            try:
-                yield cursor, bytes.fromhex(value["submission"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise Malformed("the hub lists a request that is none") from error
+            yield cursor, _asked_about(value)
+
+    def heard(self, receipts: Mark, opinions: Mark, *, wait: int = 0) -> Heard:
+        """A page of both listings, each after a mark; with `wait` once one of them has something."""
+        where = f"{_place(receipts, 'receipts')}&{_place(opinions, 'opinions')}&wait={wait}"
+        answer = self._json(f"listings?{where}", wait=wait)
+        if not isinstance(answer, dict):
+            raise Malformed("the hub's listings make no sense")
+        said = _entries(answer.get("receipts"), "receipts", receipts)
+        asked = _entries(answer.get("opinions"), "opinions", opinions)
+        return Heard(
+            [(number, _reencode(value)) for number, value in said],
+            [(number, _asked_about(value)) for number, value in asked],
+        )
 
     def need(self, trainer: str) -> SignedNeed | None:
         """What the run's trainer still wants, by its own word; None where it says nothing. Whether that still holds is for the caller."""
@@ -285,22 +330,24 @@ class HubClient:
         headers = sign_write(
             self._key, self._domain, run=self.run, method=method, path=self._path(path), body=digest, now=self._now()
         )
-        with self._call(method, path, data, headers, seconds=len(data) / _RATE_MIN) as (response, deadline):
+        with self._call(method, path, data, headers, seconds=len(data) / RATE_MIN) as (response, deadline):
             answer = b"".join(_parts(response, deadline, _JSON_BYTES_MAX))
         return canonical.parse(answer, f"the hub's answer to {path}") if answer else None
 
     @contextmanager
     def _call(
         self, method: str, path: str, data: bytes | None = None, headers: Mapping[str, str] | None = None, *,
-        seconds: float = 0.0,
+        seconds: float = 0.0, leads: bool = False,
     ) -> Iterator[tuple[httpx.Response, Deadline]]:  # fmt: skip
-        """An answer that says yes, and the deadline for reading it; `seconds` are granted on top of the timeout."""
+        """An answer that says yes, and the deadline for reading it; `seconds` are granted on top of the timeout. `leads`: it may also
+        say where else to go."""
         try:
             with (
                 within(self._timeout + seconds) as deadline,
                 self._http.stream(method, self._path(path), content=data, headers=headers) as response,
             ):
-                _require_ok(response, deadline)
+                if not (leads and response.status_code == httpx.codes.TEMPORARY_REDIRECT):
+                    _require_ok(response, deadline)
                 yield response, deadline
         except httpx.HTTPError as error:
             raise Unavailable(f"the hub did not answer {path}: {type(error).__name__}") from error
@@ -330,12 +377,21 @@ def _parts(response: httpx.Response, deadline: Deadline, cap: int) -> Iterator[b
         size += len(part)
         if size > cap:
             raise Oversized(f"the hub's answer has more than {cap} bytes")
-        deadline.extend(len(part) / _RATE_MIN)
+        deadline.extend(len(part) / RATE_MIN)
         yield part
 
 
-def _place(mark: Mark) -> str:
-    return f"after={mark.number}" + (f"&mark={mark.digest.hex()}" if mark.digest else "")
+def _place(mark: Mark, listing: str = "") -> str:
+    """`listing`: which, where a request names two."""
+    after, digest = (listing, f"{listing}_mark") if listing else ("after", "mark")
+    return f"{after}={mark.number}" + (f"&{digest}={mark.digest.hex()}" if mark.digest else "")
+
+
+def _asked_about(value: Any) -> bytes:
+    try:
+        return bytes.fromhex(value["submission"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Malformed("the hub lists a request that is none") from error
 
 
 def _entries(page: Any, what: str, mark: Mark) -> list[tuple[int, Any]]:

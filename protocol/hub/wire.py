@@ -4,12 +4,13 @@
     GET  /v1/runs/R/status                 what the trainer does, as JSON; informative only
     PUT  /v1/runs/R/submissions/ID         rollout file of a committed submission; answers with a storage receipt
     GET  /v1/runs/R/submissions/ID         the storage receipt, 404 before the upload
-    GET  /v1/runs/R/files/SHA256?wait=S    a rollout file by its root
+    GET  /v1/runs/R/files/SHA256?wait=S&direct=1   a rollout file by its root; with `direct` perhaps 307 and a URL where it lies (elsewhere.py)
     GET  /v1/runs/R/tasks/SHA256           a file that the run spec names: of tasks, or its reference probe
     POST /v1/runs/R/receipts               a verdict receipt
     GET  /v1/runs/R/receipts?after=N&mark=H&wait=S   everybody's receipts in order of arrival, at most a page: for validators and trainer
     POST /v1/runs/R/opinions               asks the other validators to check a submission as well; 409 beyond OPINIONS_OPEN_MAX
     GET  /v1/runs/R/opinions?after=N&mark=H&wait=S   such requests
+    GET  /v1/runs/R/listings?receipts=N&receipts_mark=H&opinions=N&opinions_mark=H&wait=S   a page of each of both
     POST /v1/runs/R/challenges/0xNODE      the next message of the challenge of a seat (challenges.py); 409 where it is not its turn
     GET  /v1/runs/R/challenges/0xNODE?after=N&wait=S   its messages but for the first N, none while there is no challenge
     GET  /v1/runs/R/nodes/0xNODE?after=N&mark=H&also=A+B&challenge=C&need=T&wait=S   what concerns one node: receipts of its submissions,

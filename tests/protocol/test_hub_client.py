@@ -133,7 +133,7 @@ def test_a_hub_that_drips_holds_no_call_beyond_its_deadline(
 def test_a_hub_that_reads_an_upload_in_sips_holds_it_no_longer(
     hub: FakeHub, client: HubClient, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_client, "_RATE_MIN", 1 << 30)
+    monkeypatch.setattr(hub_client, "RATE_MIN", 1 << 30)
     file.write_bytes(bytes(64 << 20))
 
     def sip(connection: socket.socket, _: str) -> None:
@@ -150,7 +150,7 @@ def test_a_hub_that_reads_an_upload_in_sips_holds_it_no_longer(
 def test_a_long_transfer_has_time_as_long_as_it_moves(
     hub: FakeHub, client: HubClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_client, "_RATE_MIN", 1000)
+    monkeypatch.setattr(hub_client, "RATE_MIN", 1000)
     data = bytes(20 * 200)
 
     def serve(connection: socket.socket, _: str) -> None:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol import metrics
 from protocol.constants import RECEIPT_BYTES_MAX
+from protocol.deadline import plain_address
 from protocol.errors import (
     BadSignature,
     ChainError,
@@ -91,7 +92,10 @@ def create_app(hub: Hub, status: Path, need_file: Path) -> FastAPI:
         return hub.stored(bytes32(submission))
 
     @app.get(f"{base}/files/{{root}}")
-    async def file(root: str, wait: Wait = 0) -> Response:
+    async def file(request: Request, root: str, wait: Wait = 0, direct: bool = False) -> Response:
+        link = await hub.link(bytes32(root), wait, near=_is_near(request)) if direct else None
+        if link is not None:
+            return Response(status_code=307, headers={"Location": link, "Cache-Control": "no-store"})
         return FileResponse(await hub.file(bytes32(root), wait), media_type="application/vnd.apache.parquet")
 
     @app.get(f"{base}/tasks/{{digest}}")
@@ -123,6 +127,19 @@ def create_app(hub: Hub, status: Path, need_file: Path) -> FastAPI:
     @app.get(f"{base}/opinions")
     async def opinions(after: Cursor = 0, wait: Wait = 0, mark: Digest = "") -> Response:
         return Response(await hub.page("opinions", after, bytes.fromhex(mark), wait), media_type="application/json")
+
+    @app.get(f"{base}/listings")
+    async def listings(
+        receipts: Cursor = 0,
+        receipts_mark: Digest = "",
+        opinions: Cursor = 0,
+        opinions_mark: Digest = "",
+        wait: Wait = 0,
+    ) -> Response:
+        marks = {
+            "receipts": (receipts, bytes.fromhex(receipts_mark)), "opinions": (opinions, bytes.fromhex(opinions_mark)),
+        }  # fmt: skip
+        return Response(await hub.pages(marks, wait), media_type="application/json")
 
     @app.get(f"{base}/nodes/{{node}}")
     async def news(
@@ -175,6 +192,14 @@ class Counted:
 
 def _signed(request: Request) -> Signed:
     return Signed(request.method, request.url.path, request.headers)
+
+
+def _is_near(request: Request) -> bool:
+    """Whether who asks is in this machine's own network."""
+    try:
+        return request.client is not None and not plain_address(request.client.host).is_global
+    except ValueError:
+        return False
 
 
 async def _parts(request: Request) -> AsyncIterator[bytes]:

@@ -2,7 +2,8 @@
 
 An upload is complete when the folder has it, so a bucket that is away costs no node its grace time; `turn` brings everything
 into the bucket as soon as that answers. Rollout files leave the folder when they are in the bucket and it grows beyond its
-size, and come back, checked against their root, when somebody asks for one. Receipts and the other small objects stay in the
+size, and come back, checked against their root, when somebody asks for one. When small objects have gone into a pack and the bucket has
+it, they leave the bucket; of a pack of files that is not in the folder, members are read by their range. Receipts and the other small objects stay in the
 folder as well, and are brought back into an empty one: all that a hub needs to go on elsewhere is the bucket and the chain.
 """
 
@@ -15,14 +16,16 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import ConfigError, PreflightError, Unavailable
+from protocol.errors import ConfigError, MurmurationError, PreflightError, Unavailable
+from trainer.hub import packs
 from trainer.hub.bucket import Bucket, Object
+from trainer.hub.packs import Member, Pack
 from trainer.hub.store import KINDS, Store, needs
 
 log = logging.getLogger("hub")
@@ -30,22 +33,26 @@ log = logging.getLogger("hub")
 _AT_ONCE = 4  # objects on their way to or from the bucket
 _BATCH = 256  # objects of one turn
 _FETCH_SECONDS = 15.0  # that a request waits for a file; the fetch itself goes on
+_LINK_SECONDS = 5.0  # that a request waits for a signature
 _IN_USE_SECONDS = 60.0  # a younger file may just be about to be served
-_NAME = re.compile(rf"({'|'.join(KINDS)})/[0-9A-Za-z]{{1,128}}(\.json)?")
+_NAME = re.compile(rf"({'|'.join(KINDS)})/[0-9A-Za-z]{{1,128}}(\.json)?|packs/[0-9a-f]{{64}}")
 
 
 class ArchivedStore(Store):
     """`turn` and `require_open` belong to one thread; everything else may be called as with Store."""
 
-    def __init__(self, root: Path, bucket: Bucket, *, cache_bytes: int, clock: Clock = SYSTEM) -> None:
-        """Raises ConfigError for a bucket that refuses; one that is away is opened by a later `turn`."""
+    def __init__(
+        self, root: Path, bucket: Bucket, *, cache_bytes: int, links: bool = True, clock: Clock = SYSTEM
+    ) -> None:
+        """`links`: readers are led to the bucket. Raises ConfigError for a bucket that refuses; one that is away is opened by a later `turn`."""
         super().__init__(root)
         self._bucket = bucket
         self._cache_bytes = cache_bytes
+        self._links = links
         self._clock = clock
         self._lock = threading.Lock()
         self._fetching: dict[bytes, asyncio.Task[Path | None]] = {}
-        self._archived: dict[str, Object] = {}  # rollout files only
+        self._archived: dict[str, Object] = {}  # rollout files, and packs
         self._waiting: set[str] = set()
         self._moving: Counter[str] = Counter()  # on their way into the folder or the bucket: not to be removed
         self._removing: set[str] = set()  # from the bucket: not to be brought there before that has ended
@@ -61,12 +68,16 @@ class ArchivedStore(Store):
             return
         self._bucket.require_writable()
         found = {one.name: one for one in self._bucket.objects() if _NAME.fullmatch(one.name)}
+        kept = {name: one for name, one in found.items() if name.startswith("packs/") and self._learn_pack(one)}
         files = {name: one for name, one in found.items() if name.startswith("files/")}
-        self._restore([one for name, one in found.items() if name not in files])
+        self._restore([one for name, one in found.items() if not name.startswith(("files/", "packs/"))])
         with self._lock:
-            self._archived |= files
-            self._waiting |= {name for name in self._local() if name not in found or name.startswith("vouchers/")}
+            self._archived |= files | kept
+            local = {name for name in self._local() if name not in found and name not in self.packs}
+            self._waiting |= local | {name for name in self._local() if name.startswith("vouchers/")}
             self._is_open = True
+        for name in kept:  # of a hub that was killed before it came to that
+            self._replace(name, among=found.keys())
 
     @property
     def waiting(self) -> int:
@@ -119,9 +130,11 @@ class ArchivedStore(Store):
             except BaseException:
                 self._await(name)
                 raise
-            if name.startswith("files/"):
+            if name.startswith(("files/", "packs/")):
                 with self._lock:
                     self._archived[name] = Object(name, size, self._clock.wall())
+        if name.startswith("packs/"):
+            self._replace(name)
 
     @contextmanager
     def _kept(self, name: str) -> Iterator[None]:
@@ -138,6 +151,28 @@ class ArchivedStore(Store):
         with self._lock:
             self._waiting.add(name)
 
+    def _pack(self, batch: list[tuple[str, Path]]) -> Pack:
+        pack = super()._pack(batch)
+        self._await(f"packs/{pack.name}")
+        return pack
+
+    def _replace(self, name: str, among: Collection[str] | None = None) -> None:
+        """Removes from the bucket what is in a pack that it has, of the objects `among` where these are known."""
+        pack = self.packs.get(name.removeprefix("packs/"))
+        members = set() if pack is None else {member.name for member in pack.members}
+        with self._lock:
+            gone = members - self._waiting - self._moving.keys()
+            gone = gone if among is None else gone & set(among)
+            self._removing |= gone
+        try:
+            self._bucket.delete(sorted(gone))
+            with self._lock:
+                for member in gone:
+                    self._archived.pop(member, None)
+        finally:
+            with self._lock:
+                self._removing -= gone
+
     # ---- out of the bucket ---------------------------------------------------------------------------------------------
 
     def holds(self, root: bytes) -> bool:
@@ -145,7 +180,11 @@ class ArchivedStore(Store):
 
     async def fetch(self, root: bytes) -> Path | None:
         """Brings the file into the folder first, once for all who ask. Raises Unavailable while that takes too long."""
-        path = await super().fetch(root)
+        try:
+            with _waited_for():
+                path = await asyncio.wait_for(super().fetch(root), _FETCH_SECONDS)
+        except TimeoutError:
+            raise Unavailable("the file is still on its way from the bucket") from None
         if path is None and not self._is_open:
             raise Unavailable("the bucket has not been reached yet")
         if path is not None or not self.holds(root):
@@ -159,6 +198,20 @@ class ArchivedStore(Store):
                 return await asyncio.wait_for(asyncio.shield(task), _FETCH_SECONDS)
         except TimeoutError:
             raise Unavailable("the file is still on its way from the bucket") from None
+
+    async def link(self, root: bytes, *, near: bool) -> str | None:
+        """Only of what the bucket has; one without encryption is named to neighbours only."""
+        name = f"files/{root.hex()}"
+        if not self._links or name not in self._archived or not (near or self._bucket.is_encrypted):
+            return None
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(self._bucket.link, name), _LINK_SECONDS)
+        except (
+            TimeoutError,
+            MurmurationError,
+        ) as error:  # credentials of the machine's role are asked for now and then
+            log.info("no signed URL for %s: %s", name, error)
+            return None
 
     def _bring(self, root: bytes) -> Path | None:
         one = self._archived.get(f"files/{root.hex()}")
@@ -177,9 +230,44 @@ class ArchivedStore(Store):
             self._archived.pop(one.name, None)
         return None
 
+    def _learn_pack(self, one: Object) -> bool:
+        """Opens a pack of the bucket that the folder lacks; one of receipts comes back whole. Whether it is one."""
+        name = one.name.removeprefix("packs/")
+        if self.packs.get(name) is not None:
+            return True
+        try:
+            pack = packs.opened(name, lambda start, end: self._bucket.read(one.name, start, end) or b"")
+        except MurmurationError as error:
+            if isinstance(error, Unavailable | ConfigError):
+                raise
+            log.error("%s/%s is no pack that can be read: %s", self._bucket.location, one.name, error)
+            return False
+        (self.root / one.name).unlink(missing_ok=True)  # one that could not be read
+        if not pack.holds_files:
+            self._restore_one(one)
+        self.packs.add(pack)
+        return True
+
+    def _read(self, pack: str, member: Member) -> packs.Read:
+        if (self.root / "packs" / pack).exists():
+            return super()._read(pack, member)
+        return lambda start, end: self._bucket.read(f"packs/{pack}", start, end) or b""
+
+    def _remove_pack(self, pack: Pack) -> None:
+        name = f"packs/{pack.name}"
+        with self._lock:
+            if name in self._moving:
+                return  # the next time
+            self._waiting.discard(name)
+        with _waited_for():
+            self._bucket.delete([name])
+        with self._lock:
+            self._archived.pop(name, None)
+        super()._remove_pack(pack)
+
     def _restore(self, small: list[Object]) -> None:
         """Brings small objects back that the folder lacks, with their times: their order is what counts."""
-        missing = [one for one in small if not (self.root / one.name).exists()]
+        missing = [one for one in small if one.name not in self.packs and not (self.root / one.name).exists()]
         if missing:
             log.info("bringing %d receipts back from %s", len(missing), self._bucket.location)
         pool = ThreadPoolExecutor(_AT_ONCE)
@@ -199,7 +287,8 @@ class ArchivedStore(Store):
     def remove_files_before(self, time: float, is_needed: Callable[[bytes], bool] = lambda root: False) -> set[str]:
         removed = super().remove_files_before(time, is_needed)
         with self._lock:
-            aged = [name for name, one in self._archived.items() if one.modified < time]
+            files = {name: one for name, one in self._archived.items() if name.startswith("files/")}
+            aged = [name for name, one in files.items() if one.modified < time]
         kept = {
             name for name in aged if needs(name.removeprefix("files/"), is_needed)
         }  # asks the book, perhaps the chain
@@ -237,6 +326,7 @@ class ArchivedStore(Store):
         """Removes rollout files that are in the bucket from the folder, oldest first, until they take `most` bytes."""
         with self._lock:
             safe = self._archived.keys() - self._waiting - self._moving.keys()
+            safe -= {f"packs/{pack.name}" for pack in self.packs if not pack.holds_files}
         kept = [(path.stat(), path) for path in (self.root / name for name in safe) if path.exists()]
         total = sum(stat.st_size for stat, _ in kept)
         for stat, path in sorted(kept, key=lambda one: one[0].st_mtime):
@@ -246,7 +336,7 @@ class ArchivedStore(Store):
             total -= stat.st_size
 
     def _local(self) -> list[str]:
-        return [f"{kind}/{path.name}" for kind in KINDS for path in (self.root / kind).iterdir()]
+        return [f"{kind}/{path.name}" for kind in (*KINDS, "packs") for path in (self.root / kind).iterdir()]
 
 
 @contextmanager

@@ -26,6 +26,7 @@ _PART_BYTES = 5 << 20  # the least that S3 takes as a part of an upload
 _PARTS_AT_ONCE = 4
 _RANGE_BYTES = 8 << 20
 _PAGE = 1000
+_LINK_SECONDS = 300  # for which a signed URL is good, by the bucket's clock
 _METADATA_SERVICE = "169.254.169.254"
 
 
@@ -44,6 +45,8 @@ class Bucket:
         """`timeout`: seconds that one request may take, of at most 8 MiB."""
         self.location = location
         self._api, self._store = _connect(location, timeout)
+        self.is_encrypted = not _endpoint().startswith("http://")
+        """Whether everybody may be sent there, not only this machine and its neighbours."""
 
     def require_writable(self) -> None:
         with self._errors():
@@ -69,6 +72,19 @@ class Bucket:
                     return False
                 sink.write(part)
         return True
+
+    def read(self, name: str, start: int, end: int) -> bytes | None:
+        """Bytes of an object from one place to before another; None when it is not there."""
+        part = self._range(name, start, end)
+        return None if part is None else bytes(part)
+
+    def link(self, name: str) -> str:
+        """A URL with which anybody reads this object, and nothing else, for some minutes; whether it is there is not looked at.
+
+        obstore signs the method, the name and the time: no header. So nothing bounds what a signed PUT would bring, and there is none.
+        """
+        with self._errors():
+            return str(self._api.sign(self._store, "GET", name, timedelta(seconds=_LINK_SECONDS)))
 
     def delete(self, names: Sequence[str]) -> None:
         with self._errors():
@@ -102,7 +118,7 @@ def _connect(location: Location, timeout: float) -> tuple[Any, Any]:
         from obstore.store import S3Store
     except ImportError:
         raise ConfigError("a bucket needs the package obstore", hint=".venv/bin/pip install -e '.[s3]'") from None
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = _endpoint()
     plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
     if endpoint.startswith("http://") and not plain:
         raise ConfigError(
@@ -119,6 +135,10 @@ def _connect(location: Location, timeout: float) -> tuple[Any, Any]:
         retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=timeout)},
     )  # fmt: skip
     return obstore, store
+
+
+def _endpoint() -> str:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
 
 
 def _ours(kind: str, text: str, location: Location) -> MurmurationError:

@@ -286,6 +286,11 @@ class Hub:
             raise Refused("nothing is owed to this validator yet", NOT_FOUND)
         return json.loads(text)
 
+    async def link(self, root: bytes, wait: float, *, near: bool) -> str | None:
+        """Where else the file can be read, see Store.link."""
+        await self.bells.wait((("file", root),), lambda: self._store.holds(root), wait)
+        return await self._store.link(root, near=near)
+
     async def file(self, root: bytes, wait: float) -> Path:
         await self.bells.wait((("file", root),), lambda: self._store.holds(root), wait)
         path = await self._store.fetch(root)
@@ -304,6 +309,20 @@ class Hub:
         """JSON of a page of `receipts` or `opinions`; many who ask for the same page share one. `mark`: see Database.start."""
         start = self._db.start(listing, after, mark)
         await self.bells.wait((listing,), lambda: self._db.has_more(listing, start), wait)
+        return self._page(listing, start)
+
+    async def pages(self, marks: Mapping[str, tuple[int, bytes]], wait: float) -> bytes:
+        """JSON of a page of each of several listings, once one of them has something; `marks`: (after, mark) of each."""
+        starts = {listing: self._db.start(listing, *mark) for listing, mark in marks.items()}
+
+        def is_new() -> bool:
+            return any(self._db.has_more(listing, start) for listing, start in starts.items())
+
+        await self.bells.wait(tuple(starts), is_new, wait)
+        fields = (b'"%b":%b' % (listing.encode(), self._page(listing, start)) for listing, start in starts.items())
+        return b"{%b}" % b",".join(fields)
+
+    def _page(self, listing: str, start: int) -> bytes:
         state = self._db.newest(listing), self._db.since
         made = self._pages.get((listing, start))
         if made is None or made[0] != state:

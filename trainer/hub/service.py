@@ -177,7 +177,7 @@ class HubService:
             self._exporter.progress()
 
     def _tidy(self, book: Book, policy: Policy, files: Store) -> None:
-        """Removes rollout files whose submission can neither be disputed nor trained on any more."""
+        """Removes rollout files whose submission can neither be disputed nor trained on any more, and packs what is too old to be trained on."""
         before = out_of_reach(book, policy, self._spec, self._now(book), spans=1)
 
         def is_needed(root: bytes) -> bool:
@@ -188,6 +188,10 @@ class HubService:
         removed = set() if before is None else files.remove_files_before(before, is_needed)
         if removed:
             log.info("%d rollout files are out of reach of challenge and training, and were removed", len(removed))
+        past = out_of_reach(book, policy, self._spec, self._now(book), spans=0)
+        packed = 0 if past is None else files.pack(past)
+        if packed:
+            log.info("%d small objects of past steps were packed", packed)
 
     def _forget(self, book: Book, policy: Policy, database: Database, transactions: TransactionLog) -> bool:
         """Forgets what is listed of submissions for which, besides, no validator answers any more, and transactions of that age,
@@ -315,7 +319,7 @@ def open_store(settings: RunSettings, layout: Layout) -> Store:
     # Runs may share a bucket and even a prefix: neither removes what is the other's.
     location = hub.bucket.below(str(chain.chain_id), chain.contract.lower(), str(chain.run))
     bucket = Bucket(location, timeout=hub.store_timeout_seconds)
-    return ArchivedStore(layout.store, bucket, cache_bytes=hub.store_cache_bytes)
+    return ArchivedStore(layout.store, bucket, cache_bytes=hub.store_cache_bytes, links=hub.store_links)
 
 
 def _book(layout: Layout) -> Path:
