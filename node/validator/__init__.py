@@ -5,7 +5,7 @@ workload.py     what it may still have to judge          queue.py          in wh
 receipt_log.py  what other validators have said          judgement_log.py  what it did, across restarts
 court.py        what becomes of a judgement              jury.py           votes on cases that were appealed
 impeachment.py  who accepted what was convicted          audit.py          whether others sampled as they had to
-challenger.py   matrix challenges of seats
+challenger.py   matrix challenges of seats               doorbell.py       whether the hub has news, where nothing waits
 commands/       `murmur validator …`                     settings.py       validator.toml
 fetches.py      brings weights, beside the turn          only_copy.py      whether the key works elsewhere
 """

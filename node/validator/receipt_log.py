@@ -21,6 +21,7 @@ from typing import Any
 from protocol.errors import ProtocolViolation
 from protocol.hub.client import LISTED_MOST, HubClient
 from protocol.hub.listing import Listing, Mark
+from protocol.hub.wire import PAGE
 from protocol.verdict import Receipt
 
 log = logging.getLogger("validator")
@@ -74,15 +75,26 @@ class ReceiptLog:
     # ---- what the hub lists --------------------------------------------------------------------------------------------
 
     def follow(self, hub: HubClient, now: int) -> None:
-        """Takes in what is new at the hub. Raises what reading it raises; what was taken in by then stays."""
+        """Takes in what is new at the hub: one request, where that is a page at most. Raises what reading it raises; what was taken in
+        by then stays."""
+        first = hub.heard(*self.marks())
+        more = len(first.opinions) == PAGE or len(first.receipts) == PAGE
         with self._noting("opinions", self._requests):
-            for submission in self._requests.news(hub.opinions):
+            for submission in self._requests.news(lambda mark: iter(first.opinions)):
+                self.request(submission, now)
+            for submission in self._requests.news(hub.opinions) if more else ():
                 self.request(submission, now)
         with self._noting("receipts", self._receipts):
+            for data in self._receipts.news(lambda mark: iter(first.receipts)):
+                self._hear(data, now)
             count = 0
-            for count, data in enumerate(self._receipts.news(hub.receipts), 1):  # noqa: B007
+            for count, data in enumerate(self._receipts.news(hub.receipts) if more else (), 1):  # noqa: B007
                 self._hear(data, now)
         self.is_complete = self.is_complete or count < LISTED_MOST
+
+    def marks(self) -> tuple[Mark, Mark]:
+        """Up to where receipts and requests for opinions have been heard."""
+        return self._receipts.mark, self._requests.mark
 
     def request(self, submission: bytes, now: int) -> None:
         """Somebody asks about a submission."""

@@ -22,6 +22,7 @@ from node.validator import judgement_log as states
 from node.validator.bench import Bench
 from node.validator.challenger import Challenger
 from node.validator.court import Court
+from node.validator.doorbell import Doorbell
 from node.validator.impeachment import Impeachment
 from node.validator.judgement_log import JudgementLog
 from node.validator.jury import Jury, Opinion
@@ -127,6 +128,7 @@ class ValidatorService:
         )
         self._cases = self._book.open_cases()
         self._challenger = Challenger(connection, self._book, home.challenges, settings, clock)
+        self._doorbell = Doorbell(connection, self._receipts.marks, settings.retry_seconds, clock)
         self._away = Backoff(settings.retry_seconds, clock=clock)  # the hub, after it failed
 
     def stop(self) -> None:
@@ -144,6 +146,7 @@ class ValidatorService:
         if self._settings.matrix_challenge_hours:
             challenges = self._challenger.follow
             threading.Thread(target=challenges, args=(self._stop,), name="challenges", daemon=True).start()
+        threading.Thread(target=self._doorbell.follow, args=(self._stop,), name="doorbell", daemon=True).start()
         while not self._stop.is_set():
             try:
                 with _TURN.time():
@@ -172,7 +175,7 @@ class ValidatorService:
         now = self._follow_chain()
         steps = self._open_steps()
         self._bench.hold(steps, fetch=False)
-        reached = self._at_hub(lambda: self._receipts.follow(self._c.hub, now))
+        reached = self._listen(now)
         self._hear(now)
         has_heard = reached and self._receipts.is_complete
         judged = has_heard and self._judge(now)  # or it would contradict what it has not heard
@@ -220,6 +223,17 @@ class ValidatorService:
         """Roots of the files that may still be judged, for this validator's own verdict or for a jury."""
         appealed = {ref.root for case in self._cases if case.is_appealed for ref in case.refs}
         return self._workload.roots | appealed
+
+    def _listen(self, now: int) -> bool:
+        """Takes in what the hub has to tell; False where it cannot be asked. Where nothing here waits for others' words, the doorbell says
+        whether there is anything."""
+        waits = len(self._workload) or self._judgements.waiting() or not self._receipts.is_complete
+        if not waits and self._doorbell.is_quiet and not self._away.left():
+            return True
+        reached = self._at_hub(lambda: self._receipts.follow(self._c.hub, now))
+        if reached:
+            self._doorbell.heard()
+        return reached
 
     def _hear(self, now: int) -> None:
         """What others have said since the last turn."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from swarm.processes import wait_until
 
-from protocol.hub.client import News
+from protocol.hub.client import Heard, News
 from protocol.hub.listing import Mark
 from protocol.identity import Key
 from protocol.shell.home import write_json
@@ -192,3 +193,20 @@ def test_what_changes_every_moment_is_told_to_a_few_at_once(desk: Desk, need: Pa
         return done
 
     assert 1 <= asyncio.run(told()) <= 12
+
+
+def test_receipts_and_requests_for_opinions_come_over_one_request_that_waits_for_either(desk: Desk) -> None:
+    said, asked = Mark(desk.database.newest("receipts")), Mark(desk.database.newest("opinions"))
+    client = desk.client()
+    assert client.heard(said, asked) == Heard([], [])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.heard, said, asked, wait=30)
+        wait_until(lambda: len(desk.hub.bells) == 2, deadline=20, what="it waits for both")
+        desk.database.add_opinion(b"\x07" * 32, "0x", desk.now())
+        waiting_too = desk.client().heard(said, asked)
+        assert [submission for _, submission in waiting_too.opinions] == [b"\x07" * 32]
+        node, validator = desk.node(), desk.validator()
+        receipt = desk.receipt(validator, desk.commit(node, b"x"))
+        desk.client(validator).post_receipt(receipt)
+        told = waiting.result(timeout=20)
+    assert ([data for _, data in told.receipts], told.opinions) == ([receipt], waiting_too.opinions)

@@ -15,6 +15,8 @@ from protocol.chain import transaction_log
 from protocol.chain.types import State
 from protocol.clock import SYSTEM
 from protocol.errors import LockHeld
+from protocol.hub.client import Heard
+from protocol.hub.listing import Mark
 from protocol.shell.connection import is_fatal
 from protocol.verdict import Outcome
 from tests.clock import VirtualClock
@@ -58,12 +60,20 @@ def test_a_copy_judges_nothing_before_it_has_heard_all_that_was_said(
     stage.submit(node, stage.make(node, 1))
     copy = panel.start(first._c.key, copy="-copy")
     monkeypatch.setattr(receipt_log, "LISTED_MOST", 1)
-    listed = copy._c.hub.receipts
+    monkeypatch.setattr(receipt_log, "PAGE", 1)
+    told = copy._c.hub.heard
 
-    def one_more_before(after: int) -> Iterator[tuple[int, bytes]]:
-        yield from [(number + 1, data) for number, data in listed(after - 1)] if after else [(1, b"{}")]
+    def first_another(receipts: Mark, opinions: Mark) -> Heard:
+        return told(Mark(), opinions) if receipts.number else Heard([(1, b"{}")], [])
 
-    monkeypatch.setattr(copy._c.hub, "receipts", one_more_before)
+    def then_a_further(after: Mark) -> Iterator[tuple[int, bytes]]:
+        yield from [(2, b"{}")] if after.number == 1 else []
+
+    monkeypatch.setattr(copy._c.hub, "heard", first_another)
+    monkeypatch.setattr(copy._c.hub, "receipts", then_a_further)
+    copy.turn()
+    assert not copy._receipts.is_complete
+    assert not copy._judgements.totals()
     stops(copy, "signed a receipt")
     assert not copy._judgements.totals()
 
@@ -92,7 +102,9 @@ def test_a_case_of_another_copy_is_noticed_without_the_hub(stage: Stage, panel: 
     first = panel.seat()
     made, _ = inflated(stage, node)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, first, what="the challenge")
-    stage.hub.fault = lambda method, path: PlainTextResponse("", 503) if "receipts" in path else None
+    stage.hub.fault = lambda method, path: (
+        PlainTextResponse("", 503) if path.endswith(("/listings", "/receipts")) else None
+    )
     stops(panel.start(first._c.key, copy="-copy"), "brought case 1")
     rounds(panel.start(first._c.key))
 

@@ -214,19 +214,14 @@ def test_a_hub_that_takes_no_request_does_not_make_it_soft(stage: Stage, panel: 
     assert panel.case(made.ref).hard
 
 
-def test_two_that_wait_for_each_other_find_out(stage: Stage, panel: Panel) -> None:
+def test_two_that_wait_for_each_other_find_out(stage: Stage, panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both judged by themselves and ask at the same time; neither sees that the other asked as well."""
     node = stage.seated()
     stage.publish()
     keys = stage.validator(), stage.validator()
     made, submission = inflated(stage, node)
     services = [panel.start(key, fallback_seconds=0.01, opinion_seconds=30) for key in keys]
-
-    def unheard(method: str, path: str) -> Response | None:
-        opinions = method == "GET" and path.endswith("/opinions")
-        return PlainTextResponse('{"entries": []}') if opinions else None
-
-    stage.hub.fault = unheard
+    monkeypatch.setattr(stage.hub._database, "opinions", lambda after, most: [])  # unheard
     until(lambda: all(asks(service, submission) for service in services), *services, what="both wait")
     stage.world.anvil.advance(16)
     until(lambda: panel.state(made.ref) == State.CHALLENGED, *services, what="the challenge")
