@@ -1,17 +1,22 @@
-"""The published versions of the weights on this machine: fetched when needed, checked, kept for as long as they count."""
+"""The published versions of the weights on this machine: fetched when needed, checked, kept for as long as they count.
+
+The one that the trainer is still writing may be fetched ahead, beside whatever else a role does.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
 from protocol.chain.events import Published
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import IntegrityError, LockHeld, Malformed, PreflightError, Unavailable
+from protocol.errors import IntegrityError, LockHeld, Malformed, MurmurationError, PreflightError, Unavailable
 from protocol.model_files import require_model_files, require_nothing_else
 from protocol.shardcast.client import Client
 from protocol.shardcast.manifest import digest_of
@@ -19,8 +24,11 @@ from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 from protocol.shell.connection import Connection
 
+log = logging.getLogger("weights")
+
 _SOURCES_SECONDS = 60.0  # for how long the peers that were found are asked again without a new look-up
 _LOCKS = 64  # versions of which it is known that a thread may be fetching them
+_AHEAD_MAX = 60.0  # seconds before it is tried again to fetch ahead, after failing several times
 _FIRST_SECONDS = 60.0  # of a fetch, before it is looked whether the version still counts; doubles each time
 
 Version = Publication | Published
@@ -119,15 +127,26 @@ class Versions:
             if not self.holds(publication):
                 self._fetch(publication)
 
+    def fetch_ahead(self, step: int) -> bool:
+        """Fetches what the trainer has finished so far of version `step`, which it is still writing, until another thread fetches the
+        version or this is stopped; False, soon, where there is nothing of it, or a delta will be cheaper. No version comes of it by
+        itself. Raises Unavailable where the trainer gave it up, PreflightError where the disk is full."""
+        return self._client.fetch_ahead(step, self._known_sources())
+
+    def _known_sources(self) -> list[Source]:
+        with self._mutex:
+            if self._clock.monotonic() - self._found_at > _SOURCES_SECONDS:
+                self._sources = self._look_up()
+                self._found_at = self._clock.monotonic()
+            return self._sources
+
     def _fetch(self, publication: Version) -> None:
         seconds = min(_FIRST_SECONDS, self._fetch_seconds)
         while True:
             self._require_kept(publication)
-            if self._clock.monotonic() - self._found_at > _SOURCES_SECONDS:
-                self._sources = self._look_up()
-                self._found_at = self._clock.monotonic()
+            sources = self._known_sources()
             try:
-                self._client.fetch(publication.step, publication.manifest, self._sources, seconds)
+                self._client.fetch(publication.step, publication.manifest, sources, seconds)
                 return
             except Unavailable:
                 self._found_at = float("-inf")  # ask the network anew next time
@@ -147,3 +166,35 @@ class Versions:
             if step > head:
                 with suppress(LockHeld):  # somebody is just loading it
                     self.store.discard(step)  # of another run; it would look newer than anything to come
+
+
+@contextmanager
+def fetching_ahead(
+    versions: Versions, following: Callable[[], int | None], stop: threading.Event, pause: float
+) -> Iterator[None]:
+    """For as long as the block lasts and `stop` is not set, the version that `following` names is fetched ahead. A look that
+    found nothing is followed by a pause; one that has begun ends when somebody fetches the version itself."""
+    over = threading.Event()
+
+    def look() -> None:
+        wait = pause
+        while not over.wait(wait) and not stop.is_set():
+            step = following()
+            try:
+                if step is not None and versions.fetch_ahead(step):
+                    log.info("version %d was fetched ahead, as far as it went", step)
+                wait = pause
+            except LockHeld:  # it has become a version meanwhile, or an earlier look goes on
+                wait = pause
+            except (MurmurationError, OSError) as error:  # it is fetched later, when it is a version
+                log.info("fetching version %s ahead: %s", step, error)
+                wait = min(_AHEAD_MAX, 2 * wait)
+
+    try:
+        threading.Thread(target=look, name="ahead", daemon=True).start()
+    except RuntimeError as error:  # this system gives no more threads
+        log.info("versions are fetched when they are published: %s", error)
+    try:
+        yield
+    finally:
+        over.set()

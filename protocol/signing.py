@@ -191,3 +191,16 @@ class PublishedManifest(Typed):
     run: int
     step: int
     digest: bytes
+
+
+@dataclass(frozen=True)
+class ListedChunks(Typed):
+    """The trainer's word on a version that it is still writing: `chunks` of it are finished, and the SHA-256 of their BLAKE3 hashes is
+    `listed`; `opening` is SHA-256 of what says which files these are of (protocol/shardcast/opening.py)."""
+
+    SOLIDITY = ("uint256", "uint32", "bytes32", "uint32", "bytes32")
+    run: int
+    step: int
+    opening: bytes
+    chunks: int
+    listed: bytes

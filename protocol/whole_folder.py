@@ -13,7 +13,8 @@ from safetensors import SafetensorError
 
 from protocol.errors import PreflightError
 
-_WRITING = ".writing-"
+WRITING = ".writing-"
+"""Begins the name of a folder until it is whole."""
 _ELSEWHERE = "name a folder that can be written to"
 _HINTS = {code: _ELSEWHERE for code in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)}
 
@@ -24,7 +25,7 @@ def whole(final: Path, what: str) -> Iterator[Path]:
 
     Raises PreflightError ("cannot write {what}: …") for whatever the disk refuses; nothing of it is left behind then.
     """
-    partial = final.with_name(_WRITING + final.name)
+    partial = final.with_name(WRITING + final.name)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
@@ -51,7 +52,7 @@ def _refused(what: str, error: OSError | SafetensorError, partial: Path) -> Pref
 
 def sweep(parent: Path) -> None:
     """Removes what a process that died left half-written; for the only writer in `parent`."""
-    for left in parent.glob(_WRITING + "*"):
+    for left in parent.glob(WRITING + "*"):
         shutil.rmtree(left, ignore_errors=True)
 
 

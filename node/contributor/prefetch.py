@@ -1,4 +1,7 @@
-"""Fetches the next version while this one is worked on, so that the device does not stand still between versions."""
+"""Fetches the next version while this one is worked on, so that the device does not stand still between versions.
+
+It begins while the trainer is still writing it, where no delta will be cheaper; and all of it counts once the chain names it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from node.versions import Versions
+from node.versions import Versions, fetching_ahead
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError
 from protocol.shell.connection import Connection
@@ -51,6 +54,10 @@ class Prefetch:
 
     def _follow(self, step: int, ended: threading.Event) -> None:
         pause = max(_PAUSE_MIN, self._c.settings.poll_seconds)
+        with fetching_ahead(self._versions, lambda: step + 1, ended, pause):
+            self._follow_head(step, ended, pause)
+
+    def _follow_head(self, step: int, ended: threading.Event, pause: float) -> None:
         while not self._clock.wait(ended, pause):
             try:
                 head = self._c.chain.head(self._c.run)

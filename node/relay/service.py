@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pydantic import Field
 
 from node.serving import serving
-from node.versions import Versions
+from node.versions import Versions, fetching_ahead
 from protocol import metrics
 from protocol.chain.settings import ChainSettings
 from protocol.chain.types import Publication
@@ -30,6 +30,8 @@ log = logging.getLogger("relay")
 
 _HEAD = metrics.gauge("murmur_relay_head_step", "Step of the newest version that the chain knows.")
 _NEWEST = metrics.gauge("murmur_relay_newest_step", "Step of the newest version that is served here.")
+
+_AHEAD_PAUSE = 1.0  # seconds between two looks for a version that is being written
 
 
 class ServeSettings(ServingSettings):
@@ -64,6 +66,8 @@ class RelayService:
         self._stop = stop or threading.Event()
         self._progress = progress
         self._clock = clock
+        self._next: int | None = 0
+        """The version that the trainer may be writing."""
 
     def stop(self) -> None:
         self._stop.set()
@@ -74,7 +78,12 @@ class RelayService:
             self._c, self._home.data / "weights", fetch_seconds=self._settings.fetch_seconds, relays=True
         )
         store = versions.store
-        with store, serving(self._c, versions, self._settings, RELAY) as server:
+        pause = max(_AHEAD_PAUSE, self._c.settings.poll_seconds)
+        with (
+            store,
+            serving(self._c, versions, self._settings, RELAY) as server,
+            fetching_ahead(versions, lambda: self._next, self._stop, pause),
+        ):
             log.info("serving at %s", server.url)
             while not self._stop.is_set():
                 try:
@@ -94,7 +103,10 @@ class RelayService:
         head = self._c.chain.head(self._c.run)
         if head is None:
             return
+        if not versions.holds(head):
+            self._next = None  # what is on chain goes first
         self._bring(versions, head)
+        self._next = head.step + 1
         _HEAD.set(head.step)
         _NEWEST.set(max(versions.store.steps()))
         for step in self._c.spec.versions_pinned:

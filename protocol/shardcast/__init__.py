@@ -5,6 +5,10 @@ store       versions on disk: drafts apart, complete ones visible at once, old o
 delta       what makes one version's file out of the one before
 partial     a draft being filled with verified chunks
 http1       the strict little of HTTP/1.1 that is spoken here
+opening     a version that its trainer is still writing, signed piece by piece
+stream      the origin's side of one: hashed and shown as it grows
+opened      one as servers see it
+ahead       fetches one, for the version that it may become
 arriving    a version on its way, as servers see it
 holding     which chunks a party has, as it tells others
 server      listens and keeps connections
@@ -16,6 +20,7 @@ origin      the trainer's end: takes a folder, signs it, shows it
 source      one place to fetch from, and what experience says of it
 connection  persistent connections to sources
 schedule    which chunk is asked of which source, and who is blamed
+task        what it keeps account of
 inquiry     asks a relay for news of what it holds
 crew        the threads that carry the schedule out
 client      fetches versions from several sources, and remembers how these did

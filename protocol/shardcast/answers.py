@@ -4,6 +4,8 @@
     GET /v/<step>/files/<name>        a file, or one range of it (Range: bytes=<first>-<last>, both within the file)
     GET /v/<step>/delta/<name>        what makes that file out of the base's, likewise
     GET /v/<step>/holding?…           which chunks are here, and which are on their way (holding.py)
+    GET /v/<step>/opening?…           what is signed so far of a version that is still being written (opening.py)
+    GET /v/<step>/opened/<id>/…       files/<name> and holding?… of that one
 
 A version that is still being fetched is answered for chunk by chunk. Nothing is listed, nothing is decoded, and a target
 that is not literally one of these forms is not found. What is not here is 404 where it may come, and 410 where it will not:
@@ -32,8 +34,9 @@ from protocol.shardcast.uplink import NoTurn, Uplink
 
 _REQUEST = re.compile(r"(?P<method>[A-Z]{1,16}) (?P<target>/[\x21-\x7e]*) HTTP/1\.1")
 _TARGET = re.compile(
-    rf"/v/(?P<step>0|[1-9][0-9]{{0,9}})/(?:(?P<manifest>manifest)|(?P<part>files|delta)/(?P<name>{FILE_NAME})"
-    r"|holding\?after=(?P<after>[0-9]{1,20})&wait=(?P<wait>[0-9]{1,5}))"
+    rf"/v/(?P<step>0|[1-9][0-9]{{0,9}})/(?:opened/(?P<opened>[0-9a-f]{{64}})/)?"
+    rf"(?:(?P<manifest>manifest)|(?P<part>files|delta)/(?P<name>{FILE_NAME})"
+    r"|(?P<news>holding\?|opening\?of=(?P<of>[0-9a-f]{64})&)after=(?P<after>[0-9]{1,20})&wait=(?P<wait>[0-9]{1,5}))"
 )
 _RANGE = re.compile(r"bytes=(?P<first>[0-9]{1,16})-(?P<last>[0-9]{1,16})")
 _SLICE_SECONDS = 0.5  # of a wait, so that a server that closes ends soon
@@ -66,14 +69,24 @@ class Answers:
         target = _TARGET.fullmatch(request["target"])
         if target is None:
             return self._send_status(wire, HTTPStatus.NOT_FOUND) and stays
-        step = int(target["step"])
+        step, opened = int(target["step"]), target["opened"]
+        if opened and (target["manifest"] or target["part"] == "delta" or target["of"]):
+            return self._send_status(wire, HTTPStatus.NOT_FOUND) and stays
         if target["manifest"]:
             return self._send_manifest(wire, step) and stays
-        if target["after"]:
-            return self._send_holding(wire, step, int(target["after"]), int(target["wait"]), waits) and stays
+        if target["news"]:
+            after, ends = int(target["after"]), time.monotonic() + min(int(target["wait"]), WAIT_MS_MAX) / 1000
+            waits(True)
+            try:
+                body = self._news(step, opened, target["of"], after, ends)
+            finally:
+                waits(False)
+            if body is None:
+                return self._send_absent(wire, step) and stays
+            return self._send_body(wire, body, "application/octet-stream") and stays
         guest = Guest(address, head.field("serves"))
         name = target["name"] if target["part"] == "files" else f"{DELTA_FOLDER}/{target['name']}"
-        return self._send_file(wire, guest, step, name, head.field("range")) and stays
+        return self._send_file(wire, guest, step, name, head.field("range"), opened) and stays
 
     def refuse(self, wire: Wire, status: HTTPStatus) -> bool:
         """The last answer of a connection whose peer does not speak as it should."""
@@ -93,35 +106,51 @@ class Answers:
             return self._send_absent(wire, step)
         return self._send_body(wire, body, "application/json")
 
-    def _send_holding(self, wire: Wire, step: int, after: int, wait_ms: int, waits: Callable[[bool], None]) -> bool:
-        ends = time.monotonic() + min(wait_ms, WAIT_MS_MAX) / 1000
-        waits(True)
-        try:
-            while not self.store.wait_for(step, _slice(ends)) and _slice(ends) and not self.is_closing():
-                pass
-            told = None
-            while (growing := self.store.growing(step)) is not None:
-                told = growing.holding(after, _slice(ends))
-                if told.revision > after or not _slice(ends) or self.is_closing():
-                    break
-        finally:
-            waits(False)
+    def _news(self, step: int, opened: str | None, of: str | None, after: int, ends: float) -> bytes | None:
+        """What is asked for by holding? and opening?, once there is news or the time is over; None where there is nothing of it."""
+        if of is not None:
+            return self._opening(step, of, after, ends)
+        if opened is not None:
+            return self._opened_holding(step, opened, after, ends)
+        while not self.store.wait_for(step, _slice(ends)) and _slice(ends) and not self.is_closing():
+            pass
+        told = None
+        while (growing := self.store.growing(step)) is not None:
+            told = growing.holding(after, _slice(ends))
+            if told.revision > after or not _slice(ends) or self.is_closing():
+                break
         if self.store.holds(step):
-            return self._send_body(wire, COMPLETE, "application/octet-stream")
-        if told is None:
-            return self._send_absent(wire, step)
-        return self._send_body(wire, told.encode(), "application/octet-stream")
+            return COMPLETE
+        return None if told is None else told.encode()
 
-    def _send_file(self, wire: Wire, guest: Guest, step: int, name: str, wanted: str | None) -> bool:
+    def _opening(self, step: int, of: str, after: int, ends: float) -> bytes | None:
+        while True:
+            shown = self.store.wait_for_opened(step, _slice(ends))
+            is_over = not _slice(ends) or self.is_closing()
+            if shown is not None and (shown.has_news(of, after, _slice(ends)) or is_over):
+                return shown.tell(of, after)
+            if shown is None and (is_over or self.store.newest() >= step):
+                return None
+
+    def _opened_holding(self, step: int, opened: str, after: int, ends: float) -> bytes | None:
+        while (shown := self.store.opened(step)) is not None and shown.id == opened:
+            told = shown.holding(after, _slice(ends))
+            if told.revision > after or not _slice(ends) or self.is_closing():
+                return told.encode()
+        return None
+
+    def _send_file(
+        self, wire: Wire, guest: Guest, step: int, name: str, wanted: str | None, opened: str | None
+    ) -> bool:
         bounds = None if wanted is None else _RANGE.fullmatch(wanted)
         if wanted is not None and bounds is None:
             return self.refuse(wire, HTTPStatus.BAD_REQUEST)
-        fd = self._open(step, name, bounds)
+        fd, size = self._open(step, name, bounds) if opened is None else self._open_opened(step, opened, name, bounds)
         if fd is None:
             is_delta = name.startswith(DELTA_FOLDER)
             return self._send_absent(wire, step, never=is_delta and not self._may_have_delta(step))
         try:
-            size = os.fstat(fd).st_size
+            size = os.fstat(fd).st_size if size is None else size
             first, last = (0, size - 1) if bounds is None else (int(bounds["first"]), int(bounds["last"]))
             if bounds is not None and not first <= last < size:
                 return self._send_status(
@@ -140,11 +169,20 @@ class Answers:
 
     # ---- inside
 
-    def _open(self, step: int, name: str, bounds: re.Match[str] | None) -> int | None:
+    def _open(self, step: int, name: str, bounds: re.Match[str] | None) -> tuple[int | None, int | None]:
+        """A descriptor, and the file's size where that is not the descriptor's."""
         growing = self.store.growing(step)
         if growing is not None and bounds is not None:
-            return growing.open_range(name, int(bounds["first"]), int(bounds["last"]))
-        return self.store.open_file(step, name)
+            return growing.open_range(name, int(bounds["first"]), int(bounds["last"])), None
+        return self.store.open_file(step, name), None
+
+    def _open_opened(
+        self, step: int, opened: str, name: str, bounds: re.Match[str] | None
+    ) -> tuple[int | None, int | None]:
+        shown = self.store.opened(step)
+        if shown is None or shown.id != opened or bounds is None:
+            return None, None
+        return shown.open_range(name, int(bounds["first"]), int(bounds["last"])), shown.size_of(name)
 
     def _send_bytes(
         self, wire: Wire, guest: Guest, head: bytes, fd: int, first: int, end: int, what: tuple[int, str]

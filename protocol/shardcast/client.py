@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -26,15 +26,17 @@ from threading import Lock
 from eth_typing import ChecksumAddress
 
 from protocol.constants import SHARDCAST_CHUNK_BYTES
-from protocol.errors import ProtocolViolation, UsageError
+from protocol.errors import LockHeld, ProtocolViolation, UsageError
 from protocol.shardcast import by_delta
+from protocol.shardcast.ahead import LABEL, Ahead
 from protocol.shardcast.connection import Timeouts
 from protocol.shardcast.fetch import Fetch, closed
-from protocol.shardcast.manifest import Expected, ManifestLimits, digest_of
+from protocol.shardcast.manifest import Expected, Manifest, ManifestLimits, digest_of
 from protocol.shardcast.partial import Partial
-from protocol.shardcast.schedule import Schedule, Statistics
+from protocol.shardcast.schedule import Schedule
 from protocol.shardcast.source import Source, Standing
-from protocol.shardcast.store import VersionStore
+from protocol.shardcast.store import VersionStore, disk_errors
+from protocol.shardcast.task import Statistics
 from protocol.signing import Domain
 
 _PATIENCE_SECONDS = 8.0  # longer than the usual time between two looks at the chain: a relay may see the version later
@@ -80,6 +82,7 @@ class Client:
         self._banned: dict[bytes, set[str]] = {}
         self.whole_only: deque[bytes] = deque(maxlen=_VERSIONS_REMEMBERED)  # manifests of which the delta failed
         self._schedules: set[Schedule] = set()  # of the fetches that are under way
+        self._ahead: Ahead | None = None  # the last one that began
         self.is_closed = False
 
     def close(self) -> None:
@@ -88,6 +91,13 @@ class Client:
             self.is_closed = True
             for schedule in self._schedules:
                 schedule.abort(closed())
+        if self._ahead is not None:
+            self._ahead.stop()
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Header fields of every request."""
+        return {} if self.serves is None else {"Serves": self.serves}
 
     @contextmanager
     def interruptible(self, schedule: Schedule) -> Iterator[None]:
@@ -116,28 +126,59 @@ class Client:
             raise UsageError("a manifest digest has 32 bytes")  # or honest sources would be blamed for it
         if self._holds(step, manifest_digest):
             return self.store.folder(step)
-        expected = Expected(self.run, step, manifest_digest, self.trainer, self.domain, self.limits, self.chunk_bytes)
+        verified = self._end_ahead(step)
+        return self._fetched(self.attempt(step, manifest_digest, sources, time.monotonic() + deadline), verified)
+
+    def fetch_ahead(self, step: int, sources: Sequence[Source]) -> bool:
+        """Fetches what its trainer has signed so far of a version that is no version yet, until another thread calls `fetch` for it (or a
+        later one) or `close`; False, soon, where nobody knows of any, or where a delta will be cheaper. One at a time.
+
+        Raises Unavailable where the version will not come, PreflightError where the disk is full; nothing is left of it then.
+        LockHeld while another thread does so.
+        """
+        ahead = Ahead(self, step, sources)
         with self._mutex:
-            banned = self._banned.setdefault(manifest_digest, set())
+            if self.is_closed:
+                raise closed()
+            if self._ahead is not None and not self._ahead.is_over:
+                raise LockHeld(f"version {self._ahead.step} is being fetched ahead", hint="wait for it")
+            self._ahead = ahead
+        return ahead.run()
+
+    def attempt(self, step: int, digest: bytes, sources: Sequence[Source], until: float) -> Fetch:
+        """A fetch of what `digest` stands for, with what is known of these sources, until a moment."""
+        expected = Expected(self.run, step, digest, self.trainer, self.domain, self.limits, self.chunk_bytes)
+        with self._mutex:
+            banned = self._banned.setdefault(digest, set())
             while len(self._banned) > _VERSIONS_REMEMBERED:
                 del self._banned[next(iter(self._banned))]
             if all(source.name in banned for source in sources):
                 banned.clear()
             known = {source.name: self._standings.get(source.name, Standing()) for source in sources}
             self._standings = known
-        sources = self._choose(sources, known)
-        return self._fetched(Fetch(self, expected, sources, known, banned, time.monotonic() + deadline))
+        return Fetch(self, expected, self._choose(sources, known), known, banned, until)
 
-    def _fetched(self, fetch: Fetch) -> Path:
+    def _end_ahead(self, step: int) -> Mapping[tuple[str, int], str]:
+        """Ends what is fetched ahead of this version or an earlier one; what is known to be on disk of this one."""
+        with self._mutex:
+            ahead = self._ahead
+        if ahead is None or ahead.step > step:
+            return {}
+        ahead.end()
+        return ahead.verified if ahead.step == step else {}
+
+    def _fetched(self, fetch: Fetch, verified: Mapping[tuple[str, int], str]) -> Path:
         store, step, label = self.store, fetch.expected.step, fetch.expected.digest.hex()
         signed, manifest = fetch.drafted_manifest(label) or fetch.fetch_manifest(fetch.expected)
+        store.adopt(step, LABEL, by=label)
         with (
             store.draft(step, label, manifest.total_bytes + manifest.delta_bytes) as draft,
             Partial(draft, manifest) as partial,
             ExitStack() as kept,  # the delta's files, for whoever asks before the version is visible
         ):
             store.begin(draft, signed)
-            present = fetch.present(partial, manifest)
+            _drop_others(draft, manifest)
+            present = fetch.present(partial, manifest, verified)
             self.statistics.resumed_chunks += len(present)
             made = by_delta.make(fetch, partial, manifest, signed, present, kept)
             if made is None:
@@ -168,3 +209,12 @@ class Client:
                 return True
         self.store.discard(step)
         return False
+
+
+def _drop_others(draft: Path, manifest: Manifest) -> None:
+    """Removes what was fetched ahead and is no file of the version that it became."""
+    names = {file.name for file in manifest.files}
+    with disk_errors(draft):
+        for path in draft.iterdir():
+            if not path.name.startswith(".") and path.name not in names:
+                path.unlink()

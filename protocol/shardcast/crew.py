@@ -12,7 +12,8 @@ from threading import Thread
 from protocol.errors import PreflightError, ProtocolViolation, Unavailable
 from protocol.shardcast.connection import ConnectionPool, NotServed, SourceConnection, StaleConnection, Timeouts
 from protocol.shardcast.inquiry import Inquiry
-from protocol.shardcast.schedule import FetchTask, Schedule
+from protocol.shardcast.schedule import Schedule
+from protocol.shardcast.task import FetchTask
 
 Perform = Callable[[FetchTask, SourceConnection, memoryview], None]
 """Carries out a task on a connection, with room for one chunk, and reports what arrived to the schedule."""

@@ -6,11 +6,12 @@ Client (client.py) says whom it asks and what it remembers of them; by_delta.py 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from protocol.constants import MANIFEST_BYTES_MAX
@@ -20,14 +21,16 @@ from protocol.shardcast.connection import NotServed, SourceConnection
 from protocol.shardcast.crew import Crew, Perform
 from protocol.shardcast.http1 import file_target, manifest_target
 from protocol.shardcast.inquiry import Inquiry
-from protocol.shardcast.manifest import Expected, Manifest
+from protocol.shardcast.manifest import Chunk, Expected, Manifest
 from protocol.shardcast.partial import Partial
-from protocol.shardcast.schedule import FetchTask, Schedule
+from protocol.shardcast.schedule import Schedule
 from protocol.shardcast.source import Source, Standing
+from protocol.shardcast.task import FetchTask
 
 if TYPE_CHECKING:
     from protocol.shardcast.client import Client
 
+_NONE: Mapping[tuple[str, int], str] = MappingProxyType({})
 _AGAIN_SECONDS = 0.25  # before a relay that has no delta yet is asked for it again
 
 
@@ -109,9 +112,13 @@ class Fetch:
         schedule: Schedule,
         target: Callable[[int, str], str],
         asked: Callable[[Source], AbstractContextManager[None]] = lambda source: nullcontext(),
+        *,
+        chunks: Sequence[Chunk] | None = None,
+        arrived: Callable[[Chunk], None] = lambda chunk: None,
     ) -> Perform:
-        """How tasks are carried out: neighbouring chunks in one request, each written when it has verified."""
-        chunks = list(manifest.chunks())
+        """How tasks are carried out: neighbouring chunks in one request, each written when it has verified, and then `arrived`.
+        `chunks` stand in for the manifest's where their hashes come to be known only now."""
+        chunks = list(manifest.chunks()) if chunks is None else chunks
 
         def perform(task: FetchTask, connection: SourceConnection, room: memoryview) -> None:
             began = time.monotonic()
@@ -125,6 +132,7 @@ class Fetch:
                 if not chunk.matches(content):
                     raise HashMismatch(f"{file.name} from byte {chunk.offset} does not hash to what the manifest says")
                 partial.write(chunk, content)
+                arrived(chunk)
                 ended = time.monotonic()
                 schedule.arrived(task, ended - began)
                 self.client.progress(manifest.step, schedule.bytes_present, manifest.total_bytes)
@@ -134,8 +142,10 @@ class Fetch:
 
         return perform
 
-    def present(self, partial: Partial, manifest: Manifest) -> list[int]:
-        """Numbers of the chunks that lie on disk and verify."""
+    def present(
+        self, partial: Partial, manifest: Manifest, verified: Mapping[tuple[str, int], str] = _NONE
+    ) -> list[int]:
+        """Numbers of the chunks that lie on disk and verify; `verified` are the hashes of some that did, by file and offset."""
         room = memoryview(bytearray(self.client.chunk_bytes))
         found = []
         for number, chunk in enumerate(manifest.chunks()):
@@ -143,7 +153,7 @@ class Fetch:
                 raise closed()
             if time.monotonic() > self.deadline:
                 raise DeadlineExceeded(f"verifying what is here of version {manifest.step} took too long")
-            if partial.holds(chunk, room):
+            if verified.get((chunk.file.name, chunk.offset)) == chunk.blake3 or partial.holds(chunk, room):
                 found.append(number)
         return found
 
@@ -162,7 +172,9 @@ class Fetch:
             schedule.lacks(source)
             raise
 
-    def schedule_of(self, manifest: Manifest, present: Sequence[int], watched: Iterable[str] = ()) -> Schedule:
+    def schedule_of(
+        self, manifest: Manifest, present: Sequence[int], watched: Iterable[str] = (), *, known: int | None = None
+    ) -> Schedule:
         chunks = list(manifest.chunks())
         numbers = {file.name: number for number, file in enumerate(manifest.files)}
         return self._schedule(
@@ -171,11 +183,12 @@ class Fetch:
             lambda number: f"{chunks[number].file.name} from byte {chunks[number].offset}",
             present,
             watched,
+            known,
         )
 
     def _schedule(
         self, sizes: Sequence[int], files: Sequence[int], describe: Callable[[int], str], present: Sequence[int] = (),
-        watched: Iterable[str] = (),
+        watched: Iterable[str] = (), known: int | None = None,
     ) -> Schedule:  # fmt: skip
         return Schedule(
             sizes,
@@ -188,6 +201,7 @@ class Fetch:
             describe=describe,
             present=present,
             watched=watched,
+            known=known,
             patience=self.client.patience,
             relays=self.client.relays,
             rng=self.client.rng,
@@ -195,8 +209,7 @@ class Fetch:
 
     def crew(self, schedule: Schedule, perform: Perform, *, room: int, inquiries: Sequence[Inquiry] = ()) -> Crew:
         client = self.client
-        fields = {} if client.serves is None else {"Serves": client.serves}
         return Crew(
             schedule, perform, client.timeouts, streams=client.streams, room=room, deadline=self.deadline, inquiries=inquiries,
-            fields=fields,
+            fields=client.fields,
         )  # fmt: skip

@@ -5,6 +5,7 @@ The relay answers when there is news, so a chunk is known of within a round trip
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from protocol.errors import ProtocolViolation, Unavailable
@@ -31,6 +32,7 @@ class Inquiry:
     chunks: int
     timeouts: Timeouts
     deadline: float
+    target: Callable[[int, int, int], str] = holding_target
 
     def run(self, pool: ConnectionPool) -> None:
         """Returns at the end of the fetch, once the source holds everything, or after it broke the rules."""
@@ -66,7 +68,7 @@ class Inquiry:
         wait_ms = int(1000 * min(_WAIT_SECONDS, self.timeouts.idle / 2))
         cap = max(len(COMPLETE), encoded_bytes(self.chunks))
         try:
-            length = connection.ask_whole(holding_target(self.step, revision, wait_ms), cap, self.deadline)
+            length = connection.ask_whole(self.target(self.step, revision, wait_ms), cap, self.deadline)
             data = bytearray(length)
             connection.read(memoryview(data), self.deadline)
             holding = Holding.parse(bytes(data), self.chunks)

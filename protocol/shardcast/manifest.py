@@ -52,7 +52,7 @@ KINDS = (FULL, DELTA)
 FILE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
 """Pattern of the names a file may have: flat, visible, the same on every system and in a URL."""
 
-_HASHING_THREADS = min(4, os.cpu_count() or 1)
+HASHING_THREADS = min(4, os.cpu_count() or 1)
 _NAME = re.compile(FILE_NAME)
 _UPGRADE = "upgrade murmuration: the trainer publishes what only a later version of it reads"
 _DOWNGRADE = "use the version of murmuration that the run's trainer uses: it publishes what earlier ones read"
@@ -295,7 +295,7 @@ def describe(folder: Path, run: int, step: int, *, chunk_bytes: int = SHARDCAST_
 
 def describe_files(paths: Sequence[Path], chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> tuple[FileEntry, ...]:
     """These files as a manifest lists them; several threads hash. Raises PreflightError where reading fails."""
-    with ThreadPoolExecutor(_HASHING_THREADS, thread_name_prefix="hashing") as pool:
+    with ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hashing") as pool:
         try:
             return tuple(_describe_file(path, chunk_bytes, pool) for path in paths)
         except OSError as error:
@@ -310,13 +310,13 @@ def _describe_file(path: Path, chunk_bytes: int, pool: ThreadPoolExecutor) -> Fi
         def hashed(offset: int) -> str:
             if not hasattr(rooms, "room"):
                 rooms.room = memoryview(bytearray(chunk_bytes))
-            count = _read_at(fd, rooms.room[: min(chunk_bytes, size - offset)], offset, path)
+            count = read_at(fd, rooms.room[: min(chunk_bytes, size - offset)], offset, path)
             return blake3(rooms.room[:count]).hexdigest()
 
         return FileEntry(path.name, size, tuple(pool.map(hashed, range(0, size, chunk_bytes))))
 
 
-def _read_at(fd: int, view: memoryview, offset: int, path: Path) -> int:
+def read_at(fd: int, view: memoryview, offset: int, path: Path) -> int:
     """Fills `view` from a file. Raises PreflightError if the file has become shorter."""
     done = 0
     while done < len(view):
@@ -325,6 +325,26 @@ def _read_at(fd: int, view: memoryview, offset: int, path: Path) -> int:
             raise PreflightError(f"{path} became shorter while it was read")
         done += count
     return done
+
+
+def unlisted_files(
+    value: dict[str, Any], more: dict[str, type], limits: ManifestLimits, chunk_bytes: int
+) -> tuple[tuple[str, int], ...]:
+    """Names and sizes of the files of an opening (protocol/shardcast/opening.py), by the rules for those of a manifest: any order, no hashes.
+    `more` are the types of what else it must hold. Raises what `Manifest.parse` raises."""
+    types = {"chunk_bytes": int, "files": list, "run": int, "step": int}
+    value = _fields(value, types | more, "opening")
+    if value["chunk_bytes"] != chunk_bytes:
+        raise Malformed(f"opening has chunks of {value['chunk_bytes']} bytes, not {chunk_bytes}")
+    _within(value["run"], _INTEGER_MAX, "run")
+    _within(value["step"], _STEP_MAX, "step")
+    files = [_fields(entry, {"name": str, "size": int}, "file entry") for entry in value["files"][: limits.files + 1]]
+    if sum(_within(file["size"], _INTEGER_MAX, "size") for file in files) > limits.total_bytes:
+        raise Oversized(f"opening lists more than {limits.total_bytes} bytes")
+    sized = [file | {"chunks": ["0" * 64] * -(-file["size"] // chunk_bytes)} for file in files]
+    if not _files(sorted(sized, key=lambda file: file["name"]), "files", limits, chunk_bytes):
+        raise Malformed("opening lists no files")
+    return tuple((file["name"], file["size"]) for file in files)
 
 
 def _listed(files: tuple[FileEntry, ...]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,9 @@ from protocol.shardcast.manifest import (
     sign,
     stored,
 )
+from protocol.shardcast.opening import Opening
 from protocol.shardcast.store import DELTA_FOLDER, MANIFEST_NAME, VersionStore, disk_errors
+from protocol.shardcast.stream import VersionStream
 
 log = logging.getLogger("weights")
 
@@ -55,6 +58,34 @@ class Origin:
         self.store = store
         self._key, self._domain, self._run, self._chunk_bytes = key, domain, run, chunk_bytes
         self._anchor_every = anchor_every
+        self._stream: VersionStream | None = None
+        self._deltas_are_small = True
+
+    def follow(self, folder: Path, step: int, files: Sequence[tuple[str, int]], attempt: str) -> bool:
+        """Shows as much of version `step` as somebody has written into `folder` so far, from front to back in this order of files and with
+        these sizes; whether that was anything new. To be called again and again, until `publish` or `forget`; 32 hex digits tell one
+        `attempt` to write the version from another. What is shown so is no version: nobody loads it before the chain names
+        its manifest.
+
+        Raises PreflightError for a disk that fails.
+        """
+        opening = Opening(self._run, step, tuple(files), attempt, self._anchor(step), self._chunk_bytes)
+        if self._stream is None or self._stream.opening != opening:
+            self.forget()
+            self._stream = VersionStream(self.store, folder, opening, self._key, self._domain)
+        with disk_errors(folder):
+            return self._stream.advance()
+
+    def forget_unpublished(self) -> None:
+        """Whoever wrote what is followed has given it up."""
+        if self._stream is not None and not self.store.holds(self._stream.step):
+            self.forget()
+
+    def forget(self) -> None:
+        """What is followed is shown no longer."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def publish(self, folder: Path, step: int, *, link: bool = False, remember: bool = False) -> Manifest:
         """Makes the files of `folder` visible as version `step`; `digest` of the result belongs on the chain.
@@ -81,7 +112,7 @@ class Origin:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
                 for path in paths:
                     (os.link if link else shutil.copyfile)(path.resolve(), draft / path.name)
-            manifest = self._with_delta(describe(draft, self._run, step, chunk_bytes=self._chunk_bytes), draft)
+            manifest = self._with_delta(self._described(draft, step), draft)
             signed = sign(manifest, self._key, self._domain)
             if (before := self._remembered(folder, manifest)) is not None and before != signed:
                 shutil.rmtree(draft / DELTA_FOLDER, ignore_errors=True)
@@ -90,6 +121,28 @@ class Origin:
                 raise UsageError(f"the manifest of {folder} is larger than {MANIFEST_BYTES_MAX} bytes")
             self.store.commit(step, draft, signed)
         return manifest
+
+    def _described(self, draft: Path, step: int) -> Manifest:
+        """The manifest of what is in `draft`; what was hashed while it was written is not hashed again."""
+        known, paths = {}, publishable(draft)
+        if self._stream is not None and self._stream.step == step:
+            with disk_errors(draft):
+                while self._stream.advance():
+                    pass
+                known = self._stream.entries(draft)
+            if len(known) < len(paths):
+                self.forget()  # it became another version
+        rest = describe_files([path for path in paths if path.name not in known], self._chunk_bytes)
+        entries = known | {entry.name: entry for entry in rest}
+        return Manifest(self._run, step, tuple(entries[path.name] for path in paths), self._chunk_bytes)
+
+    def _anchor(self, step: int) -> int:
+        """Where the chain of deltas to a version to come will begin, as far as one can tell."""
+        with suppress(MurmurationError):
+            if self._anchor_every > 1 and self._deltas_are_small and self.store.holds(step - 1):
+                base = stored(self.store.manifest(step - 1), chunk_bytes=self._chunk_bytes)
+                return step if step - base.anchor >= self._anchor_every else base.anchor
+        return step
 
     def _with_delta(self, manifest: Manifest, draft: Path) -> Manifest:
         """The same version, with a delta from the one before put into `draft` where that is worth while."""
@@ -100,7 +153,8 @@ class Origin:
             with self.store.lease(manifest.step - 1) as folder:
                 base = stored(self.store.manifest(manifest.step - 1), chunk_bytes=self._chunk_bytes)
                 is_anchor = manifest.step - base.anchor >= self._anchor_every
-                if not is_anchor and _write_delta(base, folder, manifest, draft, deltas):
+                self._deltas_are_small = is_anchor or _write_delta(base, folder, manifest, draft, deltas)
+                if not is_anchor and self._deltas_are_small:
                     of = Base(base.step, base.digest.hex(), base.anchor)
                     return replace(manifest, base=of, delta=_described(deltas, self._chunk_bytes))
         except (MurmurationError, OSError) as error:  # it must keep no version from anybody

@@ -21,9 +21,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from threading import Condition
 
 import numpy as np
@@ -32,6 +30,7 @@ from protocol import metrics
 from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
 from protocol.shardcast.holding import REVISION_COMPLETE, Bits, Holding
 from protocol.shardcast.source import Source, Standing, weights
+from protocol.shardcast.task import FetchTask, Promise, Statistics
 
 _TASK_SECONDS = 2.0  # a task is as long as its source takes for this time: long enough to hide the round trip
 _TASK_CHUNKS = 16  # and never longer than this
@@ -54,41 +53,6 @@ _FAILED = metrics.counter(
 _NAMED = 4  # missing chunks that an error names
 
 
-@dataclass
-class Statistics:
-    """What a client's fetches have come to so far. `failovers` counts tasks that broke off and went back."""
-
-    bytes_from: Counter[str] = field(default_factory=Counter)
-    bad_chunks: Counter[str] = field(default_factory=Counter)
-    violations: Counter[str] = field(default_factory=Counter)
-    failovers: int = 0
-    resumed_chunks: int = 0
-
-
-@dataclass(eq=False)
-class FetchTask:
-    """Chunks to be asked of one source in one request. `moved` is when it last made progress."""
-
-    source: Source
-    chunks: Sequence[int]
-    moved: float
-    done: int = 0
-    cut: Callable[[], None] = lambda: None
-    """Ends the request that is under way, from any thread."""
-    is_cut: bool = False
-
-
-@dataclass
-class _Claim:
-    """What a relay says it has. `moved` is when that last grew, `until` how long it is waited for although it said nothing yet."""
-
-    held: Bits
-    either: Bits
-    moved: float
-    until: float
-    is_complete: bool = False
-
-
 class Schedule:
     """The state of one fetch of chunks with the given `sizes`; `files` tells which file each belongs to.
 
@@ -96,7 +60,8 @@ class Schedule:
     and grows by every one that commits a violation. At most `streams` tasks run at once, besides those that lag.
     `describe` names a chunk in errors. Of the sources named in `watched` it is not known what they hold until that was
     `heard`, and they are waited for `patience` seconds at first; all others hold everything. `relays` says that others
-    wait for what is fetched here. Workers are needed for twice as many tasks.
+    wait for what is fetched here. Of the chunks only the first `known` can be asked for, if that is given, until the others are
+    `reveal`ed. Workers are needed for twice as many tasks.
     """
 
     def __init__(
@@ -112,6 +77,7 @@ class Schedule:
         describe: Callable[[int], str],
         present: Iterable[int] = (),
         watched: Iterable[str] = (),
+        known: int | None = None,
         patience: float = 0.0,
         relays: bool = False,
         rng: random.Random | None = None,
@@ -126,10 +92,11 @@ class Schedule:
         self._have = np.zeros(len(sizes), np.bool_)
         self._have[list(present)] = True
         self.bytes_present = sum(size for size, have in zip(sizes, self._have, strict=True) if have)
-        self._free = ~self._have  # neither there nor asked for
+        self._unknown = np.arange(len(sizes)) >= (len(sizes) if known is None else known)
+        self._free = ~(self._have | self._unknown)  # neither there nor asked for
         self._relays = relays
         now = self._fed = self._clock()  # when a relay brought a chunk last
-        self._claims = {name: _Claim(self._none(), self._none(), now, now + patience) for name in watched}
+        self._claims = {name: Promise(self._none(), self._none(), now, now + patience) for name in watched}
         self._rarity = np.zeros(len(sizes), np.int32)  # relays that have a chunk or will have it
         self._revision = 1
         self._running: list[FetchTask] = []
@@ -155,6 +122,40 @@ class Schedule:
             if self._error is not None:
                 raise self._error
 
+    def attend(self, seconds: float) -> bool:
+        """For who has nothing to wait for but the end: looks after what lags for so long, and says whether it is not over. Raises what
+        `wait_for` raises, but for the deadline."""
+        with self._changed:
+            until = self._clock() + seconds
+            self._cut_laggards(self._clock())
+            while self._error is None and not self._is_over and (left := until - self._clock()) > 0:
+                if not self._usable():
+                    raise Unavailable(f"no source is left: {self._account()}")
+                self._cut_laggards(self._clock())
+                self._changed.wait(min(left, self._time_to_next(self._clock())))
+            if self._error is not None:
+                raise self._error
+            return not self._is_over
+
+    def reveal(self, chunks: Sequence[int], present: Sequence[int]) -> None:
+        """These can be asked for from now on; those `present` need not be."""
+        with self._changed:
+            self._have[list(present)] = True
+            self.bytes_present += sum(self._sizes[chunk] for chunk in present)
+            self._unknown[list(chunks)] = False
+            self._free[list(chunks)] = ~self._have[list(chunks)]
+            self._fed = self._clock()  # relays could not bring before what nobody knew
+            for claim in self._claims.values():
+                if claim.either.any():
+                    claim.until = max(claim.until, self._fed + self._quiet_seconds())
+            self._revision += 1
+            self._changed.notify_all()
+
+    @property
+    def has_all(self) -> bool:
+        with self._changed:
+            return bool(self._have.all())
+
     def stop(self) -> None:
         """No more tasks; workers that ask for one get None."""
         with self._changed:
@@ -167,7 +168,7 @@ class Schedule:
         """What is here and what is asked for, once that is of a later revision than `after` or so many seconds have passed."""
         with self._changed:
             self._changed.wait_for(lambda: self._revision > after or self._is_over, seconds)
-            coming = ~(self._have | self._free)
+            coming = ~(self._have | self._free | self._unknown)
             return Holding(REVISION_COMPLETE if self._have.all() else self._revision, self._have.copy(), coming)
 
     def has(self, chunks: Iterable[int]) -> bool:

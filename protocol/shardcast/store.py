@@ -80,6 +80,28 @@ class Growing(Protocol):
         """What is there, once that is of a later revision than `after` or so many seconds have passed."""
 
 
+class StillWritten(Protocol):
+    """A version that its trainer is still writing, as far as it is here (protocol/shardcast/opening.py)."""
+
+    @property
+    def id(self) -> str: ...
+
+    def has_news(self, of: str, after: int, seconds: float) -> bool:
+        """Whether there is any for one who knows `after` chunks of `of`, within so many seconds."""
+
+    def tell(self, of: str, after: int) -> bytes:
+        """The trainer's signed word on it, without what such a one knows."""
+
+    def size_of(self, name: str) -> int | None:
+        """Bytes of a file once it is whole; None if it has none of this name."""
+
+    def open_range(self, name: str, first: int, last: int) -> int | None:
+        """As of `Growing`."""
+
+    def holding(self, after: int, seconds: float) -> Holding:
+        """As of `Growing`."""
+
+
 class VersionStore:
     """The newest `keep` versions under `root`; one that is leased or wanted stays as long as it is, whatever its age, and one of the
     `pinned` steps for good.
@@ -106,6 +128,7 @@ class VersionStore:
         self._wanted: frozenset[int] = frozenset()
         self._drafting: set[int] = set()
         self._growing: dict[int, Growing] = {}
+        self._opened: dict[int, StillWritten] = {}
         self._appeared = Condition()  # a version began to grow, or is complete
         with disk_errors(root):
             for folder in (self._complete, self._drafts, self._retired):
@@ -187,6 +210,29 @@ class VersionStore:
             with self._appeared:
                 del self._growing[step]
 
+    def opened(self, step: int) -> StillWritten | None:
+        """A version that its trainer is still writing."""
+        with self._appeared:
+            return self._opened.get(step)
+
+    def wait_for_opened(self, step: int, seconds: float) -> StillWritten | None:
+        """As `opened`, after waiting for it for so many seconds at most; not once the version is here."""
+        with self._appeared:
+            self._appeared.wait_for(lambda: step in self._opened or self.newest() >= step, seconds)
+            return self._opened.get(step)
+
+    def show_opened(self, step: int, opened: StillWritten) -> None:
+        """Lets servers see it, in place of another of its number, until it is hidden."""
+        with self._appeared:
+            if self._opened.get(step) is not opened:
+                self._opened[step] = opened
+                self._appeared.notify_all()
+
+    def hide_opened(self, step: int, opened: StillWritten) -> None:
+        with self._appeared:
+            if self._opened.get(step) is opened:
+                del self._opened[step]
+
     @contextmanager
     def lease(self, step: int) -> Iterator[Path]:
         """The folder of a complete version, which is not retired before the block ends."""
@@ -241,6 +287,17 @@ class VersionStore:
         finally:
             with self._mutex:
                 self._drafting.discard(step)
+
+    def adopt(self, step: int, label: str, by: str) -> None:
+        """What was put together under one label is what another draft of the step begins with."""
+        source, target = (self._drafts / f"{step}-{each}" for each in (label, by))
+        with self._mutex, disk_errors(source):
+            if source.is_dir() and not target.exists():
+                source.rename(target)
+
+    def drop_draft(self, step: int, label: str) -> None:
+        """Forgets a draft that nobody works on."""
+        shutil.rmtree(self._drafts / f"{step}-{label}", ignore_errors=True)
 
     def begin(self, draft: Path, manifest: bytes) -> None:
         """Keeps the signed manifest in a draft, for the attempt that resumes it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS
 from protocol.shardcast.manifest import digest_of
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.store import VersionStore
-from trainer.hub.outbox import Outbox
+from trainer.hub.outbox import Outbox, _boot
 from trainer.hub.publisher import Publisher
 
 KEPT = 2
@@ -261,3 +263,42 @@ def test_without_a_jury_it_waits_for_one(bench: Bench) -> None:
         bench.world.pretend_jury()
         assert publisher.turn()
         assert bench.on_chain == [bench.served(0)]
+
+
+def test_what_is_being_written_is_shown_and_becomes_the_version_that_is_published(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that were shown are hashed once; a version that is given up is shown no longer."""
+    folder = bench.outbox.folder / ".writing-0"
+
+    def begin(attempt: str) -> None:
+        folder.mkdir()
+        contents = {name: f"{name} {attempt}".encode() for name in (CONFIG, TOKENIZER, WEIGHTS)}
+        files = [[name, len(content)] for name, content in contents.items()]
+        plan = {"attempt": 32 * attempt, "boot": _boot(), "files": files, "step": 0}
+        (bench.outbox.folder / ".plan.json").write_text(json.dumps(plan))
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
+
+    with bench.life() as publisher:
+        begin("a")
+        assert publisher.turn(), "the first is shown"
+        while publisher.turn():
+            pass
+        given_up = bench.store.opened(0)
+        assert given_up is not None
+        assert not bench.on_chain
+        shutil.rmtree(folder)
+        assert not publisher.turn()
+        assert bench.store.opened(0) is None
+        begin("b")
+        while publisher.turn():
+            pass
+        shown = bench.store.opened(0)
+        assert shown is not None
+        assert shown.id != given_up.id
+        folder.rename(bench.outbox.folder / "0")
+        monkeypatch.setattr("protocol.shardcast.manifest._describe_file", lambda *a: pytest.fail("hashed twice"))
+        assert publisher.turn()
+        assert bench.on_chain == [bench.served(0)]
+        assert bench.store.opened(0) is not None, "who fetches it ahead may not know yet that it is published"

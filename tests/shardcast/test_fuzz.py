@@ -19,6 +19,7 @@ from protocol.shardcast.connection import SourceConnection, Timeouts
 from protocol.shardcast.holding import COMPLETE, Holding
 from protocol.shardcast.http1 import HEAD_BYTES_MAX
 from protocol.shardcast.manifest import FileEntry, Manifest, ManifestLimits, digest_of
+from protocol.shardcast.opening import NO_OPENING, ChunkList, Opening, OpeningAnswer, Trusted
 from protocol.shardcast.server import ServerLimits
 
 from .conftest import CHUNK, DEADLINE, Cast, origin_at
@@ -78,6 +79,23 @@ def test_a_mutated_manifest_is_the_same_or_another_or_a_violation(count: int) ->
     assert taken, "some mutations only change a number"
 
 
+@counts(500)
+def test_what_is_told_of_an_opening_is_taken_or_a_violation(cast: Cast, count: int) -> None:
+    """Taken is only what the trainer signed; the opening is parsed strictly all the same."""
+    trusted = Trusted(3, cast.key.address, cast.domain, ManifestLimits(), CHUNK)
+    opening = Opening(3, 7, (("a", 0), ("model", 2 * CHUNK + 1)), "ab" * 16, 5, CHUNK)
+    listing = ChunkList(opening)
+    listing.sign([bytes([number]) * 32 for number in range(3)], cast.key, cast.domain)
+    honest = listing.tell(NO_OPENING, 0)
+    for data in cases(count // 10, [honest]):
+        with suppress(ProtocolViolation):
+            taken = OpeningAnswer.parse(data).begin(7, trusted)
+            assert taken.tell(NO_OPENING, 0) == honest
+    for data in cases(count, [opening.encode()]):
+        with suppress(ProtocolViolation, VersionMismatch):
+            assert Opening.parse(data, ManifestLimits(), chunk_bytes=CHUNK).encode() == data
+
+
 @counts(1500)
 def test_mutated_bytes_of_a_holding_are_a_holding_or_a_violation(count: int) -> None:
     bits = np.random.default_rng(3).random(77) < 0.5
@@ -91,6 +109,8 @@ REQUESTS = [
     b"GET /v/1/manifest HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /v/1/files/model HTTP/1.1\r\nHost: x\r\nRange: bytes=3-9\r\nServes: http://127.0.0.1:1\r\n\r\n",
     b"GET /v/1/holding?after=3&wait=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"GET /v/2/opening?of=" + b"0" * 64 + b"&after=3&wait=1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /v/2/opened/" + b"0" * 64 + b"/files/model HTTP/1.1\r\nHost: x\r\nRange: bytes=3-9\r\n\r\n",
 ]
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from protocol.errors import DeadlineExceeded, HashMismatch, Malformed, Unavailable
 from protocol.shardcast.holding import Holding
-from protocol.shardcast.schedule import FetchTask, Schedule, Statistics
+from protocol.shardcast.schedule import Schedule
 from protocol.shardcast.source import Source, Standing, weights
+from protocol.shardcast.task import FetchTask, Statistics
 
 FAST, SLOW = Source("http://fast:1", "fast", True), Source("http://slow:1", "slow", True)
 ORIGIN = Source("http://origin:1", "origin", False)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from node.engine.tensor_files import TensorFile
 from node.engine.torch_engine import TorchEngine
 from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS
 from tests.engine.models import RIGHT, make
 from tests.trainer import small
 from trainer.evaluation.probe import version_0
-from trainer.hub.outbox import Outbox
+from trainer.hub import outbox as module
+from trainer.hub.outbox import Coming, Outbox
 from trainer.learning.checkpoint import Checkpoints
 from trainer.learning.learner import Learner
 from trainer.learning.snapshot import snapshot
@@ -79,6 +81,31 @@ def test_only_whole_versions_wait_and_in_order(outbox: Outbox, new_learner: Call
     (outbox.folder / ".writing-11").mkdir()
     (outbox.folder / "notes").mkdir()
     assert outbox.waiting() == [8, 9, 10]
+
+
+def test_what_is_written_of_a_version_can_be_read_before_it_has_its_name(
+    outbox: Outbox, new_learner: Callable[..., Learner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On this machine only: elsewhere a file's size may be true before its bytes are."""
+    seen: list[tuple[Coming, dict[str, int]]] = []
+    write = TensorFile.write
+
+    def writing(file: TensorFile, folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        write(file, folder, tensors)
+        coming = outbox.coming()
+        assert coming is not None
+        assert not outbox.waiting()
+        seen.append((coming, {name: (coming.folder / name).stat().st_size for name, _ in coming.files}))
+        monkeypatch.setattr(module, "_boot", lambda: "another machine")
+        assert outbox.coming() is None
+
+    monkeypatch.setattr(TensorFile, "write", writing)
+    outbox.write(snapshot(new_learner().model), 3)
+    ((coming, sizes),) = seen
+    assert coming.step == 3
+    assert dict(coming.files) == sizes
+    assert list(sizes)[-1] == WEIGHTS
+    assert outbox.coming() is None
 
 
 def test_old_versions_are_forgotten(outbox: Outbox, new_learner: Callable[..., Learner]) -> None:

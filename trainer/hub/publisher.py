@@ -1,6 +1,6 @@
-"""Publishing: hashes and signs what the trainer put into its outbox, serves it, and puts its hash on chain, in order.
+"""Publishing: hashes and signs what the trainer puts into its outbox, serves it, and puts its hash on chain, in order.
 
-A version is served before the chain knows it, so that whoever sees the event can fetch at once. A step that the chain knows
+What the trainer has written of the next version is hashed, signed and served while it writes the rest. A version is served before the chain knows it, so that whoever sees the event can fetch at once. A step that the chain knows
 already must have the very same manifest; anything else is an IntegrityError, never a second version of a step.
 """
 
@@ -11,7 +11,7 @@ import logging
 from protocol import metrics
 from protocol.chain import Sender
 from protocol.chain.sync import Book
-from protocol.errors import IntegrityError, TransactionReverted, Unavailable
+from protocol.errors import IntegrityError, MurmurationError, TransactionReverted, Unavailable
 from protocol.model_files import require_nothing_else
 from protocol.shardcast.manifest import Manifest
 from protocol.shardcast.origin import Origin
@@ -35,7 +35,7 @@ class Publisher:
         """Newest step that this process has served and the chain knows."""
 
     def turn(self) -> bool:
-        """Publishes the next waiting version; False when there is none."""
+        """Publishes the next waiting version, or shows more of the one that is being written; False when there is neither."""
         for step in self._outbox.waiting():
             if self.published is not None and step <= self.published:
                 continue
@@ -55,6 +55,17 @@ class Publisher:
             _PUBLISHED.set(step)
             self._outbox.remove_before(step + 1 - self._kept)
             return True
+        return self._follow()
+
+    def _follow(self) -> bool:
+        coming, count = self._outbox.coming(), self._count()
+        if coming is not None and coming.step == count:
+            try:
+                return self._origin.follow(coming.folder, coming.step, coming.files, coming.attempt)
+            except MurmurationError as error:  # it is published all the same, when it is whole
+                log.info("version %d is not shown before it is whole: %s", coming.step, error)
+        if count not in self._outbox.waiting():  # it may just have got its name
+            self._origin.forget_unpublished()
         return False
 
     def _count(self) -> int:

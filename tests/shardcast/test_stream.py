@@ -1,0 +1,327 @@
+"""A version travels while its trainer still writes it; it counts only when the chain names it, and what never becomes one is gone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protocol.errors import LockHeld, MurmurationError, PreflightError, Unavailable
+from protocol.identity import Key
+from protocol.shardcast import ahead as ahead_module
+from protocol.shardcast import stream as stream_module
+from protocol.shardcast.client import Client
+from protocol.shardcast.manifest import Manifest
+from protocol.shardcast.opened import OpenedVersion
+from protocol.shardcast.opening import ChunkList, Opening
+from protocol.shardcast.origin import Origin
+from protocol.shardcast.server import ShardServer
+from protocol.shardcast.source import Source
+from protocol.shardcast.store import VersionStore
+
+from .conftest import CHUNK, DEADLINE, RUN, Cast, contents, origin_at, relay_at, wait_until
+
+CHUNKS = 9
+STEP = 1
+
+
+class Writer:
+    """A trainer that writes version 1 from front to back, as far as it is told, and an origin that follows it."""
+
+    def __init__(self, cast: Cast, model: bytes, name: str = "writing") -> None:
+        self.cast, self.files = cast, {"config.json": b"{}", "model": model}
+        self.folder: Path = cast.root / name
+        self.folder.mkdir()
+        (self.folder / "config.json").write_bytes(b"{}")
+        self.store: VersionStore = cast.store(f"{name}-origin")
+        self.origin: Origin = cast.publisher(self.store)
+        cast.stack.callback(self.origin.forget)
+        self.server: ShardServer = cast.serve(self.store)
+        self.written = 0
+        self.attempt = "0" * 32
+
+    def write(self, chunks: int) -> None:
+        """So many chunks of the model more, and what the origin makes of it."""
+        ends = min(len(self.files["model"]), self.written + chunks * CHUNK)
+        with (self.folder / "model").open("ab") as file:
+            file.write(self.files["model"][self.written : ends])
+        self.written = ends
+        self.follow()
+
+    def follow(self) -> None:
+        sizes = [(name, len(content)) for name, content in self.files.items()]
+        while self.origin.follow(self.folder, STEP, sizes, self.attempt):
+            pass
+
+    def publish(self) -> Manifest:
+        return self.origin.publish(self.folder, STEP, link=True)
+
+    @property
+    def source(self) -> Source:
+        return origin_at(self.server.url)
+
+
+class Party:
+    """A relay or node that fetches version 1 ahead, in a thread of its own."""
+
+    def __init__(self, cast: Cast, name: str, sources: list[Source], *, relays: bool = False, **options: Any) -> None:
+        self.cast, self.sources = cast, sources
+        self.store: VersionStore = cast.store(name, **options)
+        self.server: ShardServer = cast.serve(self.store)
+        self.client: Client = cast.client(self.store, relays=relays, patience=DEADLINE)
+        cast.stack.callback(self.client.close)
+        self.ended: list[object] = []
+        self.thread = threading.Thread(target=self._look)
+        self.thread.start()
+
+    def _look(self) -> None:
+        """Until there is something, as a role does."""
+        try:
+            while not self.client.is_closed:
+                if self.client.fetch_ahead(STEP, self.sources):
+                    self.ended.append(True)
+                    return
+        except MurmurationError as error:
+            self.ended.append(error)
+
+    @property
+    def present(self) -> int:
+        """Chunks that are here."""
+        return 0 if self.client._ahead is None else len(self.client._ahead.verified)
+
+    @property
+    def drafts(self) -> list[str]:
+        return [path.name for path in (self.store.root / "drafts").iterdir()]
+
+    def fetch(self, manifest: Manifest, sources: list[Source] | None = None) -> dict[str, bytes]:
+        folder = self.client.fetch(STEP, manifest.digest, sources or self.sources, DEADLINE)
+        return contents(folder)
+
+    def finish(self) -> object:
+        self.thread.join(DEADLINE)
+        assert not self.thread.is_alive()
+        return self.ended[-1]
+
+
+@pytest.fixture
+def writer(cast: Cast) -> Writer:
+    return Writer(cast, cast.bytes(CHUNKS * CHUNK - 100))
+
+
+def test_the_first_chunk_travels_before_the_last_is_written_and_none_travels_twice(
+    cast: Cast, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = Party(cast, "relay", [writer.source], relays=True)
+    node = Party(cast, "node", [relay_at(relay.server.url), writer.source])
+    writer.write(1)
+    wait_until(lambda: node.present == 2)
+    writer.write(4)
+    wait_until(lambda: node.present == relay.present == 6)
+    assert not (node.store.steps() or relay.store.steps() or writer.store.steps()), "no version before the chain has it"
+    writer.write(CHUNKS)
+    wait_until(lambda: node.present == relay.present == CHUNKS + 1)
+    hashed: list[object] = []
+    monkeypatch.setattr("protocol.shardcast.manifest._describe_file", lambda *a: hashed.append(a))
+    manifest = writer.publish()
+    assert not hashed, "what was hashed beside the writing is not hashed again"
+    sent = writer.server.counts.bytes_served
+    assert relay.fetch(manifest) == node.fetch(manifest) == writer.files
+    assert writer.server.counts.bytes_served == sent, "all of it was here"
+    assert node.client.statistics.resumed_chunks == CHUNKS + 1
+    assert set(node.client.statistics.bytes_from) == {"relay"}
+    assert node.finish() is relay.finish() is True
+    assert node.drafts == relay.drafts == []
+
+
+def test_a_fetch_goes_on_with_half_a_version_that_was_fetched_ahead(cast: Cast, writer: Writer) -> None:
+    node = Party(cast, "node", [writer.source])
+    writer.write(4)
+    wait_until(lambda: node.present == 5)
+    (writer.folder / "model").write_bytes(writer.files["model"])  # as far as this follows, the rest is there at once
+    manifest = writer.publish()
+    assert node.fetch(manifest) == writer.files
+    assert node.client.statistics.resumed_chunks >= 5
+    assert not node.client.statistics.violations
+
+
+def test_what_a_killed_node_had_ahead_is_found_again_by_its_hash(cast: Cast, writer: Writer) -> None:
+    node = Party(cast, "node", [writer.source])
+    writer.write(4)
+    wait_until(lambda: node.present == 5)
+    node.client.close()
+    node.finish()
+    assert node.drafts == ["1-ahead"], "as a kill leaves it"
+    writer.write(CHUNKS)
+    again = cast.client(node.store)
+    assert contents(again.fetch(STEP, writer.publish().digest, [writer.source], DEADLINE)) == writer.files
+    assert again.statistics.resumed_chunks == 5
+
+
+def test_a_version_that_the_trainer_gives_up_is_gone_everywhere_and_nobody_is_blamed(
+    cast: Cast, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead_module, "_GONE_SECONDS", 0.5)
+    relay = Party(cast, "relay", [writer.source], relays=True)
+    node = Party(cast, "node", [relay_at(relay.server.url)])
+    writer.write(3)
+    wait_until(lambda: node.present == 4)
+    writer.origin.forget_unpublished()
+    assert isinstance(relay.finish(), Unavailable)
+    assert isinstance(node.finish(), Unavailable)
+    assert relay.drafts == node.drafts == []
+    assert relay.store.opened(STEP) is node.store.opened(STEP) is None
+    assert not (relay.client.statistics.violations or node.client.statistics.violations)
+
+
+def test_one_that_stands_still_is_given_up_while_its_origin_cannot_be_reached(
+    cast: Cast, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = Party(cast, "relay", [writer.source], relays=True)
+    writer.write(3)
+    wait_until(lambda: relay.present == 4)
+    monkeypatch.setattr(ahead_module, "_STALL_SECONDS", 0.0)
+    writer.server.close()
+    assert isinstance(relay.finish(), Unavailable)
+    assert relay.drafts == []
+
+
+def test_the_origin_no_longer_shows_what_does_not_grow_until_it_does(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write(2)
+    assert writer.store.opened(STEP) is not None
+    monkeypatch.setattr(stream_module, "_STALL_SECONDS", -1.0)
+    writer.follow()
+    assert writer.store.opened(STEP) is None
+    writer.write(1)
+    assert writer.store.opened(STEP) is None, "it stands still again by this clock"
+    monkeypatch.setattr(stream_module, "_STALL_SECONDS", DEADLINE)
+    writer.write(1)
+    assert writer.store.opened(STEP) is not None
+
+
+def test_chunks_that_the_manifest_on_chain_does_not_name_are_thrown_away_without_blame(
+    cast: Cast, writer: Writer
+) -> None:
+    """The trainer crashed, and wrote the step anew: other weights, another file less."""
+    relay = Party(cast, "relay", [writer.source], relays=True)
+    node = Party(cast, "node", [relay_at(relay.server.url), writer.source])
+    writer.write(5)
+    wait_until(lambda: node.present == 6)
+    files = {"model": writer.files["model"][:CHUNK] + cast.bytes(6 * CHUNK)}
+    writer.origin.forget()
+    manifest = writer.origin.publish(cast.folder(files, "anew"), STEP)
+    assert relay.fetch(manifest) == node.fetch(manifest) == files
+    assert relay.client.statistics.resumed_chunks == node.client.statistics.resumed_chunks == 1
+    assert not (relay.client.statistics.violations or node.client.statistics.violations)
+
+
+def test_a_file_that_was_replaced_after_it_was_shown_is_hashed_anew(cast: Cast, writer: Writer) -> None:
+    writer.write(CHUNKS)
+    other = cast.bytes(len(writer.files["model"]))
+    (writer.folder / "model").unlink()
+    (writer.folder / "model").write_bytes(other)
+    manifest = writer.publish()
+    assert writer.store.opened(STEP) is None
+    client = cast.client()
+    assert contents(client.fetch(STEP, manifest.digest, [writer.source], DEADLINE))["model"] == other
+
+
+def test_an_attempt_that_begins_anew_is_another_opening(writer: Writer) -> None:
+    writer.write(3)
+    first = writer.store.opened(STEP)
+    writer.attempt = "1" * 32
+    writer.follow()
+    second = writer.store.opened(STEP)
+    assert first is not None and second is not None
+    assert first.id != second.id
+
+
+# ---- lies
+
+
+def forged(cast: Cast, writer: Writer, key: Key) -> OpenedVersion:
+    """The same version, signed by another key, as a relay might tell of it."""
+    sizes = tuple((name, len(content)) for name, content in writer.files.items())
+    listing = ChunkList(Opening(RUN, STEP, sizes, "0" * 32, STEP, CHUNK))
+    listing.sign([bytes(32)], key, cast.domain)
+    return OpenedVersion(listing, lambda name: None)
+
+
+def test_a_relay_with_an_opening_of_its_own_making_is_not_believed_and_nothing_of_it_is_kept(
+    cast: Cast, writer: Writer
+) -> None:
+    liar = cast.store("liar")
+    liar.show_opened(STEP, forged(cast, writer, Key.generate()))
+    sources = [relay_at(cast.serve(liar).url, "liar")]
+    client = cast.client()
+    assert not client.fetch_ahead(STEP, sources)
+    assert not list((client.store.root / "drafts").iterdir())
+
+
+def test_a_relay_with_other_bytes_than_the_trainer_signed_is_blamed_and_it_alone(cast: Cast, writer: Writer) -> None:
+    writer.write(CHUNKS)
+    honest = writer.store.opened(STEP)
+    assert isinstance(honest, OpenedVersion)
+    wrong = cast.root / "wrong"
+    wrong.write_bytes(bytes(len(writer.files["model"])))
+    liar = cast.store("liar")
+
+    def reopen(name: str) -> int:
+        return os.open(wrong, os.O_RDONLY)
+
+    liar.show_opened(STEP, OpenedVersion(honest.listing, reopen))
+    sources = [relay_at(cast.serve(liar).url, "liar"), writer.source]
+    node = Party(cast, "node", sources)
+    wait_until(lambda: node.present == CHUNKS + 1)
+    assert set(node.client.statistics.violations) == {"liar"}
+    assert node.fetch(writer.publish()) == writer.files
+
+
+def test_a_relay_never_shows_a_chunk_that_it_does_not_have(cast: Cast, writer: Writer) -> None:
+    relay = Party(cast, "relay", [writer.source], relays=True)
+    writer.write(2)
+    wait_until(lambda: relay.present == 3)
+    shown = relay.store.opened(STEP)
+    assert shown is not None
+    assert shown.open_range("model", 0, 2 * CHUNK - 1) is not None
+    assert shown.open_range("model", 2 * CHUNK, 3 * CHUNK - 1) is None
+    assert shown.open_range("model", 0, CHUNKS * CHUNK) is None
+    assert np.flatnonzero(shown.holding(0, 0.0).coming).size == 0, "what is not listed is not on its way"
+
+
+# ---- when not
+
+
+def test_a_full_disk_leaves_nothing_of_it(cast: Cast, writer: Writer) -> None:
+    writer.write(3)
+    node = Party(cast, "node", [writer.source], free_space=lambda folder: 0)
+    assert isinstance(node.finish(), PreflightError)
+    assert node.drafts == []
+
+
+def test_where_a_delta_will_do_nothing_is_fetched_ahead(cast: Cast) -> None:
+    writer = Writer(cast, cast.bytes(4 * CHUNK))
+    base = writer.origin.publish(cast.folder({"config.json": b"{}", "model": cast.bytes(4 * CHUNK)}, "base"), 0)
+    writer.write(2)
+    has_base = cast.client(cast.store("has-base"))
+    has_base.fetch(0, base.digest, [writer.source], DEADLINE)
+    assert not has_base.fetch_ahead(STEP, [writer.source])
+    newcomer = Party(cast, "newcomer", [writer.source])
+    wait_until(lambda: newcomer.present == 3)
+    newcomer.client.close()
+    newcomer.finish()
+
+
+def test_one_look_at_a_time(cast: Cast, writer: Writer) -> None:
+    node = Party(cast, "node", [writer.source])
+    writer.write(1)
+    wait_until(lambda: node.present == 2)
+    with pytest.raises(LockHeld):
+        node.client.fetch_ahead(STEP, [writer.source])
+    writer.write(CHUNKS)
+    assert node.fetch(writer.publish()) == writer.files
