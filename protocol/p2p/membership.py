@@ -3,6 +3,9 @@
 A node is in while its routing table holds somebody. It keeps a connection to every bootnode it reached; losing one (a
 bootnode that restarts, and with it every record it held) makes it join again at once and announce itself anew. Bootnodes
 that do not answer are tried again for ever, with growing pauses and jitter. A node without bootnodes waits to be found.
+
+A bootnode that cuts a connection soon after it answered has no room: it told whom it knows, and a node that is in leaves it alone for
+pauses that grow, and keeps to the peers it got.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.05
 _SETTLE_FACTOR = 6.0
+_FULL_FACTOR = 4.0  # by which the pauses before a full bootnode is visited again grow
 
 
 class Membership:
@@ -47,6 +51,8 @@ class Membership:
         self._file = file
         self._saved = list(saved)
         self._joined = joined
+        self._visited: dict[bytes, float] = {}  # when each bootnode answered last
+        self._full: dict[bytes, tuple[float, float]] = {}  # the last pause, and until when to leave it alone
         self._lost = trio.Event()
         node.on_lost = self._note_loss
 
@@ -96,6 +102,10 @@ class Membership:
             was_joined = self.is_joined
 
             pause = max(0.0, due - trio.current_time()) if self.is_joined else timing.refresh
+            if self._full and not self.is_joined:  # nobody else is left
+                self._full.clear()
+                pause = backoff.failed()
+            pause = min([pause, *(left for left in map(self._left_alone, self._bootnodes) if left)])
             if any(self.problems.values()):
                 pause, calm_since = min(pause, backoff.failed()), trio.current_time()
             with trio.move_on_after(pause):
@@ -147,6 +157,7 @@ class Membership:
                 return
             answered = True
             self.problems[known] = ""
+            self._visited[known.peer] = trio.current_time()
             connection = self._node.connection(known.peer)
             if connection:
                 connection.kept = True
@@ -154,7 +165,7 @@ class Membership:
         async with trio.open_nursery() as nursery:
             for known in self._bootnodes:
                 connection = self._node.connection(known.peer)
-                if connection is None or not connection.kept:
+                if (connection is None or not connection.kept) and not self._left_alone(known):
                     nursery.start_soon(call_on, known)
         return answered
 
@@ -170,5 +181,18 @@ class Membership:
                 nursery.start_soon(call_on, known)
 
     def _note_loss(self, connection: PeerConnection) -> None:
-        if connection.kept:
-            self._lost.set()
+        if not connection.kept:
+            return
+        now, timing = trio.current_time(), self._node.timing
+        if now - self._visited.get(connection.peer, now) < timing.stay:
+            last, _ = self._full.get(connection.peer, (0.0, 0.0))  # the first time it may have restarted
+            pause = min(_FULL_FACTOR * last, timing.refresh)
+            self._full[connection.peer] = max(pause, timing.retry), now + jittered(pause)
+        else:
+            self._full.pop(connection.peer, None)
+        self._lost.set()
+
+    def _left_alone(self, known: PeerAddress) -> float:
+        """For how many seconds a full bootnode is still left alone; 0 while nobody else is known."""
+        _, until = self._full.get(known.peer, (0.0, 0.0))
+        return max(0.0, until - trio.current_time()) if self.is_joined else 0.0

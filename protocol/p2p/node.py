@@ -63,7 +63,7 @@ class PeerConnection:
         self.kept = False
         self.identified = False  # the peer has been asked what it speaks
         self.busy = 0
-        self.used = trio.current_time()
+        self.used = self.since = trio.current_time()
 
     def stream(self, raw: Any) -> Stream:
         return Stream(raw, self.peer, self.remote, port=self.port, local=self.local)
@@ -340,15 +340,24 @@ class Node:
         return self._networks[network] < self.limits.connections_per_address
 
     def _thin_out(self, newest: PeerConnection) -> None:
-        """Over the cap, the connection that is missed least goes: an idle one of the address that has most of them.
+        """Over the cap, the connection that is missed least goes: an idle one of the address that has most of them, and of these a
+        visitor's before a resident's. Residents are those who have been here longest, up to their share of the cap: so whoever comes
+        to a full house asks what it wants to know, and makes way for the next, and nobody who is settled is sent to dial again.
         Refusing newcomers instead would let an attacker keep others out by being first."""
         connections = self.connections()
         if len(connections) <= self.limits.connections:
             return
-        idle = [each for each in connections if not (each.busy or each.kept or each.outbound or each.muxer.is_dead)]
+        came = sorted((each for each in connections if not each.outbound), key=lambda each: each.since)
+        visitors = {id(each) for each in came[round(self.limits.residents * self.limits.connections) :]}
+        idle = [each for each in came if not (each.busy or each.kept or each.muxer.is_dead)]
         crowd = Counter(network_of(each.remote) for each in idle)
-        least = min(idle, key=lambda each: (-crowd[network_of(each.remote)], each.used), default=newest)
+        least = min(
+            idle,
+            key=lambda each: (-crowd[network_of(each.remote)], id(each) not in visitors, each.used),
+            default=newest,
+        )
         least.muxer.cut()
+        self.counts["made room"] += 1
 
     async def _welcome(self, socket: trio.SocketStream, ends: tuple[str, int, str]) -> None:
         upgraded, remote = None, ends[0]

@@ -38,6 +38,7 @@ class Timing:
     refresh: float = 300.0  # between refreshes of a settled routing table
     provide: float = 600.0  # between announcements of the same provider record; a third of `record`
     record: float = 1800.0  # life of a provider record that nobody renews
+    stay: float = 60.0  # a bootnode that cuts us sooner is full: it is visited after pauses that grow up to `refresh`
     report: float = 10.0  # between words of a running host about itself (report.py)
     grace: float = 0.5  # how long `find` still waits for others once it has enough
 
@@ -47,6 +48,7 @@ class HostLimits:
     """Caps. What exceeds one is refused before it is read; who exceeds a budget is disconnected."""
 
     connections: int = 512  # beyond it, a new one costs the least missed idle one its place
+    residents: float = 0.75  # of these, for who came first and stays; the others are for visitors
     connections_per_address: int = 64  # of one IPv4 address or IPv6 /64
     connections_per_peer: int = 2  # both may have dialled at once; a third replaces the oldest
     handshakes: int = 128  # strangers in the middle of a handshake; beyond it, a new one replaces the oldest

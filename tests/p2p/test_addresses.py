@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +20,13 @@ from protocol.p2p.address import ADDRESSES_MAX, Address, PeerAddress, plain_ip, 
 from protocol.p2p.node import Node
 from protocol.p2p.transport import Identity
 from protocol.p2p.wire import KademliaAnswer, Kind, Question
+from protocol.shardcast.guest import neighbourhood
 from protocol.shell.commands import bootnode as command
 from protocol.shell.connection import connect, host_of
 from protocol.shell.home import Home
 from protocol.shell.peers import PeerSettings
 from tests.p2p.network import Network, find, listening_on, port_of
+from trainer.hub.places import household
 
 KEY = Key.generate()
 GOOD = Address.parse("/ip4/192.0.2.7/tcp/4001")
@@ -193,3 +197,43 @@ def test_a_bootnode_is_named_by_each_of_its_addresses(network: Network) -> None:
     bootnode = network.host(announce=["/dns4/boot.example.org/tcp/4001", "/ip4/192.0.2.7/tcp/4001"])
     assert [PeerAddress.parse(each).address.kind for each in bootnode.addresses] == ["dns4", "ip4"]
     assert listening_on(bootnode) == "/dns4/boot.example.org/tcp/4001"
+
+
+@pytest.mark.parametrize("counted", [node.network_of, neighbourhood, household], ids=["p2p", "shardcast", "hub"])
+def test_peers_shardcast_and_hub_count_the_same_addresses_as_one(counted: Callable[[str], str]) -> None:
+    assert counted("2001:db8:0:1::1") == counted("2001:db8:0:1:ffff:ffff:ffff:ffff") != counted("2001:db8:0:2::1")
+    assert counted("::ffff:192.0.2.7") == counted("192.0.2.7") != counted("192.0.2.8")
+    assert counted("fe80::1%eth0") == counted("fe80::2%eth0")
+
+
+# ---- one question and its answer ----
+
+
+def test_who_asks_says_that_it_has_ended_only_when_the_answer_is_there() -> None:
+    """Not every implementation answers a stream whose other end has finished; py-libp2p's does not."""
+    order: list[str] = []
+
+    class Recorded:
+        async def read_message(self, cap: int, what: str) -> bytes:
+            order.append("answer read")
+            return b"answer"
+
+        async def finish(self) -> None:
+            order.append("finished")
+
+        async def expect_end(self) -> None:
+            order.append("their end")
+
+    class Asking(Node):
+        @asynccontextmanager
+        async def stream(self, connection: Any, protocol: str, *messages: bytes) -> AsyncIterator[Any]:
+            order.append("asked")
+            yield Recorded()
+
+    async def run() -> None:
+        made = Asking(Identity(KEY), HostLimits(), Timing(), loopback=False)
+        connection: Any = None
+        assert await made._exchange(connection, "/echo", (b"question",), 100, "answer") == b"answer"
+
+    trio.run(run)
+    assert order == ["asked", "answer read", "finished", "their end"]
