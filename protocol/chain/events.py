@@ -334,13 +334,19 @@ class Redeemed(Emitted):
     total: int
 
 
+@dataclass(frozen=True)
+class Located(Emitted):
+    run: int
+    where: bytes
+
+
 KINDS: dict[str, type[Emitted]] = {
     kind.__name__: kind
     for kind in (
         RunCreated, Funded, Defunding, Paused, Published, Joined, Rotated, Offered, HandedOver, Left, Released,
         Submitted, Skipped, Claimed, ValidatorApproved, ValidatorSeated, ValidatorReinforced, ValidatorReleased,
         Challenged, CoSigned, Appealed, Voted, Settled, Impeached, Deposited, Unbonding, Rebonded, Withdrawn,
-        Slashed, Moved, VouchersFunded, Redeemed,
+        Slashed, Moved, VouchersFunded, Redeemed, Located,
     )
 }  # fmt: skip
 

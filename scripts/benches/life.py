@@ -129,8 +129,12 @@ class Served:
 
             def do_GET(self) -> None:
                 asked = urlsplit(self.path)
-                after = int(parse_qs(asked.query)["after"][0])
-                self._answer(life.listing(asked.path.rsplit("/", 1)[1], after))
+                what, named = asked.path.rsplit("/", 1)[1], parse_qs(asked.query)
+                if what == "listings":
+                    both = (f'"{of}":{life.listing(of, int(named[of][0]))}' for of in ("receipts", "opinions"))
+                    self._answer(f"{{{','.join(both)}}}")
+                else:
+                    self._answer(life.listing(what, int(named["after"][0])))
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))

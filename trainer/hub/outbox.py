@@ -52,19 +52,21 @@ class Outbox:
         if final.exists():
             return final
         sweep(self.folder)  # one version is written at a time; the hub's process only reads and removes
-        with whole(final, f"the weights of step {step}") as partial:
-            for name in (CONFIG, TOKENIZER):
-                shutil.copyfile(self._model_files / name, partial / name)
-            files, index = tensor_files(weights, self._shard_bytes or SHARD_BYTES)
-            if index is not None:
-                (partial / INDEX).write_bytes(index)
-            sizes = {path.name: path.stat().st_size for path in partial.iterdir()}
-            sizes |= {file.name: file.size for file in files}
-            plan = {"attempt": secrets.token_hex(16), "boot": _boot(), "files": list(sizes.items()), "step": step}
-            self._plan.write_text(json.dumps(plan))
-            for file in files:
-                file.write(partial, weights)
-        self._plan.unlink(missing_ok=True)
+        try:
+            with whole(final, f"the weights of step {step}") as partial:
+                for name in (CONFIG, TOKENIZER):
+                    shutil.copyfile(self._model_files / name, partial / name)
+                files, index = tensor_files(weights, self._shard_bytes or SHARD_BYTES)
+                if index is not None:
+                    (partial / INDEX).write_bytes(index)
+                sizes = {path.name: path.stat().st_size for path in partial.iterdir()}
+                sizes |= {file.name: file.size for file in files}
+                plan = {"attempt": secrets.token_hex(16), "boot": _boot(), "files": list(sizes.items()), "step": step}
+                self._plan.write_text(json.dumps(plan))
+                for file in files:
+                    file.write(partial, weights)
+        finally:
+            self._plan.unlink(missing_ok=True)
         return final
 
     def coming(self) -> Coming | None:
