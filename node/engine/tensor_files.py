@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from huggingface_hub import split_state_dict_into_shards_factory
 
+from node.engine.weights import shards
 from protocol.errors import UsageError
 
 _KINDS = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -44,15 +44,8 @@ class TensorFile:
 def tensor_files(tensors: Mapping[str, torch.Tensor], most: int) -> tuple[list[TensorFile], bytes | None]:
     """The files that hold these tensors, which lie on the CPU, and their index where one of `most` bytes does not hold them all; as
     Hugging Face names them. Raises UsageError for a type that is none of weights."""
-    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
-    split = split_state_dict_into_shards_factory(
-        sizes, get_storage_size=lambda size: size, filename_pattern="model{suffix}.safetensors", max_shard_size=most
-    )
-    files = [_file(name, {key: tensors[key] for key in keys}) for name, keys in split.filename_to_tensors.items()]
-    if not split.is_sharded:
-        return files, None
-    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": split.tensor_to_filename}
-    return files, (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
+    files, index = shards({name: tensor.nbytes for name, tensor in tensors.items()}, most)
+    return [_file(name, {key: tensors[key] for key in keys}) for name, keys in files.items()], index
 
 
 def _file(name: str, tensors: Mapping[str, torch.Tensor]) -> TensorFile:

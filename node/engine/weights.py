@@ -281,18 +281,27 @@ def write_tensors(
     folder: Path, sizes: Mapping[str, int], tensor: Callable[[str], torch.Tensor], most: int = SHARD_BYTES
 ) -> None:
     """Writes tensors of these `sizes` in bytes: into model.safetensors, or where one file of `most` bytes does not hold them into many,
-    with an index, as Hugging Face names them. `tensor` is asked for one file's tensors at a time. The same tensors make the same bytes."""
+    with an index, as `shards` names them. `tensor` is asked for one file's tensors at a time. The same tensors make the same bytes."""
+    files, index = shards(sizes, most)
+    for file, names in files.items():
+        save_file({name: tensor(name).contiguous() for name in names}, folder / file, metadata={"format": "pt"})
+    if index is not None:
+        (folder / INDEX).write_bytes(index)
+
+
+def shards(sizes: Mapping[str, int], most: int) -> tuple[dict[str, list[str]], bytes | None]:
+    """The files, by name, that hold tensors of these `sizes` in bytes, and their index where one file of `most` bytes does not hold
+    them all; as Hugging Face names them."""
     split = split_state_dict_into_shards_factory(
         dict(sizes),
         get_storage_size=lambda size: size,
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=most,
     )
-    for file, names in split.filename_to_tensors.items():
-        save_file({name: tensor(name).contiguous() for name in names}, folder / file, metadata={"format": "pt"})
-    if split.is_sharded:
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": split.tensor_to_filename}
-        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+    if not split.is_sharded:
+        return split.filename_to_tensors, None
+    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": split.tensor_to_filename}
+    return split.filename_to_tensors, (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
 
 
 def save_weights(model: nn.Module, path: Path, dtype: torch.dtype) -> None:

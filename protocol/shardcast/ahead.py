@@ -206,7 +206,7 @@ class Ahead:
             if self._ending.is_set():
                 return None
             try:
-                return self._told_by(teller, NO_OPENING, 0).begin(self.step, self._trusted)
+                return ChunkList.begun(self.step, self._told_by(teller, NO_OPENING, 0), self._trusted)
             except ProtocolViolation as violation:
                 self._distrust(teller, violation)
             except (OSError, Unavailable, VersionMismatch):
@@ -223,7 +223,7 @@ class Ahead:
                 if told.opening == listing.opening.encode():
                     listing.take(told, self._trusted)
                     return True
-                told.begin(self.step, self._trusted)  # another opening that the trainer signed
+                ChunkList.begun(self.step, told, self._trusted)  # another opening that the trainer signed
                 if not teller.is_relay:
                     raise GivenUp(f"version {self.step} is written anew")
             except GivenUp:

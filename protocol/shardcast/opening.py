@@ -115,6 +115,23 @@ class ChunkList:
     _signature: bytes = b""
     _changed: Condition = field(default_factory=Condition)
 
+    @classmethod
+    def begun(cls, step: int, told: OpeningAnswer, trusted: Trusted) -> ChunkList:
+        """The list that a source's answer begins: nothing of it is parsed before its signature is checked. Raises BadSignature,
+        Malformed, Oversized, VersionMismatch."""
+        if told.after or not told.count:
+            raise Malformed("an opening does not begin with its first chunk")
+        digest = hashlib.sha256(told.opening).digest()
+        listed = hashlib.sha256(told.hashes).digest()
+        message = signing.ListedChunks(trusted.run, step, digest, told.count, listed)
+        message.require(told.signature, trusted.domain, trusted.trainer, "opening")
+        opening = Opening.parse(told.opening, trusted.limits, chunk_bytes=trusted.chunk_bytes)
+        if (opening.run, opening.step) != (trusted.run, step):
+            raise Malformed(f"opening is of run {opening.run}, step {opening.step}, not {trusted.run}, {step}")
+        begun = cls(opening)
+        begun._extend(told.hashes, told.signature)
+        return begun
+
     @cached_property
     def chunks(self) -> int:
         return sum(-(-size // self.opening.chunk_bytes) for _, size in self.opening.files)
@@ -137,8 +154,6 @@ class ChunkList:
             raise Malformed("tells of another opening than was asked for")
         if told.count <= self.count:
             return 0
-        if told.count > self.chunks:
-            raise Malformed(f"lists {told.count} chunks of an opening that has {self.chunks}")
         fresh = told.hashes[_HASH_BYTES * (self.count - told.after) :]
         message = self._message(fresh)
         message.require(told.signature, trusted.domain, trusted.trainer, "list of chunks")
@@ -165,9 +180,13 @@ class ChunkList:
         return signing.ListedChunks(self.opening.run, self.opening.step, self.opening.digest, count, listed.digest())
 
     def _extend(self, fresh: bytes, signature: bytes) -> None:
+        """Of hashes that the trainer signed. Raises Malformed for more than there are chunks."""
+        count = self.count + len(fresh) // _HASH_BYTES
+        if count > self.chunks:
+            raise Malformed(f"lists {count} chunks of an opening that has {self.chunks}")
         with self._changed:
             self._hashes += fresh
-            self.count += len(fresh) // _HASH_BYTES
+            self.count = count
             self._signature = signature
             self._changed.notify_all()
 
@@ -194,21 +213,6 @@ class OpeningAnswer:
             raise Malformed(f"what is told of an opening has {len(data)} bytes, which is not what its head says")
         ends = _HEAD.size + length
         return cls(data[_HEAD.size : ends], count, after, data[ends:-_SIGNATURE_BYTES], data[-_SIGNATURE_BYTES:])
-
-    def begin(self, step: int, trusted: Trusted) -> ChunkList:
-        """The listing that it begins: checked by its signature before anything is parsed. Raises BadSignature, Malformed, Oversized."""
-        if self.after or not self.count:
-            raise Malformed("an opening does not begin with its first chunk")
-        digest = hashlib.sha256(self.opening).digest()
-        listed = hashlib.sha256(self.hashes).digest()
-        message = signing.ListedChunks(trusted.run, step, digest, self.count, listed)
-        message.require(self.signature, trusted.domain, trusted.trainer, "opening")
-        opening = Opening.parse(self.opening, trusted.limits, chunk_bytes=trusted.chunk_bytes)
-        if (opening.run, opening.step) != (trusted.run, step):
-            raise Malformed(f"opening is of run {opening.run}, step {opening.step}, not {trusted.run}, {step}")
-        listing = ChunkList(opening)
-        listing.take(self, trusted)
-        return listing
 
 
 TOLD_BYTES_MAX = MANIFEST_BYTES_MAX

@@ -48,11 +48,6 @@ class VersionStream:
     def step(self) -> int:
         return self.opening.step
 
-    @property
-    def listed(self) -> int:
-        """Chunks that anybody can have."""
-        return self._listing.count
-
     def advance(self) -> bool:
         """Lists what has been finished since; whether that was anything. Raises OSError."""
         begin = self._listing.count

@@ -206,15 +206,28 @@ async def whereabouts(
     return found
 
 
+SETTINGS, CHAIN = "the settings", "the chain"
+
+
 @dataclass(frozen=True)
 class Word:
-    """What somebody other than peers says of where a service of the trainer is: "the settings", "the chain". `check` where it was looked
+    """What SETTINGS or CHAIN, not peers, say of where a service of the trainer is. `check` where it was looked
     into, which it is where peers did not find the service, and `used` whether a role goes there."""
 
     whose: str
     url: str
     used: bool
     check: EndpointCheck | None = None
+
+    @property
+    def says(self) -> str:
+        """The beginning of a sentence."""
+        return f"{self.whose} {'say' if self.whose == SETTINGS else 'says'}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do where it is wrong."""
+        return "mend peers.hub or peers.origin" if self.whose == SETTINGS else "the run's owner: murmur run locate"
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"whose": self.whose, "url": self.url or None, "used": self.used}
@@ -226,8 +239,8 @@ def words(here: Standpoint, role: str, told: RunLocation | None, *, found: bool)
     if role not in OF_TRAINER:
         return []
     configured, on_chain = here.peers.hub if role == "hub" else here.peers.origin, told.of(role) if told else ""
-    made = [Word("the settings", configured, True)] if configured else []
-    return [*made, Word("the chain", on_chain, bool(on_chain) and not (configured or found))]
+    made = [Word(SETTINGS, configured, True)] if configured else []
+    return [*made, Word(CHAIN, on_chain, bool(on_chain) and not (configured or found))]
 
 
 def told_of(here: Standpoint, chain: Chain | None) -> RunLocation | None:

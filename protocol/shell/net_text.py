@@ -161,7 +161,7 @@ def _print_word(word: Word) -> None:
     if not word.url:
         _item(_NEITHER, f"{word.whose} does not say where it is")
         return
-    says = f"{word.whose} {'say' if word.whose == 'the settings' else 'says'} {plain(word.url)}"
+    says = f"{word.says} {plain(word.url)}"
     if word.check and word.check.problem:
         _item(_BAD, says, "a role goes there", _why(word.check.problem))
     else:

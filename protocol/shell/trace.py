@@ -169,20 +169,14 @@ class _Tracing:
             if word.check is None:
                 continue
             if word.check.problem is None:
-                made.found, made.stopped, made.advice, made.exit_code = (
-                    f"{made.what} at {word.url}, by {word.whose}",
-                    "",
-                    "",
-                    0,
-                )
+                made.found = f"{made.what} at {word.url}, by {word.whose}"
+                made.stopped = made.advice = ""
+                made.exit_code = 0
             else:
                 made.found = ""
                 made.stop(
-                    f"a role goes where {word.whose} say{'s' * (word.whose != 'the settings')} it is, {word.url}, and what it serves is not "
-                    f"to be had: {word.check.problem}",
-                    "mend peers.hub or peers.origin"
-                    if word.whose == "the settings"
-                    else "the run's owner: murmur run locate",
+                    f"a role goes where {word.says} it is, {word.url}, and what it serves is not to be had: {word.check.problem}",
+                    word.remedy,
                     word.check.problem,
                 )
 

@@ -9,6 +9,7 @@ from swarm.world import World
 from protocol.p2p import Directory, Endpoint, Host, Service
 from protocol.settings import write_toml
 from tests.cli.conftest import Console, Ended
+from tests.p2p.network import Network
 
 ESCAPE = "\x1b"
 
@@ -34,6 +35,13 @@ class Operator:
 
     def announce(self, host: Host, role: str, url: str) -> None:
         Directory(host).announce(self.service(role), Endpoint(role, self.world.run, url), deadline=20)
+
+    def hub(self, network: Network, url: str) -> tuple[Host, Host]:
+        """A bootnode, and behind it the run's hub, announced at `url`."""
+        bootnode = network.host()
+        hub = network.host(bootnode, key=self.world.trainer.key)
+        self.announce(hub, "hub", url)
+        return bootnode, hub
 
     def net(self, *words: object) -> Ended:
         done = self.console.murmur("net", *words, "--home", self.home)

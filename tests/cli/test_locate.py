@@ -110,9 +110,7 @@ def test_trace_and_status_say_what_the_chain_says_beside_what_peers_say_and_whic
     operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
 ) -> None:
     url = served({f"/v1/runs/{world.run}/spec": SPEC.canonical()})
-    bootnode = network.host()
-    hub = network.host(bootnode, key=world.trainer.key)
-    operator.announce(hub, "hub", url)
+    bootnode, hub = operator.hub(network, url)
     operator.settle(bootnode)
     assert "– the chain does not say where it is" in operator.net("trace").out
 
@@ -267,9 +265,7 @@ def test_a_node_without_bootnode_or_memory_joins_by_the_bootnode_on_chain(
     world: World, network: Network, operator: Operator, served: Callable[[dict[str, bytes]], str]
 ) -> None:
     url = served({f"/v1/runs/{world.run}/spec": SPEC.canonical()})
-    bootnode = network.host()
-    hub = network.host(bootnode, key=world.trainer.key)
-    operator.announce(hub, "hub", url)
+    bootnode, _hub = operator.hub(network, url)
     dead = network.gone()
     say(world, RunLocation(bootnodes=tuple(map(PeerAddress.parse, (dead, bootnode.addresses[0])))))
     with connect(settings_of(world), PeerSettings(listen="/ip4/127.0.0.1/tcp/0"), Key.generate()) as returned:
@@ -290,9 +286,7 @@ def test_the_settings_go_before_peers_and_peers_before_the_chain(
     world: World, network: Network, operator: Operator, served: Callable[[dict[str, bytes]], str]
 ) -> None:
     right, wrong = served({f"/v1/runs/{world.run}/spec": SPEC.canonical()}), network.gone().split("/")[4]
-    bootnode = network.host()
-    hub = network.host(bootnode, key=world.trainer.key)
-    operator.announce(hub, "hub", right)
+    bootnode, _hub = operator.hub(network, right)
     say(world, RunLocation(hub=f"http://127.0.0.1:{wrong}"))
     peers = PeerSettings(listen="/ip4/127.0.0.1/tcp/0", bootnodes=bootnode.addresses)
     with connect(settings_of(world), peers, Key.generate()) as role:

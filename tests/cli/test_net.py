@@ -42,9 +42,7 @@ def test_trace_follows_a_lookup_to_the_hub_and_what_it_serves(
     operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
 ) -> None:
     url = served({f"/v1/runs/{world.run}/spec": SPEC.canonical()})
-    bootnode = network.host()
-    hub = network.host(bootnode, key=world.trainer.key)
-    operator.announce(hub, "hub", url)
+    bootnode, hub = operator.hub(network, url)
     operator.settle(bootnode, dead := network.gone())
 
     done = operator.net("trace")

@@ -89,7 +89,7 @@ def test_what_is_told_of_an_opening_is_taken_or_a_violation(cast: Cast, count: i
     honest = listing.tell(NO_OPENING, 0)
     for data in cases(count // 10, [honest]):
         with suppress(ProtocolViolation):
-            taken = OpeningAnswer.parse(data).begin(7, trusted)
+            taken = ChunkList.begun(7, OpeningAnswer.parse(data), trusted)
             assert taken.tell(NO_OPENING, 0) == honest
     for data in cases(count, [opening.encode()]):
         with suppress(ProtocolViolation, VersionMismatch):

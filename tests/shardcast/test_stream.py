@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from protocol.errors import LockHeld, MurmurationError, PreflightError, Unavailable
+from protocol import signing
+from protocol.errors import BadSignature, LockHeld, Malformed, MurmurationError, PreflightError, Unavailable
 from protocol.identity import Key
 from protocol.shardcast import ahead as ahead_module
 from protocol.shardcast import stream as stream_module
 from protocol.shardcast.client import Client
-from protocol.shardcast.manifest import Manifest
+from protocol.shardcast.manifest import Manifest, ManifestLimits
 from protocol.shardcast.opened import OpenedVersion
-from protocol.shardcast.opening import ChunkList, Opening
+from protocol.shardcast.opening import NO_OPENING, ChunkList, Opening, OpeningAnswer, Trusted
 from protocol.shardcast.origin import Origin
 from protocol.shardcast.server import ShardServer
 from protocol.shardcast.source import Source
@@ -325,3 +328,29 @@ def test_one_look_at_a_time(cast: Cast, writer: Writer) -> None:
         node.client.fetch_ahead(STEP, [writer.source])
     writer.write(CHUNKS)
     assert node.fetch(writer.publish()) == writer.files
+
+
+def test_nothing_of_an_opening_is_parsed_before_the_trainers_signature_is_checked(cast: Cast) -> None:
+    trusted = Trusted(RUN, cast.key.address, cast.domain, ManifestLimits(), CHUNK)
+    listing = ChunkList(Opening(RUN, STEP, (("model", CHUNKS * CHUNK),), "0" * 32, STEP, CHUNK))
+    listing.sign([bytes(32)], cast.key, cast.domain)
+    told = OpeningAnswer.parse(listing.tell(NO_OPENING, 0))
+    assert ChunkList.begun(STEP, told, trusted).count == 1
+    with pytest.raises(BadSignature):
+        ChunkList.begun(STEP, replace(told, opening=b"garbage"), trusted)
+
+
+def test_a_trainer_that_lists_more_chunks_than_there_are_is_not_believed(cast: Cast) -> None:
+    trusted = Trusted(RUN, cast.key.address, cast.domain, ManifestLimits(), CHUNK)
+    opening = Opening(RUN, STEP, (("model", CHUNK),), "0" * 32, STEP, CHUNK)
+    hashes = bytes(2 * 32)
+    signed = signing.ListedChunks(RUN, STEP, opening.digest, 2, hashlib.sha256(hashes).digest()).sign(
+        cast.key, cast.domain
+    )
+    told = OpeningAnswer(opening.encode(), 2, 0, hashes, signed)
+    with pytest.raises(Malformed, match="2 chunks of an opening that has 1"):
+        ChunkList.begun(STEP, told, trusted)
+    listing = ChunkList(opening)
+    with pytest.raises(Malformed, match="2 chunks of an opening that has 1"):
+        listing.take(told, trusted)
+    assert (listing.count, listing.hash_of(0)) == (0, "")
