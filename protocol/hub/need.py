@@ -56,6 +56,13 @@ class SignedNeed:
     @classmethod
     def parse(cls, value: Any, domain: Domain, run: int, trainer: str) -> SignedNeed:
         """Raises Malformed or BadSignature unless `trainer` signed exactly this for this run."""
+        made = cls.read(value, run)
+        made.need.require(made.signature, domain, trainer, "what the trainer needs")  # type: ignore[arg-type]
+        return made
+
+    @classmethod
+    def read(cls, value: Any, run: int) -> SignedNeed:
+        """The form only: whose signature it is remains to be asked. Raises Malformed."""
         if not isinstance(value, dict) or set(value) != {*_NAMES, "signature"}:
             raise Malformed("no statement of what the trainer needs")
         for name in _NAMES:
@@ -65,6 +72,4 @@ class SignedNeed:
         if value["run"] != run or value["step"] > value["last"]:
             raise Malformed("what the trainer needs is of another run, or after its end")
         signed = signature_of(value["signature"], "what the trainer needs")
-        need = Need(**{name: value[name] for name in _NAMES})
-        need.require(signed, domain, trainer, "what the trainer needs")  # type: ignore[arg-type]
-        return cls(need, signed)
+        return cls(Need(**{name: value[name] for name in _NAMES}), signed)

@@ -17,6 +17,9 @@ admission.py   who of those that ask enters the routing table; identify.py what 
 notices.py     signed notices of where a provider is: kept by who follows it, handed on by anybody
 node.py        connections and who may have how many; stream.py one question and its answer
 transport.py   one connection: TCP, Noise, Yamux; negotiation.py is multistream-select
+gossip.py      gossip about one subject over a node's connections; mesh.py to whom what is pushed (GossipSub), gossip_frames.py its messages
+subject.py     what is gossiped about and what messages of it are worth: protocol/gossip sets the rules
+message_cache.py  what is in memory to be handed out; reputation.py who has misbehaved, by peer and by network
 address.py     multiaddrs, strictly;  settings.py  every deadline and cap
 
 A provider is whoever holds the PeerID's key, and the PeerID is a chain address: `find` proves who answers, never that
@@ -29,6 +32,22 @@ from protocol.p2p.bootnode import run_bootnode
 from protocol.p2p.directory import Directory
 from protocol.p2p.host import Host, HostStatus
 from protocol.p2p.service import Endpoint, Provider, Service
-from protocol.p2p.settings import HostLimits, Timing
+from protocol.p2p.settings import GossipLimits, HostLimits, Timing
+from protocol.p2p.subject import MESSAGE_BYTES_MAX, Fate, GossipSubject, Ruling
 
-__all__ = ["Directory", "Endpoint", "Host", "HostLimits", "HostStatus", "Provider", "Service", "Timing", "run_bootnode"]
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "Directory",
+    "Endpoint",
+    "Fate",
+    "GossipLimits",
+    "GossipSubject",
+    "Host",
+    "HostLimits",
+    "HostStatus",
+    "Provider",
+    "Ruling",
+    "Service",
+    "Timing",
+    "run_bootnode",
+]  # fmt: skip

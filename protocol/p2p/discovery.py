@@ -22,14 +22,16 @@ from protocol.errors import Malformed, MurmurationError, ProtocolViolation, Unav
 from protocol.identity import address_of_peer, is_stranger
 from protocol.p2p import peers, report
 from protocol.p2p.address import Address, peer_text
+from protocol.p2p.gossip import Gossip
 from protocol.p2p.kademlia import Kademlia
 from protocol.p2p.membership import Membership
-from protocol.p2p.node import Node
+from protocol.p2p.node import Node, PeerConnection
 from protocol.p2p.notices import Notice, Notices
 from protocol.p2p.routing import Contact
 from protocol.p2p.service import ENDPOINT_BYTES_MAX, Endpoint, Provider, Service
 from protocol.p2p.settings import Setup
 from protocol.p2p.stream import Stream
+from protocol.p2p.subject import GossipSubject
 from protocol.p2p.transport import Identity
 from protocol.retry import Backoff, jittered
 
@@ -66,6 +68,7 @@ class Discovery:
         self.bound: Address | None = None
         self.own: tuple[Address, ...] = ()
         self.dropped: Counter[str] = Counter()
+        self.gossip: Gossip | None = None
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled; started once it listens. Raises PreflightError when it cannot."""
@@ -85,11 +88,30 @@ class Discovery:
                 self.node, self.dht, setup.bootnodes, setup.peers_file, memory.peers, self.announce_again
             )
             self.node.handle(ENDPOINT_PROTOCOL, self._answer)
+            self._note_loss, self.node.on_lost = self.node.on_lost, self._lost
+            if setup.subject:
+                self.gossip_about(setup.subject)
             nursery.start_soon(self.membership.run)
             nursery.start_soon(self._keep_providing)
             if setup.report_file:
                 nursery.start_soon(self._keep_reporting, setup.report_file)
             task_status.started()
+
+    def gossip_about(self, subject: GossipSubject) -> None:
+        """From now on, until the end; about one subject in a life."""
+        if self.gossip is None:
+            self.gossip = Gossip(self.node, self.dht, self.own, subject)
+            self._nursery.start_soon(self.gossip.run)
+
+    def publish(self, data: bytes) -> None:
+        """Tells those who gossip about the same subject."""
+        if self.gossip:
+            self.gossip.mesh.publish(data)
+
+    def _lost(self, connection: PeerConnection) -> None:
+        self._note_loss(connection)
+        if self.gossip:
+            self.gossip.lost(connection)
 
     def save(self) -> None:
         """The last words, at the end of a life."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from protocol.p2p.discovery import Discovery
     from protocol.p2p.life import Life
     from protocol.p2p.service import Endpoint, Service
+    from protocol.p2p.subject import GossipSubject
 
 log = logging.getLogger(__name__)
 
@@ -206,6 +207,21 @@ class Host:
             life = self._life
         if life is not None:
             life.soon(life.discovery.announce_again)
+
+    def gossip_about(self, subject: GossipSubject) -> None:
+        """From now on, over restarts; about one subject."""
+        with self._state:
+            self._setup = replace(self._setup, subject=subject)
+            life = self._life
+        if life is not None:
+            life.soon(lambda: life.discovery.gossip_about(subject))
+
+    def publish(self, data: bytes) -> None:
+        """Tells those who gossip about the same subject; nobody where there is none now. May be called from any thread, and returns at once."""
+        with self._state:
+            life = self._life
+        if life is not None:
+            life.soon(lambda: life.discovery.publish(data))
 
     def run_inside(self, function: Callable[[Discovery], Awaitable[T]], *, deadline: float, what: str) -> T:
         """Runs `function` in the thread and returns its result.

@@ -14,12 +14,13 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
+from math import inf
 from socket import AF_INET, AF_INET6, AF_UNSPEC, getaddrinfo
 from typing import Any
 
 import trio
 
-from protocol.errors import MurmurationError, PreflightError, Unavailable
+from protocol.errors import Malformed, MurmurationError, PreflightError, Unavailable
 from protocol.p2p import negotiation
 from protocol.p2p.address import Address, network_of, peer_text, plain_ip
 from protocol.p2p.settings import HostLimits, Timing
@@ -41,6 +42,9 @@ _FAMILIES = {"dns": AF_UNSPEC, "dns4": AF_INET, "dns6": AF_INET6}
 _IPS_PER_NAME = 4
 _LOOKUPS_OF_NAMES = 16  # threads that wait for a name server, which may be a stranger's
 _RESET_SECONDS = 1.0
+_LASTING_MOST = (
+    2  # lasting streams of one connection: a peer opens a new one before we notice that the old one has ended
+)
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _WHERE = re.compile(r"^error connecting to \(.*?\): ")  # trio's; whoever tells has said where
 _HUNG_UP = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EPERM}
@@ -63,6 +67,7 @@ class PeerConnection:
         self.kept = False
         self.identified = False  # the peer has been asked what it speaks
         self.busy = 0
+        self.lasting = 0  # streams that stay open, whatever is said on them
         self.used = self.since = trio.current_time()
 
     def stream(self, raw: Any) -> Stream:
@@ -84,6 +89,7 @@ class Node:
         self.on_lost: Callable[[PeerConnection], None] = lambda connection: None
         self._loopback = loopback
         self._handlers: dict[str, Handler] = {}
+        self._lasting: set[str] = set()
         self._connections: defaultdict[bytes, list[PeerConnection]] = defaultdict(list)
         self._networks: Counter[str] = Counter()
         self._accepts: dict[str, StreamBudget] = {}
@@ -92,8 +98,11 @@ class Node:
         self._resolving = trio.CapacityLimiter(_LOOKUPS_OF_NAMES)
         self._nursery: trio.Nursery
 
-    def handle(self, protocol: str, handler: Handler) -> None:
+    def handle(self, protocol: str, handler: Handler, *, lasting: bool = False) -> None:
+        """Streams of a `lasting` protocol have no deadline, and keep no connection from being thinned out."""
         self._handlers[protocol] = handler
+        if lasting:
+            self._lasting.add(protocol)
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -175,10 +184,13 @@ class Node:
         raise Unavailable(f"no answer within {self.timing.dial:g} s")
 
     @asynccontextmanager
-    async def stream(self, connection: PeerConnection, protocol: str, *messages: bytes) -> AsyncIterator[Stream]:
-        """A stream on which `protocol` was agreed upon and `messages` were said. Raises Unavailable when the peer does not speak it; needs a deadline around it."""
+    async def stream(
+        self, connection: PeerConnection, protocol: str, *messages: bytes, lasting: bool = False
+    ) -> AsyncIterator[Stream]:
+        """A stream on which `protocol` was agreed upon and `messages` were said; a `lasting` one does not make its connection busy. Raises
+        Unavailable when the peer does not speak it; needs a deadline around it."""
         connection.used = trio.current_time()
-        connection.busy += 1
+        connection.busy += not lasting
         try:
             with foreign_errors("the connection"):
                 stream = connection.stream(await connection.muxer.open_stream())
@@ -188,7 +200,7 @@ class Node:
             finally:
                 await self._reset(stream)
         finally:
-            connection.busy -= 1
+            connection.busy -= not lasting
 
     # ---- dialling ----
 
@@ -418,9 +430,12 @@ class Node:
 
     async def _serve_stream(self, stream: Stream, connection: PeerConnection) -> None:
         try:
-            with trio.fail_after(self.timing.stream):
+            with trio.fail_after(self.timing.stream) as scope:
                 protocol = await negotiation.accept(stream, self._handlers)
-                await self._handlers[protocol](stream)
+                if protocol in self._lasting:
+                    await self._last(stream, connection, protocol, scope)
+                else:
+                    await self._handlers[protocol](stream)
                 await stream.finish()
                 await stream.expect_end()
         except (MurmurationError, trio.TooSlowError) as error:
@@ -432,6 +447,21 @@ class Node:
         finally:
             connection.busy -= 1
             await self._reset(stream)
+
+    async def _last(self, stream: Stream, connection: PeerConnection, protocol: str, scope: trio.CancelScope) -> None:
+        """Serves a stream that stays. `scope` has the deadline of others; what comes after is to end in time again."""
+        if connection.lasting >= _LASTING_MOST:
+            raise Malformed("the peer opens one lasting stream after the other")
+        await stream.flush()  # what was agreed upon: nothing may be said here for long
+        scope.deadline = inf
+        connection.busy -= 1
+        connection.lasting += 1
+        try:
+            await self._handlers[protocol](stream)
+        finally:
+            connection.busy += 1
+            connection.lasting -= 1
+            scope.deadline = trio.current_time() + self.timing.stream
 
     @staticmethod
     async def _reset(stream: Stream) -> None:

@@ -13,6 +13,7 @@ from protocol.p2p.address import Address, PeerAddress
 
 if TYPE_CHECKING:
     from protocol.identity import Key
+    from protocol.p2p.subject import GossipSubject
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,43 @@ class HostLimits:
 
 
 @dataclass(frozen=True)
+class GossipLimits:
+    """Of gossip.py and the mesh. Seconds, messages and counts."""
+
+    heartbeat: float = 1.0
+    degree: int = 6  # peers to whom messages are pushed, and who push theirs …
+    degree_least: int = 4  # … fewer, and others are asked …
+    degree_most: int = 12  # … more, and some are let go
+    outbound: int = (
+        2  # of those in the mesh, dialled from here: who comes to us chooses us, whom we dial we have chosen
+    )
+    history: int = 3  # heartbeats within which all others are told which messages are here
+    flooded: int = 32  # peers to whom a message of our own is pushed besides the mesh
+    dialled: int = 8  # connections made for gossip
+    look: float = 30.0  # between searches for peers while there are too few; ten times as long where there are enough
+    neighbours: int = 256  # peers that gossip with us; beyond it, only who has a stake comes in, for one who has none
+    neighbours_per_network: int = 64  # of one /24 or /64
+    queue: int = 64  # frames that wait for one peer; beyond it, it misses some, and hears of them later
+    burst: float = 512.0  # messages and names of one peer at once …
+    rate: float = 16.0  # … and per second after that: twice what all of an honest run's are at most
+    cached: int = 4096  # messages in memory, 4 KiB each at most …
+    cached_per_network: int = 1024  # … and those that came over one /24 or /64
+    keep: float = 300.0  # for as long as they are handed out
+    seen: int = 16384  # names of messages that are not looked at again
+    parked: int = 256  # messages that wait until the chain was asked about who signed them …
+    parked_per_network: int = 32
+    questions_burst: float = 8.0  # to the chain, that the peers of one /24 or /64 may cause at once …
+    questions_rate: float = 0.1  # … and per second after that
+    refresh: float = 30.0  # between looks at how far the run is
+    prune: float = 60.0  # before who was refused asks again to be in the mesh
+    promise: float = 5.0  # for a message that was offered and asked for
+    cut: float = 600.0  # for which who has misbehaved is refused
+
+
+@dataclass(frozen=True)
 class Setup:
     """All a host is told at its start. `announce` are addresses to be known by, instead of the one it listens on;
-    `report_file` is where it says how it does, for commands in other processes."""
+    `report_file` is where it says how it does, for commands in other processes; `subject` what it gossips about."""
 
     key: Key
     listen: Address | None
@@ -91,3 +126,4 @@ class Setup:
     report_file: Path | None
     timing: Timing
     limits: HostLimits
+    subject: GossipSubject | None = None

@@ -61,6 +61,10 @@ class Stream:
         self._received += len(data)
         return bytes(data)
 
+    async def flush(self) -> None:
+        """Sends what was written, on a stream on which nothing is read."""
+        await self._flush()
+
     async def _flush(self) -> None:
         data, self._behind = self._behind, b""
         if data:

@@ -1,0 +1,248 @@
+"""Gossip about one subject, over the node's connections: finds peers for it, keeps a stream to each, and ties them to a `Mesh`.
+
+    /meshsub/1.1.0    frames (gossip_frames.py), one after the other, for as long as the connection stands; each side opens a stream of its own
+
+Streams go both ways over one connection, so who can only dial out takes part over the connections that it has opened. Peers are found
+through the DHT, under the keys that a subject names; who can be reached provides the first of them itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import trio
+
+from protocol.errors import MurmurationError, ProtocolViolation, Unavailable
+from protocol.p2p.address import Address, peer_text
+from protocol.p2p.gossip_frames import FRAME_BYTES_MAX, PROTOCOL
+from protocol.p2p.kademlia import Kademlia
+from protocol.p2p.mesh import Mesh
+from protocol.p2p.node import Node, PeerConnection
+from protocol.p2p.reputation import gossip_network
+from protocol.p2p.routing import Contact
+from protocol.p2p.stream import Stream
+from protocol.p2p.subject import GossipSubject
+from protocol.retry import Backoff, jittered
+
+log = logging.getLogger(__name__)
+
+_QUESTIONS = 4  # to the chain at the same time
+_QUESTION_SECONDS = 30.0
+_AT_ONCE = 4  # peers that are dialled at the same time
+
+
+class Gossip:
+    def __init__(self, node: Node, dht: Kademlia, own: tuple[Address, ...], subject: GossipSubject) -> None:
+        """`own`: where this node can be reached, as far as it knows; empty where it does not listen."""
+        self.subject = subject
+        self._node, self._dht, self._own = node, dht, own
+        self._limits = subject.limits
+        self._queues: dict[bytes, trio.MemorySendChannel[bytes]] = {}
+        self._scopes: dict[bytes, trio.CancelScope] = {}
+        self._asking = trio.CapacityLimiter(_QUESTIONS)
+        self._nursery: trio.Nursery
+        self.mesh = Mesh(
+            subject.topic, subject.rules, subject.limits, now=trio.current_time, send=self._send, cut=self._cut, ask=self._look_up
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            await self._refresh()  # what came before could not be judged
+            self._nursery.start_soon(self._keep_fresh)
+            self._node.handle(PROTOCOL, self._listen, lasting=True)
+            self._nursery.start_soon(self._beat)
+            self._nursery.start_soon(self._find)
+            if self._own:
+                self._nursery.start_soon(self._provide)
+
+    # ---- from time to time ---------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            await trio.sleep(self._limits.heartbeat)
+            self.mesh.heartbeat()
+            for each in self.mesh.neighbours.values():
+                connection = self._node.connection(each.peer)
+                if connection and (each.outbound or each.meshed):
+                    connection.used = trio.current_time()  # neither closed for being idle nor thinned out first
+
+    async def _find(self) -> None:
+        """Dials peers of the subject while too few are known that way; soon again while there are none."""
+        backoff = Backoff(self._node.timing.retry, self._limits.look, jitter=True)
+        while True:
+            lacking = self._limits.dialled - sum(each.outbound for each in self.mesh.neighbours.values())
+            if lacking > 0:
+                await self._dial(await self._others(), lacking)
+            if not self.mesh.neighbours:
+                await trio.sleep(backoff.failed())
+                continue
+            backoff.succeeded()
+            few = len(self.mesh.neighbours) < self._limits.degree
+            await trio.sleep(jittered(self._limits.look if few else 10 * self._limits.look))
+
+    async def _others(self) -> list[Contact]:
+        """Who the DHT says gossips about this, or serves what it is about."""
+        found: dict[bytes, Contact] = {}
+
+        def named(contact: Contact) -> None:
+            found[contact.peer] = contact
+
+        for key in self.subject.keys:
+            await self._dht.providers(key, named)
+        return list(found.values())
+
+    async def _dial(self, contacts: list[Contact], most: int) -> None:
+        """Some of them, no two of one network before all networks had their turn."""
+        random.shuffle(contacts)
+        turns: dict[str, int] = {}
+        ranked = []
+        for contact in contacts:
+            host = contact.addresses[0].host
+            network = gossip_network(host) if contact.addresses[0].ip else host
+            turns[network] = turns.get(network, 0) + 1
+            ranked.append((turns[network], contact))
+        ranked.sort(key=lambda each: each[0])
+        wanted = [each for _, each in ranked if each.peer not in self._queues and each.peer != self._dht.peer]
+        slots = trio.CapacityLimiter(_AT_ONCE)
+        made = 0
+
+        async def attempt(contact: Contact) -> None:
+            nonlocal made
+            async with slots:
+                if made >= most:
+                    return
+                try:
+                    connection = await self._node.connect(contact.peer, contact.addresses)
+                except MurmurationError as error:
+                    log.debug("%s cannot be asked to gossip: %s", peer_text(contact.peer), error)
+                    return
+                made += self._speak(connection)
+
+        async with trio.open_nursery() as nursery:
+            for contact in wanted:
+                nursery.start_soon(attempt, contact)
+
+    async def _provide(self) -> None:
+        """Lets others find this node for gossip, once it has been reached from outside or is on the same machine as they are."""
+        timing = self._node.timing
+        backoff = Backoff(timing.retry, timing.retry_most, jitter=True)
+        while True:
+            near = all(place.is_loopback for place in self._own)
+            holders = 0
+            if near or self._node.welcomed:
+                holders = await self._dht.provide(self.subject.keys[0])
+            if holders:
+                backoff.succeeded()
+            await trio.sleep(jittered(timing.provide) if holders else backoff.failed())
+
+    # ---- streams ---------------------------------------------------------------------------------------------------------
+
+    async def _listen(self, stream: Stream) -> None:
+        """Reads what a peer says for as long as it does; who is spoken to speaks back over the same connection."""
+        peer = stream.peer
+        if peer not in self._queues:
+            connection = self._node.connection(peer)
+            if connection is None or not self._speak(connection):
+                raise Unavailable("a peer that we do not gossip with")
+        try:
+            while peer in self._queues and not await stream.ended():
+                self.mesh.received(peer, await stream.read_message(FRAME_BYTES_MAX, "gossip frame"))
+        except ProtocolViolation:
+            self.mesh.received(peer, b"\xff")  # as good as any frame that is none
+            raise
+
+    def _speak(self, connection: PeerConnection) -> bool:
+        """Opens a stream to a peer; whether there will be one."""
+        peer = connection.peer
+        if peer in self._queues:
+            return False
+        network = gossip_network(connection.remote)
+        if not self.mesh.admits(peer, network):
+            self.mesh.counts["not admitted"] += 1
+            return False
+        send, receive = trio.open_memory_channel[bytes](self._limits.queue)
+        self._queues[peer] = send
+        self._scopes[peer] = trio.CancelScope()
+        about = self.subject.rules.unknown(peer)
+        if about and self.mesh.may_ask(network):
+            self._look_up(about)
+        self.mesh.opened(peer, network, outbound=connection.outbound)
+        self._nursery.start_soon(self._keep_speaking, connection, receive, self._scopes[peer])
+        return True
+
+    async def _keep_speaking(
+        self, connection: PeerConnection, frames: trio.MemoryReceiveChannel[bytes], scope: trio.CancelScope
+    ) -> None:
+        timing = self._node.timing
+        try:
+            with scope, trio.fail_after(timing.request) as opening:
+                async with self._node.stream(connection, PROTOCOL, lasting=True) as stream:
+                    opening.deadline = float("inf")
+                    async for frame in frames:
+                        opening.deadline = trio.current_time() + timing.write
+                        await stream.write_message(frame)
+                        await stream.flush()
+                        opening.deadline = float("inf")
+        except (MurmurationError, trio.TooSlowError) as error:
+            log.debug("no more gossip with %s: %s", peer_text(connection.peer), error)
+        finally:
+            if self._scopes.get(connection.peer) is scope:
+                self._forget(connection.peer)
+
+    def _send(self, peer: bytes, frame: bytes) -> None:
+        queue = self._queues.get(peer)
+        if queue is None:
+            return
+        try:
+            queue.send_nowait(frame)
+        except trio.WouldBlock:
+            self.mesh.counts["frames for slow peers"] += 1
+
+    def lost(self, connection: PeerConnection) -> None:
+        """A connection has ended: a stream over it notices only when something is to be written."""
+        if connection.peer in self._scopes and self._node.connection(connection.peer) is None:
+            self._scopes[connection.peer].cancel()
+            self._forget(connection.peer)
+
+    def _cut(self, peer: bytes) -> None:
+        """Ends what there is with a peer that has misbehaved, or that makes room for another."""
+        if peer in self._scopes:
+            self._scopes[peer].cancel()
+            self._forget(peer)
+        connection = self._node.connection(peer)
+        if connection and not connection.busy and not connection.kept:
+            connection.muxer.cut()
+
+    def _forget(self, peer: bytes) -> None:
+        self._queues.pop(peer).close()
+        del self._scopes[peer]
+        self.mesh.closed(peer)
+
+    # ---- the chain -------------------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        await self._in_thread(self.subject.rules.refresh)
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await trio.sleep(self._limits.refresh)
+            await self._refresh()
+
+    def _look_up(self, about: str) -> None:
+        async def ask() -> None:
+            await self._in_thread(lambda: self.subject.rules.look_up(about))
+            self.mesh.settled(about)
+
+        self._nursery.start_soon(ask)
+
+    async def _in_thread(self, question: Callable[[], None]) -> None:
+        with trio.move_on_after(_QUESTION_SECONDS):
+            try:
+                await trio.to_thread.run_sync(  # type: ignore[call-arg, unused-ignore]
+                    question, abandon_on_cancel=True, limiter=self._asking
+                )
+            except Exception as error:  # noqa: BLE001  an endpoint of the chain ends no host
+                log.error("a question to the chain failed: %s: %s", type(error).__name__, error)

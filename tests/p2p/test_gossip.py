@@ -1,0 +1,146 @@
+"""Gossip between real hosts on sockets: it spreads, also over connections that only one side could open, heals, and outlives who breaks it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from protocol.identity import Key
+from protocol.p2p import GossipLimits, GossipSubject, Host, negotiation
+from protocol.p2p.discovery import Discovery
+from protocol.p2p.gossip_frames import PROTOCOL, Frame
+from protocol.p2p.mesh import summary
+from tests.clock import eventually
+from tests.p2p.attacker import hostile, under_attack
+from tests.p2p.gossip_world import PlainRules
+from tests.p2p.network import Network, listening_on
+
+KEYS = (b"\x12\x20" + b"g" * 32,)
+LIMITS = GossipLimits(heartbeat=0.2, look=0.5)
+TOPIC = "t"
+
+
+class Talker:
+    """A host that gossips."""
+
+    def __init__(self, network: Network, *bootnodes: Host, **options: Any) -> None:
+        self.rules = PlainRules()
+        self.host = network.host(*bootnodes, **options)
+        self.host.gossip_about(GossipSubject(TOPIC, KEYS, self.rules, LIMITS))
+
+    def state(self) -> dict[str, Any]:
+        async def look(discovery: Discovery) -> dict[str, Any]:
+            return dict(summary(discovery.gossip.mesh)) if discovery.gossip else {"mesh": 0}
+
+        return self.host.run_inside(look, deadline=20, what="looking at the mesh")
+
+    def meets(self, count: int) -> None:
+        eventually(lambda: self.state()["mesh"] >= count, within=30, what=f"a mesh of {count}")
+
+    def hears(self, message: bytes) -> None:
+        eventually(lambda: message in self.rules.taken, within=30, what=f"hearing {message!r}")
+
+
+def test_a_message_reaches_everybody_also_who_can_only_dial_out(network: Network) -> None:
+    bootnode = network.host()
+    talkers = [Talker(network, bootnode) for _ in range(3)]
+    behind_nat = [Talker(network, bootnode, listen=None) for _ in range(2)]
+    everybody = [*talkers, *behind_nat]
+    for each in everybody:
+        each.meets(2)
+    for number, speaker in enumerate((talkers[0], behind_nat[0])):
+        message = b"trainer:%d" % number
+        speaker.host.publish(message)
+        for each in everybody:
+            if each is not speaker:
+                each.hears(message)
+    assert all(len(each.rules.taken) == len(set(each.rules.taken)) for each in everybody)
+
+
+def test_a_mesh_heals_when_peers_vanish_and_a_host_that_returns_hears_again(network: Network) -> None:
+    bootnode = network.host()
+    talkers = [Talker(network, bootnode) for _ in range(4)]
+    for each in talkers:
+        each.meets(3)
+    key, place = Key.generate(), listening_on(talkers[3].host)
+    talkers[3].host.close()
+    eventually(lambda: all(each.state()["neighbours"] == 2 for each in talkers[:3]), within=30, what="noticing it")
+    talkers[0].host.publish(b"trainer:1")
+    talkers[1].hears(b"trainer:1")
+    newcomer = Talker(network, bootnode, key=key, listen=place)
+    newcomer.hears(b"trainer:1")
+    newcomer.host.publish(b"trainer:2")
+    talkers[2].hears(b"trainer:2")
+
+
+BROKEN = {
+    "no frame": b"\x05\xff\xff\xff\xff\xff",
+    "a frame of a gigabyte": b"\x80\x80\x80\x80\x04",
+    "a length without end": b"\xff" * 12,
+    "a forged message": negotiation.message(Frame(messages=(b"forger:1",)).encode(TOPIC)),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_who_sends_what_no_honest_peer_sends_is_cut_off_and_others_are_heard(network: Network, what: str) -> None:
+    bootnode = network.host()
+    one, other = Talker(network, bootnode), Talker(network, bootnode)
+    one.meets(1)
+    other.meets(1)
+    key = Key.generate()
+
+    async def attack(started: trio.Event) -> None:
+        for _ in range(20):
+            try:
+                async with hostile(one.host, key=key) as peer:
+                    for stream in range(1, 9, 2):
+                        await peer.speak(stream, PROTOCOL, BROKEN[what] * 2)
+                        await trio.sleep(0.05)
+            except (OSError, trio.TooSlowError):
+                pass
+            if "cut off" in (await trio.to_thread.run_sync(one.state)) and one.state()["cut off"]:
+                break
+        started.set()
+
+    with under_attack(attack):
+        assert one.state()["cut off"] >= 1
+        other.host.publish(b"trainer:1")
+        one.hears(b"trainer:1")
+
+
+def test_silent_streams_of_a_crowd_take_no_place_that_others_need(network: Network) -> None:
+    """A stream that lasts keeps no connection from being thinned out, and one connection has no more than two of them."""
+    bootnode = network.host()
+    one, other = Talker(network, bootnode), Talker(network, bootnode)
+    one.meets(1)
+
+    async def attack(started: trio.Event) -> None:
+        async with hostile(one.host) as peer:
+            for stream in range(1, 41, 2):
+                await peer.speak(stream, PROTOCOL)
+            started.set()
+            await trio.sleep_forever()
+
+    with under_attack(attack):
+        eventually(lambda: one.host.status(20).counts.get("failed streams", 0) >= 10, within=30, what="refusing")
+        other.host.publish(b"trainer:1")
+        one.hears(b"trainer:1")
+
+
+def test_gossip_goes_on_after_the_thread_of_a_host_has_failed(network: Network) -> None:
+    bootnode = network.host()
+    one, other = Talker(network, bootnode), Talker(network, bootnode)
+    one.meets(1)
+
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    async def fail(discovery: Discovery) -> None:
+        discovery._nursery.start_soon(broken)
+
+    one.host.run_inside(fail, deadline=20, what="failing")
+    eventually(lambda: one.state()["mesh"] >= 1, within=30, what="a mesh again")
+    other.host.publish(b"trainer:1")
+    one.hears(b"trainer:1")
