@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -31,6 +32,18 @@ log = logging.getLogger(__name__)
 _QUESTIONS = 4  # to the chain at the same time
 _QUESTION_SECONDS = 30.0
 _AT_ONCE = 4  # peers that are dialled at the same time
+_FULL_FACTOR = 4.0  # by which the pauses before a full host is dialled again grow
+_FULL_MOST = 10  # looks that such a pause takes at most
+
+
+@dataclass(frozen=True)
+class _Talk:
+    """What is said to one peer: what is put into `queue` comes out of `frames`, and goes over `connection` until `scope` is cancelled."""
+
+    connection: PeerConnection
+    queue: trio.MemorySendChannel[bytes]
+    frames: trio.MemoryReceiveChannel[bytes]
+    scope: trio.CancelScope
 
 
 class Gossip:
@@ -39,24 +52,28 @@ class Gossip:
         self.subject = subject
         self._node, self._dht, self._own = node, dht, own
         self._limits = subject.limits
-        self._queues: dict[bytes, trio.MemorySendChannel[bytes]] = {}
-        self._scopes: dict[bytes, trio.CancelScope] = {}
+        self._talks: dict[bytes, _Talk] = {}
+        self._full: dict[bytes, tuple[float, float]] = {}  # by peer: the last pause, and until when to leave it alone
         self._asking = trio.CapacityLimiter(_QUESTIONS)
         self._nursery: trio.Nursery
+        self._is_over = False
         self.mesh = Mesh(
             subject.topic, subject.rules, subject.limits, now=trio.current_time, send=self._send, cut=self._cut, ask=self._look_up
         )  # fmt: skip
 
     async def run(self) -> None:
         """Until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            await self._refresh()  # what came before could not be judged
-            self._nursery.start_soon(self._keep_fresh)
-            self._node.handle(PROTOCOL, self._listen, lasting=True)
-            self._nursery.start_soon(self._beat)
-            self._nursery.start_soon(self._find)
-            if self._own:
-                self._nursery.start_soon(self._provide)
+        try:
+            async with trio.open_nursery() as self._nursery:
+                await self._refresh()  # what came before could not be judged
+                self._nursery.start_soon(self._keep_fresh)
+                self._node.handle(PROTOCOL, self._listen, lasting=True)
+                self._nursery.start_soon(self._beat)
+                self._nursery.start_soon(self._find)
+                if self._own:
+                    self._nursery.start_soon(self._provide)
+        finally:
+            self._is_over = True
 
     # ---- from time to time ---------------------------------------------------------------------------------------------
 
@@ -65,9 +82,10 @@ class Gossip:
             await trio.sleep(self._limits.heartbeat)
             self.mesh.heartbeat()
             for each in self.mesh.neighbours.values():
-                connection = self._node.connection(each.peer)
-                if connection and (each.outbound or each.meshed):
-                    connection.used = trio.current_time()  # neither closed for being idle nor thinned out first
+                # What we have dialled is not closed for being idle. Who came to us keeps its place in a full house no longer than
+                # others that are silent, unless it has something at stake.
+                if each.outbound or (each.meshed and self.subject.rules.weight(each.peer)):
+                    self._talks[each.peer].connection.used = trio.current_time()
 
     async def _find(self) -> None:
         """Dials peers of the subject while too few are known that way; soon again while there are none."""
@@ -105,7 +123,9 @@ class Gossip:
             turns[network] = turns.get(network, 0) + 1
             ranked.append((turns[network], contact))
         ranked.sort(key=lambda each: each[0])
-        wanted = [each for _, each in ranked if each.peer not in self._queues and each.peer != self._dht.peer]
+        now, own = trio.current_time(), self._dht.peer
+        full = {peer for peer, (_, until) in self._full.items() if until > now}
+        wanted = [each for _, each in ranked if each.peer not in self._talks and each.peer not in full | {own}]
         slots = trio.CapacityLimiter(_AT_ONCE)
         made = 0
 
@@ -143,12 +163,12 @@ class Gossip:
     async def _listen(self, stream: Stream) -> None:
         """Reads what a peer says for as long as it does; who is spoken to speaks back over the same connection."""
         peer = stream.peer
-        if peer not in self._queues:
+        if peer not in self._talks:
             connection = self._node.connection(peer)
             if connection is None or not self._speak(connection):
                 raise Unavailable("a peer that we do not gossip with")
         try:
-            while peer in self._queues and not await stream.ended():
+            while peer in self._talks and not await stream.ended():
                 self.mesh.received(peer, await stream.read_message(FRAME_BYTES_MAX, "gossip frame"))
         except ProtocolViolation:
             self.mesh.received(peer, b"\xff")  # as good as any frame that is none
@@ -157,31 +177,28 @@ class Gossip:
     def _speak(self, connection: PeerConnection) -> bool:
         """Opens a stream to a peer; whether there will be one."""
         peer = connection.peer
-        if peer in self._queues:
+        if peer in self._talks:
             return False
         network = gossip_network(connection.remote)
         if not self.mesh.admits(peer, network):
             self.mesh.counts["not admitted"] += 1
             return False
         send, receive = trio.open_memory_channel[bytes](self._limits.queue)
-        self._queues[peer] = send
-        self._scopes[peer] = trio.CancelScope()
+        talk = self._talks[peer] = _Talk(connection, send, receive, trio.CancelScope())
         about = self.subject.rules.unknown(peer)
         if about and self.mesh.may_ask(network):
             self._look_up(about)
         self.mesh.opened(peer, network, outbound=connection.outbound)
-        self._nursery.start_soon(self._keep_speaking, connection, receive, self._scopes[peer])
+        self._nursery.start_soon(self._keep_speaking, talk)
         return True
 
-    async def _keep_speaking(
-        self, connection: PeerConnection, frames: trio.MemoryReceiveChannel[bytes], scope: trio.CancelScope
-    ) -> None:
-        timing = self._node.timing
+    async def _keep_speaking(self, talk: _Talk) -> None:
+        timing, connection = self._node.timing, talk.connection
         try:
-            with scope, trio.fail_after(timing.request) as opening:
+            with talk.scope, trio.fail_after(timing.request) as opening:
                 async with self._node.stream(connection, PROTOCOL, lasting=True) as stream:
                     opening.deadline = float("inf")
-                    async for frame in frames:
+                    async for frame in talk.frames:
                         opening.deadline = trio.current_time() + timing.write
                         await stream.write_message(frame)
                         await stream.flush()
@@ -189,36 +206,56 @@ class Gossip:
         except (MurmurationError, trio.TooSlowError) as error:
             log.debug("no more gossip with %s: %s", peer_text(connection.peer), error)
         finally:
-            if self._scopes.get(connection.peer) is scope:
+            if self._talks.get(connection.peer) is talk:
                 self._forget(connection.peer)
 
     def _send(self, peer: bytes, frame: bytes) -> None:
-        queue = self._queues.get(peer)
-        if queue is None:
+        talk = self._talks.get(peer)
+        if talk is None:
             return
         try:
-            queue.send_nowait(frame)
+            talk.queue.send_nowait(frame)
         except trio.WouldBlock:
             self.mesh.counts["frames for slow peers"] += 1
 
     def lost(self, connection: PeerConnection) -> None:
         """A connection has ended: a stream over it notices only when something is to be written."""
-        if connection.peer in self._scopes and self._node.connection(connection.peer) is None:
-            self._scopes[connection.peer].cancel()
-            self._forget(connection.peer)
+        talk = self._talks.get(connection.peer)
+        if talk is None or talk.connection is not connection:
+            return
+        talk.scope.cancel()
+        standing = self._node.connection(connection.peer)
+        if standing is not None and not self._is_over:  # both had dialled: the peer has not noticed anything
+            anew = self._talks[connection.peer] = replace(talk, connection=standing, scope=trio.CancelScope())
+            self.mesh.neighbours[connection.peer].outbound = standing.outbound
+            self._nursery.start_soon(self._keep_speaking, anew)
+            return
+        self._forget(connection.peer)
+        if connection.outbound:
+            self._note_loss(connection)
+
+    def _note_loss(self, connection: PeerConnection) -> None:
+        """A host that cuts us soon after we came has no room, as a bootnode (membership.py): it is left alone for pauses that grow. The
+        first time it may have restarted."""
+        now, look = trio.current_time(), self._limits.look
+        last = self._full.pop(connection.peer, None)
+        if now - connection.since < self._node.timing.stay:
+            pause = min(_FULL_FACTOR * last[0], _FULL_MOST * look) if last else 0.0
+            self._full[connection.peer] = max(pause, look), now + jittered(pause)
+        while len(self._full) > self._limits.neighbours:
+            del self._full[next(iter(self._full))]
 
     def _cut(self, peer: bytes) -> None:
         """Ends what there is with a peer that has misbehaved, or that makes room for another."""
-        if peer in self._scopes:
-            self._scopes[peer].cancel()
+        if peer in self._talks:
+            self._talks[peer].scope.cancel()
             self._forget(peer)
         connection = self._node.connection(peer)
         if connection and not connection.busy and not connection.kept:
             connection.muxer.cut()
 
     def _forget(self, peer: bytes) -> None:
-        self._queues.pop(peer).close()
-        del self._scopes[peer]
+        self._talks.pop(peer).queue.close()
         self.mesh.closed(peer)
 
     # ---- the chain -------------------------------------------------------------------------------------------------------

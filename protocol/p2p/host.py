@@ -291,7 +291,10 @@ class Host:
                 self._life = life
                 self._setup = replace(self._setup, listen=discovery.bound)  # the next life keeps the port
                 self._addresses = tuple(f"{place}/p2p/{peer_id}" for place in discovery.own)
+                subject = self._setup.subject
                 self._state.notify_all()
+            if subject:  # named while this life came up
+                discovery.gossip_about(subject)
             if self._closing.is_set():
                 life.stop()
 
