@@ -16,7 +16,7 @@ runspec_hardware.py are parts.
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Final, Literal, Self, TypedDict
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
@@ -52,6 +52,9 @@ __all__ = [
     "RewardSpec", "RunSpec", "SamplingDistribution", "SamplingLimits", "SamplingSpec", "Selection", "TaskFile", "VerificationSpec", "classes",
     "environment_kind", "from_bytes", "from_canonical", "from_table", "starts",
 ]  # fmt: skip
+
+MAX_LAG_MOST: Final = 64
+"""The most that `max_lag` of a run may be."""
 
 _UPGRADE = "upgrade murmuration to the version that the run was created with, or a later one"
 
@@ -203,7 +206,7 @@ class RunSpec(AnswerSpec):
     environments: list[AnyEnvironment] = Field(min_length=1, max_length=256)
     verification: VerificationSpec
     hardware: list[HardwareNeeds] = Field(default=[], max_length=256)
-    max_lag: int = Field(ge=0, le=64)
+    max_lag: int = Field(ge=0, le=MAX_LAG_MOST)
     """Oldest weights a rollout may come from, in steps behind the trainer's."""
     upload_grace_seconds: int = Field(ge=1, le=86_400)
     """From commitment to upload, in block time."""

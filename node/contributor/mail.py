@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from protocol.clock import SYSTEM, Clock
+from protocol.gossip.messages import NeedWord, Word
 from protocol.hub.client import HubClient
 from protocol.hub.listing import Mark
 from protocol.hub.need import SignedNeed
@@ -29,15 +30,22 @@ class Mail:
         self._node, self._trainer, self._clock = node, trainer, clock
         self._heard = threading.Event()
         self._need: SignedNeed | None = None
+        self._overheard: SignedNeed | None = None
         self._challenge = self._tag = ""
 
     @property
     def need(self) -> SignedNeed | None:
-        """What the trainer needs, as the hub said last; waits a little where it has said nothing at all yet."""
+        """What the trainer needs, as it said last to hub or peers; waits a little where neither has said anything at all yet."""
         if not self._heard.is_set():
             self._clock.wait(self._heard, _FIRST_SECONDS)
             self._heard.set()
-        return self._need
+        said = [each for each in (self._need, self._overheard) if each is not None]
+        return max(said, key=lambda each: (each.need.until, each.need.step), default=None)
+
+    def overhear(self, word: Word) -> None:
+        """A word of the trainer's that came by gossip, where its signature was checked."""
+        if isinstance(word, NeedWord):
+            self._overheard = word.signed
 
     def fetch(self, hub: HubClient, mark: Mark, earlier: Sequence[str] = ()) -> Iterator[tuple[int, bytes]]:
         """Receipts after `mark` of this node's submissions and of those of `earlier` keys of it; waits for news where there are none."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from node.versions import Versions, fetching_ahead
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError
+from protocol.gossip.messages import HEAD
 from protocol.shell.connection import Connection
 
 log = logging.getLogger("node")
@@ -29,6 +30,7 @@ class Prefetch:
         self._versions = versions
         self._clock = clock
         self._thread: threading.Thread | None = None
+        self._news = connection.news(HEAD, clock=clock)
 
     def close(self) -> None:
         """Breaks off what is being fetched."""
@@ -58,7 +60,10 @@ class Prefetch:
             self._follow_head(step, ended, pause)
 
     def _follow_head(self, step: int, ended: threading.Event, pause: float) -> None:
-        while not self._clock.wait(ended, pause):
+        while True:
+            self._news.wait(ended, pause, seldom=True)
+            if ended.is_set():
+                return
             try:
                 head = self._c.chain.head(self._c.run)
                 if head is not None and head.step > step:

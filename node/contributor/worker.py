@@ -35,6 +35,7 @@ from protocol.chain.types import Publication, Role, Seat
 from protocol.challenge import Int8, Int32
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError, PreflightError, TransactionReverted
+from protocol.gossip.messages import HEAD, NEED
 from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.shell.connection import Connection
@@ -116,6 +117,9 @@ class Worker:
         self._failures = Failures(retry, clock)
         self._serve = serve if serve is not None and serve.enabled else None
         self._not_repeated = 0
+        self._news = connection.news(HEAD, NEED, clock=clock)
+        if connection.gossip is not None:
+            connection.gossip.heard_words.on(NEED, self._verdicts.mail.overhear)
 
     def stop(self) -> None:
         """Asks the loop to end after what it is doing; safe from other threads."""
@@ -165,9 +169,10 @@ class Worker:
         self._c.spec.require_hardware(seat.hardware)
         self._seat_class.require(seat.hardware)
         head = self._c.chain.head(self._c.run)
-        sequence = self._next_sequence(seat, head) if self._delivery.deliver_all(head) else None
+        is_delivered = self._delivery.deliver_all(head)
+        sequence = self._next_sequence(seat, head) if is_delivered else None
         if head is None or sequence is None:
-            self._clock.wait(self._stop, self._c.settings.poll_seconds)
+            self._news.wait(self._stop, self._c.settings.poll_seconds, seldom=is_delivered)
             return
         self._alone.require(seat, self._stop, self._c.settings.poll_seconds)
         self._workbench.require_reference()
@@ -176,7 +181,7 @@ class Worker:
         reason = "" if self._demand is None else self._demand.reason_to_wait(head)
         if reason:
             self._say("waiting", reason=reason, step=head.step)
-            self._clock.wait(self._stop, self._c.settings.poll_seconds)
+            self._news.wait(self._stop, self._c.settings.poll_seconds)
             return
         self._submit(head, Place(self._address, head.step, sequence, head.beacon, seat.hardware))
 

@@ -18,6 +18,7 @@ from protocol.chain.settings import ChainSettings
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import MurmurationError
+from protocol.gossip.messages import HEAD
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
 from protocol.settings import Settings
@@ -66,6 +67,7 @@ class RelayService:
         self._stop = stop or threading.Event()
         self._progress = progress
         self._clock = clock
+        self._news = connection.news(HEAD, clock=clock)
         self._next: int | None = 0
         """The version that the trainer may be writing."""
 
@@ -86,9 +88,11 @@ class RelayService:
         ):
             log.info("serving at %s", server.url)
             while not self._stop.is_set():
+                followed = False
                 try:
                     self._follow(versions)
                     self._progress()
+                    followed = True
                 except MurmurationError as error:
                     if is_fatal(error):
                         raise
@@ -97,7 +101,7 @@ class RelayService:
                 self._home.write_status(
                     state="serving", versions=list(store.steps()), bytes_served=served, url=server.url
                 )
-                self._clock.wait(self._stop, self._c.settings.poll_seconds)
+                self._news.wait(self._stop, self._c.settings.poll_seconds, seldom=followed)
 
     def _follow(self, versions: Versions) -> None:
         head = self._c.chain.head(self._c.run)

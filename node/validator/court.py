@@ -199,6 +199,8 @@ class Court:
                 log.warning("the hub refuses the receipt of %s: %s", judgement.submission.hex()[:12], error)
                 self._refused_at_hub.failed(judgement.submission)
                 continue
+            if self._c.gossip is not None:
+                self._c.gossip.tell_verdict(self._receipt(judgement))
             self._log.put(replace(judgement, posting=states.POSTED, shown_at=now))
         if len(page) < _POSTS_MOST:
             self._posted = _FIRST

@@ -49,6 +49,10 @@ class Doorbell:
         """Whether the hub has told nothing beyond what was heard, and would: it answered the last poll."""
         return self._quiet == self._marks()
 
+    def overhear(self, *_: object) -> None:
+        """Another validator's verdict came by gossip: the hub will have its receipt."""
+        self._quiet = None
+
     def heard(self) -> None:
         """What there was to hear has been heard: `follow` goes on."""
         self._heard.set()

@@ -37,6 +37,7 @@ from protocol.chain.transaction_log import TransactionLog
 from protocol.clock import SYSTEM, Clock
 from protocol.constants import UPLOAD_SECONDS_MAX
 from protocol.errors import MurmurationError, PreflightError
+from protocol.gossip.messages import VERDICT
 from protocol.hub.wire import TryAgain
 from protocol.logs import about
 from protocol.retry import Backoff
@@ -129,6 +130,8 @@ class ValidatorService:
         self._cases = self._book.open_cases()
         self._challenger = Challenger(connection, self._book, home.challenges, settings, clock)
         self._doorbell = Doorbell(connection, self._receipts.marks, settings.retry_seconds, clock)
+        if connection.gossip is not None:
+            connection.gossip.heard_words.on(VERDICT, self._doorbell.overhear)
         self._away = Backoff(settings.retry_seconds, clock=clock)  # the hub, after it failed
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ stranger: what it said was valid when it was sent. An endpoint that does not ans
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from threading import Lock
@@ -48,7 +49,7 @@ class Stake:
 class Authority:
     """Safe to share between threads."""
 
-    def __init__(self, chain: Chain, run: int, max_lag: int, clock: Clock = SYSTEM) -> None:
+    def __init__(self, chain: Chain, run: int, max_lag: Callable[[], int], clock: Clock = SYSTEM) -> None:
         self._chain, self._run, self._max_lag, self._clock = chain, run, max_lag, clock
         self._policy = chain.policy(run)
         self.trainer = str(self._policy.trainer)
@@ -62,7 +63,7 @@ class Authority:
     @property
     def oldest(self) -> int:
         """The oldest step that messages may still be about."""
-        return max(0, (self.head or 0) - self._max_lag - 1)
+        return max(0, (self.head or 0) - self._max_lag() - 1)
 
     def refresh(self) -> None:
         try:

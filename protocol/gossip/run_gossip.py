@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import lru_cache
+from threading import Lock
 
 from protocol.chain import Chain
 from protocol.clock import SYSTEM, Clock
@@ -11,7 +13,7 @@ from protocol.errors import Malformed
 from protocol.gossip.authority import Authority
 from protocol.gossip.checks import Checks
 from protocol.gossip.heard import HeardWords
-from protocol.gossip.messages import NeedWord, VerdictWord, VersionWord, Word, parse
+from protocol.gossip.messages import NEED, NeedWord, VerdictWord, VersionWord, Word, parse
 from protocol.hub.need import SignedNeed
 from protocol.identity import Key, address_of_peer
 from protocol.p2p import GossipSubject, Host, Ruling, Service
@@ -34,12 +36,15 @@ class RunGossip:
         run: int,
         services: tuple[Service, ...],
         *,
-        max_lag: int,
+        max_lag: Callable[[], int],
         limits: GossipLimits = GossipLimits(),
         clock: Clock = SYSTEM,
     ) -> None:
-        """`services` are the run's, under which others who gossip are found; the first is for this alone."""
-        self.heard_words = HeardWords()
+        """`services` are the run's, under which others who gossip are found; the first is for this alone. `max_lag` is the
+        run spec's, which may be known only later."""
+        self.heard_words = HeardWords(clock)
+        self._told: dict[str, bytes] = {}  # what was said last of each kind
+        self._lock = Lock()
         self._host, self._domain, self._run = host, chain.domain, run
         self._authority = Authority(chain, run, max_lag, clock)
         self._checks = Checks(run, chain.domain, self._authority, clock)
@@ -53,13 +58,18 @@ class RunGossip:
 
     def tell_version(self, kind: str, step: int, digest: bytes, key: Key) -> None:
         """`kind`: MANIFEST or HEAD; `key` is the trainer's."""
-        self._host.publish(VersionWord.sign(kind, self._run, step, digest, key, self._domain).encode())
+        self._tell(kind, VersionWord.sign(kind, self._run, step, digest, key, self._domain).encode())
 
     def tell_need(self, need: SignedNeed) -> None:
-        self._host.publish(NeedWord(need).encode())
+        self._tell(NEED, NeedWord(need).encode())
 
     def tell_verdict(self, receipt: Receipt) -> None:
         self._host.publish(VerdictWord.of(receipt).encode())
+
+    def _tell(self, kind: str, data: bytes) -> None:
+        with self._lock:
+            self._told[kind] = data
+        self._host.publish(data)
 
     # ---- the rules ---------------------------------------------------------------------------------------------------------
 
@@ -83,7 +93,12 @@ class RunGossip:
         self._authority.look_up(about)
 
     def refresh(self) -> None:
+        """And says again what others may have missed: a host that has just started has asked nothing and met nobody yet."""
         self._authority.refresh()
+        with self._lock:
+            said = [*self._told.values()]
+        for data in said:
+            self._host.publish(data)
 
 
 @lru_cache(maxsize=4096)

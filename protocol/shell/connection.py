@@ -40,6 +40,9 @@ from protocol.errors import (
     Unavailable,
 )
 from protocol.folders import TASKS_VARIABLE
+from protocol.gossip.heard import NewsPause
+from protocol.gossip.run_gossip import ROLE as GOSSIP
+from protocol.gossip.run_gossip import RunGossip
 from protocol.hub.client import HubClient
 from protocol.hub.wire import Refused, TryAgain
 from protocol.identity import Key
@@ -47,7 +50,7 @@ from protocol.p2p import Directory, Endpoint, Host, Provider, Service
 from protocol.p2p.address import Address
 from protocol.probe import Probe
 from protocol.retry import retry
-from protocol.runspec import PinnedFile, RunSpec, TaskFile
+from protocol.runspec import MAX_LAG_MOST, PinnedFile, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
 from protocol.shardcast.source import Source
 from protocol.shell.location import RunLocation, check_url, located_if_told
@@ -75,6 +78,9 @@ class Connection:
         self.peers = peers
         self.run = settings.run
         self.key = key
+        self.gossip: RunGossip | None = None
+        """What the run's peers tell each other, once this role has joined them."""
+        self._host = host
         self._directory = Directory(host)
         self._clock = clock
         self._hub: HubClient | None = None
@@ -144,6 +150,22 @@ class Connection:
 
     def service(self, role: str) -> Service:
         return Service(self.settings.chain_id, self.chain.runs.address, self.run, role)
+
+    def join_gossip(self) -> RunGossip:
+        """From now on this role hears what the run's peers tell each other, and can tell them something."""
+
+        def max_lag() -> int:
+            spec = self.__dict__.get("spec")  # no gossip waits for a hub
+            return MAX_LAG_MOST if spec is None else spec.max_lag
+
+        services = tuple(self.service(role) for role in (GOSSIP, "hub", RELAY))
+        self.gossip = RunGossip(self._host, self.chain, self.run, services, max_lag=max_lag, clock=self._clock)
+        self.gossip.start()
+        return self.gossip
+
+    def news(self, *kinds: str, clock: Clock = SYSTEM) -> NewsPause:
+        """Pauses that end when gossip of these kinds is heard; without gossip, plain ones."""
+        return NewsPause(self.gossip.heard_words if self.gossip else None, *kinds, clock=clock)
 
     def announce(self, role: str, url: str) -> None:
         self._directory.announce(self.service(role), Endpoint(role=role, run=self.run, http=url))

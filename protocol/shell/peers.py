@@ -22,6 +22,8 @@ class PeerSettings(Settings):
     """The same of the origin of the weights."""
     find_seconds: float = Field(default=60.0, gt=0)
     """How long a look-up may take before it is an error."""
+    gossip: bool = True
+    """Whether to hear from the run's peers what is new, and to hand it on. Without it, chain and hub are asked more often."""
 
 
 class BootnodeSettings(Settings):

@@ -1,6 +1,6 @@
 """A role in the foreground: what every `… start` brings up before its service runs, in the order in which one needs the other.
 
-Settings are there already. Logging; the key; signals that end the role; the locks of home and key; metrics; chain and peers.
+Settings are there already. Logging; the key; signals that end the role; the locks of home and key; metrics; chain and peers, and their gossip.
 Whatever ends it, the status says that it stopped.
 """
 
@@ -57,6 +57,8 @@ def role(place: Home, settings: RoleSettings, password_file: Path | None, *, wha
         ) as connection,
     ):
         place.metrics_url = exporter.url
+        if settings.peers.gossip:
+            connection.join_gossip()
         try:
             yield RunningRole(connection, ending, exporter.progress)
         finally:

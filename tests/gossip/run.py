@@ -76,7 +76,7 @@ class GossipRun:
         self.chain.seat_validator(self.validator)
         self.chain.seat_node(self.node)
         self.clock = VirtualClock()
-        self.authority = Authority(self.chain, RUN, 2, self.clock)  # type: ignore[arg-type]
+        self.authority = Authority(self.chain, RUN, lambda: 2, self.clock)  # type: ignore[arg-type]
         self.authority.refresh()
         self.checks = Checks(RUN, self.chain.domain, self.authority, self.clock)
 

@@ -172,16 +172,38 @@ def test_the_newest_of_each_kind_is_kept_and_who_listens_is_called(run: GossipRu
 
 def test_an_alarm_ends_a_pause_when_it_rings_or_when_all_is_to_end(run: GossipRun) -> None:
     stop = threading.Event()
-    alarm = NewsPause(stop, run.clock)
-    assert alarm.wait(10) is False
+    alarm = NewsPause(HeardWords(run.clock), clock=run.clock)
+    assert alarm.wait(stop, 10) is False
     assert sum(run.clock.waits) == 10
     run.clock.meanwhile = alarm.ring
-    assert alarm.wait(10) is True
+    assert alarm.wait(stop, 10) is True
     assert sum(run.clock.waits) == 10.5
-    assert alarm.wait(0) is False
+    assert alarm.wait(stop, 0) is False
     run.clock.meanwhile = stop.set
-    assert alarm.wait(10) is False
+    assert alarm.wait(stop, 10) is False
     assert sum(run.clock.waits) == 11
+
+
+def test_what_is_waited_for_is_asked_for_less_often_only_while_gossip_flows(run: GossipRun) -> None:
+    heard, stop = HeardWords(run.clock), threading.Event()
+    alarm = NewsPause(heard, "head", clock=run.clock)
+
+    def waited(seconds: float, *, seldom: bool) -> float:
+        before = run.clock.monotonic()
+        alarm.wait(stop, seconds, seldom=seldom)
+        return run.clock.monotonic() - before
+
+    assert waited(2, seldom=True) == 2  # nothing was heard yet
+    heard.take(parse(run.need(), RUN))
+    assert waited(2, seldom=False) == 2
+    assert waited(2, seldom=True) == 10
+    heard.take(parse(run.version(), RUN))
+    assert waited(2, seldom=True) == 0  # there is news
+    assert waited(2, seldom=True) == 2  # which an endpoint of the chain may have in a moment
+    run.clock.sleep(40)
+    assert waited(2, seldom=True) == 10
+    run.clock.sleep(200)
+    assert waited(2, seldom=True) == 2  # gossip has fallen silent
 
 
 def fuzzed(run: GossipRun, cases: int, seed: int) -> None:

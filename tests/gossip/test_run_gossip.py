@@ -34,7 +34,7 @@ class Member:
     def __init__(self, network: Network, bootnode: Host, chain: FakeChain, key: Key, **options: Any) -> None:
         self.host = network.host(bootnode, key=key, **options)
         services = tuple(Service(31337, chain.domain.contract, RUN, role) for role in (ROLE, "hub"))
-        self.gossip = RunGossip(self.host, chain, RUN, services, max_lag=2, limits=LIMITS)  # type: ignore[arg-type]
+        self.gossip = RunGossip(self.host, chain, RUN, services, max_lag=lambda: 2, limits=LIMITS)  # type: ignore[arg-type]
         self.gossip.start()
         self.words = self.gossip.heard_words
 

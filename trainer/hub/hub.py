@@ -261,6 +261,10 @@ class Hub:
         return json.loads(text)
 
     def need(self, path: Path) -> dict[str, Any]:
+        """As `signed_need`, as JSON."""
+        return self.signed_need(path).as_json()
+
+    def signed_need(self, path: Path) -> SignedNeed:
         """What the trainer has written there that it needs, signed; the same statement again until it says something else. One that it has not
         said again for so long that it may have ended is refused, and nodes work as without advice; that nothing more is wanted stays true."""
         is_renewed, said = self._is_renewed(path), read_json(path)
@@ -270,7 +274,7 @@ class Hub:
         if known is None or known[0] != said or known[1].need.until < self.now + NEED_SECONDS // 2:
             need = Need(run=self.run, **said, until=self.now + NEED_SECONDS)
             known = self._need = said, SignedNeed.issue(need, self._key, self._chain.domain)
-        return known[1].as_json()
+        return known[1]
 
     def _is_renewed(self, path: Path) -> bool:
         try:

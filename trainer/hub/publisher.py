@@ -7,11 +7,13 @@ already must have the very same manifest; anything else is an IntegrityError, ne
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from protocol import metrics
 from protocol.chain import Sender
 from protocol.chain.sync import Book
 from protocol.errors import IntegrityError, MurmurationError, TransactionReverted, Unavailable
+from protocol.gossip.messages import HEAD, MANIFEST
 from protocol.model_files import require_nothing_else
 from protocol.shardcast.manifest import Manifest
 from protocol.shardcast.origin import Origin
@@ -23,14 +25,18 @@ _PUBLISHED = metrics.gauge("murmur_hub_published_step", "Newest step that was se
 
 
 class Publisher:
-    def __init__(self, sender: Sender, book: Book, origin: Origin, outbox: Outbox, kept: int) -> None:
-        """`book`: the hub's, which somebody else polls and has polled once; `kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
+    def __init__(
+        self, sender: Sender, book: Book, origin: Origin, outbox: Outbox, kept: int,
+        tell: Callable[[str, int, bytes], object] = lambda kind, step, digest: None,
+    ) -> None:  # fmt: skip
+        """`tell` says to peers what has become of a version (protocol/gossip/messages.py): kind, step, digest of the manifest. `book`: the hub's, which somebody else polls and has polled once; `kept`: versions that stay in the outbox, for evaluation and for publishing again after a crash."""
         self._sender = sender
         self._book = book
         self._run = book.run
         self._origin = origin
         self._outbox = outbox
         self._kept = kept
+        self._tell = tell
         self.published: int | None = None
         """Newest step that this process has served and the chain knows."""
 
@@ -47,10 +53,12 @@ class Publisher:
             folder = self._outbox.folder / str(step)
             require_nothing_else(folder)  # no node would take it
             manifest = self._origin.publish(folder, step, link=True, remember=True)
+            self._tell(MANIFEST, step, manifest.digest)
             if step == count:
                 self._send(step, manifest)
             elif (known := self._book.publication(step)) is None or known.data.manifest != manifest.digest:
                 raise IntegrityError(f"step {step} is on chain with other weights than these")
+            self._tell(HEAD, step, manifest.digest)
             self.published = step
             _PUBLISHED.set(step)
             self._outbox.remove_before(step + 1 - self._kept)

@@ -24,6 +24,9 @@ from protocol.clock import SYSTEM, Clock
 from protocol.environments.taskfile import path_of
 from protocol.errors import IntegrityError, MurmurationError, PreflightError
 from protocol.exporter import Exporter
+from protocol.gossip.run_gossip import RunGossip
+from protocol.hub.need import SignedNeed
+from protocol.hub.wire import Refused
 from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.shardcast.origin import Origin
@@ -51,6 +54,7 @@ log = logging.getLogger("hub")
 _RETRY_SECONDS = 1.0
 _TIDY_SECONDS = 600.0
 _RELAYS_SECONDS = 15.0
+_NEED_SECONDS = 1.0
 _ARCHIVE_SECONDS = 1.0
 
 
@@ -68,6 +72,7 @@ class HubService:
         self._exporter = exporter
         self._clock = clock
         self._failed: MurmurationError | None = None
+        self._need_told: SignedNeed | None = None
 
     def stop(self) -> None:
         self._stop.set()
@@ -107,7 +112,7 @@ class HubService:
             connection = Connection(chain, c, self._settings.peers, self._key, host)
             publisher = Publisher(
                 connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run, anchor_every=h.anchor_every),
-                Outbox(self._layout.outgoing, self._layout.model), kept,
+                Outbox(self._layout.outgoing, self._layout.model), kept, self._teller(connection),
             )  # fmt: skip
             connections = connections_within_limits(h.connections)
             if connections < h.connections:
@@ -132,6 +137,9 @@ class HubService:
                     ("tidy", lambda: self._tidy(book, policy, files), _TIDY_SECONDS),
                     ("forget", lambda: self._forget(book, policy, database, transactions), _TIDY_SECONDS),
                 ]
+                if connection.gossip is not None:
+                    gossip = connection.gossip
+                    turns.append(("gossip", lambda: self._tell_need(hub, gossip), _NEED_SECONDS))
                 if self._settings.vouchers.wei_per_submission:
                     ledger = Ledger(chain, c.run, book, files, database, self._key, self._settings.vouchers)
                     turns.append(("vouchers", ledger.turn, max(1.0, c.poll_seconds)))
@@ -175,6 +183,23 @@ class HubService:
         hub.learn()
         if self._exporter is not None:
             self._exporter.progress()
+
+    def _teller(self, connection: Connection) -> Callable[[str, int, bytes], object]:
+        """Joins the run's gossip, where the settings say so; what tells peers of a version."""
+        if not self._settings.peers.gossip:
+            return lambda kind, step, digest: None
+        gossip = connection.join_gossip()
+        return lambda kind, step, digest: gossip.tell_version(kind, step, digest, self._key)
+
+    def _tell_need(self, hub: Hub, gossip: RunGossip) -> None:
+        """Tells peers what the trainer needs, once it says something else or its time is renewed."""
+        try:
+            signed = hub.signed_need(self._layout.need)
+        except Refused:
+            return
+        if signed != self._need_told:
+            gossip.tell_need(signed)
+            self._need_told = signed
 
     def _tidy(self, book: Book, policy: Policy, files: Store) -> None:
         """Removes rollout files whose submission can neither be disputed nor trained on any more, and packs what is too old to be trained on."""
