@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from protocol.p2p.address import peer_text
+from protocol.p2p.mesh import summary
 from protocol.p2p.peers import replace
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def report(discovery: Discovery, state: str) -> dict[str, Any]:
         "bootnodes": bootnodes, "known": len(dht.table), "peers": peers, "records": len(dht.records),
         "inbound": len(connections) - outbound, "outbound": outbound, "welcomed": node.welcomed, "provides": provided,
         "counts": dict(node.counts + discovery.dropped),
+        "gossip": summary(discovery.gossip.mesh) if discovery.gossip else None,
     }  # fmt: skip
 
 

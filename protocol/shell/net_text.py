@@ -125,6 +125,9 @@ def _print_role(found: Reachability) -> None:
     connections = f"{_count(said.get('outbound'), 'connection')} out, {said.get('inbound')} in"
     _field("knows", f"{_count(said.get('known'), 'peer')}; {connections}")
     _field("visited", f"{_count(said.get('welcomed'), 'connection')} came in from other machines")
+    if isinstance(gossip := said.get("gossip"), dict):
+        near = f"{_count(gossip.get('neighbours'), 'peer')}, {gossip.get('mesh')} of them in the mesh"
+        _field("gossips", f"with {near}; heard {_count(gossip.get('heard'), 'message')}")
     if counts := {name: count for name, count in (said.get("counts") or {}).items() if count}:
         _say("refused    " + ", ".join(f"{count} {plain(name)}" for name, count in sorted(counts.items())), 2, 11)
 
