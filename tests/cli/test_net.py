@@ -461,7 +461,9 @@ def test_status_of_a_bootnode_needs_no_chain(console: Console, network: Network,
     write_toml(home / "bootnode.toml", {"listen": "/ip4/127.0.0.1/tcp/0"}, "A bootnode.")
     alone = console.murmur("net", "status", "--home", home)
     assert (alone.code, "no bootnode is configured" in alone.out) == (1, True)
-    network.host(report_file=home / "data" / "network.json")
+    said = home / "data" / "network.json"
+    network.host(report_file=said)
+    eventually(said.exists, within=30, what="its first report")
     found = console.murmur("net", "status", "--home", home)
     assert (found.code, "bootnode: runs" in found.out, "Hub" in found.out) == (0, True, False), found.out
 
