@@ -4,6 +4,7 @@
     GET /v/<step>/files/<name>        a file, or one range of it (Range: bytes=<first>-<last>, both within the file)
     GET /v/<step>/delta/<name>        what makes that file out of the base's, likewise
     GET /v/<step>/holding?…           which chunks are here, and which are on their way (holding.py)
+    GET /v/<step>/delta/holding?…     the same of the delta
     GET /v/<step>/opening?…           what is signed so far of a version that is still being written (opening.py)
     GET /v/<step>/opened/<id>/…       files/<name> and holding?… of that one
 
@@ -36,7 +37,7 @@ _REQUEST = re.compile(r"(?P<method>[A-Z]{1,16}) (?P<target>/[\x21-\x7e]*) HTTP/1
 _TARGET = re.compile(
     rf"/v/(?P<step>0|[1-9][0-9]{{0,9}})/(?:opened/(?P<opened>[0-9a-f]{{64}})/)?"
     rf"(?:(?P<manifest>manifest)|(?P<part>files|delta)/(?P<name>{FILE_NAME})"
-    r"|(?P<news>holding\?|opening\?of=(?P<of>[0-9a-f]{64})&)after=(?P<after>[0-9]{1,20})&wait=(?P<wait>[0-9]{1,5}))"
+    r"|(?P<news>(?P<of_delta>delta/)?holding\?|opening\?of=(?P<of>[0-9a-f]{64})&)after=(?P<after>[0-9]{1,20})&wait=(?P<wait>[0-9]{1,5}))"
 )
 _RANGE = re.compile(r"bytes=(?P<first>[0-9]{1,16})-(?P<last>[0-9]{1,16})")
 _SLICE_SECONDS = 0.5  # of a wait, so that a server that closes ends soon
@@ -70,7 +71,8 @@ class Answers:
         if target is None:
             return self._send_status(wire, HTTPStatus.NOT_FOUND) and stays
         step, opened = int(target["step"]), target["opened"]
-        if opened and (target["manifest"] or target["part"] == "delta" or target["of"]):
+        of_delta = bool(target["of_delta"] or target["part"] == "delta")
+        if opened and (target["manifest"] or of_delta or target["of"]):
             return self._send_status(wire, HTTPStatus.NOT_FOUND) and stays
         if target["manifest"]:
             return self._send_manifest(wire, step) and stays
@@ -78,11 +80,14 @@ class Answers:
             after, ends = int(target["after"]), time.monotonic() + min(int(target["wait"]), WAIT_MS_MAX) / 1000
             waits(True)
             try:
-                body = self._news(step, opened, target["of"], after, ends)
+                if of_delta:
+                    body = self._delta_news(step, after, ends)
+                else:
+                    body = self._news(step, opened, target["of"], after, ends)
             finally:
                 waits(False)
             if body is None:
-                return self._send_absent(wire, step) and stays
+                return self._send_absent(wire, step, never=of_delta and not self._may_have_delta(step)) and stays
             return self._send_body(wire, body, "application/octet-stream") and stays
         guest = Guest(address, head.field("serves"))
         name = target["name"] if target["part"] == "files" else f"{DELTA_FOLDER}/{target['name']}"
@@ -112,8 +117,7 @@ class Answers:
             return self._opening(step, of, after, ends)
         if opened is not None:
             return self._opened_holding(step, opened, after, ends)
-        while not self.store.wait_for(step, _slice(ends)) and _slice(ends) and not self.is_closing():
-            pass
+        self._wait_for(step, ends)
         told = None
         while (growing := self.store.growing(step)) is not None:
             told = growing.holding(after, _slice(ends))
@@ -122,6 +126,22 @@ class Answers:
         if self.store.holds(step):
             return COMPLETE
         return None if told is None else told.encode()
+
+    def _delta_news(self, step: int, after: int, ends: float) -> bytes | None:
+        self._wait_for(step, ends)
+        told = None
+        while (growing := self.store.growing(step)) is not None:
+            told = growing.delta_holding(after, _slice(ends))
+            if told is None or told.revision > after or not _slice(ends) or self.is_closing():
+                return None if told is None else told.encode()
+        if self.store.has_delta(step):
+            return COMPLETE
+        return None if told is None or self.store.holds(step) else told.encode()
+
+    def _wait_for(self, step: int, ends: float) -> None:
+        """Until there is something of a version, or a newer one, or the time is over."""
+        while not self.store.wait_for(step, _slice(ends)) and _slice(ends) and not self.is_closing():
+            pass
 
     def _opening(self, step: int, of: str, after: int, ends: float) -> bytes | None:
         while True:

@@ -35,6 +35,10 @@ class Arriving:
             return None if of is None else of._open(name.removeprefix(f"{DELTA_FOLDER}/"), first, last)
         return None if self.nothing is not None else self._open(name, first, last)
 
+    def delta_holding(self, after: int, seconds: float) -> Holding | None:
+        of = self if self.nothing is not None else self.delta
+        return None if of is None else of.schedule.holding(after, seconds)
+
     def _open(self, name: str, first: int, last: int) -> int | None:
         begins, ends = (self.chunks.get((name, byte - byte % self.chunk_bytes)) for byte in (first, last))
         if begins is None or ends is None or first > last or not self.schedule.has(range(begins, ends + 1)):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +28,13 @@ from protocol.errors import (
 )
 from protocol.shardcast.arriving import Arriving
 from protocol.shardcast.fetch import Fetch
+from protocol.shardcast.holding import delta_holding_target
 from protocol.shardcast.http1 import delta_target
+from protocol.shardcast.inquiry import Inquiry
 from protocol.shardcast.manifest import Manifest, digest_of, stored
 from protocol.shardcast.partial import Partial
+from protocol.shardcast.schedule import Schedule
+from protocol.shardcast.source import Source
 from protocol.shardcast.store import DELTA_FOLDER, VersionStore, disk_errors
 
 log = logging.getLogger("weights")
@@ -128,7 +133,8 @@ def _apply(fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, ke
         if before.digest.hex() != base.manifest:
             raise IntegrityError(f"version {base.step} was replaced")
         of_delta = kept.enter_context(Partial(deltas, files))
-        schedule = fetch.schedule_of(files, fetch.present(of_delta, files))
+        relays, present = fetch.relays(), fetch.present(of_delta, files)
+        schedule = fetch.schedule_of(files, present, relays)
         nothing = np.zeros(len(manifest.numbers), np.bool_)
         arriving = Arriving(signed, of_delta, schedule, files.numbers, fetch.client.chunk_bytes, nothing=nothing)
         with fetch.client.interruptible(schedule), store.show(manifest.step, arriving):
@@ -136,9 +142,11 @@ def _apply(fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, ke
             perform = fetch.performing(
                 of_delta, files, schedule, delta_target, lambda source: fetch.passed_over(schedule, source, since)
             )
-            with fetch.crew(schedule, perform, room=fetch.client.chunk_bytes):
-                for number in range(len(files.numbers)):
-                    schedule.wait_for(number, fetch.deadline)
+            inquiries = [_inquiry(fetch, schedule, source, files, since) for source in relays.values()]
+            if len(present) < len(files.numbers):
+                with fetch.crew(schedule, perform, room=fetch.client.chunk_bytes, inquiries=inquiries):
+                    for number in range(len(files.numbers)):
+                        schedule.wait_for(number, fetch.deadline)
             _write(fetch, partial.folder, manifest, folder, before)
             present = fetch.present(partial, manifest)
     log.info(
@@ -146,6 +154,17 @@ def _apply(fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, ke
         manifest.step, base.step, manifest.delta_bytes, manifest.total_bytes,
     )  # fmt: skip
     return MadeByDelta(present, arriving)
+
+
+def _inquiry(fetch: Fetch, schedule: Schedule, relay: Source, delta: Manifest, since: float) -> Inquiry:
+    """What a relay holds of the delta. One that says there will be none lacks it, and so does one that had nothing to say of it for long."""
+
+    def may_lack(status: int) -> bool:
+        waited = time.monotonic() - since
+        return status == HTTPStatus.GONE or (status == HTTPStatus.NOT_FOUND and waited > fetch.client.patience)
+
+    timeouts, target = fetch.client.timeouts, delta_holding_target
+    return Inquiry(schedule, relay, delta.step, len(delta.numbers), timeouts, fetch.deadline, target, may_lack)
 
 
 def _write(fetch: Fetch, draft: Path, manifest: Manifest, folder: Path, before: Manifest) -> None:

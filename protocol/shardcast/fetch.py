@@ -85,11 +85,7 @@ class Fetch:
         delta: Arriving | None = None,
     ) -> Path:
         """Completes `partial`, which holds the chunks `present`, while it is shown to others; what `commit` then returns."""
-        relays = {
-            source.name: source
-            for source in reversed(self.sources)
-            if source.is_relay and source.name not in self.banned
-        }
+        relays = self.relays()
         schedule = self.schedule_of(manifest, present, relays)
         count = len(manifest.numbers)
         inquiries = [
@@ -104,6 +100,14 @@ class Fetch:
                     for number in range(count):
                         schedule.wait_for(number, self.deadline)
             return commit()
+
+    def relays(self) -> dict[str, Source]:
+        """Those that are asked what they hold."""
+        return {
+            source.name: source
+            for source in reversed(self.sources)
+            if source.is_relay and source.name not in self.banned
+        }
 
     def performing(
         self,

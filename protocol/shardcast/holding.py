@@ -1,6 +1,7 @@
 """Which chunks of a version somebody holds, and which it is fetching: what lets others take them before the rest is there.
 
     GET /v/<step>/holding?after=<revision>&wait=<milliseconds>
+    GET /v/<step>/delta/holding?…         the same of the delta's chunks
 
 is answered as soon as the revision is above `after`, or when the time is over. The body, all integers little-endian:
 
@@ -76,3 +77,7 @@ def encoded_bytes(chunks: int) -> int:
 
 def holding_target(step: int, after: int, wait_ms: int) -> str:
     return f"/v/{step}/holding?after={after}&wait={wait_ms}"
+
+
+def delta_holding_target(step: int, after: int, wait_ms: int) -> str:
+    return f"/v/{step}/delta/holding?after={after}&wait={wait_ms}"

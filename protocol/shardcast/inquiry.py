@@ -33,6 +33,8 @@ class Inquiry:
     timeouts: Timeouts
     deadline: float
     target: Callable[[int, int, int], str] = holding_target
+    may_lack: Callable[[int], bool] = lambda status: False
+    """Whether a source that answers so need not have it, and is not waited for any longer."""
 
     def run(self, pool: ConnectionPool) -> None:
         """Returns at the end of the fetch, once the source holds everything, or after it broke the rules."""
@@ -44,6 +46,9 @@ class Inquiry:
                 self.schedule.distrust(self.source.name, violation)
                 return
             except NotServed as error:
+                if self.may_lack(error.status):
+                    self.schedule.lacks(self.source)
+                    return
                 self.schedule.unheard(self.source.name, str(error), may_come=error.status == _NOT_FOUND)
             except (OSError, Unavailable) as error:
                 self.schedule.unheard(self.source.name, str(error) or type(error).__name__, may_come=False)

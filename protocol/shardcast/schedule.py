@@ -290,6 +290,7 @@ class Schedule:
         """The source does not have any of this, and need not: it is not asked again, and its standing stays as it is."""
         with self._changed:
             self._lacking.add(source.name)
+            self._changed.notify_all()
 
     def violated(self, task: FetchTask, violation: ProtocolViolation) -> None:
         """The source lied or broke the rules: it is not asked again for this version."""

@@ -79,6 +79,9 @@ class Growing(Protocol):
     def holding(self, after: int, seconds: float) -> Holding:
         """What is there, once that is of a later revision than `after` or so many seconds have passed."""
 
+    def delta_holding(self, after: int, seconds: float) -> Holding | None:
+        """The same of its delta's chunks; None where there is no delta, and will be none."""
+
 
 class StillWritten(Protocol):
     """A version that its trainer is still writing, as far as it is here (protocol/shardcast/opening.py)."""
@@ -181,6 +184,10 @@ class VersionStore:
             return os.open(self._path(step) / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+
+    def has_delta(self, step: int) -> bool:
+        """Whether a complete version is here with what makes it out of its base."""
+        return (self._path(step) / DELTA_FOLDER).is_dir()
 
     def growing(self, step: int) -> Growing | None:
         """A version that is being fetched and shown meanwhile."""

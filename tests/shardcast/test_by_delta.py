@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from protocol.errors import PreflightError, Unavailable
 from protocol.shardcast import by_delta
 from protocol.shardcast import delta as codec
 from protocol.shardcast.client import Client
+from protocol.shardcast.holding import COMPLETE, Holding
 from protocol.shardcast.manifest import Base, Manifest, describe_files, sign
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
@@ -541,8 +543,6 @@ def test_an_origin_that_ends_a_crashed_attempt_leaves_nothing_of_it_in_the_versi
 
 
 def test_a_server_gives_out_delta_files_under_a_name_of_their_own(cast: Cast) -> None:
-    import httpx
-
     run = Run(cast, 1)
     want = run.served(1)[MODEL]
     url = f"{run.server.url}/v/1"
@@ -607,6 +607,60 @@ def test_a_relay_serves_a_delta_while_it_applies_it_itself(cast: Cast, monkeypat
     assert contents(relay.store.folder(1)) == run.files[1]
 
 
+def test_a_delta_passes_a_relay_chunk_by_chunk_and_the_origin_gives_each_once(cast: Cast) -> None:
+    run = Run(cast, 1)
+    relay, node = run.holder(0, "relay", relays=True), run.holder(0, "node", patience=DEADLINE)
+    given, spared, go = list[str](), list[str](), threading.Event()
+
+    def give(request: Request) -> None:
+        if given and not go.is_set():
+            return faults.be_busy(request)
+        given.append(request.target)
+        return request.serve()
+
+    def refuse(request: Request) -> None:
+        spared.append(request.target)
+        faults.be_busy(request)
+
+    origin, same = (replace(run.scripted(1, script), is_relay=False) for script in (give, refuse))
+    passing = relay_at(cast.serve(relay.store).url)
+    threads = [threading.Thread(target=lambda: run.fetch(relay, 1, [origin]))]
+    threads.append(threading.Thread(target=lambda: run.fetch(node, 1, [passing, same])))
+    try:
+        threads[0].start()
+        wait_until(lambda: (held := _of_delta(relay)) is not None and held.held.sum() == 1)
+        threads[1].start()
+        wait_until(lambda: received(node) > 0)
+        assert len(given) == 1, "the rest is nowhere yet"
+    finally:
+        go.set()
+        for thread in threads:
+            thread.join(DEADLINE)
+    assert node.statistics.bytes_from == {"relay": run.manifests[1].delta_bytes}
+    assert not spared, "the node waits at the relay for what is coming there"
+    assert sorted(given) == [f"/v/1/delta/{MODEL}", f"/v/1/delta/{SHARD}"]
+
+
+def _of_delta(relay: Client) -> Holding | None:
+    growing = relay.store.growing(1)
+    return None if growing is None else growing.delta_holding(0, 0.0)
+
+
+def test_whoever_is_asked_says_what_it_has_of_a_delta(cast: Cast) -> None:
+    run = Run(cast, 1)
+    whole = cast.client(cast.store("whole"))
+    run.fetch(whole, 1)
+
+    def told(url: str, step: int) -> tuple[int, bytes]:
+        answer = httpx.get(f"{url}/v/{step}/delta/holding?after=0&wait=0", timeout=DEADLINE)
+        return answer.status_code, answer.content
+
+    assert told(run.server.url, 1) == (200, COMPLETE)
+    assert told(run.server.url, 0) == (410, b""), "the first version has none"
+    assert told(cast.serve(whole.store).url, 1) == (410, b""), "it was fetched whole"
+    assert told(run.server.url, 2) == (404, b""), "it may come"
+
+
 def test_a_relay_that_has_nothing_yet_is_waited_for(cast: Cast) -> None:
     run = Run(cast, 1)
     relay, node = run.holder(0, "relay", relays=True), run.holder(0, "node", patience=DEADLINE)
@@ -622,8 +676,6 @@ def test_a_relay_that_has_nothing_yet_is_waited_for(cast: Cast) -> None:
 
 def test_a_relay_that_fetches_the_whole_says_that_no_delta_will_come(cast: Cast) -> None:
     """Nobody waits for what it never gets; the one that has it is asked."""
-    import httpx
-
     run = Run(cast, 1)
     relay, node = cast.client(cast.store("relay"), relays=True), run.holder(0, "node", patience=DEADLINE)
     server = cast.serve(relay.store)

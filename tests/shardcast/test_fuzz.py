@@ -109,6 +109,7 @@ REQUESTS = [
     b"GET /v/1/manifest HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /v/1/files/model HTTP/1.1\r\nHost: x\r\nRange: bytes=3-9\r\nServes: http://127.0.0.1:1\r\n\r\n",
     b"GET /v/1/holding?after=3&wait=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"GET /v/1/delta/holding?after=3&wait=1 HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /v/2/opening?of=" + b"0" * 64 + b"&after=3&wait=1 HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /v/2/opened/" + b"0" * 64 + b"/files/model HTTP/1.1\r\nHost: x\r\nRange: bytes=3-9\r\n\r\n",
 ]
