@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import stat
+from functools import lru_cache
 from pathlib import Path
 
 import base58
@@ -83,6 +84,7 @@ class Key:
             raise ConfigError("this is no secp256k1 secret key") from None
 
 
+@lru_cache(maxsize=4096)  # asked for again and again, and a point on the curve is dear to decompress
 def address_of_peer(peer: bytes) -> ChecksumAddress:
     """The chain address of a PeerID's bytes. Raises Malformed unless it is a secp256k1 identity PeerID."""
     if len(peer) != _PEER_BYTES or not peer.startswith(_PEER_PREFIX):

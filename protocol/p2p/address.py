@@ -154,6 +154,7 @@ def peer_bytes(peer_id: str) -> bytes:
         raise Malformed(f"{peer_id[:64]!r} is no PeerID") from error
 
 
+@lru_cache(maxsize=8192)
 def network_of(host: str) -> str:
     """What counts as one source of connections: an IPv4 address, an IPv6 /64."""
     ip = ipaddress.ip_address(plain_ip(host).partition("%")[0])

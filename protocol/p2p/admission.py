@@ -15,6 +15,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 
 import trio
 
@@ -147,7 +148,12 @@ class Admission:
 
 def as_seen(sender: Contact, remote: str) -> Contact | None:
     """`sender`, who comes from the IP `remote`, as others can reach it. Nobody may send others into their own machine."""
-    inside = ipaddress.ip_address(remote.partition("%")[0]).is_loopback
+    inside = _is_loopback(remote)
     seen = (place.seen_from(remote) for place in sender.addresses)
     usable = tuple(place for place in seen if place.is_dialable and (inside or not place.is_loopback))
     return Contact(sender.peer, usable) if usable else None
+
+
+@lru_cache(maxsize=4096)  # a peer asks many questions
+def _is_loopback(remote: str) -> bool:
+    return ipaddress.ip_address(remote.partition("%")[0]).is_loopback

@@ -4,6 +4,9 @@ A node is in while its routing table holds somebody. It keeps a connection to ev
 bootnode that restarts, and with it every record it held) makes it join again at once and announce itself anew. Bootnodes
 that do not answer are tried again for ever, with growing pauses and jitter. A node without bootnodes waits to be found.
 
+Who returns asks a few of the peers it remembers, and once one of them has let it in, all the others: the first to answer may be an
+attacker who names only attackers.
+
 A bootnode that cuts a connection soon after it answered has no room: it told whom it knows, and a node that is in leaves it alone for
 pauses that grow, and keeps to the peers it got.
 """
@@ -76,6 +79,10 @@ class Membership:
         return "no bootnode is reachable (" + "; ".join(problems) + ")"
 
     async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            await self._stay_in(nursery)
+
+    async def _stay_in(self, nursery: trio.Nursery) -> None:
         timing = self._node.timing
         backoff = Backoff(timing.retry, timing.retry_most, jitter=True)
         calm_since = trio.current_time()
@@ -83,11 +90,13 @@ class Membership:
         for turn in count():
             self._lost = trio.Event()
             if not self.is_joined:  # at once: bootnodes that are down take their time to say nothing
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._introduce_saved)
+                async with trio.open_nursery() as first:
+                    first.start_soon(self._introduce_saved, self._node.limits.parallel)
                     new = await self._introduce_bootnodes()
             else:
                 new = await self._introduce_bootnodes()
+            if self.is_joined and not was_joined:
+                nursery.start_soon(self._introduce_saved, len(self._saved))
             if self.is_joined and (new or not was_joined):
                 settle, due = timing.settle, -inf
                 self._joined()
@@ -131,15 +140,16 @@ class Membership:
         if self._file is None or not self.is_joined:
             return
         most = self._node.limits.saved_peers
-        known = {
+        known = dict.fromkeys(  # not a set, whose order differs from run to run
             PeerAddress(place, contact.peer) for contact in self._dht.table.contacts() for place in contact.addresses
-        }
+        )
         proven = [each for each in self._saved if each in known][: most // 2]
         missing = [each for each in self._saved if each not in known]
-        others = [*known.difference(proven)]
-        chosen = [*proven, *random.sample(others, min(len(others), most - most // 4 - len(proven)))]
-        chosen += missing[: most - len(chosen)]
-        self._saved = random.sample(chosen, len(chosen))
+        kept = set(proven)
+        others = [each for each in known if each not in kept]
+        saved = [*proven, *random.sample(others, min(len(others), most - most // 4 - len(proven)))]
+        saved += missing[: most - len(saved)]
+        self._saved = random.sample(saved, len(saved))
         peers.save(self._file, peers.Memory(tuple(self._saved), tuple(self._dht.notices.followed)))
 
     async def _introduce_bootnodes(self) -> bool:
@@ -169,15 +179,21 @@ class Membership:
                     nursery.start_soon(call_on, known)
         return answered
 
-    async def _introduce_saved(self) -> None:
+    async def _introduce_saved(self, most: int) -> None:
+        """Calls on up to `most` of the saved peers that are not known yet, `parallel` at a time."""
+        slots = trio.CapacityLimiter(self._node.limits.parallel)
+
         async def call_on(known: PeerAddress) -> None:
-            try:
-                await self._dht.introduce(known)
-            except MurmurationError as error:
-                log.debug("the saved peer %s does not answer: %s", known, error)
+            async with slots:
+                if known.peer in self._dht.table:
+                    return
+                try:
+                    await self._dht.introduce(known)
+                except MurmurationError as error:
+                    log.debug("the saved peer %s does not answer: %s", known, error)
 
         async with trio.open_nursery() as nursery:
-            for known in random.sample(self._saved, min(len(self._saved), self._node.limits.parallel)):
+            for known in random.sample(self._saved, min(len(self._saved), most)):
                 nursery.start_soon(call_on, known)
 
     def _note_loss(self, connection: PeerConnection) -> None:

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from eth_keys.datatypes import PublicKey, Signature
@@ -63,7 +64,7 @@ class Notice:
         places = tuple(addresses)
         return cls(service, key.peer, places, issued, key.sign(_digest(_fields(service, key.peer, places, issued))))
 
-    @property
+    @cached_property
     def key(self) -> bytes:
         return value_key(self.service, address_of_peer(self.peer))
 
@@ -182,10 +183,18 @@ class Notices:
             del self._sources[source]
 
 
+# Every peer that a search asks gives the same one, and a signature is dear to check. A notice has 2 KiB at most.
+@lru_cache(maxsize=256)
+def _decoded(data: bytes) -> Notice:
+    return Notice.decode(data)
+
+
 def decode_for(key: bytes, data: bytes) -> Notice | None:
     """The notice under `key`; None for a value that is none of that key."""
+    if len(data) > NOTICE_BYTES_MAX:
+        return None
     try:
-        notice = Notice.decode(data)
+        notice = _decoded(data)
     except MurmurationError:
         return None
     return notice if notice.key == key else None

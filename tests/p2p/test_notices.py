@@ -48,6 +48,20 @@ def test_a_notice_that_was_changed_or_signed_by_another_is_refused() -> None:
             Notice.decode(changed.encode())
 
 
+def test_the_same_notice_from_many_peers_is_verified_once_and_another_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[Notice] = []
+    verify = Notice._verify
+    monkeypatch.setattr(Notice, "_verify", lambda self: (verified.append(self), verify(self))[1])
+    made = notice(key=Key.generate())  # one that no other test has shown to this process
+    for _ in range(5):
+        assert decode_for(made.key, made.encode()) == made
+    assert len(verified) == 1
+    forged = replace(made, issued=NOW + 1).encode()
+    assert decode_for(made.key, forged) is None
+    assert decode_for(made.key, forged) is None
+    assert len(verified) == 3
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_notice_or_a_protocol_violation(data: bytes) -> None:
     with suppress(ProtocolViolation):

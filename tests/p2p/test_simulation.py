@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,9 +17,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.p2p import HostLimits
+from protocol.p2p import HostLimits, peers
 from protocol.p2p.routing import Contact, place
-from tests.p2p.network import HUB, endpoint
+from tests.p2p.network import HUB, endpoint, with_our_modules
 from tests.p2p.simulation import Peer, World, new_key, turn_hostile
 
 MINUTES = 60.0
@@ -79,6 +81,13 @@ async def churn_and_look(world: World, count: int, folder: Path) -> tuple[int, i
             found += bool(await seeker.find(HUB, hub.key, 20))
     minutes = (trio.current_time() - began) / MINUTES
     return found, looked, (world.messages - before) / count / minutes
+
+
+async def remembered(world: World, folder: Path) -> list[str]:
+    """Whom a peer of a small network writes down."""
+    _, hub, _ = await grown(world, 8, folder, keep=0)
+    hub.discovery.membership.save()
+    return [str(each) for each in peers.load(folder / "hub.json", most=64).peers]
 
 
 async def surround(world: World, count: int, folder: Path, blocks: int | None = None) -> tuple[int, int, int, int]:
@@ -143,6 +152,29 @@ def test_identities_around_the_hubs_key_do_not_hide_it_from_those_who_return(tmp
     holders, *found = simulate(lambda world: surround(world, 60, tmp_path))
     assert holders >= HOLDERS_LEAST
     assert found == [SEEKERS, SEEKERS, SEEKERS]
+
+
+@pytest.mark.timeout(900)  # of virtual minutes; a busy machine takes its time
+@pytest.mark.parametrize("seed", [3])
+def test_where_one_honest_peer_is_left_who_returns_finds_the_way_to_it(tmp_path: Path, seed: int) -> None:
+    """Those who return meet attackers first; the honest one is among the peers that they remember."""
+    _, *found = simulate(lambda world: surround(world, 30, tmp_path), seed)
+    assert found == [SEEKERS, SEEKERS, SEEKERS]
+
+
+def test_a_simulation_is_the_same_in_every_process(tmp_path: Path) -> None:
+    """Whatever Python hashes strings to: else counts of two versions of the code could not be compared."""
+    code = (
+        "import sys; from pathlib import Path; from tests.p2p.test_simulation import *;"
+        "print(simulate(lambda world: remembered(world, Path(sys.argv[1]))))"
+    )
+    said = []
+    for number in ("1", "2"):
+        (tmp_path / number).mkdir()
+        environment = {**with_our_modules(), "PYTHONHASHSEED": number}
+        command = [sys.executable, "-c", code, str(tmp_path / number)]
+        said.append(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=300).stdout)
+    assert said[0] == said[1]
 
 
 @pytest.mark.long
