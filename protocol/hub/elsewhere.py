@@ -18,34 +18,17 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import BinaryIO
 
 import httpx
 
-from protocol.deadline import IpAddress, Transport, plain_address, within
+from protocol.deadline import Transport, plain_address, within
 from protocol.errors import Malformed, Oversized, Unavailable
+from protocol.reach import Reach
 
 RATE_MIN = 64 << 10
 """A slower transfer gets no more time. Bytes per second."""
 _LINK_LENGTH_MAX = 8192  # of a URL; with a session token they have 2 KiB
-
-
-class Reach(IntEnum):
-    """How near an address is to whoever names it."""
-
-    FAR = 0
-    NEAR = 1
-    SELF = 2
-    NOWHERE = 3
-
-    @classmethod
-    def of(cls, ip: IpAddress) -> Reach:
-        if ip.is_link_local or ip.is_multicast or ip.is_unspecified:
-            return cls.NOWHERE
-        if ip.is_loopback:
-            return cls.SELF
-        return cls.FAR if ip.is_global else cls.NEAR
 
 
 @dataclass(frozen=True)

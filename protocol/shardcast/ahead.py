@@ -129,12 +129,11 @@ class Ahead:
         self._schedule = schedule
         chunks = list(outline.chunks())
         count = len(chunks)
-        inquiries = [
-            Inquiry(
-                schedule, source, self.step, count, client.timeouts, fetch.deadline, self._holding_target(opening.id)
-            )
-            for source in relays
-        ]
+
+        def inquire_of(relay: Source) -> Inquiry:
+            target = self._holding_target(opening.id)
+            return Inquiry(schedule, relay, self.step, count, client.timeouts, fetch.deadline, target)
+
         perform = fetch.performing(
             partial, outline, schedule, lambda step, name: opened_file_target(step, opening.id, name), chunks=chunks,
             arrived=self._note,
@@ -145,7 +144,7 @@ class Ahead:
                 client.store.show_opened(self.step, shown)
             try:
                 self._reveal(listing, 0, chunks, partial, schedule)
-                with fetch.crew(schedule, perform, room=client.chunk_bytes, inquiries=inquiries):
+                with fetch.crew(schedule, perform, room=client.chunk_bytes, relays=relays, inquire_of=inquire_of):
                     self._listen(listing, chunks, partial, schedule)
             finally:
                 client.store.hide_opened(self.step, shown)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial as partial_of
 from http import HTTPStatus
 from pathlib import Path
 
@@ -142,9 +143,11 @@ def _apply(fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, ke
             perform = fetch.performing(
                 of_delta, files, schedule, delta_target, lambda source: fetch.passed_over(schedule, source, since)
             )
-            inquiries = [_inquiry(fetch, schedule, source, files, since) for source in relays.values()]
+            inquire_of = partial_of(_inquiry, fetch, schedule, files, since)
             if len(present) < len(files.numbers):
-                with fetch.crew(schedule, perform, room=fetch.client.chunk_bytes, inquiries=inquiries):
+                with fetch.crew(
+                    schedule, perform, room=fetch.client.chunk_bytes, relays=relays.values(), inquire_of=inquire_of
+                ):
                     for number in range(len(files.numbers)):
                         schedule.wait_for(number, fetch.deadline)
             _write(fetch, partial.folder, manifest, folder, before)
@@ -156,7 +159,7 @@ def _apply(fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, ke
     return MadeByDelta(present, arriving)
 
 
-def _inquiry(fetch: Fetch, schedule: Schedule, relay: Source, delta: Manifest, since: float) -> Inquiry:
+def _inquiry(fetch: Fetch, schedule: Schedule, delta: Manifest, since: float, relay: Source) -> Inquiry:
     """What a relay holds of the delta. One that says there will be none lacks it, and so does one that had nothing to say of it for long."""
 
     def may_lack(status: int) -> bool:

@@ -12,13 +12,17 @@ import socket
 import ssl
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from threading import Event, Lock, Thread
 from typing import Any
 
+from protocol.deadline import plain_address
 from protocol.errors import Malformed, Oversized, Unavailable
+from protocol.reach import Reach
 from protocol.shardcast.http1 import Head, Wire, write_head
-from protocol.shardcast.source import Source
+from protocol.shardcast.source import Source, referred
 
 _SECONDS = re.compile(r"[0-9]{1,6}")
 _RETRY_AFTER_MAX = 30  # seconds that a source may ask for; the deadline of a fetch is the fetch's own
@@ -30,11 +34,12 @@ class StaleConnection(ConnectionError):
 
 
 class NotServed(Unavailable):
-    """A source answers that it does not serve this, with `status`; it asks to be left alone for `retry_after` seconds."""
+    """A source answers that it does not serve this, with `status`; it asks to be left alone for `retry_after` seconds, and names
+    relays to ask `instead`."""
 
-    def __init__(self, status: int, retry_after: float) -> None:
+    def __init__(self, status: int, retry_after: float, instead: Sequence[Source] = ()) -> None:
         super().__init__(f"answers with status {status}")
-        self.status, self.retry_after = status, retry_after
+        self.status, self.retry_after, self.instead = status, retry_after, instead
 
 
 @dataclass(frozen=True)
@@ -124,11 +129,19 @@ class SourceConnection:
                 raise Malformed(f"answers with status {status}")
             wait = head.field("retry-after") or "0"
             patience = min(int(wait), _RETRY_AFTER_MAX) if _SECONDS.fullmatch(wait) else 0.0
-            raise NotServed(status, patience)
+            raise NotServed(status, patience, self._instead(head) if status == HTTPStatus.SERVICE_UNAVAILABLE else ())
         length = head.content_length()
         if length is None:
             raise Malformed("answers without a Content-Length")
         return length
+
+    def _instead(self, head: Head) -> list[Source]:
+        """Relays that an origin names; what a relay says of others is not heard."""
+        named = head.field("relays")
+        if named is None or self.source.is_relay:
+            return []
+        found = Reach.of(plain_address(self._wire.socket.getpeername()[0]))
+        return referred(named, Reach.NEAR if found == Reach.NOWHERE else found)
 
 
 class ConnectionPool:
@@ -176,6 +189,9 @@ class ConnectionPool:
         """Connects to the first of the source's addresses that answers."""
         reason: OSError = TimeoutError("no address answered in time")
         for family, kind, protocol, _, address in _resolve(*source.address(), deadline):
+            if source.reach < Reach.NOWHERE and Reach.of(plain_address(address[0])) > source.reach:
+                reason = OSError("its address is nearer to this machine than the one that named it")
+                continue
             connection = SourceConnection(source, socket.socket(family, kind, protocol), self._timeouts, self._fields)
             with self._mutex:
                 if self._is_closed:

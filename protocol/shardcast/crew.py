@@ -7,12 +7,13 @@ that breaks the rules, and this machine failing (a full disk), which ends the wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Thread
+from threading import Lock, Thread
 
 from protocol.errors import PreflightError, ProtocolViolation, Unavailable
 from protocol.shardcast.connection import ConnectionPool, NotServed, SourceConnection, StaleConnection, Timeouts
 from protocol.shardcast.inquiry import Inquiry
 from protocol.shardcast.schedule import Schedule
+from protocol.shardcast.source import Source
 from protocol.shardcast.task import FetchTask
 
 Perform = Callable[[FetchTask, SourceConnection, memoryview], None]
@@ -26,7 +27,7 @@ class Crew:
     """Threads for `streams` tasks at once, and for as many that lag, at work while the context lasts.
 
     Leaving it interrupts them and waits for their end. `room` is the size of a chunk in bytes. Each of the `inquiries` has a
-    thread besides. `fields` are header fields of every request.
+    thread besides, and so has one that `inquire_of` makes for each relay that an origin names. `fields` are header fields of every request.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class Crew:
         room: int,
         deadline: float,
         inquiries: Sequence[Inquiry] = (),
+        inquire_of: Callable[[Source], Inquiry] | None = None,
         fields: dict[str, str] | None = None,
     ) -> None:
         self._schedule, self._perform, self._room, self._deadline = schedule, perform, room, deadline
+        self._inquire_of, self._mutex = inquire_of, Lock()
         self._pool = ConnectionPool(timeouts, fields)
         self._threads = [Thread(target=self._work, name=f"fetch-{n}", daemon=True) for n in range(_SPARE * streams)]
         self._threads += [
@@ -51,7 +54,7 @@ class Crew:
 
     def __enter__(self) -> Crew:
         try:
-            for thread in self._threads:
+            for thread in list(self._threads):  # those that run already may add to it
                 thread.start()
         except RuntimeError as error:
             self.__exit__()
@@ -61,7 +64,9 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         self._schedule.stop()
         self._pool.close()
-        for thread in self._threads:
+        with self._mutex:  # nobody is added after the stop
+            threads = list(self._threads)
+        for thread in threads:
             if thread.ident is not None:
                 thread.join()  # ends: its sockets are shut, and what it does with them has deadlines of its own
 
@@ -85,6 +90,8 @@ class Crew:
         except ProtocolViolation as violation:
             self._schedule.violated(task, violation)
         except NotServed as error:
+            for relay in error.instead:
+                self._turn_to(relay)
             if self._room and not error.retry_after:
                 self._schedule.failed(task, error)  # it says that it holds the chunk
             else:
@@ -93,6 +100,18 @@ class Crew:
             self._schedule.failed(task, error)
         else:
             self._schedule.finished(task)
+
+    def _turn_to(self, relay: Source) -> None:
+        """Asks a relay that the origin named what it holds, from now on."""
+        if self._inquire_of is None or not self._schedule.add(relay):
+            return
+        thread = Thread(target=self._inquire, args=(self._inquire_of(relay),), name="inquiry-named", daemon=True)
+        with self._mutex:
+            try:
+                thread.start()
+            except RuntimeError:  # this system gives no more threads: nothing is heard of the relay, and nothing asked
+                return
+            self._threads.append(thread)
 
     def _carry_out(self, task: FetchTask, room: memoryview) -> None:
         try:

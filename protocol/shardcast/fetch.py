@@ -88,15 +88,17 @@ class Fetch:
         relays = self.relays()
         schedule = self.schedule_of(manifest, present, relays)
         count = len(manifest.numbers)
-        inquiries = [
-            Inquiry(schedule, source, manifest.step, count, self.client.timeouts, self.deadline)
-            for source in relays.values()
-        ]
+
+        def inquire_of(relay: Source) -> Inquiry:
+            return Inquiry(schedule, relay, manifest.step, count, self.client.timeouts, self.deadline)
+
         arriving = Arriving(signed, partial, schedule, manifest.numbers, self.client.chunk_bytes, delta=delta)
         with self.client.interruptible(schedule), self.client.store.show(manifest.step, arriving):
             if len(present) < count:
                 perform = self.performing(partial, manifest, schedule, file_target)
-                with self.crew(schedule, perform, room=self.client.chunk_bytes, inquiries=inquiries):
+                with self.crew(
+                    schedule, perform, room=self.client.chunk_bytes, relays=relays.values(), inquire_of=inquire_of
+                ):
                     for number in range(count):
                         schedule.wait_for(number, self.deadline)
             return commit()
@@ -211,9 +213,13 @@ class Fetch:
             rng=self.client.rng,
         )
 
-    def crew(self, schedule: Schedule, perform: Perform, *, room: int, inquiries: Sequence[Inquiry] = ()) -> Crew:
+    def crew(
+        self, schedule: Schedule, perform: Perform, *, room: int, relays: Iterable[Source] = (),
+        inquire_of: Callable[[Source], Inquiry] | None = None,
+    ) -> Crew:  # fmt: skip
         client = self.client
+        inquiries = [] if inquire_of is None else [inquire_of(relay) for relay in relays]
         return Crew(
             schedule, perform, client.timeouts, streams=client.streams, room=room, deadline=self.deadline, inquiries=inquiries,
-            fields=client.fields,
+            inquire_of=inquire_of, fields=client.fields,
         )  # fmt: skip

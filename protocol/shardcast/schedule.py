@@ -50,6 +50,7 @@ _BYTES = metrics.counter(
 _FAILED = metrics.counter(
     "murmur_weights_broken_requests_total", "Requests to sources that broke off: failed, lied.", "reason"
 )
+_ADDED_MAX = 8  # relays that become known during one fetch
 _NAMED = 4  # missing chunks that an error names
 
 
@@ -96,6 +97,7 @@ class Schedule:
         self._free = ~(self._have | self._unknown)  # neither there nor asked for
         self._relays = relays
         now = self._fed = self._clock()  # when a relay brought a chunk last
+        self._patience, self._added = patience, 0
         self._claims = {name: Promise(self._none(), self._none(), now, now + patience) for name in watched}
         self._rarity = np.zeros(len(sizes), np.int32)  # relays that have a chunk or will have it
         self._revision = 1
@@ -189,6 +191,23 @@ class Schedule:
             claim.held, claim.either, claim.is_complete = holding.held, either, holding.is_complete
             claim.until = max(claim.until, claim.moved + self._quiet_seconds())
             self._changed.notify_all()
+
+    def add(self, relay: Source) -> bool:
+        """One more relay, of which is not known yet what it holds; False for one that is known, or where enough were added."""
+        with self._changed:
+            if relay.name in self._sources.keys() | self._banned or relay.url in {
+                source.url.rstrip("/") for source in self._sources.values()
+            }:
+                return False
+            if self._is_over or self._added >= _ADDED_MAX:
+                return False
+            self._added += 1
+            now = self._clock()
+            self._standings.setdefault(relay.name, Standing())
+            self._claims[relay.name] = Promise(self._none(), self._none(), now, now + self._patience)
+            self._sources[relay.name] = relay
+            self._changed.notify_all()
+            return True
 
     def unheard(self, name: str, reason: str, *, may_come: bool) -> None:
         """A watched source has nothing of the version, or does not answer; whether it may have some soon."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from protocol.errors import Malformed
+from protocol.reach import Reach
 
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 _KEPT = 0.7  # share of a moving average that stays when a new observation comes
@@ -20,6 +22,7 @@ _REST_FIRST, _REST_MAX = 0.05, 5.0  # seconds a source is left alone after a fai
 _ORIGIN_SHARE = 1 / 20  # weight of an origin against a relay of the same standing: relays exist to spare it
 _ORIGIN_SHARE_OF_RELAYS = 4.0  # the same for a relay: what it takes from another one, that one cannot give to a node
 _EXPLORED = 0.25  # most of the draws that go to sources which never delivered, once one has
+_REFERRED_MAX, _REFERRED_LENGTH_MAX = 4, 2048  # relays that an origin may name at once, and characters of that
 _WEIGHT_MIN = 1e-3  # no usable source is ever quite without a chance
 
 
@@ -33,6 +36,8 @@ class Source:
     url: str
     name: str
     is_relay: bool
+    reach: Reach = Reach.NOWHERE
+    """The nearest that its address may be to this machine: where another source named it, as near as that one is."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -51,6 +56,17 @@ class Source:
         if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host) or self.url.rstrip("/") != plain:
             raise Malformed(f"source address {self.url[:80]!r} is not http://host:port or https://host")
         return host.strip("[]"), port
+
+
+def referred(urls: str, by: Reach) -> list[Source]:
+    """The relays that an origin names instead of serving, at most four, separated by blanks. What is no address is left out."""
+    found = []
+    for url in urls[:_REFERRED_LENGTH_MAX].split(" ")[:_REFERRED_MAX]:
+        source = Source(url, url, is_relay=True, reach=by)
+        with suppress(Malformed):
+            source.address()
+            found.append(source)
+    return found
 
 
 class Standing:

@@ -16,8 +16,8 @@ from protocol.deadline import plain_address
 from protocol.errors import HashMismatch, Unavailable
 from protocol.hub import elsewhere as elsewhere_module
 from protocol.hub.client import HubClient
-from protocol.hub.elsewhere import Reach
 from protocol.hub.wire import Refused
+from protocol.reach import Reach
 from protocol.signing import Domain
 from tests.clock import VirtualClock
 from tests.hub.desk import damaged
