@@ -185,5 +185,8 @@ def _over(sock: socket.socket) -> SourceConnection:
         def setsockopt(self, *_: object) -> None:  # type: ignore[override]
             pass
 
+        def getpeername(self) -> tuple[str, int]:
+            return "127.0.0.1", 1
+
     paired = Paired(fileno=sock.detach())
     return SourceConnection(origin_at("http://x:1"), paired, Timeouts(idle=DEADLINE), {})
