@@ -16,7 +16,7 @@ runspec_hardware.py are parts.
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Final, Literal, Self, TypedDict
+from typing import Annotated, Any, Final, Literal, Self, TypedDict
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
@@ -56,6 +56,8 @@ __all__ = [
 MAX_LAG_MOST: Final = 64
 """The most that `max_lag` of a run may be."""
 
+# In form; what is none after all is passed over where it is used. The room of peers is above this one.
+_BOOTNODE: Final = r"^/(ip4|ip6|dns|dns4|dns6)/[0-9a-z.:-]{1,127}/tcp/[1-9][0-9]{0,4}/p2p/[1-9A-HJ-NP-Za-km-z]{32,64}$"
 _UPGRADE = "upgrade murmuration to the version that the run was created with, or a later one"
 
 
@@ -212,6 +214,9 @@ class RunSpec(AnswerSpec):
     """From commitment to upload, in block time."""
     file_bytes_max: int = Field(ge=1 << 10, le=1 << 30)
     """Largest rollout file, in bytes."""
+    bootnodes: list[Annotated[str, Field(pattern=_BOOTNODE)]] = Field(default=[], max_length=16)
+    """Multiaddrs, each ending in /p2p/PEERID, that roles go to beside those of their settings, once they have read the spec. For good: what may
+    move belongs on chain (`murmur run locate`)."""
 
     @model_validator(mode="after")
     def _budgets_for_every_class(self) -> RunSpec:

@@ -208,6 +208,15 @@ class Host:
         if life is not None:
             life.soon(life.discovery.announce_again)
 
+    def add_bootnodes(self, named: Iterable[PeerAddress]) -> None:
+        """Goes to these as well, from now on and over restarts."""
+        with self._state:
+            fresh = tuple(each for each in dict.fromkeys(named) if each not in self._setup.bootnodes)
+            self._setup = replace(self._setup, bootnodes=(*self._setup.bootnodes, *fresh))
+            life = self._life
+        if life is not None and fresh:
+            life.soon(lambda: life.discovery.membership.add(fresh))
+
     def gossip_about(self, subject: GossipSubject) -> None:
         """From now on, over restarts; about one subject."""
         with self._state:
@@ -291,8 +300,9 @@ class Host:
                 self._life = life
                 self._setup = replace(self._setup, listen=discovery.bound)  # the next life keeps the port
                 self._addresses = tuple(f"{place}/p2p/{peer_id}" for place in discovery.own)
-                subject = self._setup.subject
+                subject, bootnodes = self._setup.subject, self._setup.bootnodes
                 self._state.notify_all()
+            discovery.membership.add(bootnodes)  # named while this life came up
             if subject:  # named while this life came up
                 discovery.gossip_about(subject)
             if self._closing.is_set():

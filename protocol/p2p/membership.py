@@ -59,6 +59,14 @@ class Membership:
         self._lost = trio.Event()
         node.on_lost = self._note_loss
 
+    def add(self, bootnodes: Sequence[PeerAddress]) -> None:
+        """Goes to these as well, from now on."""
+        fresh = [known for known in bootnodes if known.peer != self._dht.peer and known not in self.problems]
+        if fresh:
+            self._bootnodes += fresh
+            self.problems |= dict.fromkeys(fresh, "not tried yet")
+            self._lost.set()  # wakes
+
     @property
     def is_joined(self) -> bool:
         return len(self._dht.table) > 0

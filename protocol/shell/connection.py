@@ -4,7 +4,7 @@ A role knows an RPC endpoint, a contract, a run and bootnodes. Everything else i
 relays through the DHT, the run spec at the hub (it must hash to the chain's digest).
 
 The hub and the origin are where the settings say; else where peers do, signed notices included; else where the run's owner says on
-chain (location.py), which also names bootnodes beside those of the settings and of memory. Peers prove that the trainer's key says so, settings and
+chain (location.py), which also names bootnodes beside those of the settings and of memory, as the spec does once it is read. Peers prove that the trainer's key says so, settings and
 chain do not: what is served there proves itself in either case.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
@@ -47,7 +47,7 @@ from protocol.hub.client import HubClient
 from protocol.hub.wire import Refused, TryAgain
 from protocol.identity import Key
 from protocol.p2p import Directory, Endpoint, Host, Provider, Service
-from protocol.p2p.address import Address
+from protocol.p2p.address import Address, PeerAddress
 from protocol.probe import Probe
 from protocol.retry import retry
 from protocol.runspec import MAX_LAG_MOST, PinnedFile, RunSpec, TaskFile
@@ -94,9 +94,11 @@ class Connection:
 
     @cached_property
     def spec(self) -> RunSpec:
-        """The run spec, from the hub; waits for a hub for as long as a look-up may take."""
+        """The run spec, from the hub; waits for a hub for as long as a look-up may take. From then on its bootnodes are this role's too."""
         digest = self.chain.spec_digest(self.run)
-        return self.retry(lambda: self.hub.spec(digest), "fetching the run spec")
+        spec = self.retry(lambda: self.hub.spec(digest), "fetching the run spec")
+        self._host.add_bootnodes(bootnodes_agreed(spec, self.peers))
+        return spec
 
     def sender(self, journal: TransactionLog | None = None) -> Sender:
         """A sender for this role's key, within the limits of its settings."""
@@ -289,14 +291,30 @@ def connect(
 
 
 def bootnodes_told(told: RunLocation | None, peers: PeerSettings) -> list[str]:
-    """Bootnodes that the chain names and the settings do not; in this machine's interior only for who lives there."""
+    """Bootnodes that the chain names and the settings do not."""
+    return [str(known) for known in _beside_settings(told.bootnodes if told else (), peers)]
+
+
+def bootnodes_agreed(spec: RunSpec, peers: PeerSettings) -> list[PeerAddress]:
+    """Bootnodes that the run spec names and the settings do not."""
+    found = []
+    for text in spec.bootnodes:
+        try:
+            found.append(PeerAddress.parse(text))
+        except Malformed as error:  # nobody can mend a spec that is on chain
+            log.warning("a bootnode of the run spec is none: %s", error)
+    return _beside_settings(found, peers)
+
+
+def _beside_settings(named: Iterable[PeerAddress], peers: PeerSettings) -> list[PeerAddress]:
+    """Those that the settings do not name; in this machine's interior only for who lives there."""
     texts = (peers.listen, *peers.announce, *(text.partition("/p2p/")[0] for text in peers.bootnodes))
     try:
         inside = any(Address.parse(text).is_loopback for text in texts)
     except Malformed as error:
         raise ConfigError(f"p2p: {error}") from error
-    named = [known for known in (told.bootnodes if told else ()) if inside or not known.address.is_loopback]
-    return [text for known in named if (text := str(known)) not in peers.bootnodes]
+    usable = [known for known in named if inside or not known.address.is_loopback]
+    return [known for known in usable if str(known) not in peers.bootnodes]
 
 
 def is_fatal(error: MurmurationError) -> bool:

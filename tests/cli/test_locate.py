@@ -18,16 +18,17 @@ from protocol.p2p import Host
 from protocol.p2p.address import PeerAddress
 from protocol.p2p.discovery import Discovery
 from protocol.p2p.notices import Notice
-from protocol.p2p.peers import Memory, save
+from protocol.p2p.peers import Memory, load, save
 from protocol.p2p.routing import BUCKET, Contact, place
 from protocol.p2p.stream import Stream
 from protocol.p2p.wire import PROTOCOL, QUESTION_BYTES_MAX, KademliaAnswer, Kind, Question
 from protocol.settings import write_toml
-from protocol.shell.connection import bootnodes_told, connect
+from protocol.shell.connection import bootnodes_agreed, bootnodes_told, connect
 from protocol.shell.location import LOCATION_BYTES_MAX, RunLocation, located
 from protocol.shell.peers import PeerSettings
 from tests.cli.conftest import PASSWORD, SPEC, Console
 from tests.cli.operator import Operator
+from tests.clock import eventually
 from tests.p2p.network import Network
 
 BOOTNODE = f"/dns4/boot.example.org/tcp/4001/p2p/{Key.generate().peer_id}"
@@ -270,6 +271,33 @@ def test_a_node_without_bootnode_or_memory_joins_by_the_bootnode_on_chain(
     say(world, RunLocation(bootnodes=tuple(map(PeerAddress.parse, (dead, bootnode.addresses[0])))))
     with connect(settings_of(world), PeerSettings(listen="/ip4/127.0.0.1/tcp/0"), Key.generate()) as returned:
         assert returned.spec.digest == SPEC.digest
+
+
+def test_a_role_goes_to_the_bootnodes_of_the_run_spec_and_returns_by_them(
+    anvil: Anvil, network: Network, console: Console, served: Callable[[dict[str, bytes]], str], tmp_path: Path
+) -> None:
+    agreed, false = network.host(), "/ip4/127.0.0.1/tcp/1/p2p/" + "1" * 52  # in form alone
+    spec = SPEC.model_copy(update={"bootnodes": [false, *agreed.addresses]})
+    world = World.fresh(anvil, spec_digest=spec.digest)
+    operator = Operator(console, world, tmp_path)
+    bootnode, hub = operator.hub(network, served({f"/v1/runs/{world.run}/spec": spec.canonical()}))
+    memory, peers = tmp_path / "peers.json", PeerSettings(listen="/ip4/127.0.0.1/tcp/0", bootnodes=bootnode.addresses)
+    with connect(settings_of(world), peers, Key.generate(), peers_file=memory) as role:
+        assert role.spec.bootnodes == spec.bootnodes
+        eventually(lambda: role._host.status().peers == 3, what="knowing the bootnode of the spec")
+    remembered = {str(known) for known in load(memory, most=64).peers}
+    assert set(agreed.addresses) <= remembered
+    bootnode.close()
+    hub.close()
+    with connect(settings_of(world), PeerSettings(listen=peers.listen), Key.generate(), peers_file=memory) as returned:
+        returned._host.join(20)
+
+
+def test_bootnodes_of_a_spec_in_this_machines_interior_are_for_those_who_live_there() -> None:
+    inside = f"/ip4/127.0.0.1/tcp/4001/p2p/{Key.generate().peer_id}"
+    spec = SPEC.model_copy(update={"bootnodes": [inside, BOOTNODE]})
+    assert [*map(str, bootnodes_agreed(spec, PeerSettings()))] == [BOOTNODE]
+    assert [*map(str, bootnodes_agreed(spec, PeerSettings(listen="/ip4/127.0.0.1/tcp/0")))] == [inside, BOOTNODE]
 
 
 def test_what_is_served_where_the_chain_says_must_prove_itself(

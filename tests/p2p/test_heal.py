@@ -11,8 +11,8 @@ from libp2p.stream_muxer.exceptions import MuxedStreamError
 from protocol import canonical
 from protocol.errors import Unavailable
 from protocol.identity import Key
-from protocol.p2p import Directory
-from protocol.p2p.address import PeerAddress
+from protocol.p2p import Directory, Host
+from protocol.p2p.address import PeerAddress, peer_text
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
 from protocol.p2p.node import PeerConnection
 from tests.clock import eventually
@@ -164,3 +164,39 @@ def test_two_bootnodes_that_know_each_other_survive_the_loss_of_either(network: 
 
     assert set(find(seeker)) == {provider.peer_id}
     assert set(find(network.host(*first.addresses, second))) == {provider.peer_id}
+
+
+def test_a_bootnode_that_is_named_later_is_visited_at_once_and_outlasts_the_first(network: Network) -> None:
+    first, second = network.host(), network.host()
+    host = network.host(first)
+    eventually(lambda: host.status().joined)
+    provider = network.provider(second)
+    host.add_bootnodes([PeerAddress.parse(second.addresses[0])])
+
+    eventually(lambda: second.peer_id in find_known(host), what="the second bootnode in the table")
+    first.close()
+    assert set(find(host)) == {provider.peer_id}
+
+
+def test_bootnodes_that_are_named_later_stay_when_the_host_starts_anew(network: Network) -> None:
+    first, second = network.host(), network.host()
+    host = network.host(first)
+    host.add_bootnodes([PeerAddress.parse(second.addresses[0])])
+    eventually(lambda: second.peer_id in find_known(host))
+
+    async def fail(discovery: Discovery) -> None:
+        discovery._nursery.start_soon(trio.sleep, -1)  # which it does not allow
+
+    host.run_inside(fail, deadline=5, what="failing")
+    first.close()
+    eventually(lambda: find_known(host) == {second.peer_id}, what="joining by the second alone")
+
+
+def find_known(host: Host) -> set[str]:
+    async def look(discovery: Discovery) -> set[str]:
+        return {peer_text(contact.peer) for contact in discovery.dht.table.contacts()}
+
+    try:
+        return host.run_inside(look, deadline=10, what="looking")
+    except Unavailable:  # it starts anew
+        return set()

@@ -11,6 +11,7 @@ from swarm.tiny_run import TinyRun
 
 from protocol import canonical, runspec
 from protocol.errors import ConfigError, Malformed, VersionMismatch
+from protocol.identity import Key
 from protocol.runspec import RunSpec
 from protocol.shell import runfile
 
@@ -122,3 +123,23 @@ def test_a_spec_that_would_have_two_digests_or_wrong_values_is_malformed(
     """What a spec says in two ways, two parties would hash to two digests: their files would not be each other's."""
     with pytest.raises(Malformed):
         read(canonical.encode(json.loads(tiny_run.spec.canonical()) | change))
+
+
+def test_a_spec_without_bootnodes_keeps_its_digest_and_one_with_has_another(tiny_run: TinyRun) -> None:
+    table = json.loads(tiny_run.spec.canonical())
+    assert "bootnodes" not in table
+    named = f"/dns4/boot.example.org/tcp/4001/p2p/{Key.generate().peer_id}"
+    spec = read(canonical.encode(table | {"bootnodes": [named]}))
+    assert spec.bootnodes == [named]
+    assert spec.digest != tiny_run.spec.digest
+
+
+@pytest.mark.parametrize(
+    "text", ["boot.example.org:4001", "/dns4/boot.example.org/tcp/4001", "/ip4/192.0.2.7/udp/4001/p2p/" + "1" * 52]
+)
+def test_what_is_no_bootnode_in_form_stands_in_no_spec(tiny_run: TinyRun, text: str) -> None:
+    table = json.loads(tiny_run.spec.canonical())
+    with pytest.raises(ConfigError, match="bootnodes"):
+        runspec.from_table(table | {"bootnodes": [text]})
+    with pytest.raises(Malformed, match="bootnodes"):
+        read(canonical.encode(table | {"bootnodes": [text] * 17}))

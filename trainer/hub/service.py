@@ -35,7 +35,7 @@ from protocol.shardcast.server import ShardServer
 from protocol.shardcast.store import VersionStore
 from protocol.shardcast.uplink import Uplink
 from protocol.shell import machine
-from protocol.shell.connection import Connection, host_of, is_fatal
+from protocol.shell.connection import Connection, bootnodes_agreed, host_of, is_fatal
 from protocol.shell.home import PEERS, REPORT, write_json
 from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
@@ -109,6 +109,7 @@ class HubService:
             ) as origin_server,
             host_of(self._key, self._settings.peers, self._layout.hub / PEERS, self._layout.hub / REPORT) as host,
         ):
+            host.add_bootnodes(bootnodes_agreed(self._spec, self._settings.peers))
             connection = Connection(chain, c, self._settings.peers, self._key, host)
             publisher = Publisher(
                 connection.sender(transactions), book, Origin(store, self._key, chain.domain, c.run, anchor_every=h.anchor_every),
