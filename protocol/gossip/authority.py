@@ -24,10 +24,11 @@ WEIGHT_MOST: Final = 4.0
 """However much somebody has at stake, it counts for no more than so many times what is asked for."""
 
 _MOST = 4096  # addresses that are remembered
-_FRESH_SECONDS = {
-    True: 600.0,
-    False: 120.0,
-}  # for which somebody with a part in the run is remembered, and somebody without
+_FRESH_SECONDS = 600.0  # for which somebody with a part in the run is remembered …
+_NONE_SECONDS = (
+    15.0,
+    120.0,
+)  # … and somebody without: a seat may be taken just now; twice as long after each look, at most
 
 
 class RunPart(Enum):
@@ -46,6 +47,15 @@ class Stake:
     weight: float = 0.0
 
 
+@dataclass(frozen=True)
+class _Known:
+    stake: Stake
+    fresh: float
+    """Seconds for which it counts, …"""
+    until: float
+    """… and when they end."""
+
+
 class Authority:
     """Safe to share between threads."""
 
@@ -57,7 +67,7 @@ class Authority:
         """Newest step on chain, as of the last look; None before the first publication."""
         self.now = 0
         """Block time of the last look."""
-        self._known: dict[str, tuple[Stake, float]] = {}
+        self._known: dict[str, _Known] = {}
         self._lock = Lock()
 
     @property
@@ -79,7 +89,14 @@ class Authority:
         if address == self.trainer:
             return Stake(RunPart.TRAINER, WEIGHT_MOST)
         known = self._known.get(address)
-        return known[0] if known and known[1] > self._clock.monotonic() else None
+        return known.stake if known and known.until > self._clock.monotonic() else None
+
+    def weight(self, address: str) -> float:
+        """As of the last look, however long ago; 0 before the first."""
+        if address == self.trainer:
+            return WEIGHT_MOST
+        known = self._known.get(address)
+        return known.stake.weight if known else 0.0
 
     def look_up(self, address: str) -> None:
         try:
@@ -87,10 +104,14 @@ class Authority:
         except ChainError as error:
             log.debug("what %s has at stake remains unknown: %s", address, error)
             return
-        until = self._clock.monotonic() + _FRESH_SECONDS[found.part is not RunPart.NONE]
+        first, most = _NONE_SECONDS
         with self._lock:
-            self._known.pop(address, None)
-            self._known[address] = found, until
+            before = self._known.pop(address, None)
+            fresh = _FRESH_SECONDS
+            if found.part is RunPart.NONE:
+                again = before is not None and before.stake.part is RunPart.NONE
+                fresh = min(2 * before.fresh, most) if before and again else first
+            self._known[address] = _Known(found, fresh, self._clock.monotonic() + fresh)
             while len(self._known) > _MOST:
                 del self._known[next(iter(self._known))]
 

@@ -82,8 +82,7 @@ class RunGossip:
         self.heard_words.take(word)
 
     def weight(self, peer: bytes) -> float:
-        stake = self._authority.stake(_address(peer))
-        return stake.weight if stake else 0.0
+        return self._authority.weight(_address(peer))
 
     def unknown(self, peer: bytes) -> str:
         address = _address(peer)

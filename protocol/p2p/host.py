@@ -48,6 +48,12 @@ T = TypeVar("T")
 _PEERS = metrics.gauge("murmur_p2p_peers", "Peers in the routing table.")
 _CONNECTIONS = metrics.gauge("murmur_p2p_connections", "Open libp2p connections.")
 _RECORDS = metrics.gauge("murmur_p2p_records", "Provider records held for others.")
+_GOSSIPING = metrics.gauge("murmur_p2p_gossip_peers", "Peers with whom this role gossips.")
+_GOSSIP = metrics.counter(
+    "murmur_p2p_gossip_total",
+    "Messages and frames of gossip: heard, forwarded, refused and why, peers cut off.",
+    "event",
+)
 _EVENTS = metrics.counter(
     "murmur_p2p_events_total", "Connections, streams and answers that were refused or failed.", "event"
 )
@@ -68,6 +74,9 @@ class HostStatus:
     records: int
     reason: str
     counts: dict[str, int]
+    gossiping: int
+    """Peers with whom it gossips."""
+    gossip: dict[str, int]
 
 
 class Host:
@@ -173,6 +182,7 @@ class Host:
 
         async def look(discovery: Discovery) -> HostStatus:
             node, membership = discovery.node, discovery.membership
+            mesh = discovery.gossip.mesh if discovery.gossip else None
             return HostStatus(
                 joined=membership.is_joined,
                 peers=len(discovery.dht.table),
@@ -180,6 +190,8 @@ class Host:
                 records=len(discovery.dht.records),
                 reason="" if membership.is_joined else membership.reason(),
                 counts=dict(node.counts + discovery.dropped),
+                gossiping=len(mesh.neighbours) if mesh else 0,
+                gossip=dict(mesh.counts) if mesh else {},
             )
 
         return self.run_inside(look, deadline=deadline, what="the status of the p2p host")
@@ -192,6 +204,9 @@ class Host:
         _RECORDS.set(found.records)
         for event, count in found.counts.items():
             _EVENTS.reach(count, event=event)
+        _GOSSIPING.set(found.gossiping)
+        for event, count in found.gossip.items():
+            _GOSSIP.reach(count, event=event)
 
     def provide(self, service: Service, endpoint: Endpoint | None) -> None:
         """Provides `service` from now on, or no longer; used by `Directory`."""

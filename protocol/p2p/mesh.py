@@ -22,6 +22,7 @@ from protocol.p2p.settings import GossipLimits
 from protocol.p2p.subject import Fate, Ruling, SubjectRules
 
 _KNOWN_MOST = 512  # names that a neighbour is remembered to know
+_OFFERS_MOST = 16  # who else is remembered to have a message, besides those that were dialled from here
 
 
 class MessageBudget:
@@ -64,6 +65,15 @@ class Neighbour:
             self.knows.popitem(last=False)
 
 
+@dataclass
+class _Promise:
+    """Of a message that `peer` has offered and was asked for: it has time `until` then, and `others` have offered it too."""
+
+    peer: bytes
+    until: float
+    others: list[bytes] = field(default_factory=list)
+
+
 class Mesh:
     def __init__(
         self,
@@ -87,7 +97,7 @@ class Mesh:
         self._cache = MessageCache(limits, now)
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._recent: deque[list[bytes]] = deque([[]], maxlen=limits.history)
-        self._promises: dict[bytes, tuple[bytes, float]] = {}  # by message: who offered it, and until when it has time
+        self._promises: dict[bytes, _Promise] = {}  # by message
         self._parked: dict[
             str, list[tuple[bytes, str, bytes]]
         ] = {}  # peer, network, data; by whom the chain is asked about
@@ -265,8 +275,14 @@ class Mesh:
         wanted = []
         for name in names:
             neighbour.learns(name)
-            if name not in self._seen and name not in self._promises and len(self._promises) < self._limits.seen:
-                self._promises[name] = neighbour.peer, until
+            if name in self._seen:
+                continue
+            if promise := self._promises.get(name):
+                is_new = neighbour.peer != promise.peer and neighbour.peer not in promise.others
+                if is_new and (neighbour.outbound or len(promise.others) < _OFFERS_MOST):
+                    promise.others.append(neighbour.peer)
+            elif len(self._promises) < self._limits.seen:
+                self._promises[name] = _Promise(neighbour.peer, until)
                 wanted.append(name)
         if wanted:
             self._say(neighbour.peer, Frame(want=tuple(wanted)))
@@ -315,12 +331,8 @@ class Mesh:
     # ---- from time to time -------------------------------------------------------------------------------------------------
 
     def heartbeat(self) -> None:
-        now, limits = self._now(), self._limits
-        for name, (peer, until) in [*self._promises.items()]:
-            if until < now:
-                del self._promises[name]
-                if offered_by := self.neighbours.get(peer):
-                    self._blame(offered_by, BROKEN_PROMISE, "offered and not sent")
+        limits = self._limits
+        self._ask_others()
         for each in self.neighbours.values():
             each.served = 0
         self._fill(meshed := self.meshed)
@@ -330,6 +342,26 @@ class Mesh:
                 self._let_go(each)
         self._cache.tidy()
         self._tell_others()
+
+    def _ask_others(self) -> None:
+        """Who offers a message first and does not send it keeps nobody from it: others that have it are asked, those that we have chosen first."""
+        now, wanted = self._now(), defaultdict[bytes, list[bytes]](list)
+        for name, promise in [*self._promises.items()]:
+            if promise.until >= now:
+                continue
+            if offered_by := self.neighbours.get(promise.peer):
+                self._blame(offered_by, BROKEN_PROMISE, "offered and not sent")
+            there = [self.neighbours[peer] for peer in promise.others if peer in self.neighbours]
+            if not there:
+                del self._promises[name]
+                continue
+            best = max(there, key=lambda each: (each.outbound, self._rules.weight(each.peer)))
+            others = [each.peer for each in there if each is not best]
+            self._promises[name] = _Promise(best.peer, now + self._limits.promise, others)
+            wanted[best.peer].append(name)
+        for peer, names in wanted.items():
+            for start in range(0, len(names), NAMES_MAX):
+                self._say(peer, Frame(want=tuple(names[start : start + NAMES_MAX])))
 
     def _fill(self, meshed: list[Neighbour]) -> None:
         """Asks others to be in the mesh where it has too few peers, or too few that were chosen from here."""

@@ -14,7 +14,7 @@ from swarm.world import World
 
 from protocol.chain.sync import Book
 from protocol.identity import Key
-from protocol.p2p import report
+from protocol.p2p import GossipLimits, GossipSubject, report
 from protocol.p2p.address import Address, PeerAddress
 from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
 from protocol.p2p.identify import IDENTIFY
@@ -24,6 +24,7 @@ from protocol.shell.home import write_json
 from tests.cli.conftest import SPEC, Console
 from tests.cli.operator import ESCAPE, Operator
 from tests.clock import eventually
+from tests.p2p.gossip_world import PlainRules
 from tests.p2p.network import Network, quick
 
 OTHER_SPEC = SPEC.model_copy(update={"max_lag": SPEC.max_lag + 1})
@@ -325,10 +326,15 @@ def test_status_of_a_running_relay_shows_what_it_says_and_what_a_stranger_sees(
     relay = network.host(bootnode, report_file=data / "network.json", timing=quick(report=0.05))
     operator.announce(relay, "relay", "http://127.0.0.1:8460")
     operator.settle(bootnode)
+    for each in (hub, relay):
+        keys = (b"\x12\x20" + b"g" * 32,)
+        each.gossip_about(GossipSubject("t", keys, PlainRules(), GossipLimits(heartbeat=0.2, look=0.5)))
+    hub.publish(b"trainer:1")
 
     def told() -> bool:
         said = report.read(data / "network.json") or {}
-        return bool(said.get("known") and said["provides"] and said["provides"][0]["holders"])
+        is_heard = said.get("gossip") and said["gossip"]["heard"] and said["gossip"]["mesh"]
+        return bool(is_heard and said.get("known") and said["provides"] and said["provides"][0]["holders"])
 
     eventually(told, what="a report of a relay that is announced")
     done = operator.net("status")
@@ -337,6 +343,7 @@ def test_status_of_a_running_relay_shows_what_it_says_and_what_a_stranger_sees(
     assert relay.peer_id in done.out
     assert "nothing is wrong" in done.out
     assert "relay at http://127.0.0.1:8460, known to" in done.out
+    assert "gossips    with 1 peer, 1 of them in the mesh; heard 1 message" in done.out
     assert narrow(done.out)
     found = operator.json("status")
     assert (found["running"], found["peer"], found["problems"]) == (True, relay.peer_id, [])

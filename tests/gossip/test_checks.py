@@ -93,6 +93,30 @@ def test_the_chain_is_asked_about_a_signer_once_in_a_while(run: GossipRun) -> No
     assert run.chain.asked == [run.validator.address] * 2
 
 
+def test_who_has_no_seat_yet_is_looked_up_again_soon_and_less_often_the_longer_it_has_none(run: GossipRun) -> None:
+    early = Key.generate()
+    pauses = []
+    for sequence in range(5):
+        assert run.rule(run.verdict(key=early, sequence=sequence)).fate is Fate.DISOWN
+        before = run.clock.monotonic()
+        while run.authority.stake(early.address) is not None:
+            run.clock.advance(1)
+        pauses.append(run.clock.monotonic() - before)
+    assert pauses == [15, 30, 60, 120, 120]
+    run.chain.seat_validator(early)
+    assert run.rule(run.verdict(key=early, sequence=9)).fate is Fate.ACCEPT
+
+
+def test_a_stake_counts_until_the_chain_has_been_asked_again(run: GossipRun) -> None:
+    run.rule(run.verdict())
+    run.clock.advance(601)
+    assert run.authority.stake(run.validator.address) is None
+    assert run.authority.weight(run.validator.address) == 1.0
+    run.chain.validators.clear()
+    run.authority.look_up(run.validator.address)
+    assert run.authority.weight(run.validator.address) == 0.0
+
+
 def test_what_is_old_is_passed_over(run: GossipRun) -> None:
     assert run.rule(run.version(step=HEAD - 4)).fate is Fate.IGNORE
     assert run.rule(run.verdict(step=HEAD - 4)).fate is Fate.IGNORE

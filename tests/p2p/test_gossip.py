@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from protocol.errors import Unavailable
 from protocol.identity import Key
-from protocol.p2p import GossipLimits, GossipSubject, Host, HostLimits, negotiation
+from protocol.p2p import GossipLimits, GossipSubject, Host, HostLimits, Timing, host, negotiation
 from protocol.p2p.address import peer_text
 from protocol.p2p.discovery import Discovery
+from protocol.p2p.gossip import Gossip
 from protocol.p2p.gossip_frames import PROTOCOL, Frame
 from protocol.p2p.mesh import summary
 from tests.clock import eventually
@@ -170,6 +173,55 @@ def test_who_finds_a_full_host_leaves_it_alone_for_pauses_that_grow(network: Net
     eventually(lambda: pause() > LIMITS.look, within=90, what="a longer pause")
     assert pause() <= 10 * LIMITS.look
     assert full.host.status(20).connections <= 2
+
+
+class _Nobody:
+    """A DHT in which nobody gossips."""
+
+    peer = b"self"
+
+    def __init__(self) -> None:
+        self.searches: list[float] = []
+
+    async def providers(self, key: bytes, named: object) -> None:
+        self.searches.append(trio.current_time())
+
+
+def test_who_meets_nobody_searches_after_pauses_that_grow() -> None:
+    dht, limits = _Nobody(), GossipLimits()
+    node = SimpleNamespace(timing=Timing())
+
+    async def alone() -> None:
+        gossip = Gossip(node, dht, (), GossipSubject(TOPIC, KEYS, PlainRules(), limits))  # type: ignore[arg-type]
+        with trio.move_on_after(7200):
+            await gossip._find()
+
+    trio.run(alone, clock=MockClock(autojump_threshold=0))
+    began = dht.searches[0]
+    assert sum(each < began + 60 for each in dht.searches) >= 5
+    assert sum(each > began + 3600 for each in dht.searches) <= 3600 / (5 * limits.look) + 1
+
+
+def test_a_stake_that_is_not_known_any_more_is_looked_up_while_its_holder_is_a_neighbour(network: Network) -> None:
+    bootnode = network.host()
+    inner = Talker(network, bootnode, gossip=replace(LIMITS, refresh=0.2))
+    outer = Talker(network, bootnode)
+    inner.meets(1)
+    peer = outer.host._setup.key.peer
+    inner.rules.unknown = lambda who: "outer" if who == peer and "outer" not in inner.rules.asked else ""  # type: ignore[method-assign]
+    eventually(lambda: "outer" in inner.rules.asked, within=30, what="a question to the chain")
+
+
+def test_a_role_counts_what_it_gossips_for_its_metrics(network: Network) -> None:
+    bootnode = network.host()
+    one, other = Talker(network, bootnode), Talker(network, bootnode)
+    one.meets(1)
+    other.meets(1)
+    other.host.publish(b"trainer:1")
+    one.hears(b"trainer:1")
+    one.host._measure()
+    assert host._GOSSIPING.values() == {(): 1}
+    assert host._GOSSIP.values()[("heard",)] >= 1
 
 
 def test_gossip_goes_on_after_the_thread_of_a_host_has_failed(network: Network) -> None:

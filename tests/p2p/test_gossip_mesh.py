@@ -8,10 +8,11 @@ import pytest
 
 from protocol.p2p import GossipLimits
 from protocol.p2p.gossip_frames import FRAME_BYTES_MAX, Frame, name_of
+from protocol.p2p.mesh import Mesh
 from protocol.p2p.message_cache import MessageCache
-from protocol.p2p.reputation import FORGED, gossip_network
+from protocol.p2p.reputation import FORGED, Reputation, gossip_network
 from protocol.p2p.subject import MESSAGE_BYTES_MAX
-from tests.p2p.gossip_world import LIMITS, GossipPeer, GossipWorld
+from tests.p2p.gossip_world import LIMITS, GossipPeer, GossipWorld, PlainRules
 
 PEERS = 200
 FRAMES_PER_MINUTE = 90
@@ -112,16 +113,30 @@ def test_of_many_who_ask_those_with_a_stake_are_in_the_mesh() -> None:
     assert len(centre.mesh.neighbours) == len(crowd) + len(staked)
 
 
+def test_of_those_who_can_be_asked_those_with_a_stake_come_first() -> None:
+    rules = PlainRules({b"%d" % number: 1.0 for number in range(0, 40, 10)})
+    mesh = Mesh("t", rules, LIMITS, now=lambda: 0.0, send=lambda peer, frame: None, chance=random.Random(14))
+    for number in range(40):
+        mesh.opened(b"%d" % number, f"{number}", outbound=True)
+        mesh.received(b"%d" % number, Frame(subscribes=True).encode("t"))
+    mesh.heartbeat()
+    assert len(mesh.meshed) == LIMITS.degree
+    assert {each.peer for each in mesh.meshed} >= rules.stakes.keys()
+
+
 # ---- who misbehaves --------------------------------------------------------------------------------------------------------
 
 
-def attacked(frames: list[bytes], *, networks: int = 3, seconds: int = 120) -> tuple[GossipWorld, list[GossipPeer]]:
-    """Ten attackers in a few networks send to all they are linked with, every second, until nobody is; honest peers go on talking."""
+def attacked(
+    frames: list[bytes], *, networks: int = 3, seconds: int = 120
+) -> tuple[GossipWorld, list[GossipPeer], bool]:
+    """Ten attackers in a few networks send to all they are linked with, every second, until nobody is; honest peers go on talking. The last
+    value says whether it came to that."""
     world = grown(30)
     honest = world.up()
     crowd = [world.peer(network=f"9.9.{number % networks}.0/24") for number in range(10)]
     world.run(5)
-    told = []
+    told, is_rid = [], False
     for second in range(seconds):
         for each in crowd:
             for frame in frames:
@@ -131,13 +146,14 @@ def attacked(frames: list[bytes], *, networks: int = 3, seconds: int = 120) -> t
             told.append((honest[second % 30], b"trainer:%d" % second))
             told[-1][0].mesh.publish(told[-1][1])
         world.run(1)
-        if second >= 10 and is_rid_of(world, crowd):
+        is_rid = second >= 10 and is_rid_of(world, crowd)
+        if is_rid:
             break
     world.run(10)
     for speaker, message in told:
         others = [each for each in honest if each is not speaker]
         assert world.reached(message, others) == len(others), message
-    return world, crowd
+    return world, crowd, is_rid
 
 
 def is_rid_of(world: GossipWorld, crowd: list[GossipPeer]) -> bool:
@@ -158,12 +174,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_who_misbehaves_is_cut_off_and_starves_nobody(what: str) -> None:
-    world, crowd = attacked(HOSTILE[what])
-    assert is_rid_of(world, crowd), world.counts()
+    world, _, is_rid = attacked(HOSTILE[what])
+    assert is_rid, world.counts()
 
 
 def test_honest_peers_blame_nobody_honest_while_they_are_attacked() -> None:
-    world, crowd = attacked(HOSTILE["forged messages"])
+    world, crowd, _ = attacked(HOSTILE["forged messages"])
     names = {each.name for each in crowd}
     for one in world.up():
         if one.name not in names:
@@ -172,14 +188,14 @@ def test_honest_peers_blame_nobody_honest_while_they_are_attacked() -> None:
 
 def test_what_is_old_is_not_handed_on_and_nobody_is_cut_off_for_it() -> None:
     """A replay costs who sends it its own budget, and others nothing."""
-    world, _ = attacked([Frame(messages=(b"old:####",)).encode("t")], seconds=15)
+    world, _, _ = attacked([Frame(messages=(b"old:####",)).encode("t")], seconds=15)
     assert world.counts()["cut off"] == 0
     assert not any(b"old" in data for each in world.up() for data in each.rules.taken)
 
 
 def test_strangers_of_one_network_cause_few_questions_to_the_chain() -> None:
     frames = [Frame(messages=(b"stranger%d ####:1" % number,)).encode("t") for number in range(8)]
-    world, crowd = attacked(frames, networks=1)
+    world, crowd, _ = attacked(frames, networks=1)
     names = {each.name for each in crowd}
     assert max(each.questions for each in world.up() if each.name not in names) <= 16
 
@@ -216,6 +232,13 @@ def test_a_network_of_forgers_is_refused_but_not_who_has_a_stake_there() -> None
     assert centre.mesh.admits(bystander.name, bystander.network)
 
 
+def test_what_those_with_a_stake_do_is_not_held_against_their_network() -> None:
+    reputation = Reputation(lambda: 0.0, LIMITS.cut)
+    for number in range(20):
+        reputation.blame(b"%d" % number, "9.9.9.0/24", FORGED, has_stake=True)
+    assert not reputation.refuses(b"bystander", "9.9.9.0/24")
+
+
 def test_who_connects_again_and_again_has_no_more_to_say_than_before() -> None:
     world = GossipWorld()
     centre, other = world.peer(), world.peer()
@@ -228,6 +251,27 @@ def test_who_connects_again_and_again_has_no_more_to_say_than_before() -> None:
         if centre.mesh.admits(other.name, other.network):
             centre.mesh.opened(other.name, other.network, outbound=False)
     assert not centre.mesh.admits(other.name, other.network)
+
+
+def test_who_offers_a_message_first_and_never_sends_it_keeps_nobody_from_it() -> None:
+    world = GossipWorld()
+    centre, honest = world.peer(), world.peer(reachable=False)
+    crowd = [world.peer(reachable=False) for _ in range(20)]
+    world.run(5)
+    honest.mesh.neighbours[centre.name].outbound = False
+    centre.mesh.neighbours[honest.name].outbound = True
+    asked: list[bytes] = []
+    centre.mesh._send = lambda peer, data: asked.append(peer) if Frame.decode(data, "t").want else None
+    offer = Frame(have=(name_of(b"trainer:1"),)).encode("t")
+    for each in [*crowd, honest]:
+        centre.mesh.received(each.name, offer)
+    world.run(LIMITS.promise + 2 * LIMITS.heartbeat)
+    assert asked == [crowd[0].name, honest.name]
+    assert centre.mesh.reputation.points(crowd[0].name) > 0
+    centre.mesh.received(honest.name, Frame(messages=(b"trainer:1",)).encode("t"))
+    world.run(LIMITS.promise + 2 * LIMITS.heartbeat)
+    assert centre.rules.taken == [b"trainer:1"]
+    assert asked == [crowd[0].name, honest.name]
 
 
 def test_one_fault_of_the_chains_endpoint_cuts_nobody_off() -> None:
