@@ -6,8 +6,7 @@ Else a stranger on the Internet could make this machine ask services of its priv
 from __future__ import annotations
 
 from enum import IntEnum
-
-from protocol.deadline import IpAddress
+from ipaddress import IPv4Address, IPv6Address
 
 
 class Reach(IntEnum):
@@ -19,7 +18,7 @@ class Reach(IntEnum):
     NOWHERE = 3
 
     @classmethod
-    def of(cls, ip: IpAddress) -> Reach:
+    def of(cls, ip: IPv4Address | IPv6Address) -> Reach:
         if ip.is_link_local or ip.is_multicast or ip.is_unspecified:
             return cls.NOWHERE
         if ip.is_loopback:

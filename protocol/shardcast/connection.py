@@ -18,9 +18,9 @@ from http import HTTPStatus
 from threading import Event, Lock, Thread
 from typing import Any
 
-from protocol.deadline import plain_address
 from protocol.errors import Malformed, Oversized, Unavailable
 from protocol.reach import Reach
+from protocol.shardcast.guest import plain_address
 from protocol.shardcast.http1 import Head, Wire, write_head
 from protocol.shardcast.source import Source, referred
 

@@ -7,6 +7,7 @@ that breaks the rules, and this machine failing (a full disk), which ends the wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Lock, Thread
 
 from protocol.errors import PreflightError, ProtocolViolation, Unavailable
@@ -45,6 +46,7 @@ class Crew:
     ) -> None:
         self._schedule, self._perform, self._room, self._deadline = schedule, perform, room, deadline
         self._inquire_of, self._mutex = inquire_of, Lock()
+        self._rooms: list[memoryview] = []
         self._pool = ConnectionPool(timeouts, fields)
         self._threads = [Thread(target=self._work, name=f"fetch-{n}", daemon=True) for n in range(_SPARE * streams)]
         self._threads += [
@@ -72,11 +74,20 @@ class Crew:
 
     def _work(self) -> None:
         try:
-            room = memoryview(bytearray(self._room))
             while (task := self._schedule.take()) is not None:
-                self._attempt(task, room)
+                room = self._free_room()
+                try:
+                    self._attempt(task, room)
+                finally:
+                    self._rooms.append(room)
         except Exception as error:  # noqa: BLE001  carried to the thread that waits, and raised there
             self._schedule.abort(error)
+
+    def _free_room(self) -> memoryview:
+        """The one that was used last: as many take memory as there were tasks at once, not as there are threads."""
+        with suppress(IndexError):
+            return self._rooms.pop()
+        return memoryview(bytearray(self._room))
 
     def _inquire(self, inquiry: Inquiry) -> None:
         try:
