@@ -164,7 +164,7 @@ GOOD = RunLocation(HUB, ORIGIN, (PeerAddress.parse(BOOTNODE),))
         b"", b"{}", b"[]", b"null", b"\xff\xfe", b"[" * 500, b'{"hub":1}', b'{"hub":""}', b'{"hub":null}',
         b'{"hub":"ftp://hub.example"}', b'{"hub":"https://user@hub.example"}', b'{"hub": "https://hub.example"}',
         b'{"hub":"https://a.example","hub":"https://b.example"}', b'{"origin":"https://a.example","hub":"https://b.example"}',
-        b'{"bootnodes":[]}', b'{"bootnodes":"x"}', b'{"bootnodes":[1]}', b'{"bootnodes":["/ip4/1.2.3.4/tcp/1"]}',
+        b'{"bootnodes":[],"hub":"https://hub.example"}', b'{"bootnodes":[]}', b'{"bootnodes":"x"}', b'{"bootnodes":[1]}', b'{"bootnodes":["/ip4/1.2.3.4/tcp/1"]}',
         '{"bootnodes":["/ip4/1.2.3.4/tcp/1/p2p/é"]}'.encode(), b'{"hub":"https://hub.example","more":"x"}',
         b'{"hub":1e400}', b'{"hub":NaN}', b'{"hub":"https://[::1"}', b'{"hub":"https://hub.example:99999"}',
         '{"hub":"https://hub.example:٣"}'.encode(), b'{"hub":"\\ud800"}',
@@ -260,6 +260,19 @@ def test_a_node_that_only_liars_surround_returns_by_the_chains_word(
         say(world, RunLocation(hub=url, origin=url))
         assert lost.spec.digest == SPEC.digest  # and at once: it runs already
         assert [source.url for source in lost.sources()] == [url]
+
+
+@pytest.mark.parametrize("bootnodes", [0, 2])
+def test_a_node_without_memory_whose_bootnodes_are_all_down_finds_the_hub_by_the_chain(
+    world: World, network: Network, served: Callable[[dict[str, bytes]], str], bootnodes: int
+) -> None:
+    dead = tuple(network.gone() for _ in range(bootnodes))
+    url = served({f"/v1/runs/{world.run}/spec": SPEC.canonical()})
+    say(world, RunLocation(hub=url, origin=url, bootnodes=(PeerAddress.parse(network.gone()),)))
+    peers = PeerSettings(listen="/ip4/127.0.0.1/tcp/0", bootnodes=dead, find_seconds=8)
+    with connect(settings_of(world), peers, Key.generate()) as alone:
+        assert alone.spec.digest == SPEC.digest
+        assert [source.url for source in alone.sources()] == [url]
 
 
 def test_a_node_without_bootnode_or_memory_joins_by_the_bootnode_on_chain(
