@@ -200,7 +200,8 @@ def _judge(found: Reachability, chain_problem: MurmurationError | None, late: Un
     if here.role and not here.running:
         found.wrong("the role does not run", _STARTS.get(here.role, f"murmur {here.role} start"))
     if not (bootnodes or found.ways):
-        found.wrong("no bootnode is configured", "put peers.bootnodes into the config file, or give --bootnode")
+        if here.role != "bootnode":  # which others come to
+            found.wrong("no bootnode is configured", "put peers.bootnodes into the config file, or give --bootnode")
         return
     dead = [way for way in bootnodes if way.problem]
     if dead and len(dead) == len(bootnodes):

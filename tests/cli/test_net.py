@@ -21,7 +21,7 @@ from protocol.p2p.identify import IDENTIFY
 from protocol.p2p.stream import Stream
 from protocol.settings import write_toml
 from protocol.shell.home import write_json
-from tests.cli.conftest import SPEC, Console
+from tests.cli.conftest import PASSWORD, SPEC, Console
 from tests.cli.operator import ESCAPE, Operator
 from tests.clock import eventually
 from tests.p2p.gossip_world import PlainRules
@@ -499,3 +499,15 @@ def test_where_no_role_lives_the_error_says_how_to_name_one(
         (home / f"{role}.toml").write_text("")
     several = console.murmur("net", "status")
     assert (several.code, "several roles" in several.err) == (2, True)
+
+
+def test_of_a_bootnode_that_is_down_status_says_that_alone(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs no other bootnode."""
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    home = tmp_path / "alone"
+    assert console.murmur("bootnode", "init", "--home", home, "--listen", "/ip4/127.0.0.1/tcp/4001").code == 0
+    found = console.murmur("net", "status", "--home", home, "--json")
+    assert found.code == 1
+    assert [each["what"] for each in found.json["problems"]] == ["the role does not run"]

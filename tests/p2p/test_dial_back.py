@@ -76,6 +76,16 @@ def test_a_host_that_can_be_reached_is_in_the_tables_of_others(network: Network)
     eventually(lambda: table(bootnode) == there, what="the host in the bootnode's table")
 
 
+def test_a_host_that_announces_a_name_alone_is_in_the_tables_of_others(network: Network) -> None:
+    bootnode = network.host()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    listen = f"/ip4/127.0.0.1/tcp/{port}"
+    host = network.host(bootnode, listen=listen, announce=[f"/dns4/localhost/tcp/{port}"])
+    there = {PeerAddress.parse(host.addresses[0]).peer: (listen,)}
+    eventually(lambda: table(bootnode) == there, what="the host in the bootnode's table, where its name leads")
+
+
 def test_a_host_that_nobody_reaches_stays_a_client_and_is_in_no_table(network: Network) -> None:
     bootnode = network.host()
     provider = network.provider(bootnode)
