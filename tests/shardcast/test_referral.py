@@ -49,7 +49,7 @@ def test_a_named_relay_that_lies_is_blamed_itself(cast: Cast) -> None:
     busy = cast.scripted(origin.store.manifest(1), files, serve_once_it_lied)
     client = cast.client()
     assert contents(client.fetch(1, manifest.digest, [origin_at(busy.url)], DEADLINE)) == files
-    assert client.statistics.violations == {lying.url: 1}
+    assert set(client.statistics.violations) == {lying.url}
 
 
 def test_what_a_relay_says_of_others_is_not_heard(cast: Cast) -> None:
