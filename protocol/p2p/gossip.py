@@ -34,7 +34,6 @@ _QUESTION_SECONDS = 30.0
 _AT_ONCE = 4  # peers that are dialled at the same time
 _FULL_FACTOR = 4.0  # by which the pauses before a full host is dialled again grow
 _FULL_MOST = 10  # looks that such a pause takes at most
-_SELDOM = 10  # looks between searches where there are enough peers, or nobody new was found for long
 _LEARNT_AT_ONCE = 4  # neighbours whose stake is looked up anew at each refresh
 
 
@@ -55,7 +54,6 @@ class Gossip:
         self._node, self._dht, self._own = node, dht, own
         self._limits = subject.limits
         self._talks: dict[bytes, _Talk] = {}
-        self._alone = trio.Event()  # the last neighbour has gone
         self._full: dict[bytes, tuple[float, float]] = {}  # by peer: the last pause, and until when to leave it alone
         self._asking = trio.CapacityLimiter(_QUESTIONS)
         self._nursery: trio.Nursery
@@ -91,27 +89,18 @@ class Gossip:
                     self._talks[each.peer].connection.used = trio.current_time()
 
     async def _find(self) -> None:
-        """Dials peers of the subject while too few are known that way: soon again at first, and after pauses that grow while nobody new is found."""
-        look = self._limits.look
-        pauses = Backoff(self._node.timing.retry, _SELDOM * look, jitter=True)
-        known: set[bytes] = set()
+        """Dials peers of the subject while too few are known that way; soon again while there are none."""
+        backoff = Backoff(self._node.timing.retry, self._limits.look, jitter=True)
         while True:
             lacking = self._limits.dialled - sum(each.outbound for each in self.mesh.neighbours.values())
             if lacking > 0:
                 await self._dial(await self._others(), lacking)
-            met = set(self.mesh.neighbours)
-            if met - known:
-                pauses.succeeded()
-            known, pause = met, pauses.failed()
-            if not met:
-                await trio.sleep(pause)
+            if not self.mesh.neighbours:
+                await trio.sleep(backoff.failed())
                 continue
-            self._alone, least = trio.Event(), jittered(look)
-            await trio.sleep(least)
-            enough = len(met) >= self._limits.degree
-            with trio.move_on_after((_SELDOM - 1) * least if enough else max(0.0, pause - least)):
-                if self.mesh.neighbours:
-                    await self._alone.wait()
+            backoff.succeeded()
+            few = len(self.mesh.neighbours) < self._limits.degree
+            await trio.sleep(jittered(self._limits.look if few else 10 * self._limits.look))
 
     async def _others(self) -> list[Contact]:
         """Who the DHT says gossips about this, or serves what it is about."""
@@ -269,8 +258,6 @@ class Gossip:
     def _forget(self, peer: bytes) -> None:
         self._talks.pop(peer).queue.close()
         self.mesh.closed(peer)
-        if not self.mesh.neighbours:
-            self._alone.set()
 
     # ---- the chain -------------------------------------------------------------------------------------------------------
 

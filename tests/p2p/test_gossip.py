@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from protocol.errors import Unavailable
 from protocol.identity import Key
-from protocol.p2p import GossipLimits, GossipSubject, Host, HostLimits, Timing, host, negotiation
+from protocol.p2p import GossipLimits, GossipSubject, Host, HostLimits, host, negotiation
 from protocol.p2p.address import peer_text
 from protocol.p2p.discovery import Discovery
-from protocol.p2p.gossip import Gossip
 from protocol.p2p.gossip_frames import PROTOCOL, Frame
 from protocol.p2p.mesh import summary
 from tests.clock import eventually
@@ -173,33 +170,6 @@ def test_who_finds_a_full_host_leaves_it_alone_for_pauses_that_grow(network: Net
     eventually(lambda: pause() > LIMITS.look, within=90, what="a longer pause")
     assert pause() <= 10 * LIMITS.look
     assert full.host.status(20).connections <= 2
-
-
-class _Nobody:
-    """A DHT in which nobody gossips."""
-
-    peer = b"self"
-
-    def __init__(self) -> None:
-        self.searches: list[float] = []
-
-    async def providers(self, key: bytes, named: object) -> None:
-        self.searches.append(trio.current_time())
-
-
-def test_who_meets_nobody_searches_after_pauses_that_grow() -> None:
-    dht, limits = _Nobody(), GossipLimits()
-    node = SimpleNamespace(timing=Timing())
-
-    async def alone() -> None:
-        gossip = Gossip(node, dht, (), GossipSubject(TOPIC, KEYS, PlainRules(), limits))  # type: ignore[arg-type]
-        with trio.move_on_after(7200):
-            await gossip._find()
-
-    trio.run(alone, clock=MockClock(autojump_threshold=0))
-    began = dht.searches[0]
-    assert sum(each < began + 60 for each in dht.searches) >= 5
-    assert sum(each > began + 3600 for each in dht.searches) <= 3600 / (5 * limits.look) + 1
 
 
 def test_a_stake_that_is_not_known_any_more_is_looked_up_while_its_holder_is_a_neighbour(network: Network) -> None:
