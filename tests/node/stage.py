@@ -93,6 +93,13 @@ class LiveHub:
         await (self._app if fault is None else fault)(scope, receive, send)
 
 
+class _NoHost:
+    """Where look-ups were made beforehand, nobody asks peers."""
+
+    def add_bootnodes(self, *_: object) -> None:
+        pass
+
+
 class Wired(Connection):
     """A connection that knows where hub and origin are, and notes what was announced."""
 
@@ -101,7 +108,7 @@ class Wired(Connection):
             rpc=stage.world.anvil.rpc, contract=stage.world.chain.runs.address, chain_id=31337, run=stage.world.run,
             poll_seconds=poll_seconds,
         )  # fmt: skip
-        super().__init__(stage.world.chain, settings, PeerSettings(find_seconds=0.5), key, None)  # type: ignore[arg-type]
+        super().__init__(stage.world.chain, settings, PeerSettings(find_seconds=0.5), key, _NoHost())  # type: ignore[arg-type]
         self._stage = stage
         self.announced: dict[str, str] = {}
 
