@@ -25,6 +25,7 @@ from protocol.hub.client import HubClient
 from protocol.identity import Key
 from protocol.metrics import MetricsSettings
 from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS
+from protocol.p2p import Host
 from protocol.runspec import RunSpec
 from protocol.shell.home import read_json
 from tests.clock import VirtualClock
@@ -106,6 +107,14 @@ def test_it_serves_and_publishes_whatever_appears_in_the_outbox(world: World, sp
             wait_until(lambda step=step: hub.published() == step, deadline=20, what=f"version {step} is out")
         assert world.chain.published(world.run) == 2
     assert hub.error is None
+
+
+def test_it_goes_to_the_bootnodes_of_its_spec(anvil: Any, spec: RunSpec, tmp_path: Path) -> None:
+    """Its settings name none."""
+    with Host(Key.generate(), "/ip4/127.0.0.1/tcp/0") as bootnode:
+        agreed = spec.model_copy(update={"bootnodes": bootnode.addresses})
+        with running(*make(World.fresh(anvil, agreed.digest), tmp_path, agreed)):
+            wait_until(lambda: bootnode.status().peers == 1, deadline=20, what="the hub in the bootnode's table")
 
 
 def test_it_shows_what_it_does_and_that_it_follows_the_chain(world: World, spec: RunSpec, tmp_path: Path) -> None:

@@ -12,10 +12,14 @@ import pytest
 from protocol.errors import Unavailable
 from protocol.identity import Key
 from protocol.p2p import Directory, Host
-from protocol.p2p.address import peer_text
+from protocol.p2p.address import PeerAddress, peer_text
 from protocol.p2p.discovery import Discovery
 from protocol.p2p.identify import IDENTIFY, PING
+from protocol.p2p.wire import ANSWER_BYTES_MAX, KademliaAnswer, Kind, Question
 from protocol.p2p.wire import PROTOCOL as KAD
+from protocol.shell.calling import call
+from protocol.shell.peers import PeerSettings
+from protocol.shell.standpoint import Standpoint
 from tests.clock import eventually
 from tests.p2p.javascript import JsPeer, JsPeers, install
 from tests.p2p.network import RELAY, Network, find, listening_on, port_of
@@ -73,6 +77,30 @@ def test_a_host_on_all_interfaces_tells_a_js_peer_the_one_it_was_reached_at(netw
 
 def test_a_js_peer_pings_ours(network: Network, js: JsPeers) -> None:
     assert js.start("client").do("ping", address=network.host().addresses[0]) >= 0
+
+
+def test_ours_pings_a_js_peer(js: JsPeers) -> None:
+    """As `murmur net ping` does: by Yamux's own ping."""
+    (address,) = js.start("client").addresses
+    greeting = call(Standpoint("", None, None, PeerSettings(), None), address, count=2, seconds=20).greeting
+    assert (len(greeting.round_trips), greeting.lost, PING in greeting.protocols) == (2, 0, True)
+    assert greeting.agent.startswith("js-libp2p/")
+
+
+def test_kademlias_ping_is_answered_both_ways(network: Network, js: JsPeers) -> None:
+    host = network.host()
+    server = js.start("server", *host.addresses)
+    known = PeerAddress.parse(server.addresses[0])
+
+    async def ping(discovery: Discovery) -> KademliaAnswer:
+        question = Question(Kind.PING, b"").encode()
+        data = await discovery.node.request(
+            known.peer, [known.address], KAD, question, cap=ANSWER_BYTES_MAX, what="answer"
+        )
+        return KademliaAnswer.decode(data, Kind.PING)
+
+    assert host.run_inside(ping, deadline=20, what="a ping") == KademliaAnswer()
+    assert server.do("kadPing", who=host.peer_id) == "PING"
 
 
 def test_a_js_server_is_found_through_our_bootnode_by_our_host_and_by_another_js_peer(

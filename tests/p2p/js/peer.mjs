@@ -62,6 +62,7 @@ const commands = {
     return found && { protocols: found.protocols, agent: found.agentVersion, addresses: found.listenAddrs.map(String), seen: String(found.observedAddr) }
   },
   ping: async ({ peer, address }) => await peers[peer].services.ping.ping(multiaddr(address)),
+  kadPing: async ({ peer, who }) => (await all(peers[peer].services.dht.network.sendRequest(peerIdFromString(who), { type: 'PING', closer: [], providers: [] }, deadline()))).map(event => event.messageType ?? event.error?.message ?? event.name).at(-1),
   table: ({ peer }) => peers[peer].services.dht.routingTable.closestPeers(new Uint8Array(32), { count: 1000 }).map(String),
   find: async ({ peer, who }) => shown(await peers[peer].peerRouting.findPeer(peerIdFromString(who), deadline())),
   provide: async ({ peer, key }) => await peers[peer].contentRouting.provide(cid(key), deadline()),
