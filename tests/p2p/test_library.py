@@ -16,6 +16,7 @@ from libp2p import new_host
 from libp2p.crypto.secp256k1 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as x25519_pair
 from libp2p.host.autonat.autonat import AutoNATService
+from libp2p.kad_dht import common, provider_store
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.peer.id import ID
@@ -108,6 +109,7 @@ def test_the_library_keeps_a_megabyte_for_anybody() -> None:
             record = {"key": b"anything", "value": value}
             await asked(stranger, server, Message(type=Message.PUT_VALUE, key=b"anything", record=record))
             assert dht.value_store.get(b"anything").value == value
+            assert common.MAX_VALUE_STORE_SIZE == 50_000
 
     trio.run(look)
 
@@ -117,13 +119,16 @@ def test_the_library_gives_a_key_to_the_first_twenty_who_claim_it_and_holds_keys
 
     async def look() -> None:
         async with stock() as host:
-            store = KadDHT(host, DHTMode.SERVER).provider_store
+            dht = KadDHT(host, DHTMode.SERVER)
+            store = dht.provider_store
             for peer in peers:
                 store.add_provider(KEY, PeerInfo(ID(peer), [Multiaddr("/ip4/192.0.2.7/tcp/1")]))
             assert [info.peer_id.to_bytes() for info in store.get_providers(KEY)] == peers[:20]
             for number in range(2_000):
                 store.add_provider(b"%d" % number, PeerInfo(ID(peers[0]), [Multiaddr("/ip4/192.0.2.7/tcp/1")]))
             assert len(store.providers) == 2_001
+            assert provider_store.PROVIDER_RECORD_EXPIRATION_INTERVAL == 48 * 3600
+            assert (dht._provider_rate_max, dht._provider_rate_window) == (10, 10)
 
     trio.run(look)
 
