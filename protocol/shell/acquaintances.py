@@ -18,7 +18,7 @@ from protocol.shell.standpoint import Standpoint
 if TYPE_CHECKING:
     from protocol.chain import Chain
 
-UNKNOWN = "unknown"
+BOOTNODE, UNKNOWN = "bootnode", "unknown"
 _SERVING = ("relay", "seeder")
 _THREADS = 8
 _PEERS_MAX = 256
@@ -53,8 +53,13 @@ class Acquaintances:
         self._here = here
         self.known: dict[bytes, Acquaintance] = {}
         self.notes: list[str] = []
+        self.problem: tuple[str, str] | None = None
+        """What is wrong where nobody is known or nobody answered, and what to do about it; set by `judge`."""
+        self._asked = False
         for known in here.bootnodes:
-            self._add(known.peer, [known.address], "settings").role = "bootnode"
+            self._add(known.peer, [known.address], "settings").role = BOOTNODE
+        for known in here.learned:
+            self._add(known.peer, [known.address], "bootnodes").role = BOOTNODE
         for entry in here.said.get("peers", []):
             try:
                 peer, places = peer_bytes(entry["peer"]), [Address.parse(text) for text in entry["addresses"]]
@@ -74,6 +79,7 @@ class Acquaintances:
 
     def look_around(self, *, seconds: float, timing: Timing = Timing()) -> None:
         """Adds whom a lookup meets, and notes who answers."""
+        self._asked = True
 
         def met(way: WayIn) -> None:
             self._answered(way.known.peer, [way.known.address], way.problem)
@@ -84,7 +90,6 @@ class Acquaintances:
 
         async def look(explorer: Explorer) -> None:
             if not await enter(explorer, self._here, met):
-                self.notes.append("nobody was met: no bootnode and no saved peer answers")
                 return
             own = self._here.peer
             await explorer.look_for(peer_bytes(own) if own else explorer.dht.peer, watch, providers=False)
@@ -124,6 +129,21 @@ class Acquaintances:
                         asked[address].role = role
         except ChainError as error:
             self.notes.append(f"of roles on chain not all is known: {error}")
+
+    def judge(self) -> None:
+        """Called last."""
+        here = self._here
+        if not self.known and here.role == "bootnode":
+            advice = "nothing, where it is the first: others come to it" if here.running else here.start
+            self.problem = ("nobody is known", advice)
+        elif not self.known:
+            then = "" if here.running else f", then {here.start}: a role remembers whom it meets"
+            self.problem = ("nobody is known", f"put peers.bootnodes into the config file{then}")
+        elif self._asked and not any(each.answers for each in self.known.values()):
+            self.problem = (
+                "nobody was met: no bootnode and no saved peer answers",
+                "murmur net ping ADDRESS for each; ask the run's owner for bootnodes that run",
+            )
 
     def listed(self) -> list[Acquaintance]:
         """Those that answered first, then who was seen last."""

@@ -35,7 +35,8 @@ _CLAIMS = 64  # claimants that are asked, as a role does
 
 @dataclass(frozen=True)
 class WayIn:
-    """Somebody through whom one may enter. `what` is "bootnode", "saved peer" or "this role"; `greeting` what came of it."""
+    """Somebody through whom one may enter. `what` is "bootnode" (of the settings), "bootnode on chain", "bootnode the role knows",
+    "saved peer" or "this role"; `greeting` what came of it."""
 
     known: PeerAddress
     what: str
@@ -120,19 +121,20 @@ def chain_address(peer: bytes) -> str | None:
 async def enter(
     explorer: Explorer, here: Standpoint, met: Callable[[WayIn], None], told: RunLocation | None = None
 ) -> bool:
-    """Through the bootnodes, and those that the run's owner has `told` on chain; where none answers, through the running role itself and peers that it saved. Whether anybody answered."""
+    """Through the bootnodes, those that the run's owner has `told` on chain, and those that the role went to besides; where none answers,
+    through the running role itself and peers that it saved. Whether anybody answered."""
+    bootnodes = dict.fromkeys(here.learned, "bootnode the role knows")
+    bootnodes |= dict.fromkeys(told.bootnodes if told else (), "bootnode on chain")
+    bootnodes |= dict.fromkeys(here.bootnodes, "bootnode")
 
     async def through(those: Iterable[PeerAddress], what: str) -> None:
-        await explorer.enter(those, lambda known, greeting: met(WayIn(known, what, greeting)))
+        await explorer.enter(those, lambda known, greeting: met(WayIn(known, bootnodes.get(known, what), greeting)))
 
-    await through(here.bootnodes, "bootnode")
-    await through(
-        [known for known in (told.bootnodes if told else ()) if known not in here.bootnodes], "bootnode on chain"
-    )
+    await through(bootnodes, "")
     if not explorer.dht.anchors and here.own is not None:
         await through([here.own], "this role")
     if not explorer.dht.anchors:
-        others = [known for known in here.saved if known not in here.bootnodes]
+        others = [known for known in here.saved if known not in bootnodes]
         await through(random.sample(others, min(_SAVED, len(others))), "saved peer")
     return bool(explorer.dht.anchors)
 

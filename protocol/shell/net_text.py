@@ -244,6 +244,10 @@ def print_peers(found: Acquaintances) -> None:
     typer.echo(("\n" if listed else "") + f"{len(listed)} known, {answering} answered just now")
     for note in found.notes:
         _say(f"{_BAD} {plain(note, 400)}")
+    if found.problem:
+        what, advised = found.problem
+        _say(f"{_BAD} {what}")
+        _say(f"try: {advised}", 2, 5)
 
 
 def print_call(made: PeerCall) -> None:

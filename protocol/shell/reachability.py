@@ -37,7 +37,6 @@ _METRICS_BYTES_MAX = 4 << 20
 _FETCHED = "murmur_weights_fetched_bytes_total{source="
 _SERVED = "murmur_shardcast_served_bytes_total"
 SERVICES = ("hub", "relay")
-_STARTS = {"node": "node start", "trainer": "murmur trainer run @run.toml"}
 
 
 @dataclass
@@ -155,7 +154,7 @@ def _ask_around(found: Reachability, seconds: float, timing: Timing) -> Unavaila
                 explorer, service_of(here, role), trusted, watch, here.memory.notices
             )
 
-    if not (here.bootnodes or here.saved or here.own or (found.told and found.told.bootnodes)):
+    if not (here.has_way_in or (found.told and found.told.bootnodes)):
         return None
     try:
         explore(task, seconds=seconds, loopback=here.is_local, timing=timing)
@@ -197,15 +196,16 @@ def _read_metrics(found: Reachability) -> None:
 def _judge(found: Reachability, chain_problem: MurmurationError | None, late: Unavailable | None) -> None:
     here = found.here
     bootnodes = [way for way in found.ways if way.what == "bootnode"]
+    bootnodes = bootnodes or [way for way in found.ways if way.what.startswith("bootnode")]
     if here.role and not here.running:
-        found.wrong("the role does not run", _STARTS.get(here.role, f"murmur {here.role} start"))
+        found.wrong("the role does not run", here.start)
     if not (bootnodes or found.ways):
         if here.role != "bootnode":  # which others come to
             found.wrong("no bootnode is configured", "put peers.bootnodes into the config file, or give --bootnode")
         return
     dead = [way for way in bootnodes if way.problem]
     if dead and len(dead) == len(bootnodes):
-        through = [way for way in found.ways if way.what != "bootnode" and not way.problem]
+        through = [way for way in found.ways if not way.problem]
         what = "no bootnode answers" + (f"; the network is reached through a {through[0].what}" if through else "")
         found.wrong(what, "murmur net ping ADDRESS for each; ask the run's owner for ones that run", dead[0].problem)
     if late is not None:

@@ -28,6 +28,7 @@ ROLES = ("node", "validator", "relay", "bootnode")
 TRAINER = "trainer"
 _FRESH_SECONDS = 60.0  # a running host speaks every ten
 _SAVED_MAX = 64
+_STARTS = {"node": "node start", TRAINER: "murmur trainer run @run.toml"}
 
 
 class _Any(Settings):
@@ -48,6 +49,8 @@ class Standpoint:
     chain: ChainSettings | None
     key: str | None = None
     """Chain address of the role's key, where its keystore lies here."""
+    instead: bool = False
+    """`peers` names other bootnodes than the role's."""
 
     @cached_property
     def said(self) -> dict[str, Any]:
@@ -94,6 +97,18 @@ class Standpoint:
         return [parse_peer(text) for text in self.peers.bootnodes]
 
     @cached_property
+    def learned(self) -> list[PeerAddress]:
+        """Bootnodes that the settings do not name and the role went to when it last ran: those of the run spec, which says them
+        once the hub is found, and of the chain."""
+        found = []
+        for entry in () if self.instead else self.said.get("bootnodes") or ():
+            try:
+                found.append(PeerAddress.parse(entry["address"]))
+            except (Malformed, KeyError, TypeError):
+                continue
+        return [known for known in dict.fromkeys(found) if known not in self.bootnodes]
+
+    @cached_property
     def memory(self) -> saved_peers.Memory:
         """Peers, and notices of providers, that the role saved for its next start."""
         return saved_peers.load(self.data / PEERS, most=_SAVED_MAX) if self.data else saved_peers.Memory()
@@ -116,6 +131,16 @@ class Standpoint:
             return None
 
     @property
+    def has_way_in(self) -> bool:
+        """Whether anybody is known to begin with. Raises ConfigError."""
+        return bool(self.bootnodes or self.learned or self.saved or self.own)
+
+    @property
+    def start(self) -> str:
+        """What starts the role."""
+        return _STARTS.get(self.role, f"murmur {self.role} start")
+
+    @property
     def is_local(self) -> bool:
         """Whether addresses of this machine's interior may be dialled on the word of peers: where the role would."""
         named = [text for text in (self.peers.listen, *self.peers.announce) if not _stands_for_any(text)]
@@ -131,7 +156,7 @@ def find(home: str | None, bootnodes: Sequence[str] | None = None, *, needed: bo
     if not bootnodes:
         return found
     peers = found.peers.model_copy(update={"bootnodes": tuple(bootnodes)})
-    return Standpoint(found.role, found.home, found.data, peers, found.chain, found.key)
+    return Standpoint(found.role, found.home, found.data, peers, found.chain, found.key, instead=True)
 
 
 def parse_peer(text: str) -> PeerAddress:

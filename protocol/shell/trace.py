@@ -313,7 +313,7 @@ def _nobody_knows(made: Trace, what: str) -> str:
 
 def require_way_in(here: Standpoint) -> None:
     """Raises ConfigError where nobody is known to begin with."""
-    if not here.bootnodes and not here.saved and here.own is None:
+    if not here.has_way_in:
         raise ConfigError(
             "no bootnode is configured, no peer was saved, and the role does not run",
             hint="put peers.bootnodes into the config file, or give --bootnode",

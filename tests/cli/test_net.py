@@ -313,6 +313,22 @@ def test_peers_lists_who_is_known_and_what_the_chain_says_of_them(
     assert all(each["answers"] is None for each in quiet.json["peers"])
 
 
+def test_peers_says_what_to_do_where_nobody_is_known_and_where_nobody_answers(
+    operator: Operator, network: Network
+) -> None:
+    operator.settle()
+    nobody = operator.net("peers", "--no-lookup")
+    assert (nobody.code, "0 known" in nobody.out) == (1, True)
+    assert "try: put peers.bootnodes into the config file, then murmur relay start" in nobody.out
+    operator.settle(network.gone())
+    down = operator.net("peers")
+    assert (down.code, "1 known, 0 answered" in down.out) == (1, True)
+    assert "try: murmur net ping ADDRESS" in down.out
+    assert narrow(nobody.out)
+    assert narrow(down.out)
+    assert len(operator.json("peers")["problems"]) == 1  # type: ignore[arg-type]
+
+
 # ---- status ----
 
 
@@ -407,6 +423,30 @@ def test_status_names_a_dead_bootnode_and_a_hub_that_nobody_finds(operator: Oper
     without = operator.net("status")
     assert (without.code, "the run's hub is not found" in without.out) == (1, True)
     assert "murmur net trace hub" in without.out
+
+
+def test_a_bootnode_of_the_run_spec_is_a_way_in_for_commands_as_for_the_role(
+    operator: Operator, network: Network
+) -> None:
+    """The role said in its report that it goes there; what --bootnode names takes its place too."""
+    agreed, other = network.host(), network.host()
+    own = network.host(report_file=operator.home / "data" / "network.json")
+    own.add_bootnodes([PeerAddress.parse(agreed.addresses[0])])
+    own.join(20)
+    own.close()
+    operator.settle()
+
+    def ways(verb: str, *words: object) -> list[tuple[object, object]]:
+        found = operator.json(verb, *words)["bootnodes" if verb == "status" else "ways_in"]
+        return [(way["what"], way["answers"]) for way in found]  # type: ignore[attr-defined]
+
+    assert ways("status") == ways("trace", "hub") == [("bootnode the role knows", True)]
+    assert ways("status", "--bootnode", other.addresses[0]) == [("bootnode", True)]
+    (known,) = operator.json("peers")["peers"]  # type: ignore[misc]
+    assert (known["peer"], known["role"], known["answers"]) == (agreed.peer_id, "bootnode", True)
+    agreed.close()
+    down = operator.json("status")["problems"]
+    assert "no bootnode answers" in [each["what"] for each in down]  # type: ignore[attr-defined]
 
 
 def test_a_role_that_was_stopped_is_told_to_start_and_not_to_open_its_port(

@@ -63,9 +63,11 @@ def peers(
         typer.echo("asking around …", err=True)
         found.look_around(seconds=seconds)
     found.ask_chain()
-    data = {"peers": [each.as_json() for each in found.listed()], "notes": found.notes}
+    found.judge()
+    problems = [{"what": what, "try": advised} for what, advised in (found.problem,)] if found.problem else []
+    data = {"peers": [each.as_json() for each in found.listed()], "notes": found.notes, "problems": problems}
     emit(data, as_json, lambda: net_text.print_peers(found))
-    if not found.known:
+    if found.problem:
         raise typer.Exit(Unavailable.exit_code)
 
 
