@@ -7,6 +7,7 @@ Children are forked from a server that has imported everything already, because 
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.context
 import os
 import resource
 import shutil
@@ -14,10 +15,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from swarm.pace import Patience
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
@@ -50,13 +54,21 @@ POINTS = [
 
 PRELOADED = (AutoModelForCausalLM, Qwen3ForCausalLM)  # transformers imports its models at their first use
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.trainer.killed"])
+
+@cache
+def _context() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.trainer.killed"])
+    with pytest.MonkeyPatch.context() as patch:
+        # The server does not get our sys.path, and passes over what it cannot import.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return context
 
 
 def train(folder: Path, model: Path, *, resume: bool, fault: str = "") -> int:
     """Runs or resumes training in a process of its own; returns its exit code."""
-    process = _context.Process(target=_train, args=(folder, model, resume, fault))
+    process = _context().Process(target=_train, args=(folder, model, resume, fault))
     process.start()
     process.join(100)
     assert process.exitcode is not None
@@ -64,7 +76,7 @@ def train(folder: Path, model: Path, *, resume: bool, fault: str = "") -> int:
 
 
 def kill_after(folder: Path, model: Path, seconds: float, *, resume: bool) -> int:
-    process = _context.Process(target=_train, args=(folder, model, resume, "slowly"))
+    process = _context().Process(target=_train, args=(folder, model, resume, "slowly"))
     process.start()
     process.join(seconds)
     process.kill()
