@@ -287,12 +287,13 @@ class Machine(RuleBasedStateMachine):
             self.twins.skip(node, run, *self._turn(run, node, fault))
 
     @often(4, which=pick, late=mostly, by=anyone)
-    def claim(self, which: int, late: bool, by: Any) -> None:
+    def claim(self, which: int, late: int, by: Any) -> None:
+        """Also when so many epochs have begun since the first submission that its units have just matured, or are about to."""
         earning = [(n, seat) for n, seat in self._seats() if any(w.place == Place.SEAT for w in seat.submissions)]
         run, seat = (earning or self._seats())[which % len(earning or self._seats())]
         if late and seat.submissions:
             epoch = -(-self._run(run).policy.window // 5)
-            self._wait_for((seat.submissions[0].time // epoch + 6) * epoch)
+            self._wait_for((seat.submissions[0].time // epoch + late) * epoch)
         self.twins.claim(by, run, seat.node)
 
     # ---- the bench -------------------------------------------------------------------------------------------------
