@@ -1,4 +1,5 @@
-"""Several ranks that train together, for test_ranks.py: started by torchrun, `python -m tests.trainer.ranked FOLDER WHAT`.
+"""Several ranks that train together, for test_ranks.py: started by torchrun, `python -m tests.trainer.ranked FOLDER WHAT`, or
+WHAT,WHAT,... one after the other: to start the processes takes longer than any of it.
 
 Rank 0 leads as the trainer does, and writes what it saw to FOLDER/result-SIZE.json; what the others saw is in the weights.
 """
@@ -171,21 +172,26 @@ def alone(folder: Path, what: str) -> dict[str, Any]:
 
 def main(folder: Path, what: str) -> None:
     with torchrun() as ranks:
-        last = ranks.rank == ranks.size - 1
-        kind = {"hang": Hanging, "full_disk": WithoutDisk}.get(what, Learner) if last else Learner
-        how = settings(**SETTINGS.get(what, {}))
-        learner = kind(folder / "model", how, ranks)
-        if what in SETTINGS:
-            learner.require_right()
-        with Watchdog(_phases, folder / f"stacks-{ranks.rank}.txt", lambda phase: None):
-            if not ranks.leads:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                follow(learner, how, _phases)
-                return
-            lead = Lead(learner)
-            found = SCENES[what](lead, folder, ranks)
-            lead.end()
-            (folder / f"{what}-{ranks.size}.json").write_text(json.dumps(found))
+        for one in what.split(","):
+            play(folder, one, ranks)
+
+
+def play(folder: Path, what: str, ranks: Ranks) -> None:
+    last = ranks.rank == ranks.size - 1
+    kind = {"hang": Hanging, "full_disk": WithoutDisk}.get(what, Learner) if last else Learner
+    how = settings(**SETTINGS.get(what, {}))
+    learner = kind(folder / "model", how, ranks)
+    if what in SETTINGS:
+        learner.require_right()
+    with Watchdog(_phases, folder / f"stacks-{ranks.rank}.txt", lambda phase: None):
+        if not ranks.leads:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            follow(learner, how, _phases)
+            return
+        lead = Lead(learner)
+        found = SCENES[what](lead, folder, ranks)
+        lead.end()
+        (folder / f"{what}-{ranks.size}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -53,9 +53,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def curve(folder: Path) -> Callable[[int], dict[str, Any]]:
+def together(folder: Path) -> Callable[[int, str], dict[str, Any]]:
+    """What so many ranks find in one of these scenes, which they play in one process group, each number of them once."""
+    scenes = ("train", "adapters", "moments")
+    play = cache(lambda size: torchrun(size, folder, ",".join(scenes)))
+
+    def of(size: int, what: str) -> dict[str, Any]:
+        assert what in scenes
+        play(size)
+        return dict(json.loads((folder / f"{what}-{size}.json").read_text()))
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def curve(folder: Path, together: Callable[[int, str], dict[str, Any]]) -> Callable[[int], dict[str, Any]]:
     """What so many ranks find when they train, each number of them once."""
-    return cache(lambda size: ranked.alone(folder, "train") if size == 1 else torchrun(size, folder, "train"))
+    return cache(lambda size: ranked.alone(folder, "train") if size == 1 else together(size, "train"))
 
 
 SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
@@ -81,29 +95,33 @@ def test_they_publish_the_same_weights(curve: Callable[[int], dict[str, Any]], s
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_any_number_of_ranks_trains_the_same_adapters(folder: Path, size: int) -> None:
+def test_any_number_of_ranks_trains_the_same_adapters(
+    folder: Path, together: Callable[[int, str], dict[str, Any]], size: int
+) -> None:
     """Sharded in rows that no number of ranks divides; the reference is the same sharded model without them."""
-    alone, together = ranked.alone(folder, "adapters"), torchrun(size, folder, "adapters")
-    for one, many in zip([*alone["steps"], alone["again"]], [*together["steps"], together["again"]], strict=True):
+    alone, shared = ranked.alone(folder, "adapters"), together(size, "adapters")
+    for one, many in zip([*alone["steps"], alone["again"]], [*shared["steps"], shared["again"]], strict=True):
         for name in ("loss", "entropy", "kl", "log_ratio", "gradient_norm"):
             assert many[name] == pytest.approx(one[name], rel=CURVE, abs=1e-7), name
-    assert together["again"] == together["steps"][-1]
+    assert shared["again"] == shared["steps"][-1]
     assert max(step["kl"] for step in alone["steps"]) > 1e-5
-    versions = [small.stored(Path(found["version"])) for found in (alone, together)]
+    versions = [small.stored(Path(found["version"])) for found in (alone, shared)]
     assert versions[0].keys() == versions[1].keys() == small.stored(folder / "model").keys()
     for name, tensor in versions[0].items():
         assert torch.allclose(tensor.float(), versions[1][name].float(), rtol=0.01, atol=1e-4), name
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_moments_in_bfloat16_are_rounded_alike_by_any_number_of_ranks(folder: Path, size: int) -> None:
+def test_moments_in_bfloat16_are_rounded_alike_by_any_number_of_ranks(
+    folder: Path, together: Callable[[int, str], dict[str, Any]], size: int
+) -> None:
     """Each rank draws for the rows it has, also where it has no rows to learn from; and a checkpoint holds them in their type."""
-    alone, together = ranked.alone(folder, "moments"), torchrun(size, folder, "moments")
-    ones, many_ranks = ([*found["thin"], *found["steps"], found["again"]] for found in (alone, together))
+    alone, shared = ranked.alone(folder, "moments"), together(size, "moments")
+    ones, many_ranks = ([*found["thin"], *found["steps"], found["again"]] for found in (alone, shared))
     for one, many in zip(ones, many_ranks, strict=True):
         for name in ("loss", "entropy", "kl", "log_ratio", "gradient_norm"):
             assert many[name] == pytest.approx(one[name], rel=CURVE, abs=1e-7), name
-    assert together["again"] == together["steps"][-1]
+    assert shared["again"] == shared["steps"][-1]
     assert alone["thin"][1]["loss"] == 0.0, "no advantage, no loss of the policy"
 
 
