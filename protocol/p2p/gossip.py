@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import trio
@@ -37,14 +38,16 @@ _FULL_MOST = 10  # looks that such a pause takes at most
 _LEARNT_AT_ONCE = 4  # neighbours whose stake is looked up anew at each refresh
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Talk:
-    """What is said to one peer: what is put into `queue` comes out of `frames`, and goes over `connection` until `scope` is cancelled."""
+    """What is said to one peer: what is put into `queue` comes out of `frames`, and goes over `connection` until `scope` is cancelled.
+    What the peer says is read until `hearing` is cancelled; None while it has said nothing."""
 
     connection: PeerConnection
     queue: trio.MemorySendChannel[bytes]
     frames: trio.MemoryReceiveChannel[bytes]
     scope: trio.CancelScope
+    hearing: trio.CancelScope | None = None
 
 
 class Gossip:
@@ -168,9 +171,15 @@ class Gossip:
             connection = self._node.connection(peer)
             if connection is None or not self._speak(connection):
                 raise Unavailable("a peer that we do not gossip with")
+        talk, hearing = self._talks[peer], trio.CancelScope()
+        if talk.hearing:  # its stream before has ended, for whatever reason
+            talk.hearing.cancel()
+            self.mesh.began_anew(peer)
+        talk.hearing = hearing
         try:
-            while peer in self._talks and not await stream.ended():
-                self.mesh.received(peer, await stream.read_message(FRAME_BYTES_MAX, "gossip frame"))
+            with hearing:
+                while not await stream.ended():
+                    self.mesh.received(peer, await stream.read_message(FRAME_BYTES_MAX, "gossip frame"))
         except ProtocolViolation:
             self.mesh.received(peer, b"\xff")  # as good as any frame that is none
             raise
@@ -194,11 +203,12 @@ class Gossip:
         return True
 
     async def _keep_speaking(self, talk: _Talk) -> None:
-        timing, connection = self._node.timing, talk.connection
+        timing, connection, watching = self._node.timing, talk.connection, trio.CancelScope()
         try:
             with talk.scope, trio.fail_after(timing.request) as opening:
                 async with self._node.stream(connection, PROTOCOL, lasting=True) as stream:
                     opening.deadline = float("inf")
+                    self._nursery.start_soon(self._watch, stream, talk, watching)
                     async for frame in talk.frames:
                         opening.deadline = trio.current_time() + timing.write
                         await stream.write_message(frame)
@@ -207,8 +217,16 @@ class Gossip:
         except (MurmurationError, trio.TooSlowError) as error:
             log.debug("no more gossip with %s: %s", peer_text(connection.peer), error)
         finally:
+            watching.cancel()
             if self._talks.get(connection.peer) is talk:
                 self._forget(connection.peer)
+
+    async def _watch(self, stream: Stream, talk: _Talk, scope: trio.CancelScope) -> None:
+        """Nothing is ever said back on our stream: when it ends the peer does not listen any more, and there is nobody to write to."""
+        with scope, suppress(MurmurationError):
+            await stream.ended()
+        if not scope.cancel_called:
+            talk.scope.cancel()
 
     def _send(self, peer: bytes, frame: bytes) -> None:
         talk = self._talks.get(peer)
@@ -229,6 +247,7 @@ class Gossip:
         if standing is not None and not self._is_over:  # both had dialled: the peer has not noticed anything
             anew = self._talks[connection.peer] = replace(talk, connection=standing, scope=trio.CancelScope())
             self.mesh.neighbours[connection.peer].outbound = standing.outbound
+            self.mesh.repeat(connection.peer)
             self._nursery.start_soon(self._keep_speaking, anew)
             return
         self._forget(connection.peer)
@@ -256,7 +275,10 @@ class Gossip:
             connection.muxer.cut()
 
     def _forget(self, peer: bytes) -> None:
-        self._talks.pop(peer).queue.close()
+        talk = self._talks.pop(peer)
+        talk.queue.close()
+        if talk.hearing:
+            talk.hearing.cancel()  # so the peer notices
         self.mesh.closed(peer)
 
     # ---- the chain -------------------------------------------------------------------------------------------------------

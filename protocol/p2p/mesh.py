@@ -137,6 +137,18 @@ class Mesh:
         self.neighbours[peer] = Neighbour(peer, network, outbound, budget)
         self._say(peer, Frame(subscribes=True))
 
+    def repeat(self, peer: bytes) -> None:
+        """What was said to `peer` may be lost: its connection was changed for another."""
+        neighbour = self.neighbours[peer]
+        neighbour.knows.clear()
+        self._say(peer, Frame(subscribes=True, graft=neighbour.meshed))
+
+    def began_anew(self, peer: bytes) -> None:
+        """What `peer` has said until now counts no more, and it may know nothing of us."""
+        neighbour = self.neighbours[peer]
+        neighbour.subscribes = neighbour.meshed = False
+        self.repeat(peer)
+
     def closed(self, peer: bytes) -> None:
         self.neighbours.pop(peer, None)
 
@@ -387,7 +399,7 @@ class Mesh:
             best.meshed = True
             crowd[best.network] += 1
             lacking -= 1
-            self._say(best.peer, Frame(graft=True))
+            self._say(best.peer, Frame(subscribes=True, graft=True))  # whether or not it has heard the former
 
     def _tell_others(self) -> None:
         """Names what came lately to those to whom it was not pushed: to each of them once, to some at each of the next heartbeats, since most

@@ -15,6 +15,7 @@ from protocol.p2p.address import peer_text
 from protocol.p2p.discovery import Discovery
 from protocol.p2p.gossip_frames import PROTOCOL, Frame
 from protocol.p2p.mesh import summary
+from protocol.p2p.stream import Stream
 from tests.clock import eventually
 from tests.p2p.attacker import hostile, under_attack
 from tests.p2p.gossip_world import PlainRules
@@ -180,6 +181,49 @@ def test_a_stake_that_is_not_known_any_more_is_looked_up_while_its_holder_is_a_n
     peer = outer.host._setup.key.peer
     inner.rules.unknown = lambda who: "outer" if who == peer and "outer" not in inner.rules.asked else ""  # type: ignore[method-assign]
     eventually(lambda: "outer" in inner.rules.asked, within=30, what="a question to the chain")
+
+
+def test_who_was_not_listened_to_once_is_heard_after_all(network: Network) -> None:
+    """A peer may refuse a stream, for instance when a connection is new to it; the end of ours says so."""
+    bootnode = network.host()
+    dialled = Talker(network, bootnode)
+
+    async def refuse_once(discovery: Discovery) -> None:
+        gossip = discovery.gossip
+        assert gossip is not None
+
+        async def refuse(stream: Stream) -> None:
+            gossip._node.handle(PROTOCOL, gossip._listen, lasting=True)
+
+        gossip._node.handle(PROTOCOL, refuse, lasting=True)
+
+    dialled.host.run_inside(refuse_once, deadline=20, what="refusing")
+    dialler = Talker(network, bootnode, listen=None)
+    dialler.meets(1)
+    dialled.meets(1)
+
+
+@pytest.mark.parametrize("who", ["who dialled", "who was dialled"])
+def test_a_peer_whose_stream_broke_off_is_in_the_mesh_again_over_the_same_connection(
+    network: Network, who: str
+) -> None:
+    bootnode = network.host()
+    dialler, dialled = Talker(network, bootnode, listen=None), Talker(network, bootnode)
+    dialler.meets(1)
+    dialled.meets(1)
+    one, other = (dialler, dialled) if who == "who dialled" else (dialled, dialler)
+
+    async def forget(discovery: Discovery) -> None:
+        assert discovery.gossip is not None
+        (talk,) = discovery.gossip._talks.values()
+        talk.scope.cancel()
+        discovery.gossip._forget(talk.connection.peer)
+
+    one.host.run_inside(forget, deadline=20, what="forgetting")
+    one.meets(1)
+    other.host.publish(b"trainer:1")
+    one.hears(b"trainer:1")
+    other.meets(1)
 
 
 def test_a_role_counts_what_it_gossips_for_its_metrics(network: Network) -> None:

@@ -375,3 +375,42 @@ def fuzzed(cases: int, seed: int) -> None:
 @pytest.mark.parametrize("cases", [5_000, pytest.param(200_000, marks=pytest.mark.long)])
 def test_frames_that_are_broken_break_nothing(cases: int) -> None:
     fuzzed(cases, seed=14)
+
+
+def test_what_was_lost_with_a_connection_is_said_again() -> None:
+    world = GossipWorld()
+    one, other = world.peer(), world.peer()
+    world.link(one, other)
+    lose(world)  # that they subscribe
+    world.run(5)
+    assert not (one.mesh.meshed or other.mesh.meshed)
+    one.mesh.repeat(other.name)
+    other.mesh.repeat(one.name)
+    world.run(5)
+    assert one.mesh.meshed and other.mesh.meshed
+    one.mesh.publish(b"trainer:1")
+    lose(world)
+    world.run(1)
+    assert not other.rules.taken
+    one.mesh.repeat(other.name)
+    world.run(10)
+    assert other.rules.taken == [b"trainer:1"]
+
+
+def lose(world: GossipWorld) -> None:
+    """What is on its way does not arrive."""
+    world._events = [each for each in world._events if "deliver" not in each[2].__qualname__]
+
+
+def test_a_peer_that_begins_anew_is_told_anew() -> None:
+    world = GossipWorld()
+    one, other = world.peer(), world.peer()
+    world.link(one, other)
+    world.run(5)
+    assert one.mesh.meshed and other.mesh.meshed
+    other.mesh.closed(one.name)
+    other.mesh.opened(one.name, one.network, outbound=False)
+    one.mesh.began_anew(other.name)
+    assert not one.mesh.meshed
+    world.run(5)
+    assert one.mesh.meshed and other.mesh.meshed
