@@ -140,10 +140,10 @@ class Acquaintances:
             then = "" if here.running else f", then {here.start}: a role remembers whom it meets"
             self.problem = ("nobody is known", f"put peers.bootnodes into the config file{then}")
         elif self._asked and not any(each.answers for each in self.known.values()):
-            self.problem = (
-                "nobody was met: no bootnode and no saved peer answers",
-                "murmur net ping ADDRESS for each; ask the run's owner for bootnodes that run",
-            )
+            advice = "murmur net ping ADDRESS for each; ask the run's owner for bootnodes that run"
+            if here.role == "bootnode" and not here.running:  # others come back to it
+                advice = here.start
+            self.problem = ("nobody was met: no bootnode and no saved peer answers", advice)
 
     def listed(self) -> list[Acquaintance]:
         """Those that answered first, then who was seen last."""

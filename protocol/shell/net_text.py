@@ -68,7 +68,7 @@ def print_status(found: Reachability) -> None:
     _print_role(found)
     typer.echo("\nWays in")
     for way in found.ways:
-        _print_way(way, advise=False)
+        _print_way(way)
     for more in sorted({advice(way.problem) for way in found.ways if way.problem}):
         _say(more, 6, 0)
     if not found.ways:
@@ -202,14 +202,12 @@ def _print_weights(found: Reachability) -> None:
         typer.echo(f"    {found.served / 1e6:>12,.1f} MB served to others")
 
 
-def _print_way(way: WayIn, *, advise: bool = True) -> None:
+def _print_way(way: WayIn) -> None:
     what = f"{way.known.address}" + ("" if way.what == "bootnode" else f" ({way.what})")
     if way.problem is None:
         _item(_GOOD, what, f"answers, {_milliseconds(way.seconds)}")
     else:
         _item(_BAD, what, _why(way.problem))
-        if advise and (more := advice(way.problem)):
-            _say(more, 6, 0)
 
 
 def _print_whereabouts(found: Whereabouts) -> None:
@@ -252,7 +250,8 @@ def print_peers(found: Acquaintances) -> None:
 
 def print_call(made: PeerCall) -> None:
     greeting = made.greeting
-    typer.echo(f"{peer_text(made.peer)}\n  {chain_address(made.peer) or 'a key of no chain'}, addresses {made.found}")
+    typer.echo(peer_text(made.peer))
+    _say(f"{chain_address(made.peer) or 'a key of no chain'}, addresses {made.found}", 2, 0)
     for each in greeting.dialled:
         at = f" ({each.ip.host})" if each.ip and each.ip != each.named.address else ""
         if each.problem is None:
@@ -287,6 +286,7 @@ class TracePrinter:
 
     def __init__(self) -> None:
         self._part = ""
+        self._advised: set[str] = set()
 
     def _begin(self, part: str) -> None:
         if part != self._part:
@@ -297,6 +297,9 @@ class TracePrinter:
         if isinstance(step, WayIn):
             self._begin("1. The way in")
             _print_way(step)
+            if step.problem and (more := advice(step.problem)) and more not in self._advised:
+                self._advised.add(more)
+                _say(more, 6, 0)
         elif isinstance(step, LookupStep):
             self._begin("2. Who was asked, and what each answered")
             self._print_step(step)

@@ -18,6 +18,7 @@ from protocol.p2p.settings import Timing
 from protocol.p2p.wire import KademliaAnswer
 from protocol.shell.location import RunLocation
 from protocol.shell.lookups import (
+    CHAIN,
     Claimant,
     WayIn,
     Whereabouts,
@@ -51,6 +52,8 @@ class Reachability:
     trainer: str | None = None
     told: RunLocation | None = None
     """What the run's owner says on chain."""
+    chain_problem: MurmurationError | None = None
+    """What kept the chain from being asked."""
     fetched: dict[str, int] | None = None
     """Bytes of weights by source since the role's start; None where it serves no metrics."""
     served: int | None = None
@@ -81,8 +84,9 @@ class Reachability:
 
     @property
     def words(self) -> list[Word]:
-        """What settings and chain say of the hub."""
-        return words(self.here, "hub", self.told, found=self.hub is not None) if self.here.chain else []
+        """What settings and chain say of the hub; a chain that could not be asked says nothing, not that there is nothing."""
+        said = words(self.here, "hub", self.told, found=self.hub is not None) if self.here.chain else []
+        return [word for word in said if word.whose != CHAIN or self.chain_problem is None]
 
     @property
     def goes_to(self) -> str | None:
@@ -124,15 +128,14 @@ def look(
 ) -> Reachability:
     """Asks bootnodes and peers as a stranger, for at most `seconds`, and the chain; `progress` hears what is being done."""
     found = Reachability(here)
-    chain_problem = None
     if here.chain is not None:
         progress("asking the chain who the trainer is")
-        chain, found.trainer, chain_problem = trainer_of(here)
+        chain, found.trainer, found.chain_problem = trainer_of(here)
         found.told = told_of(here, chain)
     progress("asking around")
     late = _ask_around(found, seconds, timing)
     _read_metrics(found)
-    _judge(found, chain_problem, late)
+    _judge(found, late)
     return found
 
 
@@ -193,8 +196,8 @@ def _read_metrics(found: Reachability) -> None:
             continue
 
 
-def _judge(found: Reachability, chain_problem: MurmurationError | None, late: Unavailable | None) -> None:
-    here = found.here
+def _judge(found: Reachability, late: Unavailable | None) -> None:
+    here, chain_problem = found.here, found.chain_problem
     bootnodes = [way for way in found.ways if way.what == "bootnode"]
     bootnodes = bootnodes or [way for way in found.ways if way.what.startswith("bootnode")]
     if here.role and not here.running:
