@@ -32,6 +32,8 @@ def test_each_run_has_a_location_of_its_own(world: World) -> None:
     other = World.sharing(world)
     world.owner.send(world.chain.locate(world.run, b"here"))
     assert (world.chain.located(world.run), world.chain.located(other.run)) == (b"here", b"")
+    other.owner.send(other.chain.locate(other.run, b"there"))
+    assert (world.chain.located(world.run), world.chain.located(other.run)) == (b"here", b"there")
 
 
 def test_contracts_that_are_older_than_locations_work_as_before_and_say_so(
