@@ -7,6 +7,7 @@ Vectors shared with Solidity: tests/vectors/eip712.json.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -23,6 +24,7 @@ from protocol.constants import EIP712_NAME, EIP712_VERSION
 from protocol.errors import BadSignature, Malformed
 from protocol.identity import Key
 
+_SIGNATURE = re.compile(r"[0-9a-f]{130}")
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 
 
@@ -85,13 +87,11 @@ class Typed:
 
 
 def signature_of(value: object, what: str) -> bytes:
-    """The 65 bytes of a signature as JSON holds it, in hex. Raises Malformed, with `what` it is the signature of."""
-    if not isinstance(value, str) or len(value) != 130:
-        raise Malformed(f"the signature of {what} has another length than it should")
-    try:
-        return bytes.fromhex(value)
-    except ValueError as error:
-        raise Malformed(f"the signature of {what} is not hex") from error
+    """The 65 bytes of a signature as JSON holds it: 130 hex digits, lower-case, so that a message has one form only. Raises Malformed, with
+    `what` it is the signature of."""
+    if not isinstance(value, str) or not _SIGNATURE.fullmatch(value):
+        raise Malformed(f"the signature of {what} is not 130 lower-case hex digits")
+    return bytes.fromhex(value)
 
 
 @dataclass(frozen=True)

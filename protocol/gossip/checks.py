@@ -1,6 +1,6 @@
 """Which messages are taken and handed on. In order: form, age, signature, the signer's part in the run, how often it speaks.
 
-Nobody is blamed for what was valid when it was sent: what is old is passed over, and so is what a signer says too often. Blame is for what no
+Nobody is blamed for what was valid when it was sent: what is old is passed over, and so is, for now, what a signer says too often. Blame is for what no
 honest peer hands on: what is no message, what is not signed by who should have, and what comes from nobody in the run.
 """
 
@@ -32,9 +32,10 @@ _VERDICTS_BURST, _VERDICTS_RATE = (
 _ALL_BURST, _ALL_RATE = 256.0, 5.0  # of all validators together
 
 OLD = Ruling(Fate.IGNORE, "old")
-EARLY = Ruling(Fate.IGNORE, "of a time to come")
-OFTEN = Ruling(Fate.IGNORE, "too many of one signer")
-TOO_MANY = Ruling(Fate.IGNORE, "too many in all")
+EARLY = Ruling(Fate.LATER, "of a time to come")
+OFTEN = Ruling(Fate.LATER, "too many of one signer")
+TOO_MANY = Ruling(Fate.LATER, "too many in all")
+SEVERAL = Ruling(Fate.IGNORE, "one manifest too many of a step")
 FORMER = Ruling(Fate.IGNORE, "of a validator that has left")
 MALFORMED = Ruling(Fate.REJECT, "malformed")
 FORGED = Ruling(Fate.REJECT, "forged")
@@ -91,7 +92,7 @@ class Checks:
             del self._versions[min(self._versions, key=lambda each: each[1])]
         if len(digests) > _DIGESTS_MOST:
             digests.discard(word.published.digest)
-            return OFTEN
+            return SEVERAL
         return Ruling(Fate.ACCEPT, slot=word.kind, most=VERSIONS_KEPT)
 
     def _verdict(self, word: VerdictWord, signer: str) -> Ruling:

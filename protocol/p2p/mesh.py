@@ -225,6 +225,8 @@ class Mesh:
             self._push(name, data, self.meshed)
             return
         self.counts[f"refused: {ruling.reason}"] += 1
+        if ruling.fate is Fate.LATER:
+            return
         if ruling.fate is Fate.IGNORE:
             self._note_seen(name)
         elif neighbour := self.neighbours.get(peer):

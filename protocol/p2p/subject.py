@@ -20,7 +20,9 @@ class Fate(Enum):
     ACCEPT = "accept"
     """It is valid and news: it is kept and handed on."""
     IGNORE = "ignore"
-    """It is not handed on, and nobody is to blame: it is old, or one too many."""
+    """It is not handed on, and nobody is to blame: it is old, say."""
+    LATER = "later"
+    """Not now, and nobody is to blame: its signer has said too much just now, or it is of a time to come. It may be told again."""
     REJECT = "reject"
     """No honest peer hands this on: it is forged, or no message at all."""
     DISOWN = "disown"
@@ -44,7 +46,7 @@ class SubjectRules(Protocol):
     """All but `look_up` and `refresh` are called in the host's thread and return at once."""
 
     def rule(self, data: bytes) -> Ruling:
-        """Of a message that was not ruled on before; one that is taken counts from here as known."""
+        """Of a message that was not ruled on before, unless as one for later; one that is taken counts from here as known."""
 
     def heard(self, data: bytes) -> None:
         """A message of somebody else was taken."""

@@ -15,8 +15,11 @@ from protocol.gossip.heard import HeardWords, NewsPause
 from protocol.gossip.messages import KINDS, VerdictWord, Word, parse
 from protocol.hub.need import AHEAD_SECONDS, NEED_SECONDS
 from protocol.identity import Key
-from protocol.p2p import MESSAGE_BYTES_MAX, Fate
+from protocol.p2p import MESSAGE_BYTES_MAX, Fate, GossipLimits, Ruling
+from protocol.p2p.gossip_frames import Frame
+from protocol.p2p.mesh import Mesh
 from tests.gossip.run import HEAD, NOW, RUN, GossipRun
+from tests.p2p.gossip_world import PlainRules
 
 
 @pytest.fixture
@@ -65,6 +68,7 @@ def test_a_word_that_was_changed_is_refused(run: GossipRun, kind: str) -> None:
         assert run.rule(canonical.encode(value | {name: other})).fate not in (Fate.ACCEPT, Fate.ASK), name
     assert run.rule(canonical.encode(value | {"more": 1})).fate is Fate.REJECT
     assert run.rule(canonical.encode(value | {"signature": "00" * 65})).fate is Fate.REJECT
+    assert run.rule(canonical.encode(value | {"signature": value["signature"].upper()})).fate is Fate.REJECT
     assert run.rule(json.dumps(value).encode()).fate is Fate.REJECT, "not canonical"
 
 
@@ -123,10 +127,46 @@ def test_what_is_old_is_passed_over(run: GossipRun) -> None:
     assert run.rule(run.need(until=NOW - 1)).fate is Fate.IGNORE
 
 
+class Listener(PlainRules):
+    """Hears by the rules of a run."""
+
+    def __init__(self, run: GossipRun) -> None:
+        super().__init__()
+        self.run = run
+        self.mesh = Mesh("t", self, GossipLimits(), now=run.clock.monotonic, send=lambda peer, frame: None)
+        for number, peer in enumerate((b"one", b"other")):
+            self.mesh.opened(peer, f"10.0.{number}.0/24", outbound=True)
+
+    def rule(self, data: bytes) -> Ruling:
+        return self.run.rule(data)
+
+    def told(self, peer: bytes, data: bytes) -> bool:
+        self.mesh.received(peer, Frame(messages=(data,)).encode("t"))
+        return data in self.taken
+
+
+def test_what_a_signer_said_too_often_is_heard_when_it_is_told_again(run: GossipRun) -> None:
+    listener = Listener(run)
+    heard = [listener.told(b"one", run.verdict(sequence=number)) for number in range(70)]
+    assert sum(heard) < 70
+    late = run.verdict(sequence=1000)
+    assert not listener.told(b"one", late)
+    run.clock.advance(60)
+    assert listener.told(b"other", late)
+
+
+def test_what_came_early_is_heard_when_it_is_told_again(run: GossipRun) -> None:
+    listener, ahead = Listener(run), run.version(step=HEAD + AHEAD_STEPS + 1)
+    assert not listener.told(b"one", ahead)
+    run.chain.head_step = HEAD + AHEAD_STEPS + 1
+    run.authority.refresh()
+    assert listener.told(b"other", ahead)
+
+
 def test_what_is_of_a_time_to_come_is_passed_over(run: GossipRun) -> None:
-    assert run.rule(run.version(step=HEAD + AHEAD_STEPS + 1)).fate is Fate.IGNORE
-    assert run.rule(run.verdict(step=HEAD + AHEAD_STEPS + 1)).fate is Fate.IGNORE
-    assert run.rule(run.need(until=NOW + 2 * AHEAD_SECONDS + 1)).fate is Fate.IGNORE
+    assert run.rule(run.version(step=HEAD + AHEAD_STEPS + 1)).fate is Fate.LATER
+    assert run.rule(run.verdict(step=HEAD + AHEAD_STEPS + 1)).fate is Fate.LATER
+    assert run.rule(run.need(until=NOW + 2 * AHEAD_SECONDS + 1)).fate is Fate.LATER
 
 
 def test_a_need_that_is_replayed_after_a_newer_one_is_passed_over(run: GossipRun) -> None:

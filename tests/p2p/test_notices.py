@@ -69,7 +69,7 @@ def test_any_bytes_are_a_notice_or_a_protocol_violation(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("field", ["addresses", "issued", "peer", "service", "signature"])
-@pytest.mark.parametrize("value", [None, "", [], ["x"], "0", "z" * 130])
+@pytest.mark.parametrize("value", [None, "", [], ["x"], "0", "z" * 130, " " * 130, "AB" * 65])
 def test_a_notice_with_a_wrong_field_is_malformed(field: str, value: object) -> None:
     fields = canonical.decode(notice().encode(), cap=4096, what="notice")
     with pytest.raises(Malformed):
