@@ -99,6 +99,11 @@ class Ahead:
         self.stop()
         self._ended.wait()  # its sockets are shut, and what it does with them has deadlines of its own
 
+    def hand_over(self) -> dict[tuple[str, int], str]:
+        """`verified`, once: it is true of one draft, for whoever takes that over or removes it, and of none that comes after it."""
+        verified, self.verified = self.verified, {}
+        return verified
+
     # ---- inside
 
     def _run(self) -> bool:

@@ -46,10 +46,10 @@ _DELTA_SHARE = 0.5  # of a fetch's time, after which what deltas did not bring i
 
 @dataclass(frozen=True)
 class MadeByDelta:
-    """The chunks that came out right, and what they were made with."""
+    """The chunks that came out right, and what they were made with; without it, those that are right after it has failed."""
 
     present: list[int]
-    delta: Arriving
+    delta: Arriving | None
 
 
 def make(
@@ -57,7 +57,7 @@ def make(
 ) -> MadeByDelta | None:
     """Makes the files of `partial` out of a version that is here, where the deltas are fewer bytes than what is missing.
 
-    Whatever fails here is told in the log, and None: then the version is fetched whole.
+    None where they are not. Whatever fails here is told in the log, and the version is fetched whole.
     """
     client = fetch.client
     sizes = [chunk.size for chunk in manifest.chunks()]
@@ -75,7 +75,8 @@ def make(
             raise
         log.warning("version %d is fetched whole: its delta failed (%s)", manifest.step, error)
         client.whole_only.append(manifest.digest)
-        return None
+    # It may have written over chunks that were there before: of those, only what still verifies is.
+    return MadeByDelta(fetch.present(partial, manifest) if present else [], None)
 
 
 def _chain(fetch: Fetch, manifest: Manifest, most: int) -> list[tuple[bytes, Manifest]] | None:

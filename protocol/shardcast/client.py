@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -126,8 +126,8 @@ class Client:
             raise UsageError("a manifest digest has 32 bytes")  # or honest sources would be blamed for it
         if self._holds(step, manifest_digest):
             return self.store.folder(step)
-        verified = self._end_ahead(step)
-        return self._fetched(self.attempt(step, manifest_digest, sources, time.monotonic() + deadline), verified)
+        ahead = self._end_ahead(step)
+        return self._fetched(self.attempt(step, manifest_digest, sources, time.monotonic() + deadline), ahead)
 
     def fetch_ahead(self, step: int, sources: Sequence[Source]) -> bool:
         """Fetches what its trainer has signed so far of a version that is no version yet, until another thread calls `fetch` for it (or a
@@ -158,19 +158,22 @@ class Client:
             self._standings = known
         return Fetch(self, expected, self._choose(sources, known), known, banned, until)
 
-    def _end_ahead(self, step: int) -> Mapping[tuple[str, int], str]:
-        """Ends what is fetched ahead of this version or an earlier one; what is known to be on disk of this one."""
+    def _end_ahead(self, step: int) -> Ahead | None:
+        """Ends what is fetched ahead of this version or an earlier one; the one of this version."""
         with self._mutex:
             ahead = self._ahead
         if ahead is None or ahead.step > step:
-            return {}
+            return None
         ahead.end()
-        return ahead.verified if ahead.step == step else {}
+        return ahead if ahead.step == step else None
 
-    def _fetched(self, fetch: Fetch, verified: Mapping[tuple[str, int], str]) -> Path:
+    def _fetched(self, fetch: Fetch, ahead: Ahead | None) -> Path:
         store, step, label = self.store, fetch.expected.step, fetch.expected.digest.hex()
         signed, manifest = fetch.drafted_manifest(label) or fetch.fetch_manifest(fetch.expected)
-        store.adopt(step, LABEL, by=label)
+        is_adopted = store.adopt(step, LABEL, by=label)
+        # Without its draft, what it verified says nothing; nor does it once this attempt has ended, whatever becomes of that.
+        known = ahead.hand_over() if ahead is not None else {}
+        verified = known if is_adopted else {}
         with (
             store.draft(step, label, manifest.total_bytes + manifest.delta_bytes) as draft,
             Partial(draft, manifest) as partial,
@@ -181,11 +184,11 @@ class Client:
             present = fetch.present(partial, manifest, verified)
             self.statistics.resumed_chunks += len(present)
             made = by_delta.make(fetch, partial, manifest, signed, present, kept)
-            if made is None:
+            if made is not None:
+                present = made.present
+            if made is None or made.delta is None:
                 kept.close()
                 by_delta.drop_delta(draft)
-            else:
-                present = made.present
             commit = lambda: store.commit(step, draft, signed)  # noqa: E731
             return fetch.fill(partial, manifest, signed, present, commit, delta=made.delta if made else None)
 

@@ -151,7 +151,8 @@ class Fetch:
     def present(
         self, partial: Partial, manifest: Manifest, verified: Mapping[tuple[str, int], str] = _NONE
     ) -> list[int]:
-        """Numbers of the chunks that lie on disk and verify; `verified` are the hashes of some that did, by file and offset."""
+        """Numbers of the chunks that lie on disk and verify; `verified` are the hashes of some that
+        did when they were written into this very draft, by file and offset."""
         room = memoryview(bytearray(self.client.chunk_bytes))
         found = []
         for number, chunk in enumerate(manifest.chunks()):
@@ -159,7 +160,8 @@ class Fetch:
                 raise closed()
             if time.monotonic() > self.deadline:
                 raise DeadlineExceeded(f"verifying what is here of version {manifest.step} took too long")
-            if verified.get((chunk.file.name, chunk.offset)) == chunk.blake3 or partial.holds(chunk, room):
+            known = verified.get((chunk.file.name, chunk.offset)) == chunk.blake3
+            if (known and not partial.is_hole(chunk)) or partial.holds(chunk, room):
                 found.append(number)
         return found
 

@@ -53,7 +53,7 @@ class Partial:
 
     def holds(self, chunk: Chunk, buffer: memoryview) -> bool:
         """Whether the chunk's bytes on disk verify. `buffer` has room for one chunk."""
-        return not self._is_hole(chunk) and self._verifies(chunk, buffer)
+        return not self.is_hole(chunk) and self._verifies(chunk, buffer)
 
     def write(self, chunk: Chunk, content: memoryview) -> None:
         """Puts verified bytes in their place. Raises PreflightError when the disk refuses.
@@ -82,7 +82,7 @@ class Partial:
         with disk_errors(self.folder):
             return os.preadv(self._fds[chunk.file.name], [view], chunk.offset)
 
-    def _is_hole(self, chunk: Chunk) -> bool:
+    def is_hole(self, chunk: Chunk) -> bool:
         """Whether nothing was ever written there, so that a fresh draft is not read just to be found empty."""
         seek_data = getattr(os, "SEEK_DATA", None)
         if seek_data is None:

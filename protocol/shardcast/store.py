@@ -295,12 +295,14 @@ class VersionStore:
             with self._mutex:
                 self._drafting.discard(step)
 
-    def adopt(self, step: int, label: str, by: str) -> None:
-        """What was put together under one label is what another draft of the step begins with."""
+    def adopt(self, step: int, label: str, by: str) -> bool:
+        """What was put together under one label is what another draft of the step begins with; whether there was any."""
         source, target = (self._drafts / f"{step}-{each}" for each in (label, by))
         with self._mutex, disk_errors(source):
             if source.is_dir() and not target.exists():
                 source.rename(target)
+                return True
+        return False
 
     def drop_draft(self, step: int, label: str) -> None:
         """Forgets a draft that nobody works on."""

@@ -328,6 +328,22 @@ def test_a_delta_that_its_trainer_spoilt_is_not_needed(
     assert received(client) <= run.manifests[1].total_bytes + run.manifests[1].delta_bytes
 
 
+def test_chunks_that_a_failed_delta_wrote_over_are_fetched_though_they_were_here_before(
+    cast: Cast, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(cast, 1)
+    client, manifest = run.holder(0), run.manifests[1]
+    with client.store.draft(1, manifest.digest.hex(), 0) as draft:
+        (draft / MODEL).write_bytes(run.files[1][MODEL])
+
+    def fail(delta: Path, base: Path | None, target: Path, size: int) -> None:
+        target.write_bytes(bytes(size))
+        raise PreflightError("the disk failed")
+
+    monkeypatch.setattr(by_delta, "_write_changed", fail)
+    fell_back(run, client, caplog)
+
+
 def test_a_spoilt_delta_is_not_tried_twice(cast: Cast, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(cast, 1)
     forge(run, lambda deltas: {MODEL: b"\xff" * 3000})

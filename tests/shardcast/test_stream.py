@@ -22,6 +22,7 @@ from protocol.shardcast.manifest import Manifest, ManifestLimits
 from protocol.shardcast.opened import OpenedVersion
 from protocol.shardcast.opening import NO_OPENING, ChunkList, Opening, OpeningAnswer, Trusted
 from protocol.shardcast.origin import Origin
+from protocol.shardcast.partial import Partial
 from protocol.shardcast.server import ShardServer
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
@@ -162,6 +163,63 @@ def test_what_a_killed_node_had_ahead_is_found_again_by_its_hash(cast: Cast, wri
     again = cast.client(node.store)
     assert contents(again.fetch(STEP, writer.publish().digest, [writer.source], DEADLINE)) == writer.files
     assert again.statistics.resumed_chunks == 5
+
+
+# ---- what was verified in one draft says nothing of another
+
+
+def ahead_of_all(cast: Cast, writer: Writer, *, relays: bool = False) -> tuple[Party, Manifest]:
+    """Somebody who has fetched all of version 1 ahead, and its manifest."""
+    party = Party(cast, "party", [writer.source], relays=relays)
+    writer.write(CHUNKS)
+    wait_until(lambda: party.present == CHUNKS + 1)
+    return party, writer.publish()
+
+
+def test_another_manifest_for_a_step_that_was_fetched_ahead_is_fetched_where_the_first_became_a_version(
+    cast: Cast, writer: Writer
+) -> None:
+    """The chain replaced it; both share all chunks but the last."""
+    node, first = ahead_of_all(cast, writer)
+    assert node.fetch(first) == writer.files
+    files = writer.files | {"model": writer.files["model"][:-50] + bytes(50)}
+    second, server = cast.origin(files, STEP)
+    assert node.fetch(second, [origin_at(server.url)]) == files
+
+
+def test_a_version_that_was_fetched_ahead_and_removed_is_fetched_again_and_served_right(
+    cast: Cast, writer: Writer
+) -> None:
+    relay, manifest = ahead_of_all(cast, writer, relays=True)
+    assert relay.fetch(manifest) == writer.files
+    relay.store.discard(STEP)
+    assert relay.fetch(manifest) == writer.files
+    client = cast.client()
+    folder = client.fetch(STEP, manifest.digest, [relay_at(relay.server.url), writer.source], DEADLINE)
+    assert contents(folder) == writer.files
+    assert not client.statistics.violations, "an honest relay"
+
+
+@pytest.mark.parametrize("attempted", [False, True])
+def test_a_version_whose_draft_gave_way_to_a_newer_one_is_fetched_whole_after_it(
+    cast: Cast, writer: Writer, attempted: bool
+) -> None:
+    node, manifest = ahead_of_all(cast, writer)
+    if attempted:
+        with pytest.raises(MurmurationError):
+            node.client.fetch(STEP, manifest.digest, [origin_at("http://127.0.0.1:1")], 0.2)
+    newer, server = cast.origin({"model": cast.bytes(CHUNK)}, STEP + 1)
+    node.client.fetch(STEP + 1, newer.digest, [origin_at(server.url)], DEADLINE)
+    assert node.fetch(manifest) == writer.files
+
+
+def test_where_nothing_is_on_disk_nothing_is_present_whatever_was_verified(cast: Cast) -> None:
+    manifest, server = cast.origin({"model": cast.bytes(3 * CHUNK)})
+    client = cast.client()
+    verified = {(chunk.file.name, chunk.offset): chunk.blake3 for chunk in manifest.chunks()}
+    fetch = client.attempt(1, manifest.digest, [origin_at(server.url)], float("inf"))
+    with client.store.draft(1, "label", manifest.total_bytes) as draft, Partial(draft, manifest) as partial:
+        assert fetch.present(partial, manifest, verified) == []
 
 
 def test_a_version_that_the_trainer_gives_up_is_gone_everywhere_and_nobody_is_blamed(
