@@ -117,6 +117,7 @@ class _World:
         self.chain.policy = lambda run: self.policy  # type: ignore[method-assign]
         self.hub = HubClient(url, RUN, DOMAIN, key=key, now=lambda: life.time)
         self.trusted = key
+        self.gossip = None  # what is not heard is asked for: nothing less to do
 
     def book(self, path: Path | None = None) -> Book:
         return Book(self.chain, RUN, path)
