@@ -15,7 +15,7 @@ kademlia.py    the DHT: lookups and serving them; wire.py messages, routing.py t
 report.py      what a running host says of itself, in a file; explorer.py asks around as a stranger, for an operator's commands
 admission.py   who of those that ask enters the routing table; identify.py what a peer says of itself, and ping
 notices.py     signed notices of where a provider is: kept by who follows it, handed on by anybody
-node.py        connections and who may have how many; stream.py one question and its answer
+node.py        connections and who may have how many; listener.py who is let in; stream.py one question and its answer
 transport.py   one connection: TCP, Noise, Yamux; negotiation.py is multistream-select
 gossip.py      gossip about one subject over a node's connections; mesh.py to whom what is pushed (GossipSub), gossip_frames.py its messages
 subject.py     what is gossiped about and what messages of it are worth: protocol/gossip sets the rules

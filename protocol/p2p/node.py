@@ -1,4 +1,4 @@
-"""Connections to peers and streams on them: who is let in, how much they may open, and when they are cut off.
+"""Connections to peers and streams on them: how many there may be, how much each may open, and when they are cut off.
 
 A stream's other end is always a peer that has proven its key. A handler gets a `Stream` and may raise whatever it likes:
 its stream is reset and counted, and nobody else notices.
@@ -6,9 +6,7 @@ its stream is reset and counted, and nobody else notices.
 
 from __future__ import annotations
 
-import errno
 import logging
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -20,24 +18,25 @@ from typing import Any
 
 import trio
 
-from protocol.errors import Malformed, MurmurationError, PreflightError, Unavailable
+from protocol.errors import Malformed, MurmurationError, Unavailable
 from protocol.p2p import negotiation
-from protocol.p2p.address import Address, network_of, peer_text, plain_ip
+from protocol.p2p.address import Address, network_of, peer_text
+from protocol.p2p.listener import Listener, bind
 from protocol.p2p.settings import HostLimits, Timing
 from protocol.p2p.stream import Stream
 from protocol.p2p.transport import (
     CONNECTION_ERRORS,
     BoundedYamux,
     Identity,
-    StreamBudget,
     Upgraded,
+    ends_of,
     foreign_errors,
+    reason,
     upgrade,
 )
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 128
 _FAMILIES = {"dns": AF_UNSPEC, "dns4": AF_INET, "dns6": AF_INET6}
 _IPS_PER_NAME = 4
 _LOOKUPS_OF_NAMES = 16  # threads that wait for a name server, which may be a stranger's
@@ -45,9 +44,6 @@ _RESET_SECONDS = 1.0
 _LASTING_MOST = (
     2  # lasting streams of one connection: a peer opens a new one before we notice that the old one has ended
 )
-_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_WHERE = re.compile(r"^error connecting to \(.*?\): ")  # trio's; whoever tells has said where
-_HUNG_UP = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EPERM}
 
 
 Handler = Callable[[Stream], Awaitable[None]]
@@ -91,9 +87,7 @@ class Node:
         self._handlers: dict[str, Handler] = {}
         self._lasting: set[str] = set()
         self._connections: defaultdict[bytes, list[PeerConnection]] = defaultdict(list)
-        self._networks: Counter[str] = Counter()
-        self._accepts: dict[str, StreamBudget] = {}
-        self._strangers: dict[trio.SocketStream, None] = {}  # in the middle of a handshake, oldest first
+        self._listener = Listener(identity, limits, timing, self.counts, self._take_in)
         self._dials: dict[tuple[bytes, Address], trio.Lock] = {}
         self._resolving = trio.CapacityLimiter(_LOOKUPS_OF_NAMES)
         self._nursery: trio.Nursery
@@ -129,14 +123,14 @@ class Node:
 
     async def run(self, listen: Address | None, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled; started with the address it listens on. Raises PreflightError when it cannot listen."""
-        listener = await _listen(listen) if listen else None
+        socket = await bind(listen) if listen else None
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._close_idle)
                 bound = None
-                if listen and listener:
-                    bound = Address(listen.kind, listen.host, listener.getsockname()[1])
-                    self._nursery.start_soon(self._accept, listener)
+                if listen and socket:
+                    bound = Address(listen.kind, listen.host, socket.getsockname()[1])
+                    self._nursery.start_soon(self._listener.accept, socket, self._nursery)
                 task_status.started(bound)
                 try:
                     await trio.sleep_forever()
@@ -144,8 +138,8 @@ class Node:
                     for connection in self.connections():
                         connection.muxer.cut()
         finally:
-            if listener:
-                listener.close()
+            if socket:
+                socket.close()
 
     async def request(
         self, peer: bytes, addresses: Iterable[Address], protocol: str, *messages: bytes, cap: int, what: str
@@ -242,7 +236,7 @@ class Node:
             )
         except (OSError, UnicodeError) as error:
             raise Unavailable(
-                _reason(error) if isinstance(error, OSError) else "no name that can be looked up"
+                reason(error) if isinstance(error, OSError) else "no name that can be looked up"
             ) from error
         ips = dict.fromkeys(str(entry[4][0]) for entry in found if "%" not in str(entry[4][0]))
         behind = [Address("ip6" if ":" in ip else "ip4", ip, place.port) for ip in islice(ips, _IPS_PER_NAME)]
@@ -289,10 +283,10 @@ class Node:
         try:
             socket = await trio.open_tcp_stream(place.host, place.port)
         except OSError as error:
-            raise Unavailable(_reason(error)) from error
+            raise Unavailable(reason(error)) from error
         try:
             with foreign_errors("the connection"):
-                ends = _ends(socket.socket)
+                ends = ends_of(socket.socket)
             return await upgrade(socket, self.identity, self.limits, self.timing, expected=peer), ends
         except BaseException:
             socket.socket.close()
@@ -309,47 +303,6 @@ class Node:
                 )  # not before: not every implementation answers one that has (py-libp2p's does not)
                 await stream.expect_end()
             return answer
-
-    # ---- being dialled ----
-
-    async def _accept(self, listener: trio.socket.SocketType) -> None:
-        while True:
-            try:
-                socket, _ = await listener.accept()
-            except OSError as error:
-                if error.errno in _OUT_OF_RESOURCES:
-                    log.warning("cannot accept a peer: %s", error.strerror)
-                    await trio.sleep(1)
-                elif error.errno not in _HUNG_UP:
-                    raise
-                continue
-            try:
-                ends = _ends(socket)
-                remote = ends[0]
-            except OSError:  # the stranger hung up before we looked
-                socket.close()
-                continue
-            if self._admits(network_of(remote)):
-                if len(self._strangers) >= self.limits.handshakes:
-                    dallying = next(iter(self._strangers))
-                    del self._strangers[dallying]
-                    dallying.socket.close()
-                stranger = trio.SocketStream(socket)
-                self._strangers[stranger] = None
-                self._networks[network_of(remote)] += 1
-                self._nursery.start_soon(self._welcome, stranger, ends)
-            else:
-                self.counts["refused"] += 1
-                socket.close()
-
-    def _admits(self, network: str) -> bool:
-        if len(self._accepts) > self.limits.connections:
-            self._accepts = {name: budget for name, budget in self._accepts.items() if not budget.is_full}
-        if network not in self._accepts:
-            self._accepts[network] = StreamBudget(self.limits.accept_burst, self.limits.accept_rate)
-        if not self._accepts[network].spend(1):
-            return False
-        return self._networks[network] < self.limits.connections_per_address
 
     def _thin_out(self, newest: PeerConnection) -> None:
         """Over the cap, the connection that is missed least goes: an idle one of the address that has most of them, and of these a
@@ -371,25 +324,10 @@ class Node:
         least.muxer.cut()
         self.counts["made room"] += 1
 
-    async def _welcome(self, socket: trio.SocketStream, ends: tuple[str, int, str]) -> None:
-        upgraded, remote = None, ends[0]
-        try:
-            with trio.move_on_after(self.timing.handshake):
-                upgraded = await upgrade(socket, self.identity, self.limits, self.timing, expected=None)
-        except MurmurationError as error:
-            log.debug("a handshake with %s failed: %s", remote, error)
-        except Exception as error:  # noqa: BLE001  a stranger's fault ends its connection, never the node
-            log.error("a handshake with %s failed: %s: %s", remote, type(error).__name__, error)
-        finally:
-            self._strangers.pop(socket, None)
-            if upgraded is None:
-                self.counts["failed handshakes"] += 1
-                self._leave(remote)
-                socket.socket.close()
-        if upgraded:
-            self._adopt(PeerConnection(upgraded, *ends, outbound=False))
-
     # ---- serving ----
+
+    def _take_in(self, upgraded: Upgraded, ends: tuple[str, int, str]) -> None:
+        self._adopt(PeerConnection(upgraded, *ends, outbound=False))
 
     def _adopt(self, connection: PeerConnection) -> None:
         group = self._connections[connection.peer]
@@ -478,14 +416,8 @@ class Node:
         if not group:
             del self._connections[connection.peer]
         if not connection.outbound:
-            self._leave(connection.remote)
+            self._listener.leave(connection.remote)
         self.on_lost(connection)
-
-    def _leave(self, remote: str) -> None:
-        network = network_of(remote)
-        self._networks[network] -= 1
-        if self._networks[network] <= 0:
-            del self._networks[network]
 
     async def _close_idle(self) -> None:
         while True:
@@ -495,41 +427,6 @@ class Node:
                 unused = connection.outbound and not connection.kept and not connection.busy
                 if unused and now - connection.used > self.timing.idle:
                     connection.muxer.cut()
-
-
-async def _listen(place: Address) -> trio.socket.SocketType:
-    """A listening socket that shares its port with nobody. Raises PreflightError."""
-    socket = trio.socket.socket(trio.socket.AF_INET6 if place.kind == "ip6" else trio.socket.AF_INET)
-    try:
-        socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
-        if place.kind == "ip6":  # "::" is any interface of either kind
-            socket.setsockopt(trio.socket.IPPROTO_IPV6, trio.socket.IPV6_V6ONLY, int(place.host != "::"))
-        await socket.bind((place.host, place.port))
-        socket.listen(_BACKLOG)
-    except OSError as error:
-        socket.close()
-        hint = "stop the other program, or choose another port" if error.errno == errno.EADDRINUSE else ""
-        raise PreflightError(
-            f"cannot listen on port {place.port} of {place.host}: {_reason(error)}", hint=hint
-        ) from error
-    return socket
-
-
-def _ends(socket: trio.socket.SocketType) -> tuple[str, int, str]:
-    """The remote IP and port, and the local IP, of a TCP connection. Raises OSError when it has ended."""
-    host, port = socket.getpeername()[:2]
-    return plain_ip(host), port, plain_ip(socket.getsockname()[0])
-
-
-def _reason(error: OSError) -> str:
-    """Why in a few words; trio wraps the reasons of several attempts."""
-    cause: BaseException | None = error
-    while isinstance(cause, OSError) and not cause.strerror and (cause.__cause__ or cause.__context__):
-        cause = cause.__cause__ or cause.__context__
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    text = cause.strerror if isinstance(cause, OSError) else None
-    return _WHERE.sub("", (text or str(cause) or type(error).__name__).lower())
 
 
 def _is_expected(error: BaseException) -> bool:

@@ -35,12 +35,14 @@ from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FO
 from protocol.errors import MurmurationError, Unavailable
 from protocol.identity import Key, check_peer
 from protocol.p2p import negotiation
+from protocol.p2p.address import plain_ip
 from protocol.p2p.settings import HostLimits, Timing
 
 NOISE: Final = "/noise"
 YAMUX: Final = "/yamux/1.0.0"
 
 _ANSWERED = re.compile(r"remote_peer_id_from_pubkey=([1-9A-HJ-NP-Za-km-z]{1,64})$")  # in what the library's error says
+_WHERE = re.compile(r"^error connecting to \(.*?\): ")  # trio's; whoever tells has said where
 
 if not os.environ.get("LIBP2P_DEBUG"):
     # The library sets its loggers up without a handler, so that Python prints its warnings to stderr: a line or a traceback
@@ -249,3 +251,20 @@ def _handshake_errors() -> Iterator[None]:
                 "somebody else answers there" + (f": {who[1]}" if who else ": the PeerID is another one")
             ) from error
         raise Unavailable(f"the Noise handshake failed: {str(error) or type(error).__name__}") from error
+
+
+def ends_of(socket: trio.socket.SocketType) -> tuple[str, int, str]:
+    """The remote IP and port, and the local IP, of a TCP connection. Raises OSError when it has ended."""
+    host, port = socket.getpeername()[:2]
+    return plain_ip(host), port, plain_ip(socket.getsockname()[0])
+
+
+def reason(error: OSError) -> str:
+    """Why in a few words; trio wraps the reasons of several attempts."""
+    cause: BaseException | None = error
+    while isinstance(cause, OSError) and not cause.strerror and (cause.__cause__ or cause.__context__):
+        cause = cause.__cause__ or cause.__context__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    text = cause.strerror if isinstance(cause, OSError) else None
+    return _WHERE.sub("", (text or str(cause) or type(error).__name__).lower())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from protocol.errors import ConfigError, Unavailable
 from protocol.identity import Key
 from protocol.p2p import HostLimits, Timing, node
 from protocol.p2p.address import ADDRESSES_MAX, Address, PeerAddress, plain_ip, usable_addresses
+from protocol.p2p.listener import Listener
 from protocol.p2p.node import Node
 from protocol.p2p.transport import Identity
 from protocol.p2p.wire import KademliaAnswer, Kind, Question
@@ -185,10 +187,11 @@ def test_a_name_counts_as_the_addresses_behind_it(monkeypatch: pytest.MonkeyPatc
 
 def test_a_whole_ipv6_64_counts_as_one_peer_wherever_addresses_are_counted() -> None:
     async def run() -> None:
-        made = Node(Identity(KEY), HostLimits(accept_burst=3, accept_rate=0.001), Timing(), loopback=False)
-        taken = [made._admits(node.network_of(f"2001:db8:0:1::{number:x}")) for number in range(1, 6)]
+        limits = HostLimits(accept_burst=3, accept_rate=0.001)
+        made = Listener(Identity(KEY), limits, Timing(), Counter(), lambda upgraded, ends: None)
+        taken = [made.admits(node.network_of(f"2001:db8:0:1::{number:x}")) for number in range(1, 6)]
         assert taken == [True, True, True, False, False]
-        assert made._admits(node.network_of("2001:db8:0:2::1"))
+        assert made.admits(node.network_of("2001:db8:0:2::1"))
 
     trio.run(run)
 
