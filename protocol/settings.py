@@ -87,6 +87,14 @@ def load(
         raise ConfigError(f"{heading}:\n{complaints(error, tree, origins=origins)}") from None
 
 
+def checked(tree: type[S], values: Mapping[str, Any], section: str) -> S:
+    """What a command was given for one section of a role's settings, before it writes them. Raises ConfigError."""
+    try:
+        return tree.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError(f"the settings are wrong:\n{complaints(error, tree, within=section)}") from None
+
+
 def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
     """Values by dotted path from `PATH=VALUE` arguments. Raises UsageError."""
     found = {}

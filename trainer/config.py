@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from node.engine.settings import EngineSettings
 from protocol.chain.settings import ChainSettings
 from protocol.errors import ConfigError, UsageError
+from protocol.http_url import typed_host
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
 from protocol.settings import Loaded, Settings, load, read_toml
@@ -266,6 +267,11 @@ class HubSettings(Settings):
     """Lead who downloads a rollout file to the bucket, by a URL that is signed for five minutes; where a reader cannot get there, and
     otherwise always, the hub sends it."""
     metrics: MetricsSettings = MetricsSettings()
+
+    @field_validator("public_host")
+    @classmethod
+    def _can_be_announced(cls, host: str | None) -> str | None:
+        return typed_host(host) if host else None
 
     @field_validator("store")
     @classmethod

@@ -35,12 +35,13 @@ def init(
 ) -> None:
     """Create a relay's key and settings. A relay needs no stake."""
     from protocol.chain import Chain
-    from protocol.settings import write_toml
+    from protocol.settings import checked, write_toml
     from protocol.shardcast.settings import ServingSettings
 
     place = Home(home, "relay")
     place.require_new()
-    ServingSettings(host=host, port=port, public_url=public_url).require_reachable()
+    serve = checked(ServingSettings, {"host": host, "port": port, "public_url": public_url}, "serve")
+    serve.require_reachable()
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
@@ -48,7 +49,7 @@ def init(
     tables = {
         "chain": {"rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run},
         "peers": {"listen": listen, "bootnodes": bootnode},
-        "serve": {"host": host, "port": port, "public_url": public_url},
+        "serve": {"host": serve.host, "port": serve.port, "public_url": serve.public_url},
     }
     write_toml(place.config, tables, "Settings of a Murmuration relay.")
     emit(

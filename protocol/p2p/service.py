@@ -6,14 +6,13 @@ A service's DHT key is a SHA-256 multihash of its name, so a provider record is 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from protocol import canonical
 from protocol.errors import Malformed
+from protocol.http_url import wrong_url
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
@@ -21,12 +20,9 @@ if TYPE_CHECKING:
 ENDPOINT_BYTES_MAX: Final = 4096
 """Cap on an endpoint's canonical JSON. Changing it breaks: nothing below the cap."""
 
-HTTP_LENGTH_MAX: Final = 256
-
 _SHA256_MULTIHASH: Final = b"\x12\x20"
 _ROLE = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _CONTRACT = re.compile(r"0x[0-9a-f]{40}")
-_NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ class Endpoint:
     http: str
 
     def __post_init__(self) -> None:
-        problem = _wrong_role_or_run(self.role, self.run) or _wrong_url(self.http)
+        problem = _wrong_role_or_run(self.role, self.run) or wrong_url(self.http)
         if problem:
             raise ValueError(problem)
 
@@ -107,29 +103,3 @@ def _wrong_role_or_run(role: Any, run: Any) -> str:
     if isinstance(run, bool) or not 0 <= run < 1 << 256:
         return "no such run"
     return ""
-
-
-def _wrong_url(url: str) -> str:
-    """Why `url` is not http://host:port or https://host[:port], or nothing."""
-    if len(url) > HTTP_LENGTH_MAX or not url.isascii() or not url.isprintable() or " " in url:
-        return f"the URL has odd characters or more than {HTTP_LENGTH_MAX}"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        return f"the URL is broken: {error}"
-    if parts.scheme not in ("http", "https") or (parts.scheme == "http" and port is None) or port == 0:
-        return "the URL is neither http://host:port nor https://host"
-    bare = f"[{host}]" if ":" in host else host
-    if url != f"{parts.scheme}://{bare}" + ("" if port is None else f":{port}"):
-        return "the URL holds more than a scheme, a host and a port"
-    if not _is_ip(host) and (len(host) > 253 or not _NAME.fullmatch(host)):
-        return "the URL names no host"
-    return ""
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host) is not None
-    except ValueError:
-        return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, field_validator
 
 from protocol.errors import ConfigError
+from protocol.http_url import typed_url
 from protocol.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ class ServingSettings(Settings):
     """Networks (10.0.0.0/8) that are served; all if none is named."""
     deny: tuple[str, ...] = ()
     """Networks that are not served, even if allowed."""
+
+    @field_validator("public_url")
+    @classmethod
+    def _can_be_announced(cls, url: str | None) -> str | None:
+        return typed_url(url) if url else None
 
     @field_validator("allow", "deny")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from contextlib import closing
@@ -172,3 +173,24 @@ def test_a_relay_must_know_how_others_reach_it(
     assert not (tmp_path / "relay").exists()
     assert console.murmur("relay", "init", *options, "--public-url", "http://relay.example:8460").code == 0
     assert console.murmur("relay", "init", *options, "--host", "127.0.0.1").code == 3, "it is there already"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["relay.example:8460", "ftp://relay.example:8460", "http://relay.example:8460/weights", "http://relay.example:99999",
+     "http://relay.example", "https://Relay.Example:8460", "http://relay_1.example:8460"],
+)  # fmt: skip
+def test_a_public_address_that_nobody_can_be_told_is_refused_before_anything_is_written(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    options = [*init_options(world), "--home", tmp_path / "relay"]
+    done = console.murmur("relay", "init", *options, "--public-url", url)
+    assert (done.code, "serve.public_url" in done.err, "http://relay.example:8460" in done.err) == (3, True, True)
+    assert not (tmp_path / "relay").exists()
+    assert console.murmur("relay", "init", *options, "--public-url", "http://relay.example:8460/").code == 0
+    settings = tmp_path / "relay/relay.toml"
+    assert 'public_url = "http://relay.example:8460"' in settings.read_text()
+    settings.write_text(settings.read_text().replace('"http://relay.example:8460"', json.dumps(url)))
+    done = console.murmur("relay", "start", "--home", tmp_path / "relay")
+    assert (done.code, "serve.public_url" in done.err) == (3, True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from protocol.errors import ConfigError
 from protocol.settings import toml as as_toml
 from protocol.settings import write_toml
 from tests.hub.desk import small_spec
@@ -65,3 +66,15 @@ def test_a_setting_that_is_none_is_refused(file: Path) -> None:
     refused = CliRunner().invoke(app, ["run", f"@{file}", "--dry-run", "--set", "trainer.step=50"])
     assert refused.exception is not None
     assert "did you mean 'trainer.steps'" in getattr(refused.exception, "hint", "")
+
+
+@pytest.mark.parametrize("host", ["http://hub.example", "hub.example:8450", "hub.example/", "hub_1.example", "a b"])
+def test_a_public_host_that_nobody_can_be_told_is_refused(file: Path, host: str) -> None:
+    def dry(name: str) -> BaseException | None:
+        return CliRunner().invoke(app, ["run", f"@{file}", "--dry-run", "--set", f"hub.public_host={name}"]).exception
+
+    refused = dry(host)
+    assert isinstance(refused, ConfigError)
+    assert "hub.public_host" in str(refused)
+    assert "write it as host.example" in str(refused)
+    assert not any(map(dry, ("hub.example", "203.0.113.7", "2001:db8::1", "Hub.Example", '"[2001:db8::1]"')))
