@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from protocol.complaints import complaints
-from protocol.errors import ConfigError, UsageError
+from protocol.errors import ConfigError, PreflightError, UsageError
 
 PREFIX = "MURMUR_"
 _NOT_SETTINGS = {"MURMUR_PASSWORD", "MURMUR_PYTHON"}  # read elsewhere; a password is never a setting
@@ -87,8 +87,8 @@ def load(
         raise ConfigError(f"{heading}:\n{complaints(error, tree, origins=origins)}") from None
 
 
-def checked(tree: type[S], values: Mapping[str, Any], section: str) -> S:
-    """What a command was given for one section of a role's settings, before it writes them. Raises ConfigError."""
+def checked(tree: type[S], values: Mapping[str, Any], section: str = "") -> S:
+    """What a command was given for a role's settings, or for one section of them, before it writes them. Raises ConfigError."""
     try:
         return tree.model_validate(dict(values))
     except ValidationError as error:
@@ -121,9 +121,20 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def write_toml(file: Path, tables: Mapping[str, Any], comment: str) -> None:
-    """Writes what `toml` makes, for files that commands make."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(toml(tables, comment))
+    """Writes what `toml` makes, for files that commands make: all of it, or nothing. Raises PreflightError."""
+    arriving = file.with_name(f".{file.name}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            arriving.write_text(toml(tables, comment))
+            os.replace(arriving, file)
+        except BaseException:
+            arriving.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise PreflightError(
+            f"cannot write {file}: {error.strerror}", hint="free some space or check the folder's rights"
+        ) from error
 
 
 def toml(tables: Mapping[str, Any], comment: str) -> str:

@@ -34,7 +34,9 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Create a relay's key and settings. A relay needs no stake."""
+    from node.relay.service import RelaySettings
     from protocol.chain import Chain
+    from protocol.p2p.host import read_addresses
     from protocol.settings import checked, write_toml
     from protocol.shardcast.settings import ServingSettings
 
@@ -42,15 +44,17 @@ def init(
     place.require_new()
     serve = checked(ServingSettings, {"host": host, "port": port, "public_url": public_url}, "serve")
     serve.require_reachable()
+    read_addresses(listen, bootnode, ())
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
-    key = place.new_key("relay", chain_id=chain.chain_id, password_file=password_file)
     tables = {
         "chain": {"rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run},
         "peers": {"listen": listen, "bootnodes": bootnode},
         "serve": {"host": serve.host, "port": serve.port, "public_url": serve.public_url},
     }
+    checked(RelaySettings, tables)
+    key = place.new_key("relay", chain_id=chain.chain_id, password_file=password_file)
     write_toml(place.config, tables, "Settings of a Murmuration relay.")
     emit(
         {"home": str(home), "relay": key.address, "peer": key.peer_id},

@@ -79,6 +79,26 @@ class HostStatus:
     gossip: dict[str, int]
 
 
+def read_addresses(
+    listen: str | None, bootnodes: Iterable[str], announce: Iterable[str]
+) -> tuple[Address | None, tuple[PeerAddress, ...], tuple[Address, ...]]:
+    """The addresses of a host as settings have them. Raises ConfigError for what nobody can listen on, dial or be told."""
+    try:
+        at = Address.parse(listen) if listen else None
+        known = tuple(PeerAddress.parse(text) for text in bootnodes)
+        announced = tuple(Address.parse(text) for text in announce)
+    except Malformed as error:
+        raise ConfigError(f"p2p: {error}") from error
+    if len(announced) > ADDRESSES_MAX:
+        raise ConfigError(f"p2p: at most {ADDRESSES_MAX} addresses can be announced")
+    if at and at.ip is None:
+        raise ConfigError(f"p2p: {listen} is no address of this machine to listen on; give an IP")
+    for address in announced:
+        if not address.is_dialable:
+            raise ConfigError(f"p2p: nobody can dial {address}; announce the address and port that lead here")
+    return at, known, announced
+
+
 class Host:
     """Starts on entering the context or with `start`, ends on leaving it or with `close`."""
 
@@ -100,23 +120,17 @@ class Host:
         all interfaces (/ip4/0.0.0.0/…) needs none, others then use the address they see. `report_file` is where
         the host says how it does, for commands in other processes. Raises ConfigError.
         """
-        try:
-            self._setup = Setup(
-                key=key,
-                listen=Address.parse(listen) if listen else None,
-                bootnodes=tuple(PeerAddress.parse(text) for text in bootnodes),
-                announce=tuple(Address.parse(text) for text in announce),
-                peers_file=peers_file,
-                report_file=report_file,
-                timing=timing,
-                limits=limits,
-            )
-        except Malformed as error:
-            raise ConfigError(f"p2p: {error}") from error
-        if len(self._setup.announce) > ADDRESSES_MAX:
-            raise ConfigError(f"p2p: at most {ADDRESSES_MAX} addresses can be announced")
-        if self._setup.listen and self._setup.listen.ip is None:
-            raise ConfigError(f"p2p: {listen} is no address of this machine to listen on; give an IP")
+        at, known, announced = read_addresses(listen, bootnodes, announce)
+        self._setup = Setup(
+            key=key,
+            listen=at,
+            bootnodes=known,
+            announce=announced,
+            peers_file=peers_file,
+            report_file=report_file,
+            timing=timing,
+            limits=limits,
+        )
         self._announcements: dict[Service, Endpoint] = {}
         self._state = threading.Condition()
         self._life: Life | None = None

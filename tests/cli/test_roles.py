@@ -194,3 +194,48 @@ def test_a_public_address_that_nobody_can_be_told_is_refused_before_anything_is_
     settings.write_text(settings.read_text().replace('"http://relay.example:8460"', json.dumps(url)))
     done = console.murmur("relay", "start", "--home", tmp_path / "relay")
     assert (done.code, "serve.public_url" in done.err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("role", "option", "value"),
+    [
+        ("node", "--listen", "0.0.0.0:4001"), ("node", "--bootnode", "/ip4/192.0.2.7/tcp/4001"), ("node", "--first-block", -1),
+        ("validator", "--listen", "/dns4/here.example/tcp/4001"), ("validator", "--bootnode", "boot.example"),
+        ("relay", "--listen", "/ip4/0.0.0.0/udp/4001"), ("relay", "--bootnode", "/dns4/boot.example/tcp/4001/p2p/x"),
+        ("bootnode", "--listen", "4001"), ("bootnode", "--announce", "boot.example:4001"),
+        ("bootnode", "--announce", "/ip4/0.0.0.0/tcp/4001"),
+    ],
+)  # fmt: skip
+def test_an_address_that_is_none_leaves_no_half_of_a_home(
+    world: World,
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    role: str,
+    option: str,
+    value: object,
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    options = [] if role == "bootnode" else init_options(world)
+    options += ["--public-url", "http://relay.example:8460"] if role == "relay" else []
+    run = console.node if role == "node" else lambda *words: console.murmur(role, *words)
+    done = run("init", *options, option, value, "--home", tmp_path / "home")
+    assert (done.code, (tmp_path / "home").exists()) == (3, False), done.err
+
+
+def test_a_bootnode_takes_up_the_key_that_was_brought_to_its_new_machine(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    old, new = tmp_path / "old", tmp_path / "new"
+    made = console.murmur("bootnode", "init", "--home", old)
+    peer_id = re.search(r"PeerID +(\S+)", made.out)
+    assert peer_id, made.err
+    (old / "keys").rename(new.mkdir() or new / "keys")
+    key = (new / "keys/bootnode.json").read_bytes()
+    done = console.murmur("bootnode", "init", "--home", new, "--announce", "/dns4/boot.example/tcp/4001")
+    assert (done.code, peer_id[1] in done.out) == (0, True), done.err
+    assert (new / "keys/bootnode.json").read_bytes() == key
+    settings = (new / "bootnode.toml").read_text()
+    again = console.murmur("bootnode", "init", "--home", new)
+    assert (again.code, (new / "bootnode.toml").read_text()) == (3, settings), "settings that are there are not touched"

@@ -100,7 +100,7 @@ def test_the_announced_addresses_of_the_settings_reach_the_host(network: Network
 def test_a_bootnodes_announced_addresses_reach_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
     monkeypatch.setattr("protocol.p2p.run_bootnode", lambda key, listen, **options: seen.update(options))
-    for method in ("create_key", "open_key"):
+    for method in ("new_key", "open_key"):
         monkeypatch.setattr(Home, method, lambda *_, **__: KEY)
     monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     made = CliRunner().invoke(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, PreflightError
 from protocol.settings import Settings, load, read_toml, write_toml
 
 
@@ -96,3 +97,19 @@ def test_what_commands_write_can_be_read_back(tmp_path: Path) -> None:
     }  # fmt: skip
     write_toml(tmp_path / "x.toml", tables, "two\nlines")
     assert read_toml(tmp_path / "x.toml") == tables
+
+
+def test_settings_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "x.toml"
+    write_toml(file, {"run": 1}, "before")
+    before, write = file.read_bytes(), Path.write_text
+
+    def fill_the_disk(path: Path, text: str) -> int:
+        write(path, text[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fill_the_disk)
+    with pytest.raises(PreflightError, match="No space left"):
+        write_toml(file, {"run": 2}, "after")
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]

@@ -36,22 +36,26 @@ def init(
     The node key signs work and must be online; the operator key holds the stake and receives the rewards. Keep the
     operator's keystore somewhere safe: the running node never needs it.
     """
+    from node.contributor.settings import NodeSettings
     from protocol.chain import Chain
-    from protocol.settings import write_toml
+    from protocol.p2p.host import read_addresses
+    from protocol.settings import checked, write_toml
 
     place = open_home(home)
     place.require_new()
+    read_addresses(listen, bootnode, ())
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
-    node_key = place.new_key("node", chain_id=chain.chain_id, password_file=password_file)
-    operator_key = place.new_key("operator", chain_id=chain.chain_id, password_file=password_file) if operator else None
     tables = {
         "chain": {
             "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
         },
         "peers": {"listen": listen, "bootnodes": bootnode},
     }  # fmt: skip
+    checked(NodeSettings, tables)
+    node_key = place.new_key("node", chain_id=chain.chain_id, password_file=password_file)
+    operator_key = place.new_key("operator", chain_id=chain.chain_id, password_file=password_file) if operator else None
     write_toml(place.config, tables, "Settings of a Murmuration node; `node config show` lists all of them.")
     made = {
         "home": str(home),

@@ -45,18 +45,20 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Create a validator's key and settings."""
+    from node.validator.settings import ValidatorSettings
     from protocol.chain import Chain
     from protocol.chain.vouchers import Vouchers
-    from protocol.settings import write_toml
+    from protocol.p2p.host import read_addresses
+    from protocol.settings import checked, write_toml
 
     place = Home(home, "validator")
     place.require_new()
+    read_addresses(listen, bootnode, ())
     chain = Chain(rpc, contract)
     chain.check()
     chain.policy(run)
     if vouchers is not None:
         vouchers = Vouchers(chain, vouchers).address
-    key = place.new_key("validator", chain_id=chain.chain_id, password_file=password_file)
     tables: dict[str, dict[str, object]] = {
         "chain": {
             "rpc": rpc, "contract": chain.runs.address, "chain_id": chain.chain_id, "run": run, "first_block": first_block,
@@ -65,6 +67,8 @@ def init(
     }  # fmt: skip
     if vouchers is not None:
         tables["chain"]["vouchers"] = vouchers
+    checked(ValidatorSettings, tables)
+    key = place.new_key("validator", chain_id=chain.chain_id, password_file=password_file)
     write_toml(place.config, tables, "Settings of a Murmuration validator.")
 
     def text() -> None:

@@ -30,13 +30,16 @@ def init(
     ] = None,
     password_file: PasswordFile = None,
 ) -> None:
-    """Create a bootnode's key and settings."""
+    """Create a bootnode's key and settings. A key that lies in the home already is used."""
     from protocol.chain import Chain
+    from protocol.p2p.host import read_addresses
     from protocol.settings import write_toml
 
     place = Home(home, "bootnode")
+    place.require_new()
+    read_addresses(listen, (), announce or ())
     chain_id = Chain(rpc, None).chain_id if rpc else 1
-    key = place.create_key("bootnode", chain_id=chain_id, password_file=password_file)
+    key = place.new_key("bootnode", chain_id=chain_id, password_file=password_file)
     write_toml(
         place.config,
         {"listen": listen} | ({"announce": announce} if announce else {}),
