@@ -9,7 +9,7 @@
     GET /v/<step>/opened/<id>/…       files/<name> and holding?… of that one
 
 A version that is still being fetched is answered for chunk by chunk. Nothing is listed, nothing is decoded, and a target
-that is not literally one of these forms is not found. What is not here is 404 where it may come, and 410 where it will not:
+that is not literally one of these forms is not found. Every body counts against the uplink's cap. What is not here is 404 where it may come, and 410 where it will not:
 a version when a newer one is here already, the delta of a version that was fetched whole. A line that is used up answers
 503, with Retry-After.
 """
@@ -26,12 +26,13 @@ from http import HTTPStatus
 
 from protocol.constants import SHARDCAST_CHUNK_BYTES
 from protocol.errors import PreflightError
+from protocol.shardcast.bucket import NoTurn
 from protocol.shardcast.guest import Guest, neighbourhood
 from protocol.shardcast.holding import COMPLETE, WAIT_MS_MAX
 from protocol.shardcast.http1 import Head, Wire, write_head
 from protocol.shardcast.manifest import FILE_NAME
 from protocol.shardcast.store import DELTA_FOLDER, VersionStore
-from protocol.shardcast.uplink import NoTurn, Uplink
+from protocol.shardcast.uplink import SMALL_BYTES_MAX, Uplink
 
 _REQUEST = re.compile(r"(?P<method>[A-Z]{1,16}) (?P<target>/[\x21-\x7e]*) HTTP/1\.1")
 _TARGET = re.compile(
@@ -42,6 +43,7 @@ _TARGET = re.compile(
 _RANGE = re.compile(r"bytes=(?P<first>[0-9]{1,16})-(?P<last>[0-9]{1,16})")
 _SLICE_SECONDS = 0.5  # of a wait, so that a server that closes ends soon
 _QUEUE_SECONDS = 6.0  # an answer may have to wait for its turn; clients give up after ten
+_SMALL_QUEUE_SECONDS = 3.0  # the same where it may have waited for news before
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,9 @@ class Answers:
         of_delta = bool(target["of_delta"] or target["part"] == "delta")
         if opened and (target["manifest"] or of_delta or target["of"]):
             return self._send_status(wire, HTTPStatus.NOT_FOUND) and stays
+        guest = Guest(address, head.field("serves"))
         if target["manifest"]:
-            return self._send_manifest(wire, step) and stays
+            return self._send_manifest(wire, guest, step) and stays
         if target["news"]:
             after, ends = int(target["after"]), time.monotonic() + min(int(target["wait"]), WAIT_MS_MAX) / 1000
             waits(True)
@@ -88,8 +91,7 @@ class Answers:
                 waits(False)
             if body is None:
                 return self._send_absent(wire, step, never=of_delta and not self._may_have_delta(step)) and stays
-            return self._send_body(wire, body, "application/octet-stream") and stays
-        guest = Guest(address, head.field("serves"))
+            return self._send_body(wire, guest, body, "application/octet-stream") and stays
         name = target["name"] if target["part"] == "files" else f"{DELTA_FOLDER}/{target['name']}"
         return self._send_file(wire, guest, step, name, head.field("range"), opened) and stays
 
@@ -101,15 +103,15 @@ class Answers:
 
     # ---- the three kinds of answers
 
-    def _send_manifest(self, wire: Wire, step: int) -> bool:
+    def _send_manifest(self, wire: Wire, guest: Guest, step: int) -> bool:
         growing = self.store.growing(step)
         if growing is not None:
-            return self._send_body(wire, growing.signed, "application/json")
+            return self._send_body(wire, guest, growing.signed, "application/json")
         try:
             body = self.store.manifest(step)
         except PreflightError:  # not held, or retired in this moment
             return self._send_absent(wire, step)
-        return self._send_body(wire, body, "application/json")
+        return self._send_body(wire, guest, body, "application/json")
 
     def _news(self, step: int, opened: str | None, of: str | None, after: int, ends: float) -> bytes | None:
         """What is asked for by holding? and opening?, once there is news or the time is over; None where there is nothing of it."""
@@ -208,20 +210,28 @@ class Answers:
         self, wire: Wire, guest: Guest, head: bytes, fd: int, first: int, end: int, what: tuple[int, str]
     ) -> bool:
         """Sends `head` and the bytes from `first` to before `end` of an open file, in turns with everybody else."""
-        began, is_first, peer = first, self.is_first(guest), neighbourhood(guest.address)
+
+        def send(offset: int, length: int, deadline: float) -> None:
+            wire.send_file(fd, offset, length, deadline, lambda count: self.sent(*what, count))
+
+        return self._send_in_turns(wire, guest, head, first, end, send)
+
+    def _send_in_turns(
+        self, wire: Wire, guest: Guest, head: bytes, first: int, end: int, send: Callable[[int, int, float], None]
+    ) -> bool:
+        """Sends `head`, and by `send(offset, length, deadline)` what lies from `first` to before `end`."""
+        uplink, began, is_first, peer = self.uplink, first, self.is_first(guest), neighbourhood(guest.address)
         while True:
             stop = min(end, first + SHARDCAST_CHUNK_BYTES)
             try:
-                with self.uplink.turn(
-                    stop - first, first=is_first, deadline=time.monotonic() + _QUEUE_SECONDS, peer=peer
-                ):
+                with uplink.turn(stop - first, first=is_first, deadline=uplink.clock() + _QUEUE_SECONDS, peer=peer):
                     deadline = self.deadline(stop - first)  # a piece's own: one for a whole file would be days away
                     if first == began:
                         wire.send(head, deadline, more=first < end)
                     while first < stop:
-                        length = self.uplink.piece(stop - first)
-                        self.uplink.spend(length)
-                        wire.send_file(fd, first, length, deadline, lambda count: self.sent(*what, count))
+                        length = uplink.bucket.piece(stop - first)
+                        uplink.bucket.spend(length)
+                        send(first, length, deadline)
                         first += length
             except NoTurn:
                 if first == began:
@@ -242,8 +252,22 @@ class Answers:
         fields = {"Retry-After": "2"} | ({"Relays": " ".join(others)} if others else {})
         return self._send_status(wire, HTTPStatus.SERVICE_UNAVAILABLE, fields)
 
-    def _send_body(self, wire: Wire, body: bytes, kind: str) -> bool:
+    def _send_body(self, wire: Wire, guest: Guest, body: bytes, kind: str) -> bool:
         head = _head(HTTPStatus.OK, {"Content-Type": kind, "Content-Length": str(len(body))})
+        if len(body) > SMALL_BYTES_MAX:
+            view = memoryview(body)
+
+            def send(offset: int, length: int, deadline: float) -> None:
+                wire.send(view[offset : offset + length], deadline)
+                wire.sent += length
+
+            return self._send_in_turns(wire, guest, head, 0, len(body), send)
+        bucket, peer = self.uplink.bucket, neighbourhood(guest.address)
+        deadline = self.uplink.clock() + _SMALL_QUEUE_SECONDS
+        try:
+            bucket.spend_small(len(body), peer=peer, first=self.is_first(guest), deadline=deadline)
+        except NoTurn:
+            return self._send_busy(wire, [])
         wire.send(head + body, self.deadline(len(body)))
         return True
 

@@ -77,7 +77,7 @@ class Wire:
         self.socket = sock
         self._idle = idle
         self._ahead = bytearray()
-        self.sent = 0  # bytes of files
+        self.sent = 0  # bytes of bodies that are sent bit by bit
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connect(self, address: Any, deadline: float) -> None:
@@ -139,7 +139,7 @@ class Wire:
         """Whether bytes arrived that belong to no answer that was asked for."""
         return bool(self._ahead)
 
-    def send(self, data: bytes, deadline: float, *, more: bool = False) -> None:
+    def send(self, data: bytes | memoryview, deadline: float, *, more: bool = False) -> None:
         """Sends all of `data`; `more` says that a body follows at once."""
         view = memoryview(data)
         while view:

@@ -1,4 +1,4 @@
-"""How a server's sending side is shared out: a cap on its rate, and turns, so that chunks arrive one after the other.
+"""How a server's sending side is shared out: a cap on its rate (bucket.py), and turns, so that chunks arrive one after the other.
 
 Twenty chunks sent side by side all arrive at the end; sent in turns, the first can be passed on after a twentieth of the
 time. A turn is one chunk long at most. Relays take theirs before everybody else, then whoever has the fewest, and among
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from threading import Condition
 
 from protocol.constants import SHARDCAST_CHUNK_BYTES
+from protocol.shardcast.bucket import NoTurn, TokenBucket
 
 _TURNS_MIN, _TURNS_MAX = (
     2,
@@ -24,11 +25,8 @@ _TURNS_MIN, _TURNS_MAX = (
 _CHUNK_SECONDS = 0.5  # that each of so many may take; from the rate of the last turns follows how many
 _REMEMBERED, _REMEMBERED_SECONDS = 8, 5.0  # turns that tell the rate
 _TURN_SECONDS = 2.0  # after which a turn no longer keeps others waiting
-_BURST_SECONDS = 0.1  # of sending that an idle line may save up
-
-
-class NoTurn(TimeoutError):
-    """Too many transfers came before this one."""
+SMALL_BYTES_MAX = 16 << 10
+"""An answer up to this size takes no turn."""
 
 
 @dataclass(eq=False)
@@ -54,7 +52,9 @@ class Uplink:
     _ended: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))  # when begun, bytes
     _turns: list[_Turn] = field(default_factory=list)
     _changed: Condition = field(default_factory=Condition)
-    _paid_until: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self.bucket = TokenBucket(self.rate, self.clock, self.sleep)
 
     @contextmanager
     def turn(self, count: int, *, first: bool, deadline: float, peer: str = "") -> Iterator[None]:
@@ -77,21 +77,6 @@ class Uplink:
         """Transfers that wait for their turn."""
         with self._changed:
             return sum(turn.since is None for turn in self._turns)
-
-    def spend(self, count: int) -> None:
-        """Accounts for `count` bytes about to be sent, after a pause where the line is used up."""
-        if self.rate is None:
-            return
-        with self._changed:
-            now = self.clock()
-            begins = max(self._paid_until, now - _BURST_SECONDS)
-            self._paid_until = begins + count / self.rate
-        if begins > now:
-            self.sleep(begins - now)
-
-    def piece(self, length: int) -> int:
-        """How many of `length` bytes to send before the rate is looked at again."""
-        return length if self.rate is None else max(1, min(length, 256 << 10, int(self.rate * _BURST_SECONDS)))
 
     # ---- inside
 

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 
 from protocol.errors import PreflightError, ProtocolViolation
 from protocol.shardcast.http1 import HEAD_BYTES_MAX, parse_head
+from protocol.shardcast.opened import OpenedVersion
+from protocol.shardcast.opening import ChunkList, Opening
 from protocol.shardcast.server import ServerLimits, ShardServer
+from protocol.shardcast.uplink import SMALL_BYTES_MAX, Uplink
 
-from .conftest import CHUNK, DEADLINE, Cast, contents, origin_at, wait_until
+from .conftest import CHUNK, DEADLINE, RUN, Cast, contents, origin_at, wait_until
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -278,6 +281,100 @@ def test_every_byte_served_is_counted_and_reported(cast: Cast, content: bytes) -
     wait_until(lambda: seen == {(1, "model"): len(content) + 10})
     assert server.counts.bytes_served == len(content) + 10
     assert server.counts.requests == 4
+
+
+class Pauses:
+    """Time that passes only for who pauses for the cap; safe to share, for the bucket lets one pause at a time."""
+
+    def __init__(self) -> None:
+        self.paused = 0.0
+
+    def clock(self) -> float:
+        return 1000.0 + self.paused
+
+    def sleep(self, seconds: float) -> None:
+        self.paused += seconds
+
+
+RATE = 64 << 10
+SMALL, LARGE = {"model": b"x"}, {f"model-{number:04d}": b"x" for number in range(600)}
+
+
+@pytest.mark.parametrize("files", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("target", ["/v/1/manifest", "/v/2/opening?of=" + "0" * 64 + "&after=0&wait=0"])
+def test_what_is_signed_counts_against_the_cap_as_chunks_do(cast: Cast, files: dict[str, bytes], target: str) -> None:
+    pauses = Pauses()
+    _, server = cast.origin(files, uplink=Uplink(RATE, pauses.clock, pauses.sleep))
+    opening = Opening(RUN, 2, tuple((name, CHUNK) for name in files), "0" * 32, 2, CHUNK)
+    listing = ChunkList(opening)
+    listing.sign([bytes(32)] * len(files), cast.key, cast.domain)
+    server.store.show_opened(2, OpenedVersion(listing, lambda name: None))
+    sent = 0
+    with Peer(server) as peer, Peer(server) as other:
+        while sent < 8 * RATE:
+            for one in (peer, other):
+                status, body = one.get(target)
+                assert status == 200
+                sent += len(body)
+    assert (len(body) > SMALL_BYTES_MAX) == (files is LARGE)
+    assert pauses.paused >= (sent - len(body)) / RATE - 0.5
+
+
+def test_what_a_server_says_it_holds_counts_against_the_cap(cast: Cast) -> None:
+    pauses = Pauses()
+    _, server = cast.origin(SMALL, uplink=Uplink(RATE, pauses.clock, pauses.sleep))
+    opening = Opening(RUN, 2, (("model", 30_000 * CHUNK),), "0" * 32, 2, CHUNK)
+    listing = ChunkList(opening)
+    listing.sign([bytes(32)], cast.key, cast.domain)
+    server.store.show_opened(2, OpenedVersion(listing, lambda name: None))
+    with Peer(server) as peer:
+        sent = sum(len(peer.get(f"/v/2/opened/{opening.id}/holding?after=0&wait=0")[1]) for _ in range(50))
+    assert sent > 5 * RATE
+    assert pauses.paused >= 0.9 * sent / RATE
+
+
+def test_an_answer_without_a_cap_or_below_it_is_not_delayed(cast: Cast) -> None:
+    pauses = Pauses()
+    _, server = cast.origin(SMALL, uplink=Uplink(1 << 20, pauses.clock, pauses.sleep))
+    with Peer(server) as peer:
+        assert peer.get("/v/1/manifest")[0] == peer.get("/v/1/holding?after=0&wait=0")[0] == 200
+    assert pauses.paused == 0.0
+
+
+def test_small_answers_take_no_turn_behind_chunks(cast: Cast) -> None:
+    uplink = Uplink(clock=lambda: 1000.0)  # time stands still: whoever has a turn keeps others waiting
+    _, server = cast.origin(SMALL, uplink=uplink)
+    with ExitStack() as under_way, Peer(server) as peer, Peer(server) as waiting:
+        for _ in range(2):
+            under_way.enter_context(uplink.turn(CHUNK, first=True, deadline=1000.0))
+        waiting.send("GET /v/1/files/model HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_until(lambda: uplink.waiting == 1)
+        assert peer.get("/v/1/manifest")[0] == peer.get("/v/1/holding?after=0&wait=0")[0] == 200
+        assert uplink.waiting == 1
+
+
+def test_who_would_wait_too_long_for_a_small_answer_is_told_to_come_back(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("protocol.shardcast.answers._SMALL_QUEUE_SECONDS", 0.0)
+    paused, go_on = threading.Event(), threading.Event()
+
+    def pause(seconds: float) -> None:
+        paused.set()
+        assert go_on.wait(DEADLINE)
+
+    uplink = Uplink(RATE, lambda: 1000.0, pause)
+    _, server = cast.origin(SMALL, uplink=uplink)
+    uplink.bucket.spend(RATE)
+    holder = threading.Thread(target=uplink.bucket.spend, args=(1,))
+    holder.start()
+    assert paused.wait(DEADLINE)
+    with Peer(server) as peer:
+        assert peer.get("/v/1/manifest") == (503, b"")
+        assert "Retry-After: 2" in peer.head
+        go_on.set()
+        holder.join()
+        assert peer.get("/v/1/manifest")[0] == 200
 
 
 def test_a_version_that_is_retired_while_it_is_read_is_read_to_its_end(cast: Cast) -> None:

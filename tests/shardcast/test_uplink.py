@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
 
+from protocol.shardcast.bucket import NoTurn, TokenBucket
 from protocol.shardcast.guest import Guest
 from protocol.shardcast.precedence import RelaysFirst
-from protocol.shardcast.uplink import NoTurn, Uplink
+from protocol.shardcast.uplink import Uplink
 
-from .conftest import wait_until
+from .conftest import DEADLINE, wait_until
 
 CHUNK = 4 << 20
 
@@ -109,21 +111,111 @@ def test_a_capped_line_sends_no_faster_than_its_rate() -> None:
     began = line.time.now
     sent = 0
     while sent < 5_000_000:
-        piece = line.uplink.piece(CHUNK)
-        line.uplink.spend(piece)
+        piece = line.uplink.bucket.piece(CHUNK)
+        line.uplink.bucket.spend(piece)
         sent += piece
     assert sent / (line.time.now - began) == pytest.approx(1e6, rel=0.06)
-    assert line.uplink.piece(CHUNK) <= 100_000, "a pause is never long"
+    assert line.uplink.bucket.piece(CHUNK) <= 100_000, "a pause is never long"
 
 
 def test_an_idle_line_saves_up_no_more_than_a_moment() -> None:
     line = Line(rate=1e6)
-    line.uplink.spend(1000)
+    line.uplink.bucket.spend(1000)
     line.time.now += 3600
     before = line.time.now
     for _ in range(10):
-        line.uplink.spend(100_000)
+        line.uplink.bucket.spend(100_000)
     assert line.time.now - before == pytest.approx(0.8, abs=0.01)
+
+
+# ---- small answers and pieces of chunks on one capped line
+
+
+class Queue:
+    """A used-up line of 100 kB/s whose first claim pauses until it is told to go on; `served` says who came after it, in order."""
+
+    def __init__(self) -> None:
+        self.time, self.served = Time(), list[str]()
+        self.go_on, self.threads = threading.Event(), list[threading.Thread]()
+        self.bucket = TokenBucket(1e5, self.time, self.pause)
+        self.bucket.spend(10_000)
+        self.bucket.spend(10_000)
+        self.ask("holder", lambda: self.bucket.spend(1))
+        wait_until(lambda: self.time.now > 1000.0)
+
+    def pause(self, seconds: float) -> None:
+        self.time.sleep(seconds)
+        if threading.current_thread() is not threading.main_thread():
+            assert self.go_on.wait(DEADLINE)
+
+    def ask(self, name: str, spend: Callable[[], None]) -> None:
+        def wait() -> None:
+            spend()
+            self.served.append(name)
+
+        self.threads.append(threading.Thread(target=wait))
+        self.threads[-1].start()
+
+    def piece(self, name: str, count: int = 10_000) -> None:
+        self._queue(name, lambda: self.bucket.spend(count))
+
+    def small(self, name: str, count: int = 1000, *, peer: str = "", first: bool = False) -> None:
+        self._queue(
+            name, lambda: self.bucket.spend_small(count, peer=peer or name, first=first, deadline=self.time.now + 1e6)
+        )
+
+    def end(self) -> list[str]:
+        self.go_on.set()
+        for thread in self.threads:
+            thread.join()
+        return self.served[1:]
+
+    def _queue(self, name: str, spend: Callable[[], None]) -> None:
+        waiting = self.bucket.waiting
+        self.ask(name, spend)
+        wait_until(lambda: self.bucket.waiting > waiting)
+
+
+def test_a_small_answer_leaves_before_pieces_of_chunks_that_wait() -> None:
+    queue = Queue()
+    queue.piece("chunk 1")
+    queue.piece("chunk 2")
+    queue.small("holding")
+    assert queue.end() == ["holding", "chunk 1", "chunk 2"]
+
+
+def test_a_crowd_of_small_answers_leaves_chunks_three_quarters_of_the_line() -> None:
+    queue = Queue()
+    for number in range(6):
+        queue.piece(f"chunk {number}")
+    for number in range(4):
+        queue.small(f"small {number}", 10_000)
+    assert queue.end() == ["small 0", *(f"chunk {n}" for n in range(3)), "small 1", *(f"chunk {n}" for n in (3, 4, 5)), "small 2", "small 3"]  # fmt: skip
+
+
+def test_of_small_answers_relays_have_theirs_first_and_then_who_had_the_fewest() -> None:
+    queue = Queue()
+    for number in range(3):
+        queue.small(f"crowd {number}", peer="crowd")
+    queue.small("other")
+    queue.small("relay", first=True)
+    assert queue.end() == ["relay", "crowd 0", "other", "crowd 1", "crowd 2"]
+
+
+def test_a_small_answer_that_would_come_too_late_is_not_sent() -> None:
+    queue = Queue()
+    with pytest.raises(NoTurn):
+        queue.bucket.spend_small(1000, peer="late", first=False, deadline=queue.time.now)
+    assert queue.end() == []
+
+
+def test_an_idle_line_delays_nobody() -> None:
+    time = Time()
+    bucket = TokenBucket(1e5, time, time.sleep)
+    bucket.spend_small(10_000, peer="", first=False, deadline=time.now)
+    assert time.now == 1000.0
+    TokenBucket(None, time, time.sleep).spend_small(1 << 30, peer="", first=False, deadline=time.now)
+    assert time.now == 1000.0
 
 
 # ---- whom an origin serves first
