@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from pydantic import Field
 
@@ -17,7 +18,7 @@ from protocol import metrics
 from protocol.chain.settings import ChainSettings
 from protocol.chain.types import Publication
 from protocol.clock import SYSTEM, Clock
-from protocol.errors import MurmurationError
+from protocol.errors import MurmurationError, PreflightError
 from protocol.gossip.messages import HEAD
 from protocol.logs import LoggingSettings
 from protocol.metrics import MetricsSettings
@@ -88,20 +89,31 @@ class RelayService:
         ):
             log.info("serving at %s", server.url)
             while not self._stop.is_set():
-                followed = False
+                followed, problem = False, None
                 try:
                     self._follow(versions)
                     self._progress()
                     followed = True
                 except MurmurationError as error:
-                    if is_fatal(error):
+                    if is_fatal(error) and not isinstance(
+                        error, PreflightError
+                    ):  # what is here is served on a full disk too
                         raise
-                    log.warning("%s; trying again", error)
-                served = server.counts.bytes_served
-                self._home.write_status(
-                    state="serving", versions=list(store.steps()), bytes_served=served, url=server.url
-                )
+                    log.warning(
+                        "%s; trying again, and serving what is here%s", error, f" ({error.hint})" if error.hint else ""
+                    )
+                    problem = str(error)
+                self._tell(
+                    state="serving", versions=list(store.steps()), bytes_served=server.counts.bytes_served, url=server.url,
+                    problem=problem,
+                )  # fmt: skip
                 self._news.wait(self._stop, self._c.settings.poll_seconds, seldom=followed)
+
+    def _tell(self, **status: Any) -> None:
+        try:
+            self._home.write_status(**status)
+        except PreflightError as error:
+            log.warning("%s (%s)", error, error.hint)
 
     def _follow(self, versions: Versions) -> None:
         head = self._c.chain.head(self._c.run)

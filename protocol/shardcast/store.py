@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Lock
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from protocol.errors import IntegrityError, LockHeld, PreflightError, ProtocolViolation, UsageError
 from protocol.shardcast.holding import Holding
@@ -34,6 +34,7 @@ MANIFEST_NAME = ".manifest.json"  # hidden: no file of a version may start with 
 DELTA_FOLDER = ".delta"
 RESERVE_BYTES = 1 << 30  # left free for everything else that this machine does
 
+_MORE_SPACE: Final = "free space or take a larger disk; how many versions are kept follows from the run's spec.max_lag: max(5, max_lag + 2)"
 _STEP = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -53,7 +54,7 @@ def disk_errors(where: Path) -> Iterator[None]:
 
 def raise_disk_error(error: OSError, where: Path) -> NoReturn:
     if error.errno in _FULL:
-        raise PreflightError(f"the disk of {where} is full", hint="free space, or keep fewer versions") from error
+        raise PreflightError(f"the disk of {where} is full", hint=_MORE_SPACE) from error
     raise PreflightError(f"cannot use {error.filename or where}: {error.strerror}") from error
 
 
@@ -394,7 +395,7 @@ class VersionStore:
         if free < wanted:
             raise PreflightError(
                 f"{self.root} has {free} bytes free, but this version needs {wanted}, {self._reserve} of them in reserve",
-                hint="free space, or keep fewer versions",
+                hint=_MORE_SPACE,
             )
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,9 +152,10 @@ def locked(file: Path, what: Path | str, hint: str | None = None) -> Iterator[No
         except OSError:
             held.seek(0)
             raise LockHeld(f"{what} is in use by process {held.read().strip() or '?'}", hint=hint) from None
-        held.truncate(0)
-        held.write(str(os.getpid()))
-        held.flush()
+        with suppress(OSError):  # the lock is held on a full disk too; only who asks for it does not hear by whom
+            held.truncate(0)
+            held.write(str(os.getpid()))
+            held.flush()
         yield
 
 

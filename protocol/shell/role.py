@@ -6,6 +6,7 @@ Whatever ends it, the status says that it stopped.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from protocol.chain.settings import ChainSettings
+from protocol.errors import PreflightError
 from protocol.exporter import Exporter, Health
 from protocol.logs import LoggingSettings, set_up_logging
 from protocol.metrics import MetricsSettings
@@ -20,6 +22,8 @@ from protocol.shell.connection import Connection, connect
 from protocol.shell.home import PEERS, REPORT, Home, only_here
 from protocol.shell.peers import PeerSettings
 from protocol.shell.signals import Ending, until_signalled
+
+log = logging.getLogger(__name__)
 
 
 class RoleSettings(Protocol):
@@ -62,4 +66,7 @@ def role(place: Home, settings: RoleSettings, password_file: Path | None, *, wha
         try:
             yield RunningRole(connection, ending, exporter.progress)
         finally:
-            place.write_status(state="stopped")
+            try:
+                place.write_status(state="stopped")
+            except PreflightError as error:  # a full disk; why the role ended is said by another error, or by none
+                log.warning("%s", error)

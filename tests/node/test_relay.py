@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from node.relay.service import RelayService, ServeSettings
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, PreflightError
 from protocol.identity import Key
 from protocol.shardcast.client import Client
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
+from protocol.shell import home
 from tests.clock import eventually
 from tests.node.stage import Stage, Wired, running
 
@@ -97,6 +104,42 @@ def test_versions_of_another_life_are_replaced(stage: Stage) -> None:
     with running(relay):
         eventually(lambda: relay.has(0), what="only what the chain knows")
         assert fetched(stage, relay.url, 0, "node") == (stage.tiny.model / "model.safetensors").read_bytes()
+
+
+def test_a_relay_whose_disk_is_full_serves_what_it_has_and_goes_on_when_there_is_room(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.publish()
+    relay, asked, usage = Serving(stage), threading.Event(), shutil.disk_usage
+
+    def usage_of_a_full_disk(folder: Path) -> Any:
+        if folder.is_relative_to(relay.home.path):
+            asked.set()
+            return SimpleNamespace(free=(1 << 30) - 1)
+        return usage(folder)
+
+    def refused(path: Path, value: Any) -> None:
+        raise PreflightError(f"cannot write {path}: No space left on device")
+
+    with running(relay) as ended:
+        eventually(lambda: relay.has(0), what="the first version")
+        with monkeypatch.context() as full:
+            full.setattr("protocol.shardcast.store.shutil.disk_usage", usage_of_a_full_disk)
+            stage.publish(stage.variant(0.5))
+            eventually(lambda: (relay.home.read_status() or {}).get("problem"), what="it says that there is no room")
+            full.setattr(home, "write_json", refused)
+            asked.clear()
+            assert asked.wait(20), "it tries again"
+            assert fetched(stage, relay.url, 0, "a") == (stage.tiny.model / "model.safetensors").read_bytes()
+            assert not ended.event.is_set()
+        eventually(lambda: relay.has(0, 1), what="the second version, once there is room")
+    stage.publish(stage.variant(0.25))
+    monkeypatch.setattr("protocol.shardcast.store.shutil.disk_usage", usage_of_a_full_disk)
+    monkeypatch.setattr(home, "write_json", refused)
+    again = Serving(stage)
+    with running(again) as ended:
+        assert fetched(stage, again.url, 1, "b") != fetched(stage, again.url, 0, "c")
+        assert not ended.event.is_set()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
