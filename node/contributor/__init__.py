@@ -10,6 +10,6 @@ survey.py      what `node hardware` shows               seat_class.py      of wh
 demand.py      what is asked of this node, from: wanted.py, the arithmetic, and commitments.py, who made what
 prefetch.py    the next version, fetched beside the work on this one
 challenged.py  answers to matrix challenges            mail.py            what the hub has to say to this node
-disk_rate.py   what its disk writes and reads           spec_file.py       the run's spec on this machine
-settings.py    node.toml                                commands/          `node …`
+disk_rate.py   what its disk writes and reads           settings.py        node.toml
+commands/      `node …`
 """

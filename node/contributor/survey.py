@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from node.contributor import disk_rate, spec_file
+from node.contributor import disk_rate
 from node.contributor.seat_class import propose, shortfalls
 from node.contributor.settings import NodeSettings
 from node.engine import EngineSettings
@@ -30,6 +30,7 @@ from protocol.runspec import RunSpec
 from protocol.shardcast.manifest import Expected, Manifest, ManifestLimits
 from protocol.shardcast.rate import Taster
 from protocol.shardcast.source import Source
+from protocol.shell import spec_file
 from protocol.shell.connection import Connection, connect
 from protocol.shell.home import Home
 

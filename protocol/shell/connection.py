@@ -53,6 +53,7 @@ from protocol.retry import retry
 from protocol.runspec import MAX_LAG_MOST, PinnedFile, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
 from protocol.shardcast.source import Source
+from protocol.shell import spec_file
 from protocol.shell.location import RunLocation, check_url, located_if_told
 from protocol.shell.peers import PeerSettings
 
@@ -71,8 +72,17 @@ class Connection:
     """A role's connection to one run: chain, peers, hub. Opened with `connect`."""
 
     def __init__(
-        self, chain: Chain, settings: ChainSettings, peers: PeerSettings, key: Key, host: Host, *, clock: Clock = SYSTEM
+        self,
+        chain: Chain,
+        settings: ChainSettings,
+        peers: PeerSettings,
+        key: Key,
+        host: Host,
+        *,
+        kept_spec: Path | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
+        """`kept_spec` is where the run spec of an earlier start lies, or is kept for the next."""
         self.chain = chain
         self.settings = settings
         self.peers = peers
@@ -83,6 +93,7 @@ class Connection:
         self._host = host
         self._directory = Directory(host)
         self._clock = clock
+        self._kept_spec = kept_spec
         self._hub: HubClient | None = None
         self._located: RunLocation | None = None
         self._peers_lost = False
@@ -94,9 +105,14 @@ class Connection:
 
     @cached_property
     def spec(self) -> RunSpec:
-        """The run spec, from the hub; waits for a hub for as long as a look-up may take. From then on its bootnodes are this role's too."""
+        """The run spec: the one that was kept here, where it hashes to the chain's digest, else the hub's; waits for a hub for as long as a
+        look-up may take. From then on its bootnodes are this role's too."""
         digest = self.chain.spec_digest(self.run)
-        spec = self.retry(lambda: self.hub.spec(digest), "fetching the run spec")
+        spec = self._kept_spec and spec_file.kept(self._kept_spec, digest)
+        if not spec:
+            spec = self.retry(lambda: self.hub.spec(digest), "fetching the run spec")
+            if self._kept_spec:
+                spec_file.keep(self._kept_spec, spec)
         self._host.add_bootnodes(bootnodes_agreed(spec, self.peers))
         return spec
 
@@ -271,8 +287,9 @@ def connect(
     *,
     peers_file: Path | None = None,
     report_file: Path | None = None,
+    kept_spec: Path | None = None,
 ) -> Iterator[Connection]:
-    """Checks the chain and brings up the libp2p host; `report_file` is the running role's to name, and no command's beside it. Raises WrongChain, RpcUnavailable or ConfigError."""
+    """Checks the chain and brings up the libp2p host; `kept_spec` as of Connection; `report_file` is the running role's to name, and no command's beside it. Raises WrongChain, RpcUnavailable or ConfigError."""
     for role, url in (("hub", peers.hub), ("origin", peers.origin)):
         try:
             if url:
@@ -287,7 +304,7 @@ def connect(
             "no bootnode is configured", hint="put peers.bootnodes into the config file, or give --bootnode"
         )
     with host_of(key, peers.model_copy(update={"bootnodes": bootnodes}), peers_file, report_file) as host:
-        yield Connection(chain, settings, peers, key, host)
+        yield Connection(chain, settings, peers, key, host, kept_spec=kept_spec)
 
 
 def bootnodes_told(told: RunLocation | None, peers: PeerSettings) -> list[str]:

@@ -4,6 +4,7 @@
 <home>/data/              databases, weights, rollouts          <home>/<role>.lock        held while the role runs
 <home>/data/peers.json    peers for the next start            <home>/data/network.json  what the running host says of itself
 <home>/status.json        what the running role does, for `status`    <home>/matrix-challenges.json   what became of matrix challenges
+<home>/spec.json              the run's spec, once a hub had it (protocol/shell/spec_file.py)
 """
 
 from __future__ import annotations

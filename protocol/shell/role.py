@@ -18,6 +18,7 @@ from protocol.errors import PreflightError
 from protocol.exporter import Exporter, Health
 from protocol.logs import LoggingSettings, set_up_logging
 from protocol.metrics import MetricsSettings
+from protocol.shell import spec_file
 from protocol.shell.connection import Connection, connect
 from protocol.shell.home import PEERS, REPORT, Home, only_here
 from protocol.shell.peers import PeerSettings
@@ -57,7 +58,12 @@ def role(place: Home, settings: RoleSettings, password_file: Path | None, *, wha
         only_here(key.address, settings.chain.chain_id),
         Exporter(settings.metrics, Health(what, settings.metrics.progress_seconds)) as exporter,
         connect(
-            settings.chain, settings.peers, key, peers_file=place.data / PEERS, report_file=place.data / REPORT
+            settings.chain,
+            settings.peers,
+            key,
+            peers_file=place.data / PEERS,
+            report_file=place.data / REPORT,
+            kept_spec=spec_file.path_in(place),
         ) as connection,
     ):
         place.metrics_url = exporter.url

@@ -13,9 +13,13 @@ import pytest
 from swarm.anvil import Anvil
 from swarm.world import TOKEN, World
 
+from node.relay.service import RelaySettings
 from node.validator.judgement_log import JudgementLog
+from protocol.errors import Unavailable
+from protocol.settings import load
 from protocol.shell.home import Home, write_json
-from tests.cli.conftest import PASSWORD, Console, Ended, init_options
+from protocol.shell.role import role
+from tests.cli.conftest import PASSWORD, SPEC, Console, Ended, init_options
 
 Run = Callable[..., Ended]
 
@@ -239,3 +243,18 @@ def test_a_bootnode_takes_up_the_key_that_was_brought_to_its_new_machine(
     settings = (new / "bootnode.toml").read_text()
     again = console.murmur("bootnode", "init", "--home", new)
     assert (again.code, (new / "bootnode.toml").read_text()) == (3, settings), "settings that are there are not touched"
+
+
+def test_a_role_that_has_read_the_run_spec_once_starts_while_the_hub_is_away(
+    anvil: Anvil, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    monkeypatch.setenv("MURMUR_PEERS__FIND_SECONDS", "0.2")
+    world, place = World.fresh(anvil, spec_digest=SPEC.digest), Home(tmp_path / "relay", "relay")
+    assert console.murmur("relay", "init", *init_options(world), "--host", "127.0.0.1", "--home", place.path).code == 0
+    settings = load(RelaySettings, place.config).value
+    with role(place, settings, None, what="a look") as up, pytest.raises(Unavailable):
+        _ = up.connection.spec
+    (place.path / "spec.json").write_bytes(SPEC.canonical())
+    with role(place, settings, None, what="a look") as up:
+        assert up.connection.spec == SPEC

@@ -103,12 +103,14 @@ class _NoHost:
 class Wired(Connection):
     """A connection that knows where hub and origin are, and notes what was announced."""
 
-    def __init__(self, stage: Stage, key: Key, *, poll_seconds: float = 0.05) -> None:
+    def __init__(self, stage: Stage, key: Key, *, poll_seconds: float = 0.05, kept_spec: Path | None = None) -> None:
         settings = ChainSettings(
             rpc=stage.world.anvil.rpc, contract=stage.world.chain.runs.address, chain_id=31337, run=stage.world.run,
             poll_seconds=poll_seconds,
         )  # fmt: skip
-        super().__init__(stage.world.chain, settings, PeerSettings(find_seconds=0.5), key, _NoHost())  # type: ignore[arg-type]
+        super().__init__(
+            stage.world.chain, settings, PeerSettings(find_seconds=0.5), key, _NoHost(), kept_spec=kept_spec
+        )  # type: ignore[arg-type]
         self._stage = stage
         self.announced: dict[str, str] = {}
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from node.relay.service import RelayService, ServeSettings
-from protocol.errors import ConfigError, PreflightError
+from protocol.errors import ConfigError, PreflightError, Unavailable
 from protocol.identity import Key
 from protocol.shardcast.client import Client
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
-from protocol.shell import home
+from protocol.shell import home, spec_file
 from tests.clock import eventually
 from tests.node.stage import Stage, Wired, running
 
@@ -27,8 +27,8 @@ class Serving:
     """A relay service and what it announced."""
 
     def __init__(self, stage: Stage, settings: ServeSettings = LOCAL) -> None:
-        self.connection: Wired = stage.connection(Key.generate())
         self.home = stage.home("relay", "relay")
+        self.connection: Wired = stage.connection(Key.generate(), kept_spec=spec_file.path_in(self.home))
         self.service = RelayService(self.connection, self.home, settings)
         self.run, self.stop = self.service.run, self.service.stop
 
@@ -75,6 +75,29 @@ def test_a_restart_serves_what_was_there_though_the_origin_is_gone(stage: Stage)
     relay = Serving(stage)
     with running(relay):
         assert fetched(stage, relay.url, 0, "node") == (stage.tiny.model / "model.safetensors").read_bytes()
+
+
+def test_a_restart_serves_what_was_there_though_the_hub_is_away(stage: Stage) -> None:
+    stage.publish()
+    relay = Serving(stage)
+    with running(relay):
+        eventually(lambda: relay.has(0), what="the version")
+    stage.hub.stop()
+    relay = Serving(stage)
+    with running(relay):
+        assert fetched(stage, relay.url, 0, "node") == (stage.tiny.model / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff"], ids=repr)
+def test_a_kept_spec_that_is_not_the_chains_is_not_used_but_replaced(stage: Stage, damage: bytes) -> None:
+    file = stage.folder / "spec.json"
+    file.write_bytes(damage)
+    assert stage.connection(Key.generate(), kept_spec=file).spec == stage.tiny.spec
+    assert file.read_bytes() == stage.tiny.spec.canonical()
+    file.write_bytes(damage)
+    stage.hub.stop()
+    with pytest.raises(Unavailable):
+        _ = stage.connection(Key.generate(), kept_spec=file).spec
 
 
 def test_an_origin_that_is_down_is_waited_for(stage: Stage) -> None:

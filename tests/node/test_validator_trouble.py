@@ -9,6 +9,8 @@ import pytest
 import torch
 from starlette.responses import PlainTextResponse, Response
 
+from node.validator.service import ValidatorService
+from node.validator.settings import JudgeSettings
 from protocol.chain.sync import Book
 from protocol.chain.types import State
 from protocol.errors import PreflightError, RpcUnavailable, Unavailable
@@ -292,3 +294,12 @@ def test_a_seat_older_than_the_book_is_judged_by_the_class_it_had(
     monkeypatch.setattr(world.chain, "seat", pruned)
     with pytest.raises(RpcUnavailable):
         bench._hardware(early)
+
+
+def test_a_validator_starts_again_while_the_hub_is_away(stage: Stage) -> None:
+    key, home, kept = stage.validator(), stage.home("validator", "validator"), stage.folder / "spec.json"
+    stage.publish()
+    ValidatorService(stage.connection(key, kept_spec=kept), home, JudgeSettings()).close()
+    stage.hub.stop()
+    service = ValidatorService(stage.connection(key, kept_spec=kept), home, JudgeSettings())
+    service.close()

@@ -47,10 +47,10 @@ def read_spec(home: Home, node: NodeSettings, chain: Chain, key: Key, given: Pat
 
     Raises HashMismatch or Malformed for another one that was given, PreflightError where no hub can be found.
     """
-    from node.contributor import spec_file
+    from protocol.shell import spec_file
 
     spec = spec_file.find(home, chain.spec_digest(node.chain.run), given) or _spec_of_hub(node, key)
-    spec_file.path_in(home).write_bytes(spec.canonical())
+    spec_file.keep(spec_file.path_in(home), spec)
     return spec
 
 
