@@ -6,6 +6,7 @@ to trust it: every chunk is checked against the chain by whoever fetches it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,8 @@ from protocol.shardcast.server import ShardServer
 from protocol.shardcast.settings import ServingSettings
 from protocol.shardcast.uplink import Uplink
 from protocol.shell.connection import Connection
+
+log = logging.getLogger("serving")
 
 
 @contextmanager
@@ -29,6 +32,12 @@ def serving(connection: Connection, versions: Versions, settings: ServingSetting
         tls=settings.tls(),
     ) as server:
         url = settings.public_url or server.url
+        if settings.needs_proxy:
+            log.warning(
+                "others are told %s, and this serves http at %s: a reverse proxy must take https there, or set serve.tls_certificate and serve.tls_key",
+                url,
+                server.url,
+            )
         versions.served_at(url)
         connection.announce(role, url)
         yield server

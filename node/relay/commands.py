@@ -72,5 +72,6 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
 
     place = Home(home, "relay")
     settings = load(RelaySettings, place.require_config()).value
+    settings.serve.require_ready()
     with role(place, settings, password_file, what="a look at the head") as up:
         RelayService(up.connection, place, settings.serve, up.ending, progress=up.progress).run()

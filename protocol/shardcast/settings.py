@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from protocol.errors import ConfigError
 from protocol.http_url import typed_url
@@ -49,6 +49,22 @@ class ServingSettings(Settings):
         for network in networks:
             ipaddress.ip_network(network)
         return networks
+
+    @model_validator(mode="after")
+    def _speaks_what_it_announces(self) -> Self:
+        if self.tls_certificate and self.public_url and self.public_url.startswith("http://"):
+            raise ValueError("with tls_certificate it speaks https only: let public_url begin with https://")
+        return self
+
+    @property
+    def needs_proxy(self) -> bool:
+        """Whether others are told https, and this process speaks http."""
+        return bool(self.public_url and self.public_url.startswith("https://") and not self.tls_certificate)
+
+    def require_ready(self) -> None:
+        """Raises ConfigError for what would show only once it serves: an address that nobody is told, certificate files that are none."""
+        self.require_reachable()
+        self.tls()
 
     def tls(self) -> ssl.SSLContext | None:
         """Raises ConfigError for files that are none."""

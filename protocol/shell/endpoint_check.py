@@ -30,6 +30,8 @@ class EndpointCheck:
     seconds: float
     detail: str
     problem: MurmurationError | None = None
+    answers: bool = True
+    """Whether anybody of this protocol is there, though it may not have what it was asked for."""
 
 
 def check(chain: Chain, run: int, role: str, url: str, *, seconds: float = SECONDS) -> EndpointCheck:
@@ -42,7 +44,10 @@ def check(chain: Chain, run: int, role: str, url: str, *, seconds: float = SECON
         else:
             detail = _weights(chain, run, url, trainer, chain.head(run), seconds)
     except (Unavailable, Refused, ProtocolViolation, VersionMismatch) as error:
-        return EndpointCheck(url, time.monotonic() - began, "", error)
+        from protocol.shardcast.connection import NotServed
+
+        answers = isinstance(error.__cause__, NotServed)
+        return EndpointCheck(url, time.monotonic() - began, "", error, answers)
     return EndpointCheck(url, time.monotonic() - began, detail)
 
 

@@ -79,6 +79,7 @@ def print_status(found: Reachability) -> None:
     if found.outside is not None:
         typer.echo("\nWhere others say this role is")
         _print_whereabouts(found.outside)
+    _print_served(found)
     if found.here.chain is not None and not found.answered:
         typer.echo("\nHub and relays\n  – nobody could be asked")
         for word in found.words:
@@ -94,6 +95,15 @@ def print_status(found: Reachability) -> None:
         _say(f"{_BAD} {plain(what, 400)}")
         if advised:
             _say(f"try: {plain(advised, 400)}", 2, 5)
+
+
+def _print_served(found: Reachability) -> None:
+    if found.served_at:
+        typer.echo("\nWhere it serves weights")
+    for each in found.served_at:
+        took = f"answers from here, {_milliseconds(each.seconds)}" if each.answers else ""
+        more = _why(each.problem) if each.problem else each.detail
+        _item(_BAD if not each.answers else _NEITHER if each.problem else _GOOD, plain(each.url), took, more)
 
 
 def _print_seen(found: Reachability) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from protocol.deadline import Transport, within
-from protocol.errors import MurmurationError, Unavailable
+from protocol.errors import ChainError, MurmurationError, Unavailable
 from protocol.p2p.address import peer_bytes, peer_text
 from protocol.p2p.explorer import Explorer, explore
 from protocol.p2p.kademlia import LookupStep
 from protocol.p2p.settings import Timing
 from protocol.p2p.wire import KademliaAnswer
+from protocol.shell.connection import RELAY, SEEDER
+from protocol.shell.endpoint_check import EndpointCheck, check
 from protocol.shell.location import RunLocation
 from protocol.shell.lookups import (
     CHAIN,
@@ -33,11 +36,19 @@ from protocol.shell.lookups import (
 )
 from protocol.shell.standpoint import Standpoint
 
+if TYPE_CHECKING:
+    from protocol.chain import Chain
+
 _METRICS_SECONDS = 3.0
 _METRICS_BYTES_MAX = 4 << 20
 _FETCHED = "murmur_weights_fetched_bytes_total{source="
 _SERVED = "murmur_shardcast_served_bytes_total"
 SERVICES = ("hub", "relay")
+_WEIGHTS = (RELAY, SEEDER)
+_OPEN_WEIGHTS = (
+    "open serve.port, and let serve.public_url lead to it; https needs a reverse proxy or serve.tls_certificate, and a certificate "
+    "of a CA that this system knows. Some routers keep a machine from its own outside address: then have somebody else try"
+)
 
 
 @dataclass
@@ -49,6 +60,8 @@ class Reachability:
     outside: Whereabouts | None = None
     """Where others say this role is; None where it was not asked."""
     services: dict[str, list[Claimant]] = field(default_factory=dict)
+    served_at: list[EndpointCheck] = field(default_factory=list)
+    """Where the running role says that it serves weights, each tried from here."""
     trainer: str | None = None
     told: RunLocation | None = None
     """What the run's owner says on chain."""
@@ -113,6 +126,9 @@ class Reachability:
             "answered": self.answered, "outside": None if self.outside is None else self.outside.as_json(),
             "trainer": self.trainer, "hub": self.goes_to, "words": [word.as_json() for word in self.words], "relays": [each.url for each in self.relays],
             "services": {role: [each.as_json() for each in found] for role, found in self.services.items()},
+            "served_at": [
+                {"url": each.url, "answers": each.answers, "problem": str(each.problem) if each.problem else None} for each in self.served_at
+            ],
             "weights": self.fetched, "served": self.served,
             "problems": [{"what": what, "try": advice} for what, advice in self.problems],
         }  # fmt: skip
@@ -127,7 +143,7 @@ def look(
     here: Standpoint, *, seconds: float, progress: Callable[[str], None] = lambda _: None, timing: Timing = Timing()
 ) -> Reachability:
     """Asks bootnodes and peers as a stranger, for at most `seconds`, and the chain; `progress` hears what is being done."""
-    found = Reachability(here)
+    found, chain = Reachability(here), None
     if here.chain is not None:
         progress("asking the chain who the trainer is")
         chain, found.trainer, found.chain_problem = trainer_of(here)
@@ -135,6 +151,8 @@ def look(
     progress("asking around")
     late = _ask_around(found, seconds, timing)
     _read_metrics(found)
+    if chain is not None:
+        _try_own(found, chain)
     _judge(found, late)
     return found
 
@@ -164,6 +182,15 @@ def _ask_around(found: Reachability, seconds: float, timing: Timing) -> Unavaila
     except Unavailable as error:
         return error
     return None
+
+
+def _try_own(found: Reachability, chain: Chain) -> None:
+    here = found.here
+    provides = (here.said.get("provides") or []) if here.running else []
+    for each in provides:
+        if here.chain and isinstance(each, dict) and each.get("role") in _WEIGHTS:
+            with suppress(ChainError):
+                found.served_at.append(check(chain, here.chain.run, "relay", str(each.get("http"))))
 
 
 def _read_metrics(found: Reachability) -> None:
@@ -221,6 +248,11 @@ def _judge(found: Reachability, late: Unavailable | None) -> None:
         found.wrong(
             f"the running role knows nobody: {here.said.get('reason')}", "its log says more; it keeps trying by itself"
         )
+    for each in found.served_at:
+        if not each.answers and each.problem:
+            found.wrong(
+                f"{each.url}, where others fetch weights from this role: {each.problem}", _OPEN_WEIGHTS, each.problem
+            )
     _judge_outside(found)
 
 

@@ -347,7 +347,7 @@ def test_status_of_a_running_relay_shows_what_it_says_and_what_a_stranger_sees(
     operator.announce(hub, "hub", served({f"/v1/runs/{world.run}/spec": SPEC.canonical()}))
     data = operator.home / "data"
     relay = network.host(bootnode, report_file=data / "network.json", timing=quick(report=0.05))
-    operator.announce(relay, "relay", "http://127.0.0.1:8460")
+    operator.announce(relay, "relay", url := served({}))
     operator.settle(bootnode)
     for each in (hub, relay):
         keys = (b"\x12\x20" + b"g" * 32,)
@@ -365,15 +365,45 @@ def test_status_of_a_running_relay_shows_what_it_says_and_what_a_stranger_sees(
     assert f"relay of run {world.run}: runs" in done.out
     assert relay.peer_id in done.out
     assert "nothing is wrong" in done.out
-    assert "relay at http://127.0.0.1:8460, known to" in done.out
+    assert f"relay at {url}, known to" in done.out
     assert "gossips    with 1 peer, 1 of them in the mesh; heard 1 message" in done.out
+    assert "answers from here" in done.out.partition("Where it serves weights")[2]
     assert narrow(done.out)
     found = operator.json("status")
     assert (found["running"], found["peer"], found["problems"]) == (True, relay.peer_id, [])
-    assert found["relays"] == ["http://127.0.0.1:8460"]
+    assert found["relays"] == [url]
     assert found["hub"]
     (outside,) = found["outside"]  # type: ignore[misc]
     assert (outside["answers"], bootnode.peer_id in outside["told_by"]) == (True, True)
+
+
+def test_status_of_a_relay_says_whether_its_public_url_leads_to_it(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    bootnode, file = network.host(), operator.home / "data" / "network.json"
+    relay = network.host(bootnode, report_file=file, timing=quick(report=0.05))
+    operator.settle(bootnode)
+
+    def status_with(url: str) -> tuple[str, list[dict[str, object]]]:
+        operator.announce(relay, "relay", url)
+        told = lambda: [each["http"] for each in (report.read(file) or {}).get("provides", [])]  # noqa: E731
+        eventually(lambda: told() == [url], what="a report of where it serves")
+        found = operator.json("status")
+        return re.sub(r"\s+", " ", operator.net("status").out), found["served_at"]  # type: ignore[return-value]
+
+    dead, tried = status_with("http://127.0.0.1:9")
+    assert [each["answers"] for each in tried] == [False]
+    assert "✗ http://127.0.0.1:9, where others fetch weights from this role: it does not answer" in dead
+    assert "let serve.public_url lead to it" in dead
+
+    plain = served({})
+    said, _ = status_with(plain.replace("http://", "https://"))
+    assert "https needs a reverse proxy or serve.tls_certificate" in said
+
+    world.trainer.send(world.chain.publish(world.run, 0, bytes(range(32))))
+    behind, tried = status_with(plain)
+    assert [(each["answers"], bool(each["problem"])) for each in tried] == [(True, True)]
+    assert "where others fetch weights from this role" not in behind, "it may just be fetching the version"
 
 
 def test_status_says_where_the_weights_came_from(

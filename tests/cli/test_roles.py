@@ -258,3 +258,16 @@ def test_a_role_that_has_read_the_run_spec_once_starts_while_the_hub_is_away(
     (place.path / "spec.json").write_bytes(SPEC.canonical())
     with role(place, settings, None, what="a look") as up:
         assert up.connection.spec == SPEC
+
+
+def test_a_relay_looks_at_its_certificate_before_anything_else(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    options = ["--public-url", "https://relay.example", "--home", tmp_path / "relay"]
+    assert console.murmur("relay", "init", *init_options(world), *options).code == 0
+    for name in ("CERTIFICATE", "KEY"):
+        monkeypatch.setenv(f"MURMUR_SERVE__TLS_{name}", str(tmp_path / "none.pem"))
+    monkeypatch.setenv("MURMUR_PASSWORD", "wrong")
+    done = console.murmur("relay", "start", "--home", tmp_path / "relay")
+    assert (done.code, "cannot serve by" in done.err) == (3, True), done.err

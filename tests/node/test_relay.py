@@ -173,3 +173,12 @@ def test_nobody_is_told_to_look_for_it_everywhere(stage: Stage, host: str) -> No
         stage.connection(Key.generate()), stage.home("relay", "relay"),
         ServeSettings(host=host, public_url="http://relay.example:8460"),
     )  # fmt: skip
+
+
+def test_a_relay_that_announces_https_and_speaks_http_says_that_it_needs_a_proxy(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay = Serving(stage, ServeSettings(host="127.0.0.1", port=0, public_url="https://relay.example"))
+    with running(relay):
+        assert relay.url == "https://relay.example"
+        eventually(lambda: "a reverse proxy must take https there" in caplog.text, what="a warning")

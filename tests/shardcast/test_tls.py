@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from pydantic import ValidationError
 
 from protocol.errors import ConfigError, DeadlineExceeded
 from protocol.shardcast.settings import ServingSettings
@@ -93,3 +94,16 @@ def test_a_certificate_without_a_key_or_that_is_none_is_said(tmp_path: Path, cer
     for pair in ((broken, certificate[1]), (tmp_path / "absent.pem", certificate[1]), (certificate[0], broken)):
         with pytest.raises(ConfigError, match="cannot serve by"):
             ServingSettings(tls_certificate=pair[0], tls_key=pair[1]).tls()
+
+
+def test_an_http_address_in_front_of_https_is_refused_and_the_other_way_round_needs_a_proxy(
+    certificate: tuple[Path, Path],
+) -> None:
+    files = {"tls_certificate": certificate[0], "tls_key": certificate[1]}
+    with pytest.raises(ValidationError, match="let public_url begin with https://"):
+        ServingSettings(public_url="http://relay.example:8460", **files)
+    ServingSettings(public_url="https://relay.example", **files).require_ready()
+    assert ServingSettings(public_url="https://relay.example").needs_proxy
+    assert not ServingSettings(public_url="https://relay.example", **files).needs_proxy
+    with pytest.raises(ConfigError, match="both a certificate and its key"):
+        ServingSettings(public_url="https://relay.example", tls_certificate=certificate[0]).require_ready()

@@ -47,6 +47,8 @@ def run_worker(
 
     place = open_home(home)
     node = settings(place).value
+    if node.serve.enabled:
+        node.serve.require_ready()
     with role(place, node, password_file, what="a turn of the node") as up:
         measure = partial(measure_of, node.engine)
         worker = Worker(
