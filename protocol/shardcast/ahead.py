@@ -35,6 +35,7 @@ from protocol.shardcast.opening import (
 from protocol.shardcast.partial import Partial
 from protocol.shardcast.schedule import Schedule
 from protocol.shardcast.source import Source
+from protocol.shardcast.tellers import AT_ONCE, WAIT_SECONDS, Tellers
 
 if TYPE_CHECKING:
     from protocol.shardcast.client import Client
@@ -42,11 +43,10 @@ if TYPE_CHECKING:
 LABEL = "ahead"
 """Of the draft that this fetches into."""
 
-_WAIT_SECONDS = 4.0  # longest a source may wait for news before it answers
-_PAUSE_SECONDS = 1.0  # before it is asked again after a failure
+_PAUSE_SECONDS = 1.0  # between looks at a version of which all is here
+_LOOK_SECONDS = 0.5  # longest wait for a teller before it is looked after what lags
 _GONE_SECONDS = 15.0  # after which a draft that no teller shows is thrown away
 _STALL_SECONDS = 180.0  # after which one is that does not grow
-_TELLERS = 3  # relays that a node asks for news
 
 
 class GivenUp(Unavailable):
@@ -67,9 +67,11 @@ class Ahead:
     _ended: Event = field(default_factory=Event)
     _schedule: Schedule | None = None
     _liars: set[str] = field(default_factory=set)
+    _without: set[str] = field(default_factory=set)  # tellers that knew of nothing when it began
 
     def __post_init__(self) -> None:
         self._pool = ConnectionPool(self.client.timeouts, self.client.fields)
+        self._news = Tellers(self._tellers, self._told_by, self.client.rng, self.clock)
 
     def run(self) -> bool:
         """Whether there was anything to fetch; returns once it was ended, or at once where nobody knows of such a version. Raises
@@ -93,6 +95,7 @@ class Ahead:
         if self._schedule is not None:
             self._schedule.stop()
         self._pool.close()
+        self._news.wake()
 
     def end(self) -> None:
         """Breaks it off, and waits until its draft is free."""
@@ -160,17 +163,15 @@ class Ahead:
         while not self._ending.is_set() and schedule.attend(0.0):
             if listing.is_complete and schedule.has_all and self._ending.wait(_PAUSE_SECONDS):
                 return
-            known, answers = listing.count, self._ask(listing)
+            known, shows = listing.count, self._hear(listing)
             now = self.clock()
             if listing.count > known:
                 self._reveal(listing, known, chunks, partial, schedule)
                 grown = now
-            if answers is not False:
+            if shows is not False or self._news.has_late:
                 heard = now
             if now > heard + _GONE_SECONDS or (not listing.is_complete and now > grown + _STALL_SECONDS):
                 raise GivenUp(f"version {self.step} is not written on")
-            if answers is not True:
-                schedule.attend(_PAUSE_SECONDS)
 
     def _reveal(
         self, listing: ChunkList, first: int, chunks: list[Chunk], partial: Partial, schedule: Schedule
@@ -201,46 +202,56 @@ class Ahead:
         believed = [source for source in self.sources if source.name not in self._liars]
         origins = [source for source in believed if not source.is_relay]
         relays = [source for source in believed if source.is_relay]
-        if self.client.relays or not relays:
-            return origins
-        return self.client.rng.sample(relays, min(_TELLERS, len(relays)))
+        asked = origins if self.client.relays or not relays else relays
+        return [source for source in asked if source.name not in self._without]
 
     def _first(self) -> ChunkList | None:
-        for teller in self._tellers():
-            if self._ending.is_set():
-                return None
+        while not self._ending.is_set() and len(self._without) < AT_ONCE and self._news.waits:
+            heard = self._news.next(NO_OPENING, 0, _LOOK_SECONDS)
+            if heard is None:
+                continue
+            teller, answer = heard
+            self._without.add(teller.name)
             try:
-                return ChunkList.begun(self.step, self._told_by(teller, NO_OPENING, 0), self._trusted)
+                if not isinstance(answer, OpeningAnswer):
+                    raise answer
+                listing = ChunkList.begun(self.step, answer, self._trusted)
             except ProtocolViolation as violation:
                 self._distrust(teller, violation)
             except (OSError, Unavailable, VersionMismatch):
                 pass
+            else:
+                self._without.clear()
+                self._news.had_news(teller)
+                return listing
         return None
 
-    def _ask(self, listing: ChunkList) -> bool | None:
-        """What became of asking for news: True where a teller answered, False where none shows this opening any more, None where
-        one may still do so that cannot be reached."""
-        shows: bool | None = False
-        for teller in self._tellers():
-            try:
-                told = self._told_by(teller, listing.opening.id, listing.count)
-                if told.opening == listing.opening.encode():
-                    listing.take(told, self._trusted)
-                    return True
-                ChunkList.begun(self.step, told, self._trusted)  # another opening that the trainer signed
-                if not teller.is_relay:
-                    raise GivenUp(f"version {self.step} is written anew")
-            except GivenUp:
-                raise
-            except ProtocolViolation as violation:
-                self._distrust(teller, violation)
-            except NotServed as error:
-                shows = shows if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE) else None
-            except (OSError, Unavailable, VersionMismatch):
-                shows = None
-            if self._ending.is_set():
-                return None
-        return shows
+    def _hear(self, listing: ChunkList) -> bool | None:
+        """What the next teller says: True where it shows this opening, None where it may still do so but cannot be reached, False
+        where it shows it no more, or nobody has answered yet."""
+        heard = self._news.next(listing.opening.id, listing.count, _LOOK_SECONDS)
+        if heard is None:
+            return False
+        teller, answer = heard
+        try:
+            if not isinstance(answer, OpeningAnswer):
+                raise answer
+            if answer.opening == listing.opening.encode():
+                if listing.take(answer, self._trusted):
+                    self._news.had_news(teller)
+                return True
+            ChunkList.begun(self.step, answer, self._trusted)  # another opening that the trainer signed
+            if not teller.is_relay:
+                raise GivenUp(f"version {self.step} is written anew")
+        except GivenUp:
+            raise
+        except ProtocolViolation as violation:
+            self._distrust(teller, violation)
+        except NotServed as error:
+            return False if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE) else None
+        except (OSError, Unavailable, VersionMismatch):
+            return None
+        return False
 
     def _distrust(self, teller: Source, violation: ProtocolViolation) -> None:
         self._liars.add(teller.name)
@@ -249,7 +260,7 @@ class Ahead:
 
     def _told_by(self, teller: Source, of: str, after: int) -> OpeningAnswer:
         deadline = time.monotonic() + 2 * self.client.timeouts.idle
-        wait_ms = int(1000 * min(_WAIT_SECONDS, self.client.timeouts.idle / 2))
+        wait_ms = int(1000 * min(WAIT_SECONDS, self.client.timeouts.idle / 2))
         connection = self._pool.take(teller, deadline, fresh=True)
         try:
             data = _asked(connection, opening_target(self.step, of, after, wait_ms), deadline)

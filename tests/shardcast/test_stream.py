@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ from protocol.errors import BadSignature, LockHeld, Malformed, MurmurationError,
 from protocol.identity import Key
 from protocol.shardcast import ahead as ahead_module
 from protocol.shardcast import stream as stream_module
+from protocol.shardcast import tellers as tellers_module
+from protocol.shardcast.ahead import Ahead
 from protocol.shardcast.client import Client
+from protocol.shardcast.connection import Timeouts
 from protocol.shardcast.manifest import Manifest, ManifestLimits
 from protocol.shardcast.opened import OpenedVersion
 from protocol.shardcast.opening import NO_OPENING, ChunkList, Opening, OpeningAnswer, Trusted
@@ -27,7 +32,8 @@ from protocol.shardcast.server import ShardServer
 from protocol.shardcast.source import Source
 from protocol.shardcast.store import VersionStore
 
-from .conftest import CHUNK, DEADLINE, RUN, Cast, contents, origin_at, relay_at, wait_until
+from .conftest import CHUNK, DEADLINE, QUICK, RUN, Cast, contents, origin_at, relay_at, wait_until
+from .faults import Request, hang, not_have_it
 
 CHUNKS = 9
 STEP = 1
@@ -72,11 +78,13 @@ class Writer:
 class Party:
     """A relay or node that fetches version 1 ahead, in a thread of its own."""
 
-    def __init__(self, cast: Cast, name: str, sources: list[Source], *, relays: bool = False, **options: Any) -> None:
+    def __init__(
+        self, cast: Cast, name: str, sources: list[Source], *, relays: bool = False, timeouts: Timeouts = QUICK, **options: Any
+    ) -> None:  # fmt: skip
         self.cast, self.sources = cast, sources
         self.store: VersionStore = cast.store(name, **options)
         self.server: ShardServer = cast.serve(self.store)
-        self.client: Client = cast.client(self.store, relays=relays, patience=DEADLINE)
+        self.client: Client = cast.client(self.store, relays=relays, patience=DEADLINE, timeouts=timeouts)
         cast.stack.callback(self.client.close)
         self.ended: list[object] = []
         self.thread = threading.Thread(target=self._look)
@@ -353,6 +361,117 @@ def test_a_relay_never_shows_a_chunk_that_it_does_not_have(cast: Cast, writer: W
     assert shown.open_range("model", 2 * CHUNK, 3 * CHUNK - 1) is None
     assert shown.open_range("model", 0, CHUNKS * CHUNK) is None
     assert np.flatnonzero(shown.holding(0, 0.0).coming).size == 0, "what is not listed is not on its way"
+
+
+def drip(request: Request) -> None:
+    """Never idle, never done."""
+    request.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    while not request.closing.wait(0.05):
+        request.send(b"\0")
+
+
+@pytest.mark.parametrize("liars", [2, 8])
+def test_tellers_that_drip_keep_no_node_from_the_news(
+    cast: Cast, writer: Writer, monkeypatch: pytest.MonkeyPatch, liars: int
+) -> None:
+    late = 0.5 if liars >= tellers_module.AT_ONCE else float("inf")
+    monkeypatch.setattr(tellers_module, "_LATE_SECONDS", late)
+    relay = Party(cast, "relay", [writer.source], relays=True)
+    drips = [cast.scripted(b"", {}, drip, drip) for _ in range(liars)]
+    sources = [relay_at(relay.server.url), *(relay_at(liar.url, f"liar {n}") for n, liar in enumerate(drips))]
+    node = Party(cast, "node", sources, timeouts=Timeouts(idle=10 * DEADLINE))
+    for chunks in range(1, 6):
+        writer.write(1)
+        wait_until(lambda chunks=chunks: node.present == chunks + 1)  # type: ignore[misc]
+    assert any(liar.requests for liar in drips), "they still hang"
+    assert set(node.client.statistics.bytes_from) == {"relay"}
+
+
+def test_an_older_word_of_the_trainers_that_is_repeated_at_once_keeps_nobody_from_the_news_nor_busy(
+    cast: Cast, writer: Writer
+) -> None:
+    relay = Party(cast, "relay", [writer.source], relays=True)
+    writer.write(1)
+    honest = writer.store.opened(STEP)
+    assert isinstance(honest, OpenedVersion)
+    body = honest.tell(NO_OPENING, 0)
+
+    def repeat(request: Request) -> None:
+        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    parrots = [cast.scripted(b"", {}, repeat, not_have_it) for _ in range(2)]
+    sources = [relay_at(relay.server.url), *(relay_at(parrot.url, f"parrot {n}") for n, parrot in enumerate(parrots))]
+    node = Party(cast, "node", sources)
+    for chunks in range(2, 6):
+        writer.write(1)
+        wait_until(lambda chunks=chunks: node.present == chunks + 1)  # type: ignore[misc]
+
+    def asked() -> int:
+        return sum("/opening?" in target for parrot in parrots for target in parrot.requests)
+
+    began, before = time.monotonic(), asked()
+    wait_until(lambda: asked() > before + 2)  # so one of the two was asked twice
+    assert time.monotonic() > began + 0.5, "one that had no news is left alone for a moment"
+
+
+def test_a_teller_with_news_is_asked_again_at_once_and_one_without_after_a_moment() -> None:
+    now, asked = [1000.0], []
+
+    def ask(source: Source, of: str, after: int) -> OpeningAnswer:
+        asked.append(source)
+        return OpeningAnswer(b"", 1, 0, b"", b"")
+
+    teller = origin_at("http://127.0.0.1:1")
+    tellers = tellers_module.Tellers(lambda: [teller], ask, random.Random(0), lambda: now[0])
+    assert tellers.next(NO_OPENING, 0, DEADLINE) is not None
+    assert tellers.next(NO_OPENING, 0, 0.0) is None
+    assert len(asked) == 1
+    now[0] += 1.0
+    assert tellers.next(NO_OPENING, 0, DEADLINE) is not None
+    tellers.had_news(teller)
+    assert tellers.next(NO_OPENING, 0, DEADLINE) is not None
+    assert len(asked) == 3
+
+
+def test_a_version_is_not_given_up_while_its_teller_does_not_answer(cast: Cast, writer: Writer) -> None:
+    writer.write(1)
+    honest = writer.store.opened(STEP)
+    assert isinstance(honest, OpenedVersion)
+    body = honest.tell(NO_OPENING, 0)
+
+    def tell_once(request: Request) -> None:
+        if "after=0" not in request.target:
+            hang(request)
+        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    teller = cast.scripted(b"", {}, tell_once, not_have_it)
+    client = cast.client(timeouts=Timeouts(idle=10 * DEADLINE))
+    now, looks = [1000.0], [0]
+
+    def clock() -> float:
+        looks[0] += 1
+        return now[0]
+
+    ahead = Ahead(client, STEP, [relay_at(teller.url)], clock)
+    ended: list[object] = []
+
+    def run() -> None:
+        try:
+            ended.append(ahead.run())
+        except MurmurationError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: any("opening" in target and "after=0" not in target for target in teller.requests))
+    for _ in range(3):
+        now[0] += ahead_module._GONE_SECONDS + 1
+        seen = looks[0]
+        wait_until(lambda: looks[0] > seen + 10 or not thread.is_alive())  # noqa: B023
+    assert not ended
+    ahead.end()
+    thread.join()
+    assert ended == [True]
 
 
 # ---- when not
