@@ -15,10 +15,12 @@ server      listens and keeps connections
 answers     what a request gets, from a whole version or a growing one
 precedence  whom an origin serves first
 settings    what whoever serves may set
+bucket      the cap on a server's rate
 uplink      who is sent what first, and how fast
 origin      the trainer's end: takes a folder, signs it, shows it
 source      one place to fetch from, and what experience says of it
 connection  persistent connections to sources
+feed        whether relays bring a version fast enough for the origin to be left alone
 schedule    which chunk is asked of which source, and who is blamed
 task        what it keeps account of
 inquiry     asks a relay for news of what it holds

@@ -7,7 +7,7 @@ another, most likely from another source.
 Relays tell which chunks they hold and which are on their way (`heard`). While some of them lack any, a task is one chunk,
 of those that the source holds the one that fewest relays have or will have: so the relays together soon have all. Whoever
 relays itself takes from the origin first. Everybody else leaves the origin alone for as long as a relay is alive: it makes
-progress or has everything, or it was only just asked and may be about to begin.
+progress or has everything, or it was only just asked and may be about to begin; and the relays together bring enough (feed.py).
 
 A task that does not move for much longer than others take lags. It no longer counts as one of the streams, its source is
 not asked for more meanwhile, and when nothing else is left to hand out its last chunks are asked once more of a different
@@ -28,6 +28,7 @@ import numpy as np
 
 from protocol import metrics
 from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
+from protocol.shardcast.feed import Feed
 from protocol.shardcast.holding import REVISION_COMPLETE, Bits, Holding
 from protocol.shardcast.source import Source, Standing, weights
 from protocol.shardcast.task import FetchTask, Promise, Statistics
@@ -40,7 +41,6 @@ _STREAMS_MIN, _CHUNK_SECONDS = (
 )  # to one source of a chain, and more while each of its chunks takes no longer than this
 _LAG_SECONDS = 1.0  # a task lags when it has not moved for this time
 _ALIVE_SECONDS = 5.0  # a relay that is fetching may bring nothing new for this time, or for that of so many chunks
-_STARVING_SECONDS = 10.0  # without a chunk, after which the origin is asked beside the relays, whatever these promise
 _ALIVE_SUCCESS = 0.4  # below this success rate it is not waited for
 _LAG_CHUNKS = 3.0  # and for as long as the best source takes for this many chunks
 _NAP_SECONDS = 1.0  # the longest a worker waits before it looks again
@@ -96,7 +96,8 @@ class Schedule:
         self._unknown = np.arange(len(sizes)) >= (len(sizes) if known is None else known)
         self._free = ~(self._have | self._unknown)  # neither there nor asked for
         self._relays = relays
-        now = self._fed = self._clock()  # when a relay brought a chunk last
+        now = self._clock()
+        self._feed = Feed(sum(sizes) if known is None else 0, now)  # who fetches ahead has what is written already
         self._patience, self._added = patience, 0
         self._claims = {name: Promise(self._none(), self._none(), now, now + patience) for name in watched}
         self._rarity = np.zeros(len(sizes), np.int32)  # relays that have a chunk or will have it
@@ -146,10 +147,11 @@ class Schedule:
             self.bytes_present += sum(self._sizes[chunk] for chunk in present)
             self._unknown[list(chunks)] = False
             self._free[list(chunks)] = ~self._have[list(chunks)]
-            self._fed = self._clock()  # relays could not bring before what nobody knew
+            now = self._clock()
+            self._feed.could_not(now)
             for claim in self._claims.values():
                 if claim.either.any():
-                    claim.until = max(claim.until, self._fed + self._quiet_seconds())
+                    claim.until = max(claim.until, now + self._quiet_seconds())
             self._revision += 1
             self._changed.notify_all()
 
@@ -269,9 +271,9 @@ class Schedule:
             chunk = task.chunks[task.done]
             task.done += 1
             task.moved = self._clock()
-            if task.source.is_relay:
-                self._fed = task.moved
             size, name = self._sizes[chunk], task.source.name
+            if task.source.is_relay:
+                self._feed.brought(size, task.moved)
             if size:  # a manifest's is 0: too small to measure a bandwidth by
                 self._standings[name].delivered(size, seconds)
             if size and not self._have[chunk]:
@@ -383,9 +385,9 @@ class Schedule:
 
     def _spare_origin(self, ready: list[Source], now: float) -> list[Source]:
         """`ready` without the origin, where it can be left alone."""
-        is_starving = now > self._fed + max(_STARVING_SECONDS, self._quiet_seconds())
+        is_fed = self._feed.is_enough(now, self._quiet_seconds())
         alive = any(self._is_alive(source, now) for source in self._usable() if source.is_relay)
-        if self._relays or is_starving or not alive:
+        if self._relays or not is_fed or not alive:
             return ready
         return [source for source in ready if source.is_relay]
 
@@ -468,7 +470,7 @@ class Schedule:
         moments = [self._standings[source.name].rests_until for source in self._usable()]
         moments += [self._lags_from(task) for task in self._running]
         moments += [claim.until for claim in self._claims.values()]
-        moments += [self._fed + max(_STARVING_SECONDS, self._quiet_seconds())]
+        moments += [self._feed.next_look(self._quiet_seconds())]
         return min([moment - now for moment in moments if moment > now] + [_NAP_SECONDS])
 
     def _give_back(self, task: FetchTask) -> None:

@@ -1,8 +1,8 @@
 """How a server's sending side is shared out: a cap on its rate (bucket.py), and turns, so that chunks arrive one after the other.
 
 Twenty chunks sent side by side all arrive at the end; sent in turns, the first can be passed on after a twentieth of the
-time. A turn is one chunk long at most. Relays take theirs before everybody else, then whoever has the fewest, and among
-equals the longest wait counts. A peer that reads slowly keeps its turn to itself for a moment only, then others go on beside
+time. A turn is one chunk long at most. Relays take theirs before everybody else, but one in four is left to others who wait:
+anybody can pass for a relay. Then comes whoever has the fewest, and among equals the longest wait counts. A peer that reads slowly keeps its turn to itself for a moment only, then others go on beside
 it; and as it still has it, a hundred slow connections of one peer delay nobody else by more than one does.
 """
 
@@ -25,6 +25,7 @@ _TURNS_MIN, _TURNS_MAX = (
 _CHUNK_SECONDS = 0.5  # that each of so many may take; from the rate of the last turns follows how many
 _REMEMBERED, _REMEMBERED_SECONDS = 8, 5.0  # turns that tell the rate
 _TURN_SECONDS = 2.0  # after which a turn no longer keeps others waiting
+_FIRST_IN_A_ROW = 3  # turns of relays, after which somebody else has one
 SMALL_BYTES_MAX = 16 << 10
 """An answer up to this size takes no turn."""
 
@@ -51,6 +52,7 @@ class Uplink:
     sleep: Callable[[float], None] = time.sleep
     _ended: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))  # when begun, bytes
     _turns: list[_Turn] = field(default_factory=list)
+    _in_a_row: int = 0  # turns that relays had since others had one
     _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
@@ -88,6 +90,7 @@ class Uplink:
                 young = [since for since in under_way if since + _TURN_SECONDS > now]
                 if len(young) < self._side_by_side(now) and self._next() is turn:
                     turn.since = now
+                    self._in_a_row = self._in_a_row + 1 if turn.first else 0
                     self._changed.notify_all()  # there may be room for another
                     return
                 if now >= deadline:
@@ -106,4 +109,5 @@ class Uplink:
     def _next(self) -> _Turn:
         having = Counter(turn.peer for turn in self._turns if turn.since is not None)
         waiting = (turn for turn in self._turns if turn.since is None)
-        return min(waiting, key=lambda turn: (not turn.first, having[turn.peer], turn.asked))
+        relays_first = self._in_a_row < _FIRST_IN_A_ROW
+        return min(waiting, key=lambda turn: (turn.first != relays_first, having[turn.peer], turn.asked))

@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from protocol.shardcast import feed as feed_module
 from protocol.shardcast import schedule as schedule_module
 from protocol.shardcast.connection import Timeouts
 from protocol.shardcast.holding import Holding
@@ -128,8 +129,8 @@ def test_relays_take_different_chunks_from_the_origin_and_the_rest_from_each_oth
 def test_nodes_leave_the_origin_alone_while_a_relay_is_fetching(
     cast: Cast, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seconds in ("_ALIVE_SECONDS", "_STARVING_SECONDS"):
-        monkeypatch.setattr(schedule_module, seconds, DEADLINE)  # on a busy machine a relay may be quiet for long
+    for module, seconds in ((schedule_module, "_ALIVE_SECONDS"), (feed_module, "_STARVING_SECONDS")):
+        monkeypatch.setattr(module, seconds, DEADLINE)  # on a busy machine a relay may be quiet for long
     digest, gate, origin = gated(cast, content, limit=3)
     patient = Timeouts(
         idle=DEADLINE
@@ -176,7 +177,7 @@ def promise_everything(request: Request) -> None:
 def test_a_relay_that_only_promises_holds_nobody_up_for_long(
     cast: Cast, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule_module, "_STARVING_SECONDS", 0.2)
+    monkeypatch.setattr(feed_module, "_STARVING_SECONDS", 0.2)
     monkeypatch.setattr(schedule_module, "_ALIVE_SECONDS", 0.2)
     manifest, server = cast.origin({"model": content})
     liar = cast.scripted(server.store.manifest(1), {"model": content}, hang, promise_everything)

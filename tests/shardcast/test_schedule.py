@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from protocol.errors import DeadlineExceeded, HashMismatch, Malformed, Unavailable
+from protocol.shardcast.feed import Feed
 from protocol.shardcast.holding import Holding
 from protocol.shardcast.schedule import Schedule
 from protocol.shardcast.source import Source, Standing, weights
@@ -341,6 +342,40 @@ def test_a_relay_that_brings_nothing_new_for_a_while_is_no_longer_waited_for() -
     assert stage.is_at_rest()
     stage.now += 0.2
     assert stage.take().source == ORIGIN
+
+
+@pytest.mark.parametrize("each", [4.0, 0.5])
+def test_relays_that_would_take_long_for_the_whole_do_not_keep_a_node_from_the_origin(each: float) -> None:
+    """A thousand chunks at one in four seconds are more than an hour; at two a second they are soon here."""
+    stage = Stage(1000, [FAST, ORIGIN], watched=["fast"], patience=8.0, streams=1)
+    asked = []
+    for number in range(int(60 / each)):
+        held = np.arange(1000) <= number
+        stage.schedule.heard("fast", Holding(number + 1, held, ~held))
+        stage.now += each / 2
+        while (task := stage.schedule.offer()) is not None:
+            asked.append((stage.now, task.source))
+            stage.finish(task, 0.01)
+            if task.source == ORIGIN:
+                break
+        stage.now += each / 2
+    began = [when - 1000.0 for when, source in asked if source == ORIGIN]
+    assert bool(began) == (each > 1), "whatever it promises"
+    assert all(when < 20 for when in began[:1])
+
+
+def test_relays_are_waited_for_again_once_they_are_fast_enough() -> None:
+    feed = Feed(6000, 0.0)  # ten bytes a second are enough
+    feed.brought(50, 1.0)
+    feed.brought(50, 9.0)
+    assert feed.is_enough(9.0, 5.0)
+    assert not feed.is_enough(11.0, 5.0)
+    feed.brought(150, 15.0)
+    assert feed.next_look(5.0) == 21.0
+    assert feed.is_enough(21.0, 5.0)
+    assert not feed.is_enough(25.1, 5.0), "ten seconds without a chunk"
+    feed.could_not(40.0)
+    assert feed.is_enough(50.0, 5.0)
 
 
 def test_whoever_asks_is_told_what_is_here_and_what_is_on_its_way() -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from protocol.shardcast import precedence as precedence_module
 from protocol.shardcast.bucket import NoTurn, TokenBucket
 from protocol.shardcast.guest import Guest
 from protocol.shardcast.precedence import RelaysFirst
@@ -66,6 +67,19 @@ def test_relays_have_their_turn_before_everybody_else_and_others_in_the_order_th
     under_way[0].close()
     wait_until(lambda: len(line.served) == 3)
     assert line.served == ["relay", "node 1", "node 2"]
+    under_way[1].close()
+
+
+def test_relays_that_never_stop_asking_leave_a_turn_in_four_to_others() -> None:
+    line = Line()
+    under_way = [line.turn(), line.turn()]
+    for number in range(12):
+        line.ask("relay", first=True, peer=f"relay {number}")
+    for name in ("node 1", "node 2", "node 3"):
+        line.ask(name, peer=name)
+    under_way[0].close()
+    wait_until(lambda: len(line.served) == 15)
+    assert line.served == [*["relay"] * 3, "node 1", *["relay"] * 3, "node 2", *["relay"] * 3, "node 3", *["relay"] * 3]
     under_way[1].close()
 
 
@@ -251,3 +265,49 @@ def test_others_are_sent_to_the_relays_while_these_fetch_and_served_when_they_ar
 
 def test_without_relays_everybody_is_served() -> None:
     assert RelaysFirst().elsewhere(STRANGER, 7) == []
+
+
+def test_a_stranger_who_passes_for_a_relay_keeps_others_from_a_version_for_a_bounded_time_whatever_it_does() -> None:
+    relays, clock = precedence()
+    away = {7: 0.0, 8: 0.0}
+    for second in range(3600):
+        if second % 9 == 0 and second % 100 < 80:  # one byte every nine seconds, and now and then none for a while
+            relays.elsewhere(RELAY, 7)
+            relays.elsewhere(RELAY, 8)
+        for step in away:
+            away[step] += bool(relays.elsewhere(STRANGER, step))
+        clock.now += 1.0
+    assert away == {7: 20, 8: 20}
+
+
+def test_a_guest_is_one_whatever_address_of_its_network_it_takes_and_another_is_sent_away_for_itself() -> None:
+    relays, clock = precedence()
+    first, second, other = (Guest(address, None) for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"))
+    relays.elsewhere(RELAY, 7)
+    assert relays.elsewhere(first, 7)
+    for _ in range(5):
+        clock.now += 5.0
+        relays.elsewhere(RELAY, 7)
+    assert relays.elsewhere(second, 7) == []
+    assert relays.elsewhere(other, 7)
+
+
+def test_a_crowd_of_addresses_takes_no_memory_without_end_and_is_served_instead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(precedence_module, "_AWAY_MAX", 3)
+    relays, _ = precedence()
+    relays.elsewhere(RELAY, 7)
+    guests = [Guest(f"192.0.2.{number}", None) for number in range(5)]
+    assert [bool(relays.elsewhere(guest, 7)) for guest in guests] == [True] * 3 + [False] * 2
+    assert relays.elsewhere(guests[0], 7), "who was known before is so still"
+
+
+def test_of_many_relays_others_are_named_every_time() -> None:
+    relays, _ = precedence()
+    urls = [RELAY.serves or "", *(f"http://127.0.0.1:{port}" for port in range(9001, 9012))]
+    relays.learn(urls)
+    relays.elsewhere(RELAY, 7)
+    named = [relays.elsewhere(STRANGER, 7) for _ in range(100)]
+    assert all(len(set(each)) == 4 for each in named)
+    assert {url for each in named for url in each} == set(urls)
