@@ -39,7 +39,7 @@ def run(mebibytes: int = 256, only: str | None = None) -> Bench:
 
 def fan_out(bench: Bench, size: int, *, serving: bool, relays: int = 3, clients: int = 12) -> None:
     """1 → relays → clients, everybody at once; what the origin sent and when the last client had it, in copies and direct downloads."""
-    with stage(limited=True) as cast:
+    with stage(1 + relays + clients) as cast:
         origin = cast.party("origin", rate=RATE, folder=str(weights(cast, size)))
         tier = [cast.party("relay", rate=RATE) for _ in range(relays)]
         crowd = [cast.party("client", rate=RATE, serve=serving) for _ in range(clients)]
@@ -67,7 +67,7 @@ def chains(bench: Bench, size: int, longest: int = 3) -> None:
     """origin → relay → … → client, each asking only the one before: how much longer than one hop."""
     hop = 0.0
     for length in range(longest + 1):
-        with stage(limited=True) as cast:
+        with stage(2 + length) as cast:
             origin = cast.party("origin", rate=RATE, folder=str(weights(cast, size)))
             line = [origin, *(cast.party("relay", rate=RATE) for _ in range(length)), cast.party("client", rate=RATE)]
             orders = [cast.order(origin, [before]) for before in line[:-1]]
@@ -81,7 +81,7 @@ def chains(bench: Bench, size: int, longest: int = 3) -> None:
 
 def uneven(bench: Bench, size: int) -> None:
     """A client of two relays, of 5 and of 50 MB/s, that hold all of it: how much longer than both together would take."""
-    with stage(limited=True) as cast:
+    with stage(4) as cast:
         origin = cast.party("origin", folder=str(weights(cast, size)))
         tier = [cast.party("relay", rate=rate) for rate in (5e6, 50e6)]
         client = cast.party("client")

@@ -45,7 +45,7 @@ def relay(bench: Bench, size: int) -> None:
 
 
 def _ours(size: int, *, memory: bool) -> tuple[float, float]:
-    with stage(limited=False, memory=memory) as cast:
+    with stage(memory=memory) as cast:
         folder = weights(cast, size)
         relaying, client = cast.party("relay"), cast.party("client", serve=False)
         began = time.monotonic()
@@ -58,7 +58,7 @@ def _ours(size: int, *, memory: bool) -> tuple[float, float]:
 
 def _peer(interpreter: Path, size: int, *, memory: bool) -> tuple[float, float]:
     script = Path(__file__).with_name("shardcast_peer.py")
-    with stage(limited=False, memory=memory) as cast:
+    with stage(memory=memory) as cast:
         file = weights(cast, size) / "model.safetensors"
         ports = [_free_port(), _free_port()]
         urls = [f"http://127.0.0.1:{port}" for port in ports]
@@ -117,7 +117,7 @@ def _through_a_socket(block: bytes, rounds: int) -> None:
 
 
 def _write(block: bytes, rounds: int, *, memory: bool) -> None:
-    with stage(limited=False, memory=memory) as cast, (cast.root / "written").open("wb") as file:
+    with stage(memory=memory) as cast, (cast.root / "written").open("wb") as file:
         for _ in range(rounds):
             file.write(block)
         file.flush()

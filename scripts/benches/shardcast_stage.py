@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swarm.hosts import HERE, SwarmHost, network, why_not
+
 ROOT = Path(__file__).resolve().parents[2]
-_BRIDGE = "murmur-b"
-_NET = "10.199.7"
 _DEADLINE = 900.0
 _MIB = 1 << 20
 
 
 def namespaces_work() -> bool:
     """Whether this machine lets us make network namespaces, bridges and rate limits."""
-    if os.geteuid() != 0:
-        return False
-    tries = (["ip", "netns", "add", "murmur-try"], ["ip", "netns", "del", "murmur-try"], ["tc", "-V"])
-    with suppress(FileNotFoundError):
-        return all(subprocess.run(command, capture_output=True, check=False).returncode == 0 for command in tries)
-    return False
+    return not why_not() and shutil.which("tc") is not None
 
 
 @dataclass
@@ -67,27 +63,28 @@ class Party:
 
 
 class Stage:
-    """Starts parties, the n-th with `rates[n]` bytes a second in both directions (None: no limit)."""
+    """Starts parties, each on the next of `hosts`, on a line of its own that takes so many bytes a second in both directions (None: no limit)."""
 
-    def __init__(self, root: Path, *, limited: bool) -> None:
-        self.root, self.limited = root, limited and namespaces_work()
+    def __init__(self, root: Path, hosts: Sequence[SwarmHost]) -> None:
+        self.root, self._hosts = root, hosts
         self.parties: list[Party] = []
 
     def party(self, role: str, *, rate: float | None = None, serve: bool = True, **options: Any) -> Party:
-        number = len(self.parties) + 1
-        name = f"{role}-{number}"
-        host, prefix = "127.0.0.1", []
-        if self.limited:
-            host, prefix = _namespace(number, rate), ["ip", "netns", "exec", f"murmur-{number}"]
-        command = [*prefix, sys.executable, "-m", "benches.shardcast_party"]
+        name = f"{role}-{len(self.parties) + 1}"
+        host = self._hosts[len(self.parties)] if self._hosts else HERE
+        if host.prefix and rate is not None:
+            _limit(host, rate)
+        command = [*host.prefix, sys.executable, "-m", "benches.shardcast_party"]
         environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
         )
-        party = Party(name, process, host)
+        party = Party(name, process, host.address)
         self.parties.append(party)
-        cap = rate if rate is not None and not self.limited else None
-        party.ask({"role": role, "root": str(self.root / name), "host": host, "serve": serve, "rate": cap} | options)
+        cap = None if host.prefix else rate
+        party.ask(
+            {"role": role, "root": str(self.root / name), "host": host.address, "serve": serve, "rate": cap} | options
+        )
         party.told = party.hear()
         return party
 
@@ -115,23 +112,17 @@ class Stage:
         for party in self.parties:
             party.process.kill()
             party.process.wait(10)
-        if self.limited:
-            for number in range(1, len(self.parties) + 1):
-                subprocess.run(["ip", "netns", "del", f"murmur-{number}"], check=False)
-            subprocess.run(["ip", "link", "del", _BRIDGE], check=False)
 
 
 @contextmanager
-def stage(*, limited: bool, memory: bool = False) -> Iterator[Stage]:
-    """A stage in a temporary folder, on disk or in memory."""
-    with tempfile.TemporaryDirectory(prefix="murmur-cast-", dir="/dev/shm" if memory else None) as folder:
-        made = Stage(Path(folder), limited=limited)
-        if made.limited:
-            _bridge()
-        try:
-            yield made
-        finally:
-            made.close()
+def stage(limited: int = 0, *, memory: bool = False) -> Iterator[Stage]:
+    """A stage in a temporary folder, on disk or in memory, with lines for so many parties whose rate can be limited."""
+    with ExitStack() as stack:
+        folder = tempfile.TemporaryDirectory(prefix="murmur-cast-", dir="/dev/shm" if memory else None)
+        root = Path(stack.enter_context(folder))
+        made = Stage(root, stack.enter_context(network(limited)) if limited and namespaces_work() else ())
+        stack.callback(made.close)
+        yield made
 
 
 def weights(cast: Stage, size: int) -> Path:
@@ -144,35 +135,11 @@ def weights(cast: Stage, size: int) -> Path:
     return folder
 
 
-def _bridge() -> None:
-    subprocess.run(["ip", "link", "del", _BRIDGE], check=False, capture_output=True)
-    _do("ip", "link", "add", _BRIDGE, "type", "bridge")
-    _do("ip", "addr", "add", f"{_NET}.254/24", "dev", _BRIDGE)
-    _do("ip", "link", "set", _BRIDGE, "up")
-
-
-def _namespace(number: int, rate: float | None) -> str:
-    name, inner, outer, address = f"murmur-{number}", f"mi{number}", f"mo{number}", f"{_NET}.{number}"
-    subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-    _do("ip", "netns", "add", name)
-    _do("ip", "link", "add", outer, "type", "veth", "peer", "name", inner)
-    _do("ip", "link", "set", inner, "netns", name)
-    _do("ip", "link", "set", outer, "master", _BRIDGE)
-    _do("ip", "link", "set", outer, "up")
-    for command in (
-        ("ip", "addr", "add", f"{address}/24", "dev", inner),
-        ("ip", "link", "set", inner, "up"),
-        ("ip", "link", "set", "lo", "up"),
-    ):
-        _do("ip", "netns", "exec", name, *command)
-    if rate is not None:
+def _limit(host: SwarmHost, rate: float) -> None:
+    """Caps what a host's line takes, on either end of it."""
+    for prefix, device in ((host.prefix, "wire"), ((), host.interface)):
         shaped = ("root", "tbf", "rate", f"{int(rate * 8)}bit", "burst", "256kb", "latency", "200ms")
-        _do("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", inner, *shaped)
-        _do("tc", "qdisc", "add", "dev", outer, *shaped)
-    return address
-
-
-def _do(*command: str) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        command = [*prefix, "tc", "qdisc", "add", "dev", device, *shaped]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
