@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+_AS_PYDANTIC_SAYS = re.compile(r"^(Input|Value|List|Tuple|Dictionary|String) should ")
 
 
 def complaints(
@@ -34,7 +37,8 @@ def _lines(error: ValidationError, tree: type[BaseModel], within: str, origins: 
         else:
             # What a validator of ours raised is told as it said it, without pydantic's name for the kind.
             said = e["ctx"]["error"] if e["type"] in ("value_error", "assertion_error") else e["msg"]
-            said = " or ".join([str(said), *(other["msg"].removeprefix("Input should be ") for _, other in others)])
+            said = _AS_PYDANTIC_SAYS.sub("must ", str(said)).replace(" after validation", "")
+            said = " or ".join([said, *(other["msg"].removeprefix("Input should be ") for _, other in others)])
             yield f"{path}: {said}{origin}" if path else str(said)
 
 

@@ -95,7 +95,7 @@ WRONG: list[tuple[dict[str, Any], type[MurmurationError], str]] = [
     ({"package": "summs"}, ConfigError, "no environment is called 'summs' here; did you mean 'sums'"),
     ({"version": "1.1"}, VersionMismatch, "the run wants sums 1.1; installed is 1.0"),
     ({"config": {"digit": 2}}, ConfigError, "unknown setting 'config.digit', did you mean 'digits'"),
-    ({"config": {"digits": "two"}}, ConfigError, "config.digits: Input should be a valid integer"),
+    ({"config": {"digits": "two"}}, ConfigError, "config.digits: must be a valid integer"),
 ]
 
 

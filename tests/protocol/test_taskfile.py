@@ -391,7 +391,7 @@ def test_specs_without_files_keep_their_digest(tiny_run: TinyRun) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"size": 101}, "101 \\+ 20 problems in files of 120 rows"), ({"files": []}, "files: List should have at least 1"), ({"seed": 1}, "seed: Input should be 0"),
+        ({"size": 101}, "101 \\+ 20 problems in files of 120 rows"), ({"files": []}, "files: must have at least 1"), ({"seed": 1}, "seed: must be 0"),
         ({"config": {"a": 1}}, "unknown setting 'config.a'"), ({"files": "a.parquet"}, "files"),
         ({"files": ["nothing"]}, "nothing cannot be used"),
     ],
