@@ -31,6 +31,7 @@ from protocol.retry import Backoff, jittered
 
 log = logging.getLogger(__name__)
 
+_NOT_TRIED = "not tried yet"
 _LOOK_SECONDS = 0.05
 _SETTLE_FACTOR = 6.0
 _FULL_FACTOR = 4.0  # by which the pauses before a full bootnode is visited again grow
@@ -50,7 +51,7 @@ class Membership:
         self._node = node
         self._dht = dht
         self._bootnodes = [bootnode for bootnode in bootnodes if bootnode.peer != dht.peer]
-        self.problems: dict[PeerAddress, str] = dict.fromkeys(self._bootnodes, "not tried yet")
+        self.problems: dict[PeerAddress, str] = dict.fromkeys(self._bootnodes, _NOT_TRIED)
         self._file = file
         self._saved = list(saved)
         self._joined = joined
@@ -64,12 +65,17 @@ class Membership:
         fresh = [known for known in bootnodes if known.peer != self._dht.peer and known not in self.problems]
         if fresh:
             self._bootnodes += fresh
-            self.problems |= dict.fromkeys(fresh, "not tried yet")
+            self.problems |= dict.fromkeys(fresh, _NOT_TRIED)
             self._lost.set()  # wakes
 
     @property
     def is_joined(self) -> bool:
         return len(self._dht.table) > 0
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether nobody is known yet, and a bootnode has still to answer or fail for the first time."""
+        return not self.is_joined and _NOT_TRIED in self.problems.values()
 
     async def wait_joined(self, seconds: float) -> None:
         """Raises Unavailable with the reason when nobody is known after `seconds`."""

@@ -52,7 +52,8 @@ def report(discovery: Discovery, state: str) -> dict[str, Any]:
     return {
         "pid": os.getpid(), "at": wall, "state": state, "peer": peer_text(node.identity.peer),
         "listen": str(discovery.bound) if discovery.bound else None, "announced": [str(place) for place in discovery.own],
-        "joined": membership.is_joined, "reason": "" if membership.is_joined else membership.reason(),
+        "joined": membership.is_joined, "joining": membership.is_joining,
+        "reason": "" if membership.is_joined else membership.reason(),
         "bootnodes": bootnodes, "known": len(dht.table), "peers": peers, "records": len(dht.records),
         "inbound": len(connections) - outbound, "outbound": outbound, "welcomed": node.welcomed, "provides": provided,
         "counts": dict(node.counts + discovery.dropped),

@@ -245,9 +245,16 @@ def _judge(found: Reachability, late: Unavailable | None) -> None:
     elif here.chain is not None and found.goes_to is None and found.answered:
         found.wrong("the run's hub is not found", "murmur net trace hub shows where the lookup stops")
     if here.running and here.said.get("joined") is False and (here.bootnodes or here.role != "bootnode"):
-        found.wrong(
-            f"the running role knows nobody: {here.said.get('reason')}", "its log says more; it keeps trying by itself"
-        )
+        if here.said.get("joining"):
+            found.wrong(
+                "the running role is still joining: it waits for its bootnodes' first answer",
+                "ask again in ten seconds",
+            )
+        else:
+            found.wrong(
+                f"the running role knows nobody: {here.said.get('reason')}",
+                "its log says more; it keeps trying by itself",
+            )
     for each in found.served_at:
         if not each.answers and each.problem:
             found.wrong(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -460,6 +463,38 @@ def test_status_names_a_dead_bootnode_and_a_hub_that_nobody_finds(operator: Oper
     without = operator.net("status")
     assert (without.code, "the run's hub is not found" in without.out) == (1, True)
     assert "murmur net trace hub" in without.out
+
+
+def test_a_role_that_has_just_started_is_said_to_be_joining(operator: Operator, network: Network) -> None:
+    operator.settle(network.host())
+    said = {
+        "pid": os.getpid(),
+        "at": time.time(),
+        "state": report.RUNNING,
+        "joined": False,
+        "reason": "no bootnode is reachable",
+    }
+    (operator.home / "data").mkdir()
+    write_json(operator.home / "data" / "network.json", said | {"joining": True})
+    assert "the running role is still joining" in operator.net("status").out
+    write_json(operator.home / "data" / "network.json", said | {"joining": False})
+    assert "the running role knows nobody: no bootnode is reachable" in operator.net("status").out
+
+
+def test_a_host_is_joining_until_a_bootnode_has_answered_or_failed(network: Network, tmp_path: Path) -> None:
+    file = tmp_path / "network.json"
+
+    def says(joining: bool) -> bool:
+        said = report.read(file) or {}
+        return (said.get("joined"), said.get("joining")) == (False, joining)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        mute = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}/p2p/{Key.generate().peer_id}"
+        network.host(mute, report_file=file, timing=quick(report=0.05))
+        eventually(lambda: says(joining=True), what="it waits for the bootnode's first word")
+    file = tmp_path / "other.json"
+    network.host(network.gone(), report_file=file, timing=quick(report=0.05))
+    eventually(lambda: says(joining=False), what="a bootnode that is down is an answer")
 
 
 def test_a_bootnode_of_the_run_spec_is_a_way_in_for_commands_as_for_the_role(
