@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
@@ -106,6 +107,8 @@ def until_end(thing: _Held) -> _Held:
 
 def run(application: typer.Typer, name: str) -> None:
     """Runs a command line and ends the process with the exit code of what happened."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without ✓ shows ?, and the command does not end there
     try:
         ended = typer.main.get_command(application)(prog_name=name, standalone_mode=False)
         code = ended if isinstance(ended, int) else 0  # outside standalone mode typer returns the code of an early exit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -106,11 +107,17 @@ def status() -> int:
 
 def main() -> int:
     arguments = parser().parse_args()
-    return (
-        up(arguments.cheats, arguments.environments)
-        if arguments.command == "up"
-        else {"down": down, "status": status}[arguments.command]()
-    )
+    try:
+        code = (
+            up(arguments.cheats, arguments.environments)
+            if arguments.command == "up"
+            else {"down": down, "status": status}[arguments.command]()
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    return code
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,28 @@ def test_no_program_of_ours_imports_what_only_the_tests_need() -> None:
     """They would come back unnoticed with one import statement."""
     roles = "node.contributor.worker, node.validator.service, node.relay.service, protocol.shell.connection, protocol.shell.runfile"
     assert not imported(f"import {roles}, trainer.hub.service\n{TELL}") & NEVER
+
+
+def test_a_terminal_that_has_no_such_letters_ends_no_command() -> None:
+    code = """
+from protocol.shell import cli
+app = cli.group("x")
+app.command()(lambda: cli.typer.echo("✓ nothing is wrong"))
+cli.run(app, "x")
+"""
+    for encoding in ("latin-1", "cp1252"):
+        ended = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, env={"PYTHONIOENCODING": encoding}, timeout=60
+        )
+        assert (ended.returncode, ended.stdout) == (0, b"? nothing is wrong\n"), ended.stderr
+
+
+def test_a_devnet_is_looked_at_through_a_pipe_that_nobody_reads_to_its_end() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "wb") as closed:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-m", "swarm.devnet", "status"], stdout=closed, stderr=subprocess.PIPE, timeout=60,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}, cwd=ROOT, text=True,
+        )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
