@@ -12,13 +12,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protocol.errors import ConfigError, LockHeld, PreflightError
+from protocol.errors import ConfigError, LockHeld, PreflightError, UsageError
 
 if TYPE_CHECKING:
     from protocol.identity import Key
@@ -47,6 +48,10 @@ class Home:
     def config(self) -> Path:
         return self.path / f"{self.role}.toml"
 
+    def command(self, text: str) -> str:
+        """A command of this role as it is to be typed for this home."""
+        return text if self.path == default_home(self.role) else f"{text} --home {shlex.quote(str(self.path))}"
+
     @property
     def data(self) -> Path:
         folder = self.path / "data"
@@ -64,7 +69,7 @@ class Home:
     def require_config(self) -> Path:
         if not self.config.exists():
             raise ConfigError(
-                f"{self.config} does not exist", hint=f"create it with `{_init(self.role)} --home {self.path}`"
+                f"{self.config} does not exist", hint=f"create it with `{self.command(_init(self.role))}`"
             )
         return self.config
 
@@ -89,6 +94,10 @@ class Home:
         password = read_password(
             file=password_file, variable=PASSWORD_VARIABLE, what=f"the new {name} key", confirm=True
         )
+        if not password:
+            raise UsageError(
+                "an empty password protects no key", hint="choose one, and keep it: without it the key is lost"
+            )
         key = Key.generate()
         save_keystore(key, path, password, chain_id=chain_id)
         return key
@@ -99,7 +108,9 @@ class Home:
 
         path = path or self.keystore(name)
         if not path.exists():
-            raise ConfigError(f"there is no {name} key at {path}", hint=f"create it with `{_init(self.role)}`")
+            raise ConfigError(
+                f"there is no {name} key at {path}", hint=f"create it with `{self.command(_init(self.role))}`"
+            )
         return load_keystore(
             path, read_password(file=password_file, variable=PASSWORD_VARIABLE, what=f"the {name} key")
         )
@@ -112,7 +123,8 @@ class Home:
             return to_checksum_address(json.loads(self.keystore(name).read_text())["address"])
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(
-                f"cannot read the {name} key's address: {error}", hint=f"create it with `{_init(self.role)}`"
+                f"cannot read the {name} key's address: {error}",
+                hint=f"create it with `{self.command(_init(self.role))}`",
             ) from error
 
     @contextmanager

@@ -271,3 +271,23 @@ def test_a_relay_looks_at_its_certificate_before_anything_else(
     monkeypatch.setenv("MURMUR_PASSWORD", "wrong")
     done = console.murmur("relay", "start", "--home", tmp_path / "relay")
     assert (done.code, "cannot serve by" in done.err) == (3, True), done.err
+
+
+@pytest.mark.parametrize("role_name", ["relay", "bootnode"])
+def test_no_key_is_made_with_an_empty_password(
+    world: World, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, role_name: str
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", "")
+    options = [] if role_name == "bootnode" else [*init_options(world), "--host", "127.0.0.1"]
+    done = console.murmur(role_name, "init", *options, "--home", tmp_path / "home")
+    assert (done.code, "an empty password" in done.err, (tmp_path / "home").exists()) == (2, True, False)
+
+
+def test_what_comes_next_names_the_home_that_was_given(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    place, usual = tmp_path / "a place", tmp_path / "usual"
+    monkeypatch.setattr("protocol.shell.home.default_home", lambda role: usual)
+    assert console.murmur("bootnode", "init", "--home", place).out.rstrip().endswith(f"start --home '{place}'")
+    assert console.murmur("bootnode", "init", "--home", usual).out.rstrip().endswith("next: murmur bootnode start")

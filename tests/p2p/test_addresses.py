@@ -112,6 +112,22 @@ def test_a_bootnodes_announced_addresses_reach_its_host(tmp_path: Path, monkeypa
     assert seen["peers_file"] == tmp_path / "data" / "peers.json"
 
 
+@pytest.mark.parametrize(
+    ("address", "is_told"), [("/ip4/0.0.0.0/tcp/1", True), ("/ip6/::/tcp/1", True), ("/dns4/b.example/tcp/1", False)]
+)
+def test_a_bootnode_that_nobody_can_dial_is_told_to_announce(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, is_told: bool
+) -> None:
+    host = SimpleNamespace(addresses=[f"{address}/p2p/{KEY.peer_id}"])
+    monkeypatch.setattr("protocol.p2p.run_bootnode", lambda key, listen, *, ready, **_: ready(host))
+    for method in ("new_key", "open_key"):
+        monkeypatch.setattr(Home, method, lambda *_, **__: KEY)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    assert CliRunner().invoke(command.app, ["init", "--home", str(tmp_path)]).exit_code == 0
+    started = CliRunner().invoke(command.app, ["start", "--home", str(tmp_path)])
+    assert (started.exit_code, "put announce into" in started.stderr) == (0, is_told), started.output
+
+
 def test_a_role_without_bootnodes_starts_where_it_remembers_peers_and_else_says_what_is_missing(tmp_path: Path) -> None:
     settings: Any = SimpleNamespace(open=lambda: SimpleNamespace(located=lambda run: b""), run=1)
     peers, file = PeerSettings(listen="/ip4/127.0.0.1/tcp/0"), tmp_path / "peers.json"

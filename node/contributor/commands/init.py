@@ -71,7 +71,9 @@ def init(
         typer.echo(f"settings      {place.config}")
         first = "send some ETH to both and tokens to the operator" if operator_key else "send some ETH to the node key"
         then = (
-            "node stake" if operator_key else "node stake --operator-keystore FILE, the keystore that holds the tokens"
+            place.command("node stake")
+            if operator_key
+            else f"{place.command('node stake')} --operator-keystore FILE, the keystore that holds the tokens"
         )
         typer.echo(f"\nnext: {first}, then: {then}")
 

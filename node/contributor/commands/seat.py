@@ -73,7 +73,7 @@ def rotate(
             sender.send(chain.rotate(run, old, new.address, new.peer, deadline, join.sign(new, chain.domain)))
         _take_over(place, old, new)
     typer.echo(f"{new.address} has taken the seat over; the old key lies in {place.keystore(f'node-{old}')}")
-    typer.echo(f"next: send some ETH to {new.address}, then: node start", err=True)
+    typer.echo(f"next: send some ETH to {new.address}, then: {place.command('node start')}", err=True)
 
 
 def _seat(chain: Chain, run: int, node: str) -> Seat:

@@ -97,7 +97,7 @@ def stake(
             f"a seat needs {tokens(policy.node_stake)} of free stake; {tokens(missing)} are missing"
         )
     if seated and not wei:
-        typer.echo(f"{node_key.address} is seated in run {run} already; next: node start")
+        typer.echo(f"{node_key.address} is seated in run {run} already; next: {place.command('node start')}")
         return
     confirm(
         "Stake and take the seat?",
@@ -119,7 +119,7 @@ def stake(
         consent, word = join.sign(node_key, chain.domain), invited.signature if invited else b""
         sender.send(chain.join(run, node_key.address, node_key.peer, number, deadline, consent, word))
     typer.echo(f"{node_key.address} is seated in run {run} on {tokens(policy.node_stake)}")
-    typer.echo("next: node start", err=True)
+    typer.echo(f"next: {place.command('node start')}", err=True)
 
 
 def _hardware_class(spec: RunSpec, engine: EngineSettings, given: int | None) -> tuple[int, str]:

@@ -74,7 +74,8 @@ def init(
     def text() -> None:
         typer.echo(f"validator key  {key.address}  (PeerID {key.peer_id})\nsettings       {place.config}")
         typer.echo(
-            "\nnext: ask the run's owner to approve this address, send it ETH and tokens, then: murmur validator stake"
+            "\nnext: ask the run's owner to approve this address, send it ETH and tokens, then: "
+            + place.command("murmur validator stake")
         )
 
     emit({"home": str(home), "validator": key.address, "peer": key.peer_id}, as_json, text)
@@ -101,7 +102,9 @@ def stake(
     delay = duration(sender.chain.withdrawal_delay())
     confirm("Stake?", [f"deposits {tokens(wei)} from {sender.key.address}", f"comes back {delay} after unstaking"], yes)
     deposit(sender, sender.key.address, wei)
-    typer.echo(f"staked {tokens(wei)}; next: murmur validator {'reinforce' if seat.since else 'enlist'}")
+    typer.echo(
+        f"staked {tokens(wei)}; next: {place.command('murmur validator ' + ('reinforce' if seat.since else 'enlist'))}"
+    )
 
 
 @app.command()
@@ -142,7 +145,7 @@ def enlist(
     )
     confirm("Go on?", consequences, yes)
     sender.send(chain.enlist(run, not off))
-    typer.echo("seat given up" if off else "seat taken; next: murmur validator start")
+    typer.echo("seat given up" if off else f"seat taken; next: {place.command('murmur validator start')}")
 
 
 @app.command()

@@ -45,7 +45,7 @@ def init(
         {"listen": listen} | ({"announce": announce} if announce else {}),
         "Settings of a Murmuration bootnode.",
     )
-    typer.echo(f"PeerID    {key.peer_id}\nsettings  {place.config}\n\nnext: murmur bootnode start")
+    typer.echo(f"PeerID    {key.peer_id}\nsettings  {place.config}\n\nnext: {place.command('murmur bootnode start')}")
 
 
 @app.command()
@@ -70,6 +70,10 @@ def start(home: HomeOption = DEFAULT_HOME, password_file: PasswordFile = None) -
         place.write_status(state="serving", addresses=list(host.addresses))
         for address in host.addresses:
             typer.echo(address)
+        if any("/0.0.0.0/" in address or "/::/" in address for address in host.addresses):
+            typer.echo(
+                f'others cannot dial that: put announce into {place.config}, as ["/dns4/HOST/tcp/PORT"]', err=True
+            )
 
     with place.lock(), Exporter(settings.metrics, health) as exporter:
         place.metrics_url = exporter.url
