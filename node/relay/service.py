@@ -37,6 +37,8 @@ _AHEAD_PAUSE = 1.0  # seconds between two looks for a version that is being writ
 
 
 class ServeSettings(ServingSettings):
+    """Of relay.toml. Of node.toml too, without `fetch_seconds` and with `enabled`."""
+
     fetch_seconds: float = Field(default=900.0, gt=0)
     """Longest time one version may take to arrive."""
 
@@ -87,7 +89,8 @@ class RelayService:
             serving(self._c, versions, self._settings, RELAY) as server,
             fetching_ahead(versions, lambda: self._next, self._stop, pause),
         ):
-            log.info("serving at %s", server.url)
+            url = self._settings.public_url or server.url
+            log.info("serving at %s; it listens on %s, port %d", url, self._settings.host, server.port)
             while not self._stop.is_set():
                 followed, problem = False, None
                 try:
@@ -104,7 +107,7 @@ class RelayService:
                     )
                     problem = str(error)
                 self._tell(
-                    state="serving", versions=list(store.steps()), bytes_served=server.counts.bytes_served, url=server.url,
+                    state="serving", versions=list(store.steps()), bytes_served=server.counts.bytes_served, url=url,
                     problem=problem,
                 )  # fmt: skip
                 self._news.wait(self._stop, self._c.settings.poll_seconds, seldom=followed)

@@ -28,7 +28,7 @@ from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS
 from protocol.p2p import Host
 from protocol.runspec import RunSpec
 from protocol.shell.home import read_json
-from tests.clock import VirtualClock
+from tests.clock import VirtualClock, eventually
 from tests.hub.desk import run_settings, small_spec
 from trainer.config import Layout
 from trainer.hub.database import Database
@@ -371,3 +371,21 @@ def test_the_running_hub_tidies_up(shelf: Shelf) -> None:
         assert client.download(root, shelf.layout.hub / "x", cap=100)
     assert fresh.exists()
     assert hub.error is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_warned"), [({"host": "0.0.0.0"}, True), ({"host": "0.0.0.0", "public_host": "127.0.0.1"}, False)]
+)
+def test_a_hub_on_all_addresses_without_a_public_host_says_that_nobody_elsewhere_reaches_it(
+    world: World,
+    tmp_path: Path,
+    spec: RunSpec,
+    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, str],
+    is_warned: bool,
+) -> None:
+    settings, layout = run_settings(world, tmp_path / "run.toml")
+    settings = settings.model_copy(update={"hub": settings.hub.model_copy(update=changes)})
+    with running(HubService(settings, layout, spec, world.trainer.key), layout) as started:
+        eventually(lambda: started.told().get("url"), what="the hub serves")
+    assert ("set hub.public_host" in caplog.text) == is_warned

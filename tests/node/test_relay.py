@@ -182,3 +182,4 @@ def test_a_relay_that_announces_https_and_speaks_http_says_that_it_needs_a_proxy
     with running(relay):
         assert relay.url == "https://relay.example"
         eventually(lambda: "a reverse proxy must take https there" in caplog.text, what="a warning")
+        eventually(lambda: (relay.home.read_status() or {}).get("url") == "https://relay.example", what="its status")

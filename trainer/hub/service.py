@@ -128,6 +128,11 @@ class HubService:
             )  # fmt: skip
             with http:
                 public, local = h.public_host or h.host, url_of(h.host, http.port)
+                if is_everywhere(public):
+                    log.warning(
+                        "nobody elsewhere can reach hub and origin: others are told %s; set hub.public_host to this machine's name or address",
+                        url_of(public, http.port),
+                    )
                 connection.announce("hub", url_of(public, http.port))
                 connection.announce("origin", url_of(public, origin_server.port))
                 log.info("hub at %s, origin on port %d", local, origin_server.port)
@@ -262,6 +267,11 @@ class HubService:
             "metrics_url": None if self._exporter is None else self._exporter.url,
         }
         write_json(self._layout.hub_status, status)
+
+
+def is_everywhere(host: str) -> bool:
+    """Whether `host` stands for all addresses of this machine, so that it names none."""
+    return host.removeprefix("[").removesuffix("]") in ("", "0.0.0.0", "::")  # noqa: S104
 
 
 def url_of(host: str, port: int) -> str:
