@@ -14,6 +14,8 @@ from protocol.shell.peers import PeerSettings
 
 
 class WorkSettings(Settings):
+    """Of node.toml."""
+
     self_check_share: float = Field(default=0.1, ge=0, le=1)
     """Share of samples whose proofs and sampling the node re-checks by its own prefill before it commits."""
     retry_seconds: float = Field(default=5.0, gt=0)

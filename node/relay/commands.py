@@ -59,7 +59,9 @@ def init(
     emit(
         {"home": str(home), "relay": key.address, "peer": key.peer_id},
         as_json,
-        lambda: typer.echo(f"PeerID    {key.peer_id}\nsettings  {place.config}\n\nnext: murmur relay start"),
+        lambda: typer.echo(
+            f"PeerID    {key.peer_id}\nsettings  {place.config}\n\nnext: {place.command('murmur relay start')}"
+        ),
     )
 
 

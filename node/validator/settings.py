@@ -15,6 +15,8 @@ from protocol.shell.peers import PeerSettings
 
 
 class JudgeSettings(Settings):
+    """Of validator.toml."""
+
     fallback_seconds: float = Field(default=60.0, gt=0)
     """How long an assigned validator may be silent before the next in order judges as well."""
     opinion_seconds: float = Field(default=120.0, gt=0)

@@ -21,6 +21,7 @@ class ServingSettings(Settings):
     host: str = "0.0.0.0"  # noqa: S104  whoever serves is there to be reached
     """Address to serve HTTP on."""
     port: int = Field(default=8460, ge=0, le=65535)
+    """Port to serve HTTP on; 0 takes a free one."""
     public_url: str | None = None
     """How others reach it (http://host:port or https://host); needed where it listens on all addresses."""
     tls_certificate: Path | None = None
