@@ -120,7 +120,7 @@ class Client:
         not asked for this version again, by later calls neither, unless nobody else is left for them.
 
         Raises DeadlineExceeded with what is missing and why each source failed; Unavailable once every source has been
-        caught lying; PreflightError where the disk is full.
+        caught lying, or serves others only; PreflightError where the disk is full.
         """
         if len(manifest_digest) != 32:
             raise UsageError("a manifest digest has 32 bytes")  # or honest sources would be blamed for it

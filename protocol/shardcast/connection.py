@@ -38,8 +38,15 @@ class NotServed(Unavailable):
     relays to ask `instead`."""
 
     def __init__(self, status: int, retry_after: float, instead: Sequence[Source] = ()) -> None:
-        super().__init__(f"answers with status {status}")
+        super().__init__(
+            f"answers with status {status}" + (": it serves others only" if status == HTTPStatus.FORBIDDEN else "")
+        )
         self.status, self.retry_after, self.instead = status, retry_after, instead
+
+    @property
+    def is_for_good(self) -> bool:
+        """Whether it serves others, not this machine: asking again would be of no use for now."""
+        return self.status == HTTPStatus.FORBIDDEN
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,9 @@ class Crew:
         except NotServed as error:
             for relay in error.instead:
                 self._turn_to(relay)
-            if self._room and not error.retry_after:
+            if error.is_for_good:
+                self._schedule.refused(task, error)
+            elif self._room and not error.retry_after:
                 self._schedule.failed(task, error)  # it says that it holds the chunk
             else:
                 self._schedule.put_off(task, error, error.retry_after)

@@ -50,6 +50,9 @@ class Inquiry:
                     self.schedule.lacks(self.source)
                     return
                 self.schedule.unheard(self.source.name, str(error), may_come=error.status == _NOT_FOUND)
+                if error.is_for_good:
+                    self.schedule.lacks(self.source)
+                    return
             except (OSError, Unavailable) as error:
                 self.schedule.unheard(self.source.name, str(error) or type(error).__name__, may_come=False)
             else:

@@ -298,6 +298,13 @@ class Schedule:
                 self._standings[task.source.name].rest(str(error), self._clock(), seconds)
             self._give_back(task)
 
+    def refused(self, task: FetchTask, error: Exception) -> None:
+        """The source serves others only, which says nothing against it: it is not asked again in this fetch."""
+        with self._changed:
+            self._standings[task.source.name].last_failure = str(error)
+            self._lacking.add(task.source.name)
+            self._give_back(task)
+
     def failed(self, task: FetchTask, error: Exception) -> None:
         """The source failed without being at fault; it rests for a while. After the end nothing counts any more."""
         with self._changed:

@@ -9,7 +9,6 @@ It encrypts where it is given a certificate; it need not, for what it serves is 
 
 from __future__ import annotations
 
-import ipaddress
 import select
 import socket
 import ssl
@@ -23,14 +22,14 @@ from threading import Event, Lock, Thread
 from protocol import metrics
 from protocol.errors import PreflightError, ProtocolViolation
 from protocol.shardcast.answers import Answers, refusal
-from protocol.shardcast.guest import Guest, neighbourhood, plain_address
+from protocol.shardcast.guest import Guest, neighbourhood, plain_address, plain_network
 from protocol.shardcast.http1 import Head, Wire
 from protocol.shardcast.store import VersionStore
 from protocol.shardcast.uplink import Uplink
 
 _BYTES = metrics.counter("murmur_shardcast_served_bytes_total", "Bytes of weights that left this server.")
 _REQUESTS = metrics.counter("murmur_shardcast_requests_total", "Requests for weights.")
-_REFUSED = metrics.counter("murmur_shardcast_refused_total", "Connections turned away for want of room.")
+_REFUSED = metrics.counter("murmur_shardcast_refused_total", "Connections turned away: no room, or not allowed.")
 _ACCEPT_PAUSE = 0.1  # seconds without accepting after the system refused a connection, for instance for want of files
 
 
@@ -56,9 +55,9 @@ class ServerLimits:
     deny: tuple[str, ...] = ()
 
     def admits(self, address: str) -> bool:
-        """Whether an IP address is served at all."""
+        """Whether an IP address is served at all. One that came through IPv6 (::ffff:a.b.c.d) is the IPv4 one, in settings too."""
         ip = plain_address(address)
-        within = [any(ip in ipaddress.ip_network(network) for network in named) for named in (self.allow, self.deny)]
+        within = [any(ip in plain_network(network) for network in named) for named in (self.allow, self.deny)]
         return (within[0] or not self.allow) and not within[1]
 
 
@@ -180,8 +179,9 @@ class ShardServer:
         wire = Wire(sock, self.limits.stall)
         guest = _Guest(wire, address, time.monotonic())
         guest.thread = Thread(target=self._host, args=(guest,), name=f"shardcast-{address}", daemon=True)
+        refused = HTTPStatus.SERVICE_UNAVAILABLE if self.limits.admits(address) else HTTPStatus.FORBIDDEN
         with self._mutex:
-            admitted = self._has_room(address)
+            admitted = refused != HTTPStatus.FORBIDDEN and self._has_room(address)
             if admitted:
                 self._guests.add(guest)
                 self.counts.connections += 1
@@ -198,14 +198,12 @@ class ShardServer:
         sock.setblocking(False)
         with suppress(OSError):  # it learns the same from the closed connection
             if self._tls is None:
-                sock.send(refusal(HTTPStatus.SERVICE_UNAVAILABLE))
+                sock.send(refusal(refused))
         wire.close()
 
     def _has_room(self, address: str) -> bool:
         """Whether one more fits in, after sending away whoever has been idle for longest if that is what it takes."""
         guests = [guest for guest in self._guests if not guest.leaving]
-        if not self.limits.admits(address):
-            return False
         neighbours = [guest for guest in guests if neighbourhood(guest.address) == neighbourhood(address)]
         if len(neighbours) >= self.limits.per_address:
             return self._send_away(neighbours)

@@ -35,7 +35,7 @@ class ServingSettings(Settings):
     connections_per_peer: int = Field(default=64, ge=1)
     """Of them from one IPv4 address or one IPv6 /64; many nodes may share one."""
     allow: tuple[str, ...] = ()
-    """Networks (10.0.0.0/8) that are served; all if none is named."""
+    """Networks (10.0.0.0/8) that are served; all if none is named. Behind a reverse proxy all come from its address."""
     deny: tuple[str, ...] = ()
     """Networks that are not served, even if allowed."""
 
