@@ -12,7 +12,8 @@ import socket
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from threading import Event, Lock, Thread
@@ -147,8 +148,7 @@ class SourceConnection:
         named = head.field("relays")
         if named is None or self.source.is_relay:
             return []
-        found = Reach.of(plain_address(self._wire.socket.getpeername()[0]))
-        return referred(named, Reach.NEAR if found == Reach.NOWHERE else found)
+        return referred(named, _reach_of(self._wire.socket.getpeername()[0]))
 
 
 class ConnectionPool:
@@ -212,6 +212,21 @@ class ConnectionPool:
                 reason = error
                 self.drop(connection)
         raise reason
+
+
+def nearest(places: Iterable[tuple[str, int]], deadline: float) -> Reach:
+    """How near to this machine the nearest of these hosts and ports is; far where their names are not known by the deadline."""
+    found = [Reach.FAR]
+    for host, port in places:
+        with suppress(OSError):
+            found += [_reach_of(address[0]) for *_, address in _resolve(host, port, deadline)]
+    return max(found)
+
+
+def _reach_of(ip: str) -> Reach:
+    """Of a party that may name others: on this link it is near."""
+    found = Reach.of(plain_address(ip))
+    return Reach.NEAR if found == Reach.NOWHERE else found
 
 
 def _resolve(host: str, port: int, deadline: float) -> list[Any]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -52,6 +53,7 @@ from protocol.probe import Probe
 from protocol.retry import retry
 from protocol.runspec import MAX_LAG_MOST, PinnedFile, RunSpec, TaskFile
 from protocol.sandbox import Sandbox
+from protocol.shardcast.connection import nearest
 from protocol.shardcast.source import Source
 from protocol.shell import spec_file
 from protocol.shell.location import RunLocation, check_url, located_if_told
@@ -65,6 +67,7 @@ RELAY, SEEDER = "relay", "seeder"
 
 # Of the time for a look-up, what peers get where the chain says where to go: at first, and while they did not find it the last time.
 _SHARE_OF_PEERS, _SHARE_OF_LOST_PEERS = 0.25, 0.05
+_NAMES_SECONDS = 5.0  # to look up the names of origin and bootnodes
 _SPARE_BYTES = 256 << 20  # that stay free on the disk beside a task file
 
 
@@ -206,10 +209,16 @@ class Connection:
         self._hub = None
 
     def sources(self) -> list[Source]:
-        """Where weights can be fetched: all relays and nodes that serve, and the trainer's origin."""
+        """Where weights can be fetched: all relays and nodes that serve, and the trainer's origin. Strangers among them are gone to no
+        nearer to this machine than the origin is, or a bootnode of the settings: else they could lead it to services of its own network."""
         origin = self.origin()
+        bootnodes = [PeerAddress.parse(text).address for text in self.peers.bootnodes]
+        told = [(each.host, each.port) for each in bootnodes]
+        with suppress(Malformed):  # it fails where it is asked, alone
+            told.append(origin.address())
+        reach = nearest(told, time.monotonic() + _NAMES_SECONDS)
         found = [provider for role in (RELAY, SEEDER) for provider in self._serving(role)]
-        return [*(Source(p.endpoint.http, name=p.address, is_relay=True) for p in found), origin]
+        return [*(Source(p.endpoint.http, name=p.address, is_relay=True, reach=reach) for p in found), origin]
 
     def relay_urls(self) -> list[str]:
         """Where the run's relays say that they serve."""

@@ -8,11 +8,15 @@ import time
 import pytest
 
 from protocol.errors import Unavailable
+from protocol.identity import Key
+from protocol.p2p import Endpoint, Provider
 from protocol.reach import Reach
 from protocol.shardcast.connection import ConnectionPool
 from protocol.shardcast.schedule import _ADDED_MAX, Schedule
 from protocol.shardcast.source import Source, Standing, referred
 from protocol.shardcast.task import Statistics
+from protocol.shell.connection import Connection
+from protocol.shell.peers import PeerSettings
 
 from . import faults
 from .conftest import CHUNK, DEADLINE, QUICK, Cast, contents, origin_at, relay_at
@@ -89,6 +93,39 @@ def test_a_named_address_is_dialled_where_it_is_no_nearer_than_who_named_it(cast
         assert not server.counts.connections
     else:
         pool.drop(pool.take(named, time.monotonic() + DEADLINE))
+
+
+class Finding(Connection):
+    """Peers and chain name one relay, in this machine, and the origin; one bootnode is in the settings."""
+
+    def __init__(self, origin: str, bootnode: str) -> None:
+        self.peers = PeerSettings(bootnodes=(f"{bootnode}/p2p/{Key.generate().peer_id}",))
+        self.trainers = origin
+
+    def origin(self) -> Source:
+        return origin_at(self.trainers)
+
+    def _serving(self, role: str) -> list[Provider]:
+        return [Provider("", "0xaa", Endpoint(role, 1, "http://127.0.0.1:8545"))] if role == "relay" else []
+
+
+@pytest.mark.parametrize(
+    ("origin", "bootnode", "reach"),
+    [
+        ("http://8.8.8.8:1", "/ip4/8.8.4.4/tcp/1", Reach.FAR), ("http://[2001:4860:4860::8888]:1", "/ip4/8.8.4.4/tcp/1", Reach.FAR),
+        ("http://10.0.0.1:1", "/ip4/8.8.4.4/tcp/1", Reach.NEAR), ("http://8.8.8.8:1", "/ip4/192.168.0.1/tcp/1", Reach.NEAR),
+        ("http://169.254.1.1:1", "/ip4/8.8.4.4/tcp/1", Reach.NEAR), ("http://localhost:1", "/ip4/8.8.4.4/tcp/1", Reach.SELF),
+        ("http://no..host:1", "/ip4/8.8.4.4/tcp/1", Reach.FAR), ("not an address", "/ip4/8.8.4.4/tcp/1", Reach.FAR),
+    ],
+)  # fmt: skip
+def test_a_relay_that_peers_name_is_dialled_no_nearer_than_origin_and_bootnodes_are(
+    origin: str, bootnode: str, reach: Reach
+) -> None:
+    relay, trainers = Finding(origin, bootnode).sources()
+    assert (relay.reach, trainers.reach) == (reach, Reach.NOWHERE)
+    if reach < Reach.SELF:
+        with pytest.raises(OSError, match="nearer"):
+            ConnectionPool(QUICK).take(relay, time.monotonic() + DEADLINE)
 
 
 def test_of_what_is_named_four_addresses_count_and_nothing_else() -> None:
