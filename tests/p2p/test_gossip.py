@@ -183,6 +183,28 @@ def test_a_stake_that_is_not_known_any_more_is_looked_up_while_its_holder_is_a_n
     eventually(lambda: "outer" in inner.rules.asked, within=30, what="a question to the chain")
 
 
+def test_in_a_full_house_the_chain_is_asked_about_a_newcomer_that_is_let_in_by_its_stake(network: Network) -> None:
+    """Before the answer it counts as one without a stake, so it is not admitted: no message of it, nor a neighbour's turn, asks."""
+    bootnode = network.host()
+    inner = Talker(network, bootnode, gossip=replace(LIMITS, neighbours=1, refresh=3600.0))
+    Talker(network, bootnode, listen=None)
+    inner.meets(1)
+    key = Key.generate()
+    peer, rules = key.peer, inner.rules
+    rules.unknown = lambda who: "newcomer" if who == peer and "newcomer" not in rules.asked else ""  # type: ignore[method-assign]
+    rules.weight = lambda who: float(who == peer and "newcomer" in rules.asked)  # type: ignore[method-assign]
+    Talker(network, bootnode, key=key, listen=None)
+
+    async def neighbours(discovery: Discovery) -> set[bytes]:
+        return set() if discovery.gossip is None else set(discovery.gossip.mesh.neighbours)
+
+    def is_in() -> bool:
+        return inner.host.run_inside(neighbours, deadline=20, what="looking at the mesh") == {peer}
+
+    eventually(lambda: "newcomer" in rules.asked, within=30, what="a question to the chain")
+    eventually(is_in, within=30, what="being let in for its stake")
+
+
 def test_who_was_not_listened_to_once_is_heard_after_all(network: Network) -> None:
     """A peer may refuse a stream, for instance when a connection is new to it; the end of ours says so."""
     bootnode = network.host()
