@@ -285,7 +285,8 @@ def test_what_a_program_writes_beyond_its_cap_is_not_taken() -> None:
     assert run.is_cut and not run.output
 
 
-BURN = "import resource\nwhile resource.getrusage(resource.RUSAGE_SELF).ru_utime < 0.5: pass\n"
+BURN = "import resource\nwhile resource.getrusage(resource.RUSAGE_SELF).ru_utime < 0.5: sum(range(20_000))\n"
+"""Half a second of CPU time. To look at it all the time would be twice as much of the kernel's."""
 
 
 def test_what_is_cut_took_the_time_that_it_took() -> None:
