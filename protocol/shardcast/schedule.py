@@ -43,6 +43,10 @@ _LAG_SECONDS = 1.0  # a task lags when it has not moved for this time
 _ALIVE_SECONDS = 5.0  # a relay that is fetching may bring nothing new for this time, or for that of so many chunks
 _ALIVE_SUCCESS = 0.4  # below this success rate it is not waited for
 _LAG_CHUNKS = 3.0  # and for as long as the best source takes for this many chunks
+_SOONER, _SOONER_SECONDS = (
+    4.0,
+    0.2,
+)  # a chunk is asked for again at the end where that is so much sooner, and saves so long
 _NAP_SECONDS = 1.0  # the longest a worker waits before it looks again
 _BYTES = metrics.counter(
     "murmur_weights_fetched_bytes_total", "Verified bytes of weights, by source: relay, origin.", "source"
@@ -387,7 +391,7 @@ class Schedule:
         if not self._relays and (claim is None or claim.is_complete):
             return True
         running = sum(task.source.name == source.name and self._lags_from(task) > now for task in self._running)
-        rate = (self._standings[source.name].bandwidth or 0.0) * running
+        rate = self._bandwidth(source) * running
         return running < max(_STREAMS_MIN, int(rate * _CHUNK_SECONDS / max(1, *self._sizes[:1])))
 
     def _spare_origin(self, ready: list[Source], now: float) -> list[Source]:
@@ -409,7 +413,7 @@ class Schedule:
 
     def _quiet_seconds(self) -> float:
         """For how long a relay may bring nothing and still count as alive."""
-        best = max((self._standings[source.name].bandwidth or 0.0 for source in self._usable()), default=0.0)
+        best = max(map(self._bandwidth, self._usable()), default=0.0)
         return max(_ALIVE_SECONDS, _LAG_CHUNKS * max(self._sizes, default=0) / best) if best else _ALIVE_SECONDS
 
     def _draw(self, sources: list[Source], now: float) -> Source:
@@ -431,7 +435,7 @@ class Schedule:
 
     def _first_run(self, source: Source) -> list[int]:
         chunks = [int(np.argmax(self._free))]
-        bandwidth = self._standings[source.name].bandwidth or 0.0
+        bandwidth = self._bandwidth(source)
         fair = -(-(int(self._free.sum()) - 1) // (2 * self._streams))
         most = min(_TASK_CHUNKS, fair, int(bandwidth * _TASK_SECONDS / max(1, self._sizes[chunks[0]])))
         while len(chunks) < most and self._follows(chunks[-1]):
@@ -444,17 +448,37 @@ class Schedule:
         return other < len(self._free) and bool(self._free[other]) and self._files[other] == self._files[chunk]
 
     def _second_task(self, ready: list[Source], now: float) -> FetchTask | None:
-        """The last chunk that lagging tasks still owe, to be asked of a source that is not lagging."""
+        """The last chunk that lagging tasks still owe, to be asked of a source that is not lagging; or else that a relay would bring much sooner."""
         for laggard in sorted(self._running, key=lambda task: task.moved):
             owed = [chunk for chunk in laggard.chunks[laggard.done :] if self._is_late(chunk, now)]
             if owed and ready:
                 return FetchTask(self._draw(ready, now), [owed[-1]], now)
+        best = max((source for source in ready if source.is_relay), key=self._bandwidth, default=None)
+        if best is None or not self._bandwidth(best):
+            return None
+        for task in self._running:
+            for chunk in reversed(task.chunks[task.done :]):
+                again = self._sizes[chunk] / self._bandwidth(best)
+                is_worth_it = self._seconds_to(task, chunk, now) > max(_SOONER_SECONDS, _SOONER * again)
+                if is_worth_it and not self._have[chunk] and self._owing(chunk) == [task]:
+                    return FetchTask(best, [chunk], now)
         return None
+
+    def _seconds_to(self, task: FetchTask, chunk: int, now: float) -> float:
+        """Until the task will have brought this chunk; 0 where nobody knows."""
+        before = task.chunks[task.done : task.chunks.index(chunk) + 1]
+        bandwidth = self._bandwidth(task.source)
+        return sum(self._sizes[each] for each in before) / bandwidth - (now - task.moved) if bandwidth else 0.0
+
+    def _bandwidth(self, source: Source) -> float:
+        return self._standings[source.name].bandwidth or 0.0
+
+    def _owing(self, chunk: int) -> list[FetchTask]:
+        return [task for task in self._running if chunk in task.chunks[task.done :]]
 
     def _is_late(self, chunk: int, now: float) -> bool:
         """Whether it is missing and every task that owes it lags."""
-        owing = [task for task in self._running if chunk in task.chunks[task.done :]]
-        return not self._have[chunk] and all(self._lags_from(task) <= now for task in owing)
+        return not self._have[chunk] and all(self._lags_from(task) <= now for task in self._owing(chunk))
 
     def _cut_laggards(self, now: float) -> None:
         """Leaves as many laggards as there are workers to spare."""
@@ -468,7 +492,7 @@ class Schedule:
         usable = self._usable()
         if all(source.name == task.source.name for source in usable):
             return float("inf")
-        best = max(self._standings[source.name].bandwidth or 0.0 for source in usable)
+        best = max(map(self._bandwidth, usable))
         usual = max(self._sizes[chunk] for chunk in task.chunks) / best if best else 0.0
         return task.moved + max(_LAG_SECONDS, _LAG_CHUNKS * usual)
 

@@ -205,6 +205,47 @@ def test_the_last_chunk_of_a_laggard_is_asked_of_another_source() -> None:
     assert stage.statistics.bytes_from == {"fast": 100}, "bytes that came twice count once"
 
 
+def at_the_end(stage: Stage, **bandwidths: float) -> FetchTask:
+    """A task of the slow source, when all other chunks are there and each source has such a bandwidth."""
+    task = take_from(stage, SLOW)
+    while stage.schedule._free.any():
+        stage.finish(take_from(stage, FAST))
+    for name, bandwidth in bandwidths.items():
+        stage.standings[name].bandwidth = bandwidth
+    return task
+
+
+def test_at_the_end_a_fast_relay_is_asked_for_what_a_slow_one_would_take_long_for() -> None:
+    stage = Stage(20, [FAST, SLOW, ORIGIN], streams=4)
+    task = at_the_end(stage, fast=1000.0, slow=100.0, origin=5000.0)
+    again = [stage.take(), stage.take()]
+    assert [(each.source, *each.chunks) for each in again] == [(FAST, chunk) for chunk in reversed(task.chunks)]
+    assert stage.is_at_rest(), "each is asked for twice, and not three times"
+    for each in again:
+        stage.finish(each, 0.1)
+    assert stage.schedule.has_all
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "waited"),
+    [(300.0, 1000.0, 0.0), (100.0, 1000.0, 0.9), (1000.0, 9000.0, 0.0)],
+    ids=["hardly later", "about to come", "soon anyway"],
+)
+def test_what_a_slow_relay_brings_soon_is_not_asked_for_again(slow: float, fast: float, waited: float) -> None:
+    stage = Stage(2, [FAST, SLOW], streams=3)
+    at_the_end(stage, slow=slow, fast=fast)
+    stage.now += waited
+    assert stage.is_at_rest()
+
+
+def test_the_origin_is_not_asked_for_what_a_slow_relay_is_bringing() -> None:
+    stage = Stage(2, [SLOW, ORIGIN], streams=3)
+    take_from(stage, SLOW)
+    stage.finish(take_from(stage, ORIGIN))
+    stage.standings["origin"].bandwidth = 5000.0
+    assert stage.is_at_rest()
+
+
 def test_a_source_that_moves_is_no_laggard() -> None:
     stage = Stage(2, [FAST, SLOW])
     stage.standings["fast"].bandwidth = stage.standings["slow"].bandwidth = 10.0  # a chunk takes ten seconds
