@@ -1,7 +1,7 @@
 """Which chunk is asked of which source, and what becomes of it when the source fails.
 
 Chunks are numbered in the order of the manifest. A worker takes a task: a run of neighbouring chunks of one file and a
-source, drawn with probability ∝ success rate × bandwidth. What a failed task has not brought goes back and is taken by
+source, drawn with probability ∝ success rate × bandwidth, less where it has tasks already. What a failed task has not brought goes back and is taken by
 another, most likely from another source.
 
 Relays tell which chunks they hold and which are on their way (`heard`). While some of them lack any, a task is one chunk,
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from threading import Condition
 
@@ -417,7 +418,16 @@ class Schedule:
         return max(_ALIVE_SECONDS, _LAG_CHUNKS * max(self._sizes, default=0) / best) if best else _ALIVE_SECONDS
 
     def _draw(self, sources: list[Source], now: float) -> Source:
-        return self._rng.choices(sources, weights(sources, self._standings, now, for_relay=self._relays))[0]
+        parts = weights(sources, self._standings, now, for_relay=self._relays)
+        return self._rng.choices(sources, self._spread(sources, parts))[0]
+
+    def _spread(self, sources: list[Source], parts: list[float]) -> list[float]:
+        """`parts` with those of relays that have delivered shifted, among these alone, from who has tasks to who has none: a slow one is used, too."""
+        running = Counter(task.source.name for task in self._running)
+        proven = [number for number, source in enumerate(sources) if source.is_relay and self._bandwidth(source)]
+        shifted = {number: parts[number] / (1 + running[sources[number].name]) for number in proven}
+        scale = sum(parts[number] for number in proven) / (sum(shifted.values()) or 1.0)
+        return [scale * shifted[number] if number in shifted else part for number, part in enumerate(parts)]
 
     def _take_run(self, source: Source) -> list[int]:
         """Neighbouring chunks of one file, as many as suit the source and leave work for everybody; one alone where others wait."""

@@ -82,6 +82,20 @@ def test_tasks_are_drawn_by_these_chances() -> None:
     assert 0.72 < drawn["fast"] / 2000 < 0.78
 
 
+def test_a_relay_without_a_task_is_drawn_more_often_than_one_with_several_and_no_other_source_is() -> None:
+    new = Source("http://new:1", "new", True)
+    stage = Stage(100, [FAST, SLOW, ORIGIN, new], streams=9)
+    for name, bandwidth in (("fast", 300.0), ("slow", 100.0), ("origin", 300.0)):
+        stage.standings[name].bandwidth = bandwidth
+    sources = [FAST, SLOW, ORIGIN, new]
+    before = weights(sources, stage.standings, 0.0)
+    assert stage.schedule._spread(sources, before) == pytest.approx(before)
+    stage.schedule._running += [FetchTask(FAST, [number], stage.now) for number in range(5)]
+    after = stage.schedule._spread(sources, before)
+    assert after[0] / after[1] == pytest.approx(3 / 6)
+    assert (after[0] + after[1], after[2:]) == (pytest.approx(before[0] + before[1]), before[2:])
+
+
 def test_a_failed_source_heals_with_time() -> None:
     standings = {"fast": Standing(), "slow": Standing()}
     for standing in standings.values():
