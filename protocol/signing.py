@@ -194,6 +194,16 @@ class PublishedManifest(Typed):
 
 
 @dataclass(frozen=True)
+class PublishedHead(Typed):
+    """The trainer's word that the chain has version `step`, whose manifest has this digest. Whoever has a manifest has no such word."""
+
+    SOLIDITY = ("uint256", "uint32", "bytes32")
+    run: int
+    step: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
 class ListedChunks(Typed):
     """The trainer's word on a version that it is still writing: `chunks` of it are finished, and the SHA-256 of their BLAKE3 hashes is
     `listed`; `opening` is SHA-256 of what says which files these are of (protocol/shardcast/opening.py)."""

@@ -12,7 +12,7 @@ from typing import Final
 from protocol.clock import SYSTEM, Clock
 from protocol.errors import BadSignature, ProtocolViolation
 from protocol.gossip.authority import Authority, RunPart
-from protocol.gossip.messages import NeedWord, VerdictWord, VersionWord, Word, parse
+from protocol.gossip.messages import NeedWord, UnknownKind, VerdictWord, VersionWord, Word, parse
 from protocol.hub.need import AHEAD_SECONDS
 from protocol.p2p import Fate, Ruling
 from protocol.signing import Domain
@@ -32,6 +32,7 @@ _VERDICTS_BURST, _VERDICTS_RATE = (
 _ALL_BURST, _ALL_RATE = 256.0, 5.0  # of all validators together
 
 OLD = Ruling(Fate.IGNORE, "old")
+UNKNOWN = Ruling(Fate.IGNORE, "of a kind that is not known here")
 EARLY = Ruling(Fate.LATER, "of a time to come")
 OFTEN = Ruling(Fate.LATER, "too many of one signer")
 TOO_MANY = Ruling(Fate.LATER, "too many in all")
@@ -54,6 +55,8 @@ class Checks:
     def rule(self, data: bytes) -> Ruling:
         try:
             word = parse(data, self._run)
+        except UnknownKind:
+            return UNKNOWN
         except ProtocolViolation:
             return MALFORMED
         if untimely := self._untimely(word):

@@ -1,12 +1,14 @@
 """The messages: canonical JSON with a `kind`, 4 KiB at most.
 
     manifest  the trainer serves version `step`, whose manifest has this digest: origin and relays have it, or soon will
-    head      the same, and the chain knows it
+    head      the same, and the chain knows it: signed for itself, so that nobody makes it out of a manifest before its time
     need      what the trainer still wants (protocol/hub/need.py, as the hub says it)
     verdict   what a validator found of one submission: its receipt (protocol/verdict.py) without the details
 
-Gossip has no signatures of its own. A version is signed as in its manifest (`PublishedManifest`), a verdict as in its receipt (`Verdict`);
+Gossip has no signatures of its own. A version is signed as in its manifest (`PublishedManifest`), a head by the same key (`PublishedHead`), a verdict as in its receipt (`Verdict`);
 the submission that a verdict is about is named by what its id is made of, so that nobody can hang another node or step on it.
+
+What is to say more than these fields is another kind: who does not know a kind passes it over, and blames nobody.
 """
 
 from __future__ import annotations
@@ -23,15 +25,26 @@ from protocol.errors import Malformed
 from protocol.hub.need import SignedNeed
 from protocol.identity import Key
 from protocol.p2p import MESSAGE_BYTES_MAX
-from protocol.signing import Domain, PublishedManifest, Verdict, signature_of
+from protocol.signing import Domain, PublishedHead, PublishedManifest, Verdict, signature_of
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome, Receipt
 
 MANIFEST, HEAD, NEED, VERDICT = "manifest", "head", "need", "verdict"
 KINDS = (MANIFEST, HEAD, NEED, VERDICT)
 
+_KIND: Final = re.compile(r"[a-z][a-z-]{0,31}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _SAMPLES: Final = re.compile(rf"0|[1-9a-f][0-9a-f]{{0,{SAMPLES_MAX // 4 - 1}}}")
+
+
+_SIGNED: Final[dict[str, type[PublishedManifest] | type[PublishedHead]]] = {
+    MANIFEST: PublishedManifest,
+    HEAD: PublishedHead,
+}
+
+
+class UnknownKind(Malformed):
+    """A message of a kind that a later version may know."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +52,12 @@ class VersionWord:
     """Of kind manifest or head. `digest` is the manifest's, as the chain has it."""
 
     kind: str
-    published: PublishedManifest
+    published: PublishedManifest | PublishedHead
     signature: bytes
 
     @classmethod
     def sign(cls, kind: str, run: int, step: int, digest: bytes, key: Key, domain: Domain) -> VersionWord:
-        published = PublishedManifest(run, step, digest)
+        published = _SIGNED[kind](run, step, digest)
         return cls(kind, published, published.sign(key, domain))
 
     @property
@@ -122,7 +135,7 @@ Word = VersionWord | NeedWord | VerdictWord
 
 def parse(data: bytes, run: int) -> Word:
     """The form only: who signed, the word says itself, and whether that counts is checks.py's to say. Raises Malformed or Oversized for
-    anything `encode` would not have made for this run."""
+    anything `encode` would not have made for this run, UnknownKind where only the kind is another."""
     value = canonical.decode(data, cap=MESSAGE_BYTES_MAX, what="gossip message")
     kind = value.pop("kind", None) if isinstance(value, dict) else None
     if kind in (MANIFEST, HEAD):
@@ -131,13 +144,15 @@ def parse(data: bytes, run: int) -> Word:
         return NeedWord(SignedNeed.read(value, run))
     if kind == VERDICT:
         return _verdict(value, run)
-    raise Malformed("gossip message of no kind that is known")
+    if isinstance(kind, str) and _KIND.fullmatch(kind):
+        raise UnknownKind("gossip message of a kind that is not known here")
+    raise Malformed("gossip message of no kind")
 
 
 def _version(kind: str, value: dict[str, Any], run: int) -> VersionWord:
     _require_fields(value, {"run", "step", "digest", "signature"}, run)
     step, digest = _number(value["step"], 2**32), _hash(value["digest"])
-    return VersionWord(kind, PublishedManifest(run, step, digest), signature_of(value["signature"], "a version"))
+    return VersionWord(kind, _SIGNED[kind](run, step, digest), signature_of(value["signature"], "a version"))
 
 
 def _verdict(value: dict[str, Any], run: int) -> VerdictWord:

@@ -72,6 +72,26 @@ def test_a_word_that_was_changed_is_refused(run: GossipRun, kind: str) -> None:
     assert run.rule(json.dumps(value).encode()).fate is Fate.REJECT, "not canonical"
 
 
+def test_who_knows_a_manifest_cannot_say_that_the_chain_has_it(run: GossipRun) -> None:
+    """Else the true word, bytes for bytes the same, would come too late to be news."""
+    for kind, other in (("manifest", "head"), ("head", "manifest")):
+        said = json.loads(run.version(kind=kind))
+        assert run.rule(canonical.encode(said)).fate is Fate.ACCEPT
+        assert run.rule(canonical.encode(said | {"kind": other})).fate is Fate.REJECT
+
+
+def test_a_kind_that_a_later_version_may_know_is_passed_over_and_nobody_is_blamed(run: GossipRun) -> None:
+    for more in (
+        {"kind": "pause", "run": RUN, "until": 5},
+        {"kind": "head-of-two"},
+        {"kind": "head"},
+        {"kind": 7},
+        {"kind": "x" * 33},
+    ):
+        expected = Fate.IGNORE if more["kind"] in ("pause", "head-of-two") else Fate.REJECT
+        assert run.rule(canonical.encode(more)).fate is expected, more
+
+
 def test_a_node_is_no_validator(run: GossipRun) -> None:
     assert run.rule(run.verdict(key=run.node)).fate is Fate.DISOWN
 

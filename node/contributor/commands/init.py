@@ -22,7 +22,7 @@ def init(
     contract: Annotated[str, typer.Option(help="Address of the Runs contract.")],
     run: Annotated[int, typer.Option(help="Number of the run to work for.")],
     bootnode: Annotated[
-        list[str], typer.Option(help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given twice.")
+        list[str], typer.Option(help="Multiaddr of a bootnode, ending in /p2p/PEERID; may be given several times.")
     ],
     home: HomeOption = DEFAULT_HOME,
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/0",
