@@ -129,6 +129,8 @@ class Discovery:
     def announce_again(self) -> None:
         """Place all provider records now: there is a new one, or the network may have lost them."""
         self._provide_again.set()
+        if self.gossip:
+            self.gossip.announce_again()
 
     def holders(self, service: Service) -> int:
         """How many others held the provider record of `service` when it was placed last."""

@@ -59,6 +59,7 @@ class Gossip:
         self._talks: dict[bytes, _Talk] = {}
         self._full: dict[bytes, tuple[float, float]] = {}  # by peer: the last pause, and until when to leave it alone
         self._asking = trio.CapacityLimiter(_QUESTIONS)
+        self._provide_again = trio.Event()
         self._nursery: trio.Nursery
         self._is_over = False
         self.mesh = Mesh(
@@ -78,6 +79,10 @@ class Gossip:
                     self._nursery.start_soon(self._provide)
         finally:
             self._is_over = True
+
+    def announce_again(self) -> None:
+        """Place the provider record now: the network may have lost it."""
+        self._provide_again.set()
 
     # ---- from time to time ---------------------------------------------------------------------------------------------
 
@@ -154,13 +159,15 @@ class Gossip:
         timing = self._node.timing
         backoff = Backoff(timing.retry, timing.retry_most, jitter=True)
         while True:
+            self._provide_again = trio.Event()
             near = all(place.is_loopback for place in self._own)
             holders = 0
             if near or self._node.welcomed:
                 holders = await self._dht.provide(self.subject.keys[0])
             if holders:
                 backoff.succeeded()
-            await trio.sleep(jittered(timing.provide) if holders else backoff.failed())
+            with trio.move_on_after(jittered(timing.provide) if holders else backoff.failed()):
+                await self._provide_again.wait()
 
     # ---- streams ---------------------------------------------------------------------------------------------------------
 

@@ -48,10 +48,11 @@ class RunningRole:
 def role(place: Home, settings: RoleSettings, password_file: Path | None, *, what: str) -> Iterator[RunningRole]:
     """The role of a home, until the block ends or a signal comes. `what` names its progress: "a turn of the validator".
 
-    Raises what `Home.open_key` and `connect` raise, LockHeld where home or key are in use on this machine.
+    Raises SystemExit where a signal comes before it is up; else what `Home.open_key` and `connect` raise, LockHeld where home or key are in use on this machine.
     """
     set_up_logging(settings.logging)
     key = place.open_key(place.role, password_file)
+    is_up = False
     with (
         until_signalled() as ending,
         place.lock(),
@@ -69,6 +70,7 @@ def role(place: Home, settings: RoleSettings, password_file: Path | None, *, wha
         place.metrics_url = exporter.url
         if settings.peers.gossip:
             connection.join_gossip()
+        is_up = True
         try:
             yield RunningRole(connection, ending, exporter.progress)
         finally:
@@ -76,3 +78,5 @@ def role(place: Home, settings: RoleSettings, password_file: Path | None, *, wha
                 place.write_status(state="stopped")
             except PreflightError as error:  # a full disk; why the role ended is said by another error, or by none
                 log.warning("%s", error)
+    if not is_up:
+        raise SystemExit(0)  # a signal came before there was anything to run

@@ -16,7 +16,7 @@ from protocol.p2p.discovery import Discovery
 from protocol.signing import Need
 from tests.clock import eventually
 from tests.gossip.run import HEAD, NOW, RUN, FakeChain, GossipRun
-from tests.p2p.network import Network
+from tests.p2p.network import Network, listening_on
 
 LIMITS = GossipLimits(heartbeat=0.2, look=0.5)
 
@@ -46,6 +46,17 @@ class Member:
             return self.host.run_inside(meshed, deadline=20, what="looking at the mesh") >= count
 
         eventually(has_met, within=30, what=f"a mesh of {count}")
+
+
+def test_after_a_bootnode_restarts_those_who_gossip_are_found_through_it_again(network: Network) -> None:
+    run, key = GossipRun(), Key.generate()
+    bootnode = network.host(key=key)
+    place = listening_on(bootnode)
+    Member(network, bootnode, run.chain, run.trainer)
+    eventually(lambda: bootnode.status().records == 1, what="the record of one who gossips")
+    bootnode.close()
+    again = network.host(key=key, listen=place)
+    eventually(lambda: again.status().records == 1, what="its being placed anew")
 
 
 def test_news_of_trainer_and_validator_reach_a_node_that_only_dials_out_and_a_strangers_reach_nobody(
