@@ -124,9 +124,9 @@ class RelayService:
             return
         if not versions.holds(head):
             self._next = None  # what is on chain goes first
+        _HEAD.set(head.step)  # before it is here: what is missing shows while it is missing
         self._bring(versions, head)
         self._next = head.step + 1
-        _HEAD.set(head.step)
         _NEWEST.set(max(versions.store.steps()))
         for step in self._c.spec.versions_pinned:
             self._bring(versions, self._c.chain.publication(self._c.run, step))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from node.relay.service import RelayService, ServeSettings
+from protocol import metrics
 from protocol.errors import ConfigError, PreflightError, Unavailable
 from protocol.identity import Key
 from protocol.shardcast.client import Client
@@ -106,8 +107,11 @@ def test_an_origin_that_is_down_is_waited_for(stage: Stage) -> None:
     port = stage.server.port
     stage.server.close()
     relay = Serving(stage, settings)
+    newest_known = metrics.REGISTRY["murmur_relay_head_step"]
+    newest_known.clear()
     with running(relay) as ended:
         eventually(lambda: relay.has(), what="it serves what it has: nothing")
+        eventually(lambda: newest_known.values() == {(): 0.0}, what="whoever watches it sees what it lacks")
         stage.reopen_origin(port)
         eventually(lambda: relay.has(0), what="the version")
         assert not ended.event.is_set()
