@@ -44,6 +44,7 @@ _KEY_BYTES = 34
 _NOTICE_SECONDS = 86400  # after which a notice that says the same is signed anew
 _SIGNERS_MOST = 4  # of one `find`: those who may provide a service are few where one of them is trusted
 _ATTEMPTS_PER_ADDRESS = 8  # of one `find`: the provider may be restarting just now
+_SOON_SECONDS = 0.25
 _PAUSE_SECONDS = 0.1
 _PAUSE_MOST_SECONDS = 2.0
 
@@ -65,6 +66,7 @@ class Discovery:
         self._holders: dict[Service, int] = {}
         self._provide_again = trio.Event()
         self._provided = trio.Event()
+        self._news = trio.Event()  # what a report says has changed
         self.bound: Address | None = None
         self.own: tuple[Address, ...] = ()
         self.dropped: Counter[str] = Counter()
@@ -120,15 +122,20 @@ class Discovery:
             report.write(self._setup.report_file, self, report.STOPPED)
 
     async def _keep_reporting(self, path: Path) -> None:
+        """At the latest after `timing.report`; soon after joining and after providing: people ask a role that just started."""
         while True:
+            self._news = trio.Event()
             report.write(path, self, report.RUNNING)
-            await trio.sleep(self._setup.timing.report)
+            with trio.move_on_after(self._setup.timing.report):
+                await self._news.wait()
+                await trio.sleep(_SOON_SECONDS)  # what changes together is said together
 
     # ---- providing ----
 
     def announce_again(self) -> None:
         """Place all provider records now: there is a new one, or the network may have lost them."""
         self._provide_again.set()
+        self._news.set()
         if self.gossip:
             self.gossip.announce_again()
 
@@ -152,6 +159,7 @@ class Discovery:
             for service in self.announcements():  # where we are may have been learned only now
                 self._notice(service)
             self._provided.set()
+            self._news.set()
             self._provided = trio.Event()
             if all(self._holders.values()):
                 backoff.succeeded()

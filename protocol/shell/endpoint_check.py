@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protocol.errors import MurmurationError, ProtocolViolation, Unavailable, VersionMismatch
 from protocol.hub.wire import Refused
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from protocol.chain import Chain
     from protocol.chain.types import Publication
 
+OPERATOR = "its operator: see that the port is open and public_url leads to it"
+"""What to try where an endpoint was found, and what it serves is not to be had."""
 SECONDS = 10.0
 """For one endpoint."""
 
@@ -32,6 +34,10 @@ class EndpointCheck:
     problem: MurmurationError | None = None
     answers: bool = True
     """Whether anybody of this protocol is there, though it may not have what it was asked for."""
+
+    def as_json(self) -> dict[str, Any]:
+        found = {"url": self.url, "ok": self.problem is None, "seconds": self.seconds, "detail": self.detail}
+        return found if self.problem is None else found | {"problem": str(self.problem)}
 
 
 def check(chain: Chain, run: int, role: str, url: str, *, seconds: float = SECONDS) -> EndpointCheck:

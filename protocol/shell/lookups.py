@@ -83,9 +83,7 @@ class Claimant:
             "named_by": [peer_text(peer) for peer in self.named_by],
         }  # fmt: skip
         if self.check is not None:
-            found["check"] = {
-                "ok": self.check.problem is None, "seconds": self.check.seconds, "detail": self.check.detail,
-            } | said(self.check.problem)  # fmt: skip
+            found["check"] = self.check.as_json()
         return found | said(self.problem)
 
 
@@ -187,6 +185,11 @@ async def claimants(
             )
         )
     return sorted(made, key=lambda each: (each.trusted is False, each.url is None, each.contact.peer))
+
+
+def trusted_one(found: Iterable[Claimant]) -> Claimant | None:
+    """Whom a role takes: the first that holds the trainer's key and says where it serves, whether it answers there or not."""
+    return next((each for each in found if each.trusted and each.url), None)
 
 
 async def whereabouts(

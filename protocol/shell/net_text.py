@@ -153,7 +153,17 @@ def _print_hub(found: Reachability) -> None:
         typer.echo(f"  {_BAD} not found")
     else:
         by = f"named by {_count(len(hub.named_by), 'peer')}" if hub.named_by else ""
-        _item(_GOOD, plain(hub.url), f"through the DHT, {_named(by, hub)}, proven by the trainer's key")
+        check = found.hub_check if found.hub_check and found.hub_check.url == hub.url else None
+        _item(
+            _BAD if check and check.problem else _GOOD,
+            plain(hub.url),
+            f"through the DHT, {_named(by, hub)}, proven by the trainer's key",
+            _why(check.problem)
+            if check and check.problem
+            else f"answers, {_milliseconds(check.seconds)}"
+            if check
+            else "",
+        )
     for word in found.words:
         _print_word(word)
     if others:

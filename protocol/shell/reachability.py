@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -18,7 +18,7 @@ from protocol.p2p.kademlia import LookupStep
 from protocol.p2p.settings import Timing
 from protocol.p2p.wire import KademliaAnswer
 from protocol.shell.connection import RELAY, SEEDER
-from protocol.shell.endpoint_check import EndpointCheck, check
+from protocol.shell.endpoint_check import OPERATOR, EndpointCheck, check
 from protocol.shell.location import RunLocation
 from protocol.shell.lookups import (
     CHAIN,
@@ -31,6 +31,7 @@ from protocol.shell.lookups import (
     service_of,
     told_of,
     trainer_of,
+    trusted_one,
     whereabouts,
     words,
 )
@@ -60,6 +61,8 @@ class Reachability:
     outside: Whereabouts | None = None
     """Where others say this role is; None where it was not asked."""
     services: dict[str, list[Claimant]] = field(default_factory=dict)
+    hub_check: EndpointCheck | None = None
+    """What came of asking the hub to which a role goes."""
     served_at: list[EndpointCheck] = field(default_factory=list)
     """Where the running role says that it serves weights, each tried from here."""
     trainer: str | None = None
@@ -93,13 +96,14 @@ class Reachability:
     @property
     def hub(self) -> Claimant | None:
         """The hub that a role would take."""
-        return next((each for each in self.services.get("hub", []) if each.trusted and each.url), None)
+        return trusted_one(self.services.get("hub", []))
 
     @property
     def words(self) -> list[Word]:
         """What settings and chain say of the hub; a chain that could not be asked says nothing, not that there is nothing."""
         said = words(self.here, "hub", self.told, found=self.hub is not None) if self.here.chain else []
-        return [word for word in said if word.whose != CHAIN or self.chain_problem is None]
+        told = [word for word in said if word.whose != CHAIN or self.chain_problem is None]
+        return [replace(word, check=self.hub_check) if word.used else word for word in told]
 
     @property
     def goes_to(self) -> str | None:
@@ -124,7 +128,9 @@ class Reachability:
             "doing": here.doing or None, "bootnodes": [way.as_json() for way in self.ways],
             "seen_as": dict(self.seen_as), "behind_nat": self.behind_nat, "asked": self.asked,
             "answered": self.answered, "outside": None if self.outside is None else self.outside.as_json(),
-            "trainer": self.trainer, "hub": self.goes_to, "words": [word.as_json() for word in self.words], "relays": [each.url for each in self.relays],
+            "trainer": self.trainer, "hub": self.goes_to, "words": [word.as_json() for word in self.words],
+            "hub_check": self.hub_check.as_json() if self.hub_check else None,
+            "relays": [each.url for each in self.relays],
             "services": {role: [each.as_json() for each in found] for role, found in self.services.items()},
             "served_at": [
                 {"url": each.url, "answers": each.answers, "problem": str(each.problem) if each.problem else None} for each in self.served_at
@@ -152,6 +158,7 @@ def look(
     late = _ask_around(found, seconds, timing)
     _read_metrics(found)
     if chain is not None:
+        _try_hub(found, chain)
         _try_own(found, chain)
     _judge(found, late)
     return found
@@ -182,6 +189,12 @@ def _ask_around(found: Reachability, seconds: float, timing: Timing) -> Unavaila
     except Unavailable as error:
         return error
     return None
+
+
+def _try_hub(found: Reachability, chain: Chain) -> None:
+    if found.here.chain and found.goes_to is not None:
+        with suppress(ChainError):
+            found.hub_check = check(chain, found.here.chain.run, "hub", found.goes_to)
 
 
 def _try_own(found: Reachability, chain: Chain) -> None:
@@ -224,15 +237,24 @@ def _read_metrics(found: Reachability) -> None:
 
 
 def _judge(found: Reachability, late: Unavailable | None) -> None:
-    here, chain_problem = found.here, found.chain_problem
-    bootnodes = [way for way in found.ways if way.what == "bootnode"]
-    bootnodes = bootnodes or [way for way in found.ways if way.what.startswith("bootnode")]
+    """In the order of causes: what comes first may explain the rest."""
+    here = found.here
     if here.role and not here.running:
         found.wrong("the role does not run", here.start)
-    if not (bootnodes or found.ways):
+    if not found.ways:
         if here.role != "bootnode":  # which others come to
             found.wrong("no bootnode is configured", "put peers.bootnodes into the config file, or give --bootnode")
         return
+    _judge_ways(found, late)
+    _judge_hub(found)
+    if here.running:
+        _judge_running(found)
+    _judge_outside(found)
+
+
+def _judge_ways(found: Reachability, late: Unavailable | None) -> None:
+    bootnodes = [way for way in found.ways if way.what == "bootnode"]
+    bootnodes = bootnodes or [way for way in found.ways if way.what.startswith("bootnode")]
     dead = [way for way in bootnodes if way.problem]
     if dead and len(dead) == len(bootnodes):
         through = [way for way in found.ways if not way.problem]
@@ -240,11 +262,27 @@ def _judge(found: Reachability, late: Unavailable | None) -> None:
         found.wrong(what, "murmur net ping ADDRESS for each; ask the run's owner for ones that run", dead[0].problem)
     if late is not None:
         found.wrong(f"not everybody was asked: {late}", "give it more time with --seconds", late)
+
+
+def _judge_hub(found: Reachability) -> None:
+    chain_problem = found.chain_problem
     if chain_problem is not None:
         found.wrong(f"the chain does not say who the trainer is: {chain_problem}", chain_problem.hint, chain_problem)
-    elif here.chain is not None and found.goes_to is None and found.answered:
+    elif found.here.chain is not None and found.goes_to is None and found.answered:
         found.wrong("the run's hub is not found", "murmur net trace hub shows where the lookup stops")
-    if here.running and here.said.get("joined") is False and (here.bootnodes or here.role != "bootnode"):
+    if (hub := found.hub_check) and hub.problem:
+        word = next((word for word in found.words if word.used), None)
+        found.wrong(
+            f"{hub.url}, where {word.says if word else 'peers say'} that the hub is: {hub.problem}",
+            word.remedy if word else hub.problem.hint or OPERATOR,
+            hub.problem,
+        )
+
+
+def _judge_running(found: Reachability) -> None:
+    """By what the running role says of itself, and where it says that it serves weights."""
+    here = found.here
+    if here.said.get("joined") is False and (here.bootnodes or here.role != "bootnode"):
         if here.said.get("joining"):
             found.wrong(
                 "the running role is still joining: it waits for its bootnodes' first answer",
@@ -255,12 +293,16 @@ def _judge(found: Reachability, late: Unavailable | None) -> None:
                 f"the running role knows nobody: {here.said.get('reason')}",
                 "its log says more; it keeps trying by itself",
             )
+    if here.role == RELAY and not here.said.get("provides"):
+        found.wrong(
+            "the relay serves nothing yet: it has not said to peers where it is",
+            "its log says what it waits for; it goes on by itself",
+        )
     for each in found.served_at:
         if not each.answers and each.problem:
             found.wrong(
                 f"{each.url}, where others fetch weights from this role: {each.problem}", _OPEN_WEIGHTS, each.problem
             )
-    _judge_outside(found)
 
 
 def _judge_outside(found: Reachability) -> None:

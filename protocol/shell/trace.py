@@ -32,6 +32,7 @@ from protocol.shell.lookups import (
     service_of,
     told_of,
     trainer_of,
+    trusted_one,
     whereabouts,
     words,
 )
@@ -160,7 +161,7 @@ class _Tracing:
 
     def _ask_others(self, made: Trace, role: str, chain: Chain) -> None:
         """Shows what settings and chain say; where a role would go by them, what is there decides."""
-        for said_so in words(self._here, role, self._told, found=bool(made.found)):
+        for said_so in words(self._here, role, self._told, found=trusted_one(made.claimants) is not None):
             word, run = said_so, chain_run(self._here)
             if word.used:
                 word = replace(word, check=endpoint_check.check(chain, run, role, word.url))
@@ -290,8 +291,7 @@ class _Tracing:
             problem = checked[0].problem
             made.stop(
                 f"the endpoint was found, and what it serves is not to be had: {problem}",
-                (problem.hint if problem else "")
-                or "its operator: see that the port is open and public_url leads to it",
+                (problem.hint if problem else "") or endpoint_check.OPERATOR,
                 problem,
             )
 

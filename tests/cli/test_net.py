@@ -24,6 +24,7 @@ from protocol.p2p.identify import IDENTIFY
 from protocol.p2p.stream import Stream
 from protocol.settings import write_toml
 from protocol.shell.home import write_json
+from protocol.shell.location import RunLocation
 from tests.cli.conftest import PASSWORD, SPEC, Console
 from tests.cli.operator import ESCAPE, Operator
 from tests.clock import eventually
@@ -106,6 +107,28 @@ def test_trace_tells_a_hub_whose_http_is_dead_from_one_that_serves_another_spec(
     operator.announce(hub, "hub", served({f"/v1/runs/{world.run}/spec": OTHER_SPEC.canonical()}))
     done = operator.net("trace", "hub")
     assert (done.code, "✗ It stops here: the endpoint was found" in done.out) == (8, True), done.out
+
+
+def test_the_chains_word_counts_where_peers_find_nobody_and_not_where_the_hub_is_dead(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    """A role that has found the hub stays with it: what trace and status tell is what the role does."""
+    right = served({f"/v1/runs/{world.run}/spec": SPEC.canonical()})
+    world.owner.send(world.chain.locate(world.run, RunLocation(hub=right).encode()))
+    bootnode = network.host()
+    operator.settle(bootnode)
+    alone = operator.json("trace", "hub")
+    assert alone["found"] == f"hub of run {world.run} at {right}, by the chain"
+
+    operator.announce(network.host(bootnode, key=world.trainer.key), "hub", "http://127.0.0.1:9")
+    done, found = operator.net("trace", "hub"), operator.json("trace", "hub")
+    assert (done.code, found["found"], [word["used"] for word in found["words"]]) == (1, None, [False])
+    assert "the endpoint was found, and what it serves is not to be had" in str(found["stopped"])
+
+    status = operator.json("status")
+    assert status["hub"] == "http://127.0.0.1:9"
+    assert "http://127.0.0.1:9, where peers say that the hub is: the hub did not answer" in str(status["problems"])
+    assert "✗ http://127.0.0.1:9" in operator.net("status").out
 
 
 def test_trace_shows_a_liar_that_answers_nonsense_about_where_it_serves(
@@ -425,6 +448,7 @@ def test_status_says_where_the_weights_came_from(
     write_json(operator.home / "status.json", {"state": "serving", "metrics_url": url})
     done = operator.net("status")
     assert "3.0 MB from relay (75 %)" in done.out
+    assert (done.code, "✗ the relay serves nothing yet" in done.out) == (1, True)
     assert "1.0 MB from origin (25 %)" in done.out
     assert "5.0 MB served to others" in done.out
     assert operator.json("status")["weights"] == {"relay": 3_000_000, "origin": 1_000_000}

@@ -316,6 +316,17 @@ def test_a_running_host_says_where_it_listens_whom_it_knows_and_what_is_wrong(ne
     assert (last["state"], last["welcomed"]) == ("stopped", 1)
 
 
+def test_a_host_says_at_once_that_it_has_joined_and_that_it_can_be_found(network: Network, tmp_path: Path) -> None:
+    file = tmp_path / "network.json"
+    network.provider(network.host(), port=8102, report_file=file, timing=quick(report=3600.0))
+
+    def told() -> bool:
+        found = report.read(file) or {}
+        return bool(found.get("joined") and found["provides"][0]["holders"])
+
+    eventually(told, what="a report of a host that has joined and provides")
+
+
 def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     file = tmp_path / "network.json"
     assert report.read(file) is None
