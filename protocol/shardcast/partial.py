@@ -14,6 +14,7 @@ from protocol.shardcast.manifest import Chunk, Manifest
 from protocol.shardcast.store import disk_errors
 
 _SYNC_BYTES = 64 << 20  # written between two waits for the disk
+_WRITE_BYTES = 64 << 10  # at once: for long writes a kernel takes large pages, which a virtual machine has to get from its host
 
 
 class Partial:
@@ -24,6 +25,7 @@ class Partial:
         self._chunk_bytes = manifest.chunk_bytes
         self._fds: dict[str, int] = {}
         self._mutex = Lock()
+        self._writing = Lock()  # the kernel lets one write a file at a time, and the others would turn in circles for it
         self._written = 0
         with disk_errors(folder):
             try:
@@ -64,8 +66,9 @@ class Partial:
         fd = self._fds[chunk.file.name]
         with disk_errors(self.folder):
             done = 0
-            while done < chunk.size:
-                done += os.pwrite(fd, content[done:], chunk.offset + done)
+            with self._writing:
+                while done < chunk.size:
+                    done += os.pwrite(fd, content[done : done + _WRITE_BYTES], chunk.offset + done)
             if self._is_time_to_sync(chunk.size):
                 os.fdatasync(fd)
 

@@ -75,7 +75,7 @@ class Stage:
         if host.prefix and rate is not None:
             _limit(host, rate)
         command = [*host.prefix, sys.executable, "-m", "benches.shardcast_party"]
-        environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}", "OMP_NUM_THREADS": "1"}  # as the peer's
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
         )
