@@ -14,7 +14,8 @@ from protocol.shardcast.manifest import Chunk, Manifest
 from protocol.shardcast.store import disk_errors
 
 _SYNC_BYTES = 64 << 20  # written between two waits for the disk
-_WRITE_BYTES = 64 << 10  # at once: for long writes a kernel takes large pages, which a virtual machine has to get from its host
+_WRITE_BYTES = 64 << 10
+"""At once. For long writes a kernel takes large pages, and a virtual machine may have to get those from its host each time."""
 
 
 class Partial:
@@ -25,7 +26,7 @@ class Partial:
         self._chunk_bytes = manifest.chunk_bytes
         self._fds: dict[str, int] = {}
         self._mutex = Lock()
-        self._writing = Lock()  # the kernel lets one write a file at a time, and the others would turn in circles for it
+        self._writing = Lock()  # the kernel lets one write a file at a time; the others would spin
         self._written = 0
         with disk_errors(folder):
             try:

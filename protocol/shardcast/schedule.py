@@ -36,18 +36,14 @@ from protocol.shardcast.task import FetchTask, Promise, Statistics
 
 _TASK_SECONDS = 2.0  # a task is as long as its source takes for this time: long enough to hide the round trip
 _TASK_CHUNKS = 16  # and never longer than this
-_STREAMS_MIN, _CHUNK_SECONDS = (
-    2,
-    1.0,
-)  # to one source of a chain, and more while each of its chunks takes no longer than this
+_STREAMS_MIN = 2  # to one source of a chain, and more while each of its chunks takes no longer than the next
+_CHUNK_SECONDS = 1.0
 _LAG_SECONDS = 1.0  # a task lags when it has not moved for this time
 _ALIVE_SECONDS = 5.0  # a relay that is fetching may bring nothing new for this time, or for that of so many chunks
 _ALIVE_SUCCESS = 0.4  # below this success rate it is not waited for
 _LAG_CHUNKS = 3.0  # and for as long as the best source takes for this many chunks
-_SOONER, _SOONER_SECONDS = (
-    4.0,
-    0.2,
-)  # a chunk is asked for again at the end where that is so much sooner, and saves so long
+_SOONER = 4.0  # a chunk is asked for again at the end where that is so many times sooner, and saves so long:
+_SOONER_SECONDS = 0.2
 _NAP_SECONDS = 1.0  # the longest a worker waits before it looks again
 _BYTES = metrics.counter(
     "murmur_weights_fetched_bytes_total", "Verified bytes of weights, by source: relay, origin.", "source"
