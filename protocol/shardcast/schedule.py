@@ -364,7 +364,7 @@ class Schedule:
         if sum(self._lags_from(task) > now for task in self._running) >= self._streams:
             return None
         self._free &= ~self._have  # a second source may have brought it in the meantime
-        ready = self._spare_origin(self._ready(now), now)
+        ready = self._spare_relays(self._spare_origin(self._ready(now), now))
         if not self._free.any():
             holders = [
                 source for source in ready if source.name not in self._claims or self._claims[source.name].is_complete
@@ -398,6 +398,13 @@ class Schedule:
         if self._relays or not is_fed or not alive:
             return ready
         return [source for source in ready if source.is_relay]
+
+    def _spare_relays(self, ready: list[Source]) -> list[Source]:
+        """`ready` without relays that are slower than the origin, where a relay asks: what they send to it they cannot send to nodes."""
+        if not self._relays:
+            return ready
+        origin = max((self._bandwidth(source) for source in ready if not source.is_relay), default=0.0)
+        return [source for source in ready if not source.is_relay or not 0 < self._bandwidth(source) < origin]
 
     def _is_alive(self, relay: Source, now: float) -> bool:
         """Whether a relay that tells what it holds can be expected to bring what is missing."""

@@ -389,6 +389,27 @@ def test_a_relay_asks_the_origin_for_what_no_other_relay_has() -> None:
     assert {stage.take().chunks[0] for _ in range(2)} < {7, 8, 9}
 
 
+@pytest.mark.parametrize(
+    ("of_relay", "asked"), [(99.0, {"origin"}), (101.0, {"origin", "fast"}), (None, {"origin", "fast"})]
+)
+def test_a_relay_leaves_the_line_of_a_slower_one_to_nodes_and_tries_one_it_does_not_know(
+    of_relay: float | None, asked: set[str]
+) -> None:
+    stage = Stage(10, [FAST, ORIGIN], watched=["fast"], relays=True, streams=4)
+    stage.schedule.heard("fast", holding("0123456789"))
+    stage.standings["origin"].bandwidth, stage.standings["fast"].bandwidth = 100.0, of_relay
+    taken = [task.source.name for task in iter(stage.schedule.offer, None)]
+    assert set(taken) == asked
+
+
+def test_a_relay_asks_a_slow_one_while_the_origin_rests() -> None:
+    stage = Stage(10, [FAST, ORIGIN], watched=["fast"], relays=True)
+    stage.schedule.heard("fast", holding("0123456789"))
+    stage.standings["origin"].bandwidth, stage.standings["fast"].bandwidth = 100.0, 1.0
+    stage.standings["origin"].rests_until = stage.now + 1.0
+    assert stage.take().source == FAST
+
+
 def test_a_relay_that_brings_nothing_new_for_a_while_is_no_longer_waited_for() -> None:
     stage = Stage(10, [FAST, ORIGIN], watched=["fast"], patience=8.0)
     stage.schedule.heard("fast", holding("3"))
