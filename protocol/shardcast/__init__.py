@@ -21,6 +21,7 @@ origin      the trainer's end: takes a folder, signs it, shows it
 source      one place to fetch from, and what experience says of it
 connection  persistent connections to sources
 feed        whether relays bring a version fast enough for the origin to be left alone
+promises    what relays say they have, and how long each is taken at its word
 schedule    which chunk is asked of which source, and who is blamed
 task        what it keeps account of
 inquiry     asks a relay for news of what it holds

@@ -60,6 +60,7 @@ class Origin:
         self._anchor_every = anchor_every
         self._stream: VersionStream | None = None
         self._deltas_are_small = True
+        self._bases: dict[int, int] = {}  # anchor of the version that a delta would start from, by its step
 
     def follow(self, folder: Path, step: int, files: Sequence[tuple[str, int]], attempt: str) -> bool:
         """Shows as much of version `step` as somebody has written into `folder` so far, from front to back in this order of files and with
@@ -140,8 +141,11 @@ class Origin:
         """Where the chain of deltas to a version to come will begin, as far as one can tell."""
         with suppress(MurmurationError):
             if self._anchor_every > 1 and self._deltas_are_small and self.store.holds(step - 1):
-                base = stored(self.store.manifest(step - 1), chunk_bytes=self._chunk_bytes)
-                return step if step - base.anchor >= self._anchor_every else base.anchor
+                if step - 1 not in self._bases:  # asked for many times a second, and a manifest may have 100,000 hashes
+                    base = stored(self.store.manifest(step - 1), chunk_bytes=self._chunk_bytes)
+                    self._bases = {step - 1: base.anchor}
+                anchor = self._bases[step - 1]
+                return step if step - anchor >= self._anchor_every else anchor
         return step
 
     def _with_delta(self, manifest: Manifest, draft: Path) -> Manifest:

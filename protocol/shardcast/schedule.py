@@ -31,8 +31,9 @@ from protocol import metrics
 from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
 from protocol.shardcast.feed import Feed
 from protocol.shardcast.holding import REVISION_COMPLETE, Bits, Holding
+from protocol.shardcast.promises import Promises
 from protocol.shardcast.source import Source, Standing, weights
-from protocol.shardcast.task import FetchTask, Promise, Statistics
+from protocol.shardcast.task import FetchTask, Statistics
 
 _TASK_SECONDS = 2.0  # a task is as long as its source takes for this time: long enough to hide the round trip
 _TASK_CHUNKS = 16  # and never longer than this
@@ -100,8 +101,9 @@ class Schedule:
         now = self._clock()
         self._feed = Feed(sum(sizes) if known is None else 0, now)  # who fetches ahead has what is written already
         self._patience, self._added = patience, 0
-        self._claims = {name: Promise(self._none(), self._none(), now, now + patience) for name in watched}
-        self._rarity = np.zeros(len(sizes), np.int32)  # relays that have a chunk or will have it
+        self._promises = Promises(len(sizes))
+        for name in watched:
+            self._promises.watch(name, now, patience)
         self._revision = 1
         self._running: list[FetchTask] = []
         self._lacking: set[str] = set()
@@ -150,9 +152,7 @@ class Schedule:
             self._free[list(chunks)] = ~self._have[list(chunks)]
             now = self._clock()
             self._feed.could_not(now)
-            for claim in self._claims.values():
-                if claim.either.any():
-                    claim.until = max(claim.until, now + self._quiet_seconds())
+            self._promises.could_not(now, self._quiet_seconds())
             self._revision += 1
             self._changed.notify_all()
 
@@ -185,14 +185,7 @@ class Schedule:
     def heard(self, name: str, holding: Holding) -> None:
         """A watched source says what it has."""
         with self._changed:
-            claim, now = self._claims[name], self._clock()
-            either = holding.held | holding.coming
-            self._rarity += either
-            self._rarity -= claim.either
-            if holding.held.sum() > claim.held.sum() or holding.is_complete:
-                claim.moved = now
-            claim.held, claim.either, claim.is_complete = holding.held, either, holding.is_complete
-            claim.until = max(claim.until, claim.moved + self._quiet_seconds())
+            self._promises.heard(name, holding, self._clock(), self._quiet_seconds())
             self._changed.notify_all()
 
     def add(self, relay: Source) -> bool:
@@ -205,9 +198,8 @@ class Schedule:
             if self._is_over or self._added >= _ADDED_MAX:
                 return False
             self._added += 1
-            now = self._clock()
             self._standings.setdefault(relay.name, Standing())
-            self._claims[relay.name] = Promise(self._none(), self._none(), now, now + self._patience)
+            self._promises.watch(relay.name, self._clock(), self._patience)
             self._sources[relay.name] = relay
             self._changed.notify_all()
             return True
@@ -215,11 +207,7 @@ class Schedule:
     def unheard(self, name: str, reason: str, *, may_come: bool) -> None:
         """A watched source has nothing of the version, or does not answer; whether it may have some soon."""
         with self._changed:
-            claim = self._claims[name]
-            self._rarity -= claim.either
-            claim.held, claim.either, claim.is_complete = self._none(), self._none(), False
-            if not may_come:
-                claim.until = self._clock()
+            self._promises.unheard(name, self._clock(), may_come=may_come)
             self._standings[name].last_failure = reason
             self._changed.notify_all()
 
@@ -340,9 +328,6 @@ class Schedule:
 
     # ---- under the lock
 
-    def _none(self) -> Bits:
-        return np.zeros(len(self._sizes), np.bool_)
-
     def _ban(self, name: str, violation: ProtocolViolation) -> None:
         self._banned.add(name)
         self._statistics.violations[name] += 1
@@ -366,10 +351,7 @@ class Schedule:
         self._free &= ~self._have  # a second source may have brought it in the meantime
         ready = self._spare_relays(self._spare_origin(self._ready(now), now))
         if not self._free.any():
-            holders = [
-                source for source in ready if source.name not in self._claims or self._claims[source.name].is_complete
-            ]
-            return self._second_task(holders, now)
+            return self._second_task([source for source in ready if self._promises.is_complete(source.name)], now)
         offers = [
             source for source in ready if (self._free & self._held_by(source)).any() and self._has_stream(source, now)
         ]
@@ -379,13 +361,12 @@ class Schedule:
         return FetchTask(source, self._take_run(source), now)
 
     def _held_by(self, source: Source) -> Bits:
-        claim = self._claims.get(source.name)
-        return self._free if claim is None else claim.held
+        held = self._promises.held(source.name)
+        return self._free if held is None else held
 
     def _has_stream(self, source: Source, now: float) -> bool:
         """Whether one more task may go to this source. Where chunks are passed on, few at a time arrive sooner than many."""
-        claim = self._claims.get(source.name)
-        if not self._relays and (claim is None or claim.is_complete):
+        if not self._relays and self._promises.is_complete(source.name):
             return True
         running = sum(task.source.name == source.name and self._lags_from(task) > now for task in self._running)
         rate = self._bandwidth(source) * running
@@ -408,12 +389,12 @@ class Schedule:
 
     def _is_alive(self, relay: Source, now: float) -> bool:
         """Whether a relay that tells what it holds can be expected to bring what is missing."""
-        claim, standing = self._claims.get(relay.name), self._standings[relay.name]
-        if claim is None or standing.success(now) < _ALIVE_SUCCESS or standing.has_only_failed:
+        standing = self._standings[relay.name]
+        if standing.success(now) < _ALIVE_SUCCESS or standing.has_only_failed:
             return False
         if any(task.source.name == relay.name and self._lags_from(task) <= now for task in self._running):
             return False
-        return claim.is_complete or now < claim.until
+        return self._promises.is_expected(relay.name, now)
 
     def _quiet_seconds(self) -> float:
         """For how long a relay may bring nothing and still count as alive."""
@@ -434,17 +415,14 @@ class Schedule:
 
     def _take_run(self, source: Source) -> list[int]:
         """Neighbouring chunks of one file, as many as suit the source and leave work for everybody; one alone where others wait."""
-        if self._relays or any(not claim.is_complete for claim in self._claims.values()):
-            chunks = [self._rarest(source)]
-        else:
-            chunks = self._first_run(source)
+        others_wait = self._relays or not self._promises.are_complete
+        chunks = [self._rarest(source)] if others_wait else self._first_run(source)
         self._free[chunks] = False
         return chunks
 
     def _rarest(self, source: Source) -> int:
         offered = np.flatnonzero(self._free & self._held_by(source))
-        counts = self._rarity[offered]
-        return int(self._rng.choice(offered[counts == counts.min()]))
+        return int(self._rng.choice(self._promises.rarest(offered)))
 
     def _first_run(self, source: Source) -> list[int]:
         chunks = [int(np.argmax(self._free))]
@@ -513,7 +491,7 @@ class Schedule:
         """Seconds until time alone may make a task possible."""
         moments = [self._standings[source.name].rests_until for source in self._usable()]
         moments += [self._lags_from(task) for task in self._running]
-        moments += [claim.until for claim in self._claims.values()]
+        moments += self._promises.ends()
         moments += [self._feed.next_look(self._quiet_seconds())]
         return min([moment - now for moment in moments if moment > now] + [_NAP_SECONDS])
 

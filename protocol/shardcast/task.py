@@ -1,4 +1,4 @@
-"""What a schedule keeps account of: tasks under way, what relays say they have, and what all fetches have come to."""
+"""What a schedule keeps account of: tasks under way, and what all fetches have come to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from protocol.shardcast.holding import Bits
 from protocol.shardcast.source import Source
 
 
@@ -32,14 +31,3 @@ class FetchTask:
     cut: Callable[[], None] = lambda: None
     """Ends the request that is under way, from any thread."""
     is_cut: bool = False
-
-
-@dataclass
-class Promise:
-    """What a relay says it has. `moved` is when that last grew, `until` how long it is waited for although it said nothing yet."""
-
-    held: Bits
-    either: Bits
-    moved: float
-    until: float
-    is_complete: bool = False
