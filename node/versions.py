@@ -47,15 +47,18 @@ class Versions:
         head: Callable[[], Version | None] | None = None,
         fetch_seconds: float = 480.0,
         relays: bool = False,
+        progress: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
         """`sources` finds where to fetch from, all relays and the origin by default; `head` names the newest version, asked of the
         chain by default; `fetch_seconds` is the longest time one attempt may take, and the next one resumes it; `relays` says that this is a
-        relay, which others wait for."""
+        relay, which others wait for; `progress` is called when a chunk has arrived."""
         self._connection = connection
         self.store = VersionStore(folder, connection.spec.versions_kept, pinned=connection.spec.versions_pinned)
         policy, domain = connection.policy, connection.chain.domain
-        self._client = Client(self.store, domain, connection.run, policy.trainer, relays=relays)
+        self._client = Client(
+            self.store, domain, connection.run, policy.trainer, relays=relays, progress=lambda *_: progress()
+        )
         self._look_up = sources or connection.sources
         self._head = head or (lambda: connection.chain.head(connection.run))
         self._fetch_seconds = fetch_seconds

@@ -50,14 +50,16 @@ class Workbench:
         engine: Callable[[str], Engine] | EngineSettings,
         self_check_share: float,
         say: Callable[..., None],
+        progress: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`folder` holds the node's data, `engine` is as an Equipment's, `say` tells the node's status."""
+        """`folder` holds the node's data, `engine` is as an Equipment's, `say` tells the node's status, `progress` is called when a
+        chunk of weights has arrived."""
         self._c = connection
         self._self_check_share = self_check_share
         self._say = say
         self.rollouts = folder / "rollouts"
-        self._versions = Versions(connection, folder / "weights", clock=clock)
+        self._versions = Versions(connection, folder / "weights", progress=progress, clock=clock)
         self.equipment = Equipment(
             connection.spec,
             connection.chain.domain,

@@ -84,7 +84,7 @@ class Worker:
         clock: Clock = SYSTEM,
     ) -> None:
         """`engine` is as an Equipment's, by default that of unset settings; `measure` makes the measurement of its device, by default
-        that of unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it; `product` answers challenges.
+        that of unset settings; `stop` ends the loop when it is set; `progress` is called at every turn of it and for every chunk of weights; `product` answers challenges.
 
         `serve` says how this node serves weights to others, if it does.
         `adopt`: the seat's last submission counts as made here, though this home knows nothing of it (alone.py).
@@ -107,7 +107,7 @@ class Worker:
         measure = measure or partial(measure_of, EngineSettings())
         self._seat_class = SeatClass(connection.spec, measure, self._stop, clock)
         share = settings.self_check_share
-        self._workbench = Workbench(connection, home.data, engine, share, self._say, clock)
+        self._workbench = Workbench(connection, home.data, engine, share, self._say, progress, clock)
         self._delivery = Delivery(connection, self.submissions, sender, self._workbench.rollouts, self._say)
         self._defence = Defence(connection, self.submissions, sender, self._workbench.judge_again, retry, clock)
         self._verdicts = Verdicts(connection, self.submissions, retry, clock)

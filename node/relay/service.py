@@ -62,7 +62,7 @@ class RelayService:
         progress: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`progress` is called after every look at the head that succeeded. Raises ConfigError when nobody could be told where to reach it."""
+        """`progress` is called after every look at the head that succeeded, and when a chunk has arrived. Raises ConfigError when nobody could be told where to reach it."""
         settings.require_reachable()
         self._c = connection
         self._home = home
@@ -80,8 +80,9 @@ class RelayService:
     def run(self) -> None:
         """Follows the head until stopped."""
         versions = Versions(
-            self._c, self._home.data / "weights", fetch_seconds=self._settings.fetch_seconds, relays=True
-        )
+            self._c, self._home.data / "weights", fetch_seconds=self._settings.fetch_seconds, relays=True,
+            progress=self._progress,
+        )  # fmt: skip
         store = versions.store
         pause = max(_AHEAD_PAUSE, self._c.settings.poll_seconds)
         with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from protocol.errors import ConfigError, PreflightError, Unavailable
 from protocol.identity import Key
 from protocol.shardcast.client import Client
 from protocol.shardcast.source import Source
-from protocol.shardcast.store import VersionStore
+from protocol.shardcast.store import VersionStore, version_folder
 from protocol.shell import home, spec_file
 from tests.clock import eventually
 from tests.node.stage import Stage, Wired, running
@@ -27,10 +28,12 @@ LOCAL = ServeSettings(host="127.0.0.1", port=0)
 class Serving:
     """A relay service and what it announced."""
 
-    def __init__(self, stage: Stage, settings: ServeSettings = LOCAL) -> None:
+    def __init__(
+        self, stage: Stage, settings: ServeSettings = LOCAL, progress: Callable[[], None] = lambda: None
+    ) -> None:
         self.home = stage.home("relay", "relay")
         self.connection: Wired = stage.connection(Key.generate(), kept_spec=spec_file.path_in(self.home))
-        self.service = RelayService(self.connection, self.home, settings)
+        self.service = RelayService(self.connection, self.home, settings, progress=progress)
         self.run, self.stop = self.service.run, self.service.stop
 
     def close(self) -> None:
@@ -65,6 +68,16 @@ def test_it_follows_the_head_and_serves_it_without_the_origin(stage: Stage) -> N
         stage.server.close()
         assert fetched(stage, relay.url, 0, "a") == (stage.tiny.model / "model.safetensors").read_bytes()
         assert fetched(stage, relay.url, 1, "b") != fetched(stage, relay.url, 0, "c")
+
+
+def test_a_relay_makes_progress_with_every_chunk_however_long_a_version_takes(stage: Stage) -> None:
+    stage.publish()
+    was_here: list[bool] = []
+    relay = Serving(stage, progress=lambda: was_here.append(version_folder(relay.home.data / "weights", 0).exists()))
+    with running(relay):
+        eventually(lambda: relay.has(0), what="the version")
+    assert was_here[0] is False, "a chunk is progress before the version is whole"
+    assert True in was_here, "and so is the look that found it"
 
 
 def test_a_restart_serves_what_was_there_though_the_origin_is_gone(stage: Stage) -> None:

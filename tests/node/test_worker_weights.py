@@ -147,6 +147,22 @@ def test_weights_of_another_run_in_the_same_home_are_replaced(stage: Stage) -> N
         second.close()
 
 
+def test_a_node_makes_progress_with_every_chunk_of_weights(stage: Stage) -> None:
+    from node.contributor.workbench import Workbench
+
+    stage.publish()
+    progress: list[int] = []
+    connection, data = stage.connection(Key.generate()), stage.home("node").data
+    bench = Workbench(
+        connection, data, lambda _: TorchEngine("float32"), 0.0, lambda **_: None, lambda: progress.append(1)
+    )
+    try:
+        bench._versions.newest()
+        assert progress
+    finally:
+        bench.close()
+
+
 def test_a_version_that_nobody_keeps_any_more_is_not_waited_for(stage: Stage) -> None:
     from node.versions import Versions
     from protocol.errors import Unavailable
