@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from protocol.errors import DeadlineExceeded, IntegrityError, UsageError
+from protocol.shardcast import manifest as manifest_module
 from protocol.shardcast.manifest import describe
 
 from . import faults
@@ -56,6 +57,30 @@ def test_linked_files_take_no_second_place_on_disk(cast: Cast) -> None:
     assert os.path.samefile(folder / "a", origin.store.folder(4) / "a")
     assert not (origin.store.folder(4) / "b").is_symlink()
     assert contents(origin.store.folder(4)) == {"a": b"weights", "b": b"weights"}
+
+
+def test_a_linked_version_that_is_published_again_is_not_read(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin, folder = cast.publisher(cast.store("origin")), cast.folder({"a": b"weights", "b": b"more"})
+    first = origin.publish(folder, 4, link=True)
+    read: list[str] = []
+    real = manifest_module._describe_file
+    monkeypatch.setattr(manifest_module, "_describe_file", lambda path, *of: read.append(path.name) or real(path, *of))
+    assert origin.publish(folder, 4, link=True) == first
+    assert read == []
+    (folder / "b").unlink()
+    (folder / "b").write_bytes(b"less")
+    with pytest.raises(IntegrityError, match="other bytes"):
+        origin.publish(folder, 4, link=True)
+    assert read == ["b"]
+
+
+@pytest.mark.parametrize("change", ["fewer", "more"])
+def test_a_version_with_other_files_is_another_one(cast: Cast, change: str) -> None:
+    origin, folder = cast.publisher(cast.store("origin")), cast.folder({"a": b"weights", "b": b"more"})
+    origin.publish(folder, 4, link=True)
+    (folder / "b").unlink() if change == "fewer" else (folder / "c").write_bytes(b"")
+    with pytest.raises(IntegrityError, match="other bytes"):
+        origin.publish(folder, 4, link=True)
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second file system to copy from")
