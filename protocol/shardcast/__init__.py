@@ -23,7 +23,8 @@ connection  persistent connections to sources
 feed        whether relays bring a version fast enough for the origin to be left alone
 promises    what relays say they have, and how long each is taken at its word
 schedule    which chunk is asked of which source, and who is blamed
-task        what it keeps account of
+stock       which chunks are here, on their way, free
+task        tasks under way, and statistics
 inquiry     asks a relay for news of what it holds
 crew        the threads that carry the schedule out
 client      fetches versions from several sources, and remembers how these did

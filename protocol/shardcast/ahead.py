@@ -161,7 +161,7 @@ class Ahead:
         """Extends the list by what tellers say, until it is ended or given up."""
         grown = heard = self.clock()
         while not self._ending.is_set() and schedule.attend(0.0):
-            if listing.is_complete and schedule.has_all and self._ending.wait(_PAUSE_SECONDS):
+            if listing.is_complete and schedule.stock.is_whole and self._ending.wait(_PAUSE_SECONDS):
                 return
             known, shows = listing.count, self._hear(listing)
             now = self.clock()

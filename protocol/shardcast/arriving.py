@@ -37,17 +37,17 @@ class Arriving:
 
     def delta_holding(self, after: int, seconds: float) -> Holding | None:
         of = self if self.nothing is not None else self.delta
-        return None if of is None else of.schedule.holding(after, seconds)
+        return None if of is None else of.schedule.stock.holding(after, seconds)
 
     def _open(self, name: str, first: int, last: int) -> int | None:
         begins, ends = (self.chunks.get((name, byte - byte % self.chunk_bytes)) for byte in (first, last))
-        if begins is None or ends is None or first > last or not self.schedule.has(range(begins, ends + 1)):
+        if begins is None or ends is None or first > last or not self.schedule.stock.has(range(begins, ends + 1)):
             return None
         return self.partial.reopen(name)
 
     def holding(self, after: int, seconds: float) -> Holding:
         if self.nothing is None:
-            return self.schedule.holding(after, seconds)
+            return self.schedule.stock.holding(after, seconds)
         if after:
             Event().wait(seconds)  # there is no news before it is made
         return Holding(1, self.nothing, ~self.nothing)

@@ -141,7 +141,7 @@ class Fetch:
                 arrived(chunk)
                 ended = time.monotonic()
                 schedule.arrived(task, ended - began)
-                self.client.progress(manifest.step, schedule.bytes_present, manifest.total_bytes)
+                self.client.progress(manifest.step, schedule.stock.bytes_present, manifest.total_bytes)
                 if not schedule.is_wanted(task):
                     return
                 began = ended

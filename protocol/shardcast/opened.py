@@ -39,13 +39,13 @@ class OpenedVersion:
         begins, ends = (self._numbers.get((name, byte - byte % grain)) for byte in (first, last))
         if begins is None or ends is None or first > last or last >= (self.size_of(name) or 0):
             return None
-        if ends >= self.listing.count or (self.schedule and not self.schedule.has(range(begins, ends + 1))):
+        if ends >= self.listing.count or (self.schedule and not self.schedule.stock.has(range(begins, ends + 1))):
             return None
         return self.reopen(name)
 
     def holding(self, after: int, seconds: float) -> Holding:
         if self.schedule is not None:
-            return self.schedule.holding(after, seconds)
+            return self.schedule.stock.holding(after, seconds)
         self.listing.wait(after, seconds)
         held = np.arange(self.listing.chunks) < self.listing.count
         return Holding(REVISION_COMPLETE if held.all() else self.listing.count, held, ~held)

@@ -23,16 +23,17 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from threading import Condition
+from threading import Condition, Event, RLock
 
 import numpy as np
 
 from protocol import metrics
 from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
 from protocol.shardcast.feed import Feed
-from protocol.shardcast.holding import REVISION_COMPLETE, Bits, Holding
+from protocol.shardcast.holding import Bits, Holding
 from protocol.shardcast.promises import Promises
 from protocol.shardcast.source import Source, Standing, weights
+from protocol.shardcast.stock import Stock
 from protocol.shardcast.task import FetchTask, Statistics
 
 _TASK_SECONDS = 2.0  # a task is as long as its source takes for this time: long enough to hide the round trip
@@ -92,11 +93,11 @@ class Schedule:
             self._sources.setdefault(source.name, source)
         self._standings, self._banned, self._statistics = standings, banned, statistics
         self._describe, self._rng, self._clock = describe, rng or random.Random(), clock
-        self._have = np.zeros(len(sizes), np.bool_)
-        self._have[list(present)] = True
-        self.bytes_present = sum(size for size, have in zip(sizes, self._have, strict=True) if have)
-        self._unknown = np.arange(len(sizes)) >= (len(sizes) if known is None else known)
-        self._free = ~(self._have | self._unknown)  # neither there nor asked for
+        self._lock = RLock()
+        self._workers = Condition(self._lock)  # one is woken, and wakes the next where it found a task
+        self._awaited = Condition(self._lock)  # the thread that waits for the result
+        self._over = Event()
+        self.stock = Stock(sizes, self._lock, present, known)
         self._relays = relays
         now = self._clock()
         self._feed = Feed(sum(sizes) if known is None else 0, now)  # who fetches ahead has what is written already
@@ -104,145 +105,122 @@ class Schedule:
         self._promises = Promises(len(sizes))
         for name in watched:
             self._promises.watch(name, now, patience)
-        self._revision = 1
         self._running: list[FetchTask] = []
         self._lacking: set[str] = set()
         self._error: BaseException | None = None
-        self._is_over = False
-        self._changed = Condition()
 
     # ---- the thread that waits for the result
 
     def wait_for(self, chunk: int, deadline: float) -> None:
         """Returns when the chunk is there. Raises DeadlineExceeded; Unavailable once no source is left to ask; and
         whatever a worker gave to `abort`."""
-        with self._changed:
-            while self._error is None and not self._have[chunk]:
+        with self._lock:
+            while self._error is None and not self.stock.have[chunk]:
                 if not self._usable():
                     raise Unavailable(f"no source is left: {self._account()}")
                 now = self._clock()
                 if now >= deadline:
                     raise DeadlineExceeded(f"not fetched in time: {self._account()}")
                 self._cut_laggards(now)
-                self._changed.wait(min(deadline - now, self._time_to_next(now)))
+                self._awaited.wait(min(deadline - now, self._time_to_next(now)))
             if self._error is not None:
                 raise self._error
 
     def attend(self, seconds: float) -> bool:
         """For who has nothing to wait for but the end: looks after what lags for so long, and says whether it is not over. Raises what
         `wait_for` raises, but for the deadline."""
-        with self._changed:
+        with self._lock:
             until = self._clock() + seconds
             self._cut_laggards(self._clock())
-            while self._error is None and not self._is_over and (left := until - self._clock()) > 0:
+            while self._error is None and not self.is_over and (left := until - self._clock()) > 0:
                 if not self._usable():
                     raise Unavailable(f"no source is left: {self._account()}")
                 self._cut_laggards(self._clock())
-                self._changed.wait(min(left, self._time_to_next(self._clock())))
+                self._awaited.wait(min(left, self._time_to_next(self._clock())))
             if self._error is not None:
                 raise self._error
-            return not self._is_over
+            return not self.is_over
 
     def reveal(self, chunks: Sequence[int], present: Sequence[int]) -> None:
         """These can be asked for from now on; those `present` need not be."""
-        with self._changed:
-            self._have[list(present)] = True
-            self.bytes_present += sum(self._sizes[chunk] for chunk in present)
-            self._unknown[list(chunks)] = False
-            self._free[list(chunks)] = ~self._have[list(chunks)]
+        with self._lock:
+            self.stock.reveal(chunks, present)
             now = self._clock()
             self._feed.could_not(now)
             self._promises.could_not(now, self._quiet_seconds())
-            self._revision += 1
-            self._changed.notify_all()
-
-    @property
-    def has_all(self) -> bool:
-        with self._changed:
-            return bool(self._have.all())
+            self._ring()
 
     def stop(self) -> None:
         """No more tasks; workers that ask for one get None."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
-
-    # ---- those who ask what is here
-
-    def holding(self, after: int, seconds: float) -> Holding:
-        """What is here and what is asked for, once that is of a later revision than `after` or so many seconds have passed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._revision > after or self._is_over, seconds)
-            coming = ~(self._have | self._free | self._unknown)
-            return Holding(REVISION_COMPLETE if self._have.all() else self._revision, self._have.copy(), coming)
-
-    def has(self, chunks: Iterable[int]) -> bool:
-        with self._changed:
-            return bool(self._have[list(chunks)].all())
+        with self._lock:
+            self._over.set()
+            self.stock.close()
+            self._workers.notify_all()
+            self._awaited.notify_all()
 
     # ---- those who ask the relays
 
     def heard(self, name: str, holding: Holding) -> None:
         """A watched source says what it has."""
-        with self._changed:
+        with self._lock:
             self._promises.heard(name, holding, self._clock(), self._quiet_seconds())
-            self._changed.notify_all()
+            self._ring()
 
     def add(self, relay: Source) -> bool:
         """One more relay, of which is not known yet what it holds; False for one that is known, or where enough were added."""
-        with self._changed:
+        with self._lock:
             if relay.name in self._sources.keys() | self._banned or relay.url in {
                 source.url.rstrip("/") for source in self._sources.values()
             }:
                 return False
-            if self._is_over or self._added >= _ADDED_MAX:
+            if self.is_over or self._added >= _ADDED_MAX:
                 return False
             self._added += 1
             self._standings.setdefault(relay.name, Standing())
             self._promises.watch(relay.name, self._clock(), self._patience)
             self._sources[relay.name] = relay
-            self._changed.notify_all()
+            self._ring()
             return True
 
     def unheard(self, name: str, reason: str, *, may_come: bool) -> None:
         """A watched source has nothing of the version, or does not answer; whether it may have some soon."""
-        with self._changed:
+        with self._lock:
             self._promises.unheard(name, self._clock(), may_come=may_come)
             self._standings[name].last_failure = reason
-            self._changed.notify_all()
+            self._ring()
 
     def distrust(self, name: str, violation: ProtocolViolation) -> None:
         """A watched source broke the rules in what it says."""
-        with self._changed:
-            if self._is_over:
+        with self._lock:
+            if self.is_over:
                 return
             self._ban(name, violation)
-            self._changed.notify_all()
+            self._ring()
 
     @property
     def is_over(self) -> bool:
-        return self._is_over
+        return self._over.is_set()
 
     def rest(self, seconds: float) -> None:
         """Waits for so long, or until the fetch is over."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_over, seconds)
+        self._over.wait(seconds)
 
     # ---- the workers
 
     def take(self) -> FetchTask | None:
         """The next task, as soon as there is one; None when the fetch is over."""
-        with self._changed:
-            while not self._is_over:
+        with self._lock:
+            while not self.is_over:
                 task = self.offer()
                 if task is not None:
+                    self._workers.notify()  # there may be another
                     return task
-                self._changed.wait(self._time_to_next(self._clock()))
+                self._workers.wait(self._time_to_next(self._clock()))
             return None
 
     def offer(self) -> FetchTask | None:
         """The next task if there is one at this moment."""
-        with self._changed:
+        with self._lock:
             task = self._next_task(self._clock())
             if task is not None:
                 self._running.append(task)
@@ -250,13 +228,13 @@ class Schedule:
 
     def is_wanted(self, task: FetchTask) -> bool:
         """Whether it is worth reading on: something of the task is missing and its source has not been caught lying."""
-        with self._changed:
-            missing = any(not self._have[chunk] for chunk in task.chunks[task.done :])
-            return missing and not self._is_over and task.source.name not in self._banned
+        with self._lock:
+            missing = any(not self.stock.have[chunk] for chunk in task.chunks[task.done :])
+            return missing and not self.is_over and task.source.name not in self._banned
 
     def arrived(self, task: FetchTask, seconds: float) -> None:
         """The task's next chunk is verified and written, `seconds` after the one before."""
-        with self._changed:
+        with self._lock:
             chunk = task.chunks[task.done]
             task.done += 1
             task.moved = self._clock()
@@ -265,39 +243,36 @@ class Schedule:
                 self._feed.brought(size, task.moved)
             if size:  # a manifest's is 0: too small to measure a bandwidth by
                 self._standings[name].delivered(size, seconds)
-            if size and not self._have[chunk]:
-                self.bytes_present += size
+            if self.stock.arrived(chunk) and size:
                 self._statistics.bytes_from[name] += size
                 _BYTES.add(size, source="relay" if task.source.is_relay else "origin")
-            self._have[chunk] = True
-            self._revision += 1
-            self._changed.notify_all()
+            self._ring()
 
     def finished(self, task: FetchTask) -> None:
         """The task is at its end, or no longer wanted."""
-        with self._changed:
-            if not self._is_over:
+        with self._lock:
+            if not self.is_over:
                 self._standings[task.source.name].succeeded(self._clock())
             self._give_back(task)
 
     def put_off(self, task: FetchTask, error: Exception, seconds: float) -> None:
         """The source does not serve this now, which says nothing against it; it rests for so long, or a moment."""
-        with self._changed:
-            if not self._is_over:
+        with self._lock:
+            if not self.is_over:
                 self._standings[task.source.name].rest(str(error), self._clock(), seconds)
             self._give_back(task)
 
     def refused(self, task: FetchTask, error: Exception) -> None:
         """The source serves others only, which says nothing against it: it is not asked again in this fetch."""
-        with self._changed:
+        with self._lock:
             self._standings[task.source.name].last_failure = str(error)
             self._lacking.add(task.source.name)
             self._give_back(task)
 
     def failed(self, task: FetchTask, error: Exception) -> None:
         """The source failed without being at fault; it rests for a while. After the end nothing counts any more."""
-        with self._changed:
-            if not self._is_over and task.source.name not in self._lacking:
+        with self._lock:
+            if not self.is_over and task.source.name not in self._lacking:
                 self._standings[task.source.name].failed(str(error) or type(error).__name__, self._clock())
                 self._statistics.failovers += 1
                 _FAILED.add(reason="failed")
@@ -305,14 +280,14 @@ class Schedule:
 
     def lacks(self, source: Source) -> None:
         """The source does not have any of this, and need not: it is not asked again, and its standing stays as it is."""
-        with self._changed:
+        with self._lock:
             self._lacking.add(source.name)
-            self._changed.notify_all()
+            self._ring()
 
     def violated(self, task: FetchTask, violation: ProtocolViolation) -> None:
         """The source lied or broke the rules: it is not asked again for this version."""
-        with self._changed:
-            if self._is_over:
+        with self._lock:
+            if self.is_over:
                 return
             if isinstance(violation, HashMismatch) and self._sizes[task.chunks[task.done]]:
                 self._statistics.bad_chunks[task.source.name] += 1
@@ -322,11 +297,16 @@ class Schedule:
 
     def abort(self, error: BaseException) -> None:
         """Something that no other source can mend, such as a full disk: it is raised where the result is awaited."""
-        with self._changed:
+        with self._lock:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._ring()
 
     # ---- under the lock
+
+    def _ring(self) -> None:
+        """There may be a task now, or what is waited for."""
+        self._workers.notify()
+        self._awaited.notify_all()
 
     def _ban(self, name: str, violation: ProtocolViolation) -> None:
         self._banned.add(name)
@@ -348,12 +328,13 @@ class Schedule:
     def _next_task(self, now: float) -> FetchTask | None:
         if sum(self._lags_from(task) > now for task in self._running) >= self._streams:
             return None
-        self._free &= ~self._have  # a second source may have brought it in the meantime
         ready = self._spare_relays(self._spare_origin(self._ready(now), now))
-        if not self._free.any():
+        if not self.stock.free.any():
             return self._second_task([source for source in ready if self._promises.is_complete(source.name)], now)
         offers = [
-            source for source in ready if (self._free & self._held_by(source)).any() and self._has_stream(source, now)
+            source
+            for source in ready
+            if (self.stock.free & self._held_by(source)).any() and self._has_stream(source, now)
         ]
         if not offers:
             return None
@@ -362,7 +343,7 @@ class Schedule:
 
     def _held_by(self, source: Source) -> Bits:
         held = self._promises.held(source.name)
-        return self._free if held is None else held
+        return self.stock.free if held is None else held
 
     def _has_stream(self, source: Source, now: float) -> bool:
         """Whether one more task may go to this source. Where chunks are passed on, few at a time arrive sooner than many."""
@@ -399,7 +380,7 @@ class Schedule:
     def _quiet_seconds(self) -> float:
         """For how long a relay may bring nothing and still count as alive."""
         best = max(map(self._bandwidth, self._usable()), default=0.0)
-        return max(_ALIVE_SECONDS, _LAG_CHUNKS * max(self._sizes, default=0) / best) if best else _ALIVE_SECONDS
+        return max(_ALIVE_SECONDS, _LAG_CHUNKS * self.stock.largest / best) if best else _ALIVE_SECONDS
 
     def _draw(self, sources: list[Source], now: float) -> Source:
         parts = weights(sources, self._standings, now, for_relay=self._relays)
@@ -417,17 +398,17 @@ class Schedule:
         """Neighbouring chunks of one file, as many as suit the source and leave work for everybody; one alone where others wait."""
         others_wait = self._relays or not self._promises.are_complete
         chunks = [self._rarest(source)] if others_wait else self._first_run(source)
-        self._free[chunks] = False
+        self.stock.free[chunks] = False
         return chunks
 
     def _rarest(self, source: Source) -> int:
-        offered = np.flatnonzero(self._free & self._held_by(source))
+        offered = np.flatnonzero(self.stock.free & self._held_by(source))
         return int(self._rng.choice(self._promises.rarest(offered)))
 
     def _first_run(self, source: Source) -> list[int]:
-        chunks = [int(np.argmax(self._free))]
+        chunks = [int(np.argmax(self.stock.free))]
         bandwidth = self._bandwidth(source)
-        fair = -(-(int(self._free.sum()) - 1) // (2 * self._streams))
+        fair = -(-(int(self.stock.free.sum()) - 1) // (2 * self._streams))
         most = min(_TASK_CHUNKS, fair, int(bandwidth * _TASK_SECONDS / max(1, self._sizes[chunks[0]])))
         while len(chunks) < most and self._follows(chunks[-1]):
             chunks.append(chunks[-1] + 1)
@@ -436,7 +417,9 @@ class Schedule:
     def _follows(self, chunk: int) -> bool:
         """Whether the next chunk is of the same file and to be fetched."""
         other = chunk + 1
-        return other < len(self._free) and bool(self._free[other]) and self._files[other] == self._files[chunk]
+        return (
+            other < len(self.stock.free) and bool(self.stock.free[other]) and self._files[other] == self._files[chunk]
+        )
 
     def _second_task(self, ready: list[Source], now: float) -> FetchTask | None:
         """The last chunk that lagging tasks still owe, to be asked of a source that is not lagging; or else that a relay would bring much sooner."""
@@ -451,7 +434,7 @@ class Schedule:
             for chunk in reversed(task.chunks[task.done :]):
                 again = self._sizes[chunk] / self._bandwidth(best)
                 is_worth_it = self._seconds_to(task, chunk, now) > max(_SOONER_SECONDS, _SOONER * again)
-                if is_worth_it and not self._have[chunk] and self._owing(chunk) == [task]:
+                if is_worth_it and not self.stock.have[chunk] and self._owing(chunk) == [task]:
                     return FetchTask(best, [chunk], now)
         return None
 
@@ -469,7 +452,7 @@ class Schedule:
 
     def _is_late(self, chunk: int, now: float) -> bool:
         """Whether it is missing and every task that owes it lags."""
-        return not self._have[chunk] and all(self._lags_from(task) <= now for task in self._owing(chunk))
+        return not self.stock.have[chunk] and all(self._lags_from(task) <= now for task in self._owing(chunk))
 
     def _cut_laggards(self, now: float) -> None:
         """Leaves as many laggards as there are workers to spare."""
@@ -498,14 +481,14 @@ class Schedule:
     def _give_back(self, task: FetchTask) -> None:
         self._running.remove(task)
         for chunk in task.chunks[task.done :]:
-            if not self._have[chunk] and not any(chunk in other.chunks[other.done :] for other in self._running):
-                self._free[chunk] = True
-        self._changed.notify_all()
+            if not self.stock.have[chunk] and not any(chunk in other.chunks[other.done :] for other in self._running):
+                self.stock.free[chunk] = True
+        self._ring()
 
     def _account(self) -> str:
         """What is missing, and why each source did not bring it."""
-        missing = [chunk for chunk, have in enumerate(self._have) if not have]
+        missing = [chunk for chunk, have in enumerate(self.stock.have) if not have]
         named = ", ".join(self._describe(chunk) for chunk in missing[:_NAMED])
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         reasons = "; ".join(f"{name}: {self._standings[name].last_failure}" for name in self._sources)
-        return f"{len(missing)} of {len(self._have)} missing ({named}{more}). {reasons or 'No source was given'}"
+        return f"{len(missing)} of {len(self.stock.have)} missing ({named}{more}). {reasons or 'No source was given'}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from protocol.shardcast.holding import Holding
 from protocol.shardcast.schedule import Schedule
 from protocol.shardcast.source import Source, Standing, weights
 from protocol.shardcast.task import FetchTask, Statistics
+from tests.clock import eventually
 
 FAST, SLOW = Source("http://fast:1", "fast", True), Source("http://slow:1", "slow", True)
 ORIGIN = Source("http://origin:1", "origin", False)
@@ -222,7 +225,7 @@ def test_the_last_chunk_of_a_laggard_is_asked_of_another_source() -> None:
 def at_the_end(stage: Stage, **bandwidths: float) -> FetchTask:
     """A task of the slow source, when all other chunks are there and each source has such a bandwidth."""
     task = take_from(stage, SLOW)
-    while stage.schedule._free.any():
+    while stage.schedule.stock.free.any():
         stage.finish(take_from(stage, FAST))
     for name, bandwidth in bandwidths.items():
         stage.standings[name].bandwidth = bandwidth
@@ -237,7 +240,7 @@ def test_at_the_end_a_fast_relay_is_asked_for_what_a_slow_one_would_take_long_fo
     assert stage.is_at_rest(), "each is asked for twice, and not three times"
     for each in again:
         stage.finish(each, 0.1)
-    assert stage.schedule.has_all
+    assert stage.schedule.stock.is_whole
 
 
 @pytest.mark.parametrize(
@@ -456,9 +459,44 @@ def test_relays_are_waited_for_again_once_they_are_fast_enough() -> None:
 
 def test_whoever_asks_is_told_what_is_here_and_what_is_on_its_way() -> None:
     stage = Stage(3, [FAST], streams=1)
-    before = stage.schedule.holding(0, 0.0)
+    before = stage.schedule.stock.holding(0, 0.0)
     task = stage.take()
-    assert stage.schedule.holding(before.revision, 0.0).coming.tolist() == [True, False, False]
+    assert stage.schedule.stock.holding(before.revision, 0.0).coming.tolist() == [True, False, False]
     stage.finish(task)
-    after = stage.schedule.holding(before.revision, 60.0)
+    after = stage.schedule.stock.holding(before.revision, 60.0)
     assert (after.held.tolist(), after.revision > before.revision) == ([True, False, False], True)
+
+
+# ---- who is woken
+
+
+def test_what_a_relay_says_wakes_nobody_who_asks_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(10, [FAST], watched=["fast"])
+    woken: list[int] = []
+    monkeypatch.setattr(stage.schedule.stock._news, "notify_all", lambda: woken.append(1))
+    for number in range(9):
+        stage.schedule.heard("fast", holding("0123456789"[: number + 1]))
+    assert woken == []
+    stage.schedule.arrived(stage.take(), 1.0)
+    assert woken == [1]
+
+
+def test_a_word_wakes_as_many_workers_as_there_are_tasks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(10, [FAST], watched=["fast"], streams=3)
+    workers = stage.schedule._workers
+    monkeypatch.setattr(stage.schedule, "_time_to_next", lambda now: 3600.0)  # nobody wakes by itself
+    looked: list[int] = []
+    offer = stage.schedule.offer
+    monkeypatch.setattr(stage.schedule, "offer", lambda: looked.append(1) or offer())
+    taken: Queue[FetchTask | None] = Queue()
+    threads = [Thread(target=lambda: taken.put(stage.schedule.take()), daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(looked) == 8, what="all have looked")
+    stage.schedule.heard("fast", holding("0123456789"))
+    tasks = [taken.get(timeout=10) for _ in range(3)]
+    assert all(task is not None and task.source == FAST for task in tasks)
+    with workers:
+        assert len(looked) <= 8 + 4, "three that found a task, and one that found none"
+    stage.schedule.stop()
+    assert [taken.get(timeout=10) for _ in range(5)] == [None] * 5
