@@ -28,7 +28,7 @@ from protocol.errors import (
     ProtocolViolation,
 )
 from protocol.shardcast.arriving import Arriving
-from protocol.shardcast.fetch import Fetch
+from protocol.shardcast.fetch import Fetch, closed
 from protocol.shardcast.holding import delta_holding_target
 from protocol.shardcast.http1 import delta_target
 from protocol.shardcast.inquiry import Inquiry
@@ -64,7 +64,9 @@ def make(
     missing = sum(sizes) - sum(sizes[number] for number in present)
     if manifest.base is None or manifest.digest in client.whole_only:
         return None
-    in_time = replace(fetch, deadline=time.monotonic() + _DELTA_SHARE * (fetch.deadline - time.monotonic()))
+    in_time = replace(
+        fetch, deadline=time.monotonic() + _DELTA_SHARE * (fetch.deadline - time.monotonic()), seconds_alone=0.0
+    )
     try:
         chain = _chain(in_time, manifest, missing)
         for earlier_signed, earlier in chain or ():
@@ -74,7 +76,13 @@ def make(
         if client.is_closed:
             raise
         log.warning("version %d is fetched whole: its delta failed (%s)", manifest.step, error)
+        if isinstance(
+            error, DeadlineExceeded
+        ):  # nothing was written yet, and the next attempt, which has more time, may have it
+            return MadeByDelta(list(present), None)
         client.whole_only.append(manifest.digest)
+    finally:
+        fetch.put_off(in_time.seconds_alone)
     # It may have written over chunks that were there before: of those, only what still verifies is.
     return MadeByDelta(fetch.present(partial, manifest) if present else [], None)
 
@@ -151,7 +159,8 @@ def _apply(fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, ke
                 ):
                     for number in range(len(files.numbers)):
                         schedule.wait_for(number, fetch.deadline)
-            _write(fetch, partial.folder, manifest, folder, before)
+            with fetch.alone():
+                _write(fetch, partial.folder, manifest, folder, before)
             present = fetch.present(partial, manifest)
     log.info(
         "version %d is made out of version %d: %d bytes instead of %d",
@@ -176,8 +185,8 @@ def _write(fetch: Fetch, draft: Path, manifest: Manifest, folder: Path, before: 
     known = {file.name: file for file in before.files}
     changed = {file.name for file in manifest.delta or ()}
     for file in manifest.files:
-        if fetch.client.is_closed or time.monotonic() > fetch.deadline:
-            raise DeadlineExceeded("applying it took too long")
+        if fetch.client.is_closed:
+            raise closed()
         if file.name in changed:
             old = folder / file.name if file.name in known else None
             _write_changed(draft / DELTA_FOLDER / file.name, old, draft / file.name, file.size)

@@ -3,7 +3,8 @@
 The signed manifest is taken from any source and checked against chain and trainer before anything else is fetched. Then
 several threads ask for runs of chunks; each chunk is verified before it counts, so a lie costs one chunk and its teller
 is known. A version is visible only when all of it is here; what was fetched before a crash or a deadline is found again
-on disk by verifying it. What was verified and written is not read back: it would come from memory, and prove nothing.
+on disk by verifying it. What was verified and written is not read back: it would come from memory, and prove nothing; nor is it by
+the next attempt of the same process, where nobody has touched the files since.
 
 While a version arrives, servers on the same store give its chunks to others, and relays are asked what they hold.
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -41,7 +42,11 @@ from protocol.signing import Domain
 
 _PATIENCE_SECONDS = 8.0  # longer than the usual time between two looks at the chain: a relay may see the version later
 _RELAYS_MAX = 16  # asked in one fetch: those that served best before, and as many strangers
+_DRAFTS_REMEMBERED = 4  # of which it is known what has verified in them
 _VERSIONS_REMEMBERED = 16  # for how many unfinished versions it is known who lied
+
+_DraftState = tuple[tuple[int, int, int], ...]
+"""Of each file of a draft device, inode and the moment of its last change: another write, or another file, shows."""
 
 
 class Client:
@@ -81,6 +86,7 @@ class Client:
         self._standings: dict[str, Standing] = {}
         self._banned: dict[bytes, set[str]] = {}
         self.whole_only: deque[bytes] = deque(maxlen=_VERSIONS_REMEMBERED)  # manifests of which the delta failed
+        self._drafted: dict[bytes, tuple[_DraftState | None, Collection[int]]] = {}  # by manifest
         self._schedules: set[Schedule] = set()  # of the fetches that are under way
         self._ahead: Ahead | None = None  # the last one that began
         self.is_closed = False
@@ -115,8 +121,8 @@ class Client:
     def fetch(self, step: int, manifest_digest: bytes, sources: Sequence[Source], deadline: float) -> Path:
         """The folder of version `step`, whose manifest hashes to `manifest_digest` on chain; fetched if need be.
 
-        `deadline` is the number of seconds that all of it may take. The folder stays for as long as the store keeps the
-        version: lease it for use. Of several sources with one name the first is asked. A source that broke the rules is
+        `deadline` is the number of seconds for which others are waited for; reading what is here and applying deltas come on top. The
+        folder stays for as long as the store keeps the version: lease it for use. Of several sources with one name the first is asked. A source that broke the rules is
         not asked for this version again, by later calls neither, unless nobody else is left for them.
 
         Raises DeadlineExceeded with what is missing and why each source failed; Unavailable once every source has been
@@ -172,25 +178,43 @@ class Client:
         signed, manifest = fetch.drafted_manifest(label) or fetch.fetch_manifest(fetch.expected)
         is_adopted = store.adopt(step, LABEL, by=label)
         # Without its draft, what it verified says nothing; nor does it once this attempt has ended, whatever becomes of that.
-        known = ahead.hand_over() if ahead is not None else {}
-        verified = known if is_adopted else {}
+        handed = ahead.hand_over() if ahead is not None else {}
+        verified = handed if is_adopted else {}
         with (
             store.draft(step, label, manifest.total_bytes + manifest.delta_bytes) as draft,
+            self._remembering(fetch, draft, manifest) as known,
             Partial(draft, manifest) as partial,
             ExitStack() as kept,  # the delta's files, for whoever asks before the version is visible
         ):
             store.begin(draft, signed)
             _drop_others(draft, manifest)
-            present = fetch.present(partial, manifest, verified)
+            present = fetch.present(partial, manifest, verified, known)
             self.statistics.resumed_chunks += len(present)
             made = by_delta.make(fetch, partial, manifest, signed, present, kept)
             if made is not None:
                 present = made.present
+            fetch.written.update(present)
             if made is None or made.delta is None:
                 kept.close()
                 by_delta.drop_delta(draft)
             commit = lambda: store.commit(step, draft, signed)  # noqa: E731
             return fetch.fill(partial, manifest, signed, present, commit, delta=made.delta if made else None)
+
+    @contextmanager
+    def _remembering(self, fetch: Fetch, draft: Path, manifest: Manifest) -> Iterator[Collection[int]]:
+        """The chunks that an earlier attempt of this process has verified, where nobody has touched the draft since. Where the block fails,
+        those of this attempt are remembered: the next one need not read them all again."""
+        digest = manifest.digest
+        with self._mutex:
+            state, known = self._drafted.pop(digest, (None, ()))
+        try:
+            yield known if state is not None and state == _state(draft, manifest) else ()
+        except BaseException:
+            with self._mutex:
+                self._drafted[digest] = _state(draft, manifest), frozenset(fetch.written)
+                while len(self._drafted) > _DRAFTS_REMEMBERED:
+                    del self._drafted[next(iter(self._drafted))]
+            raise
 
     def _choose(self, sources: Sequence[Source], known: dict[str, Standing]) -> list[Source]:
         """The sources of one fetch: every origin, and of many relays half by merit and half by chance."""
@@ -212,6 +236,14 @@ class Client:
                 return True
         self.store.discard(step)
         return False
+
+
+def _state(draft: Path, manifest: Manifest) -> _DraftState | None:
+    try:
+        found = [(draft / file.name).lstat() for file in manifest.files]
+    except OSError:
+        return None
+    return tuple((each.st_dev, each.st_ino, each.st_ctime_ns) for each in found)
 
 
 def _drop_others(draft: Path, manifest: Manifest) -> None:

@@ -6,16 +6,16 @@ Client (client.py) says whom it asks and what it remembers of them; by_delta.py 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from protocol.constants import MANIFEST_BYTES_MAX
-from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
+from protocol.errors import HashMismatch, ProtocolViolation, Unavailable
 from protocol.shardcast.arriving import Arriving
 from protocol.shardcast.connection import NotServed, SourceConnection
 from protocol.shardcast.crew import Crew, Perform
@@ -40,7 +40,8 @@ def closed() -> Unavailable:
 
 @dataclass
 class Fetch:
-    """One call of `Client.fetch`: `standings` and `banned` are the client's memory of `sources`, `deadline` is a moment."""
+    """One call of `Client.fetch`: `standings` and `banned` are the client's memory of `sources`. `deadline` is the moment until which others
+    are waited for; what this machine needs for itself (`alone`) puts it off."""
 
     client: Client
     expected: Expected
@@ -48,6 +49,23 @@ class Fetch:
     standings: dict[str, Standing]
     banned: set[str]
     deadline: float
+    seconds_alone: float = 0.0
+    written: set[int] = field(default_factory=set)
+    """Chunks that this attempt has verified, and that lie in the draft as they were then."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A block in which nobody is waited for. A slow disk would otherwise take the whole of every attempt for looking at what is
+        here, however many there are."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.put_off(time.monotonic() - began)
+
+    def put_off(self, seconds: float) -> None:
+        self.deadline += seconds
+        self.seconds_alone += seconds
 
     def drafted_manifest(self, label: str) -> tuple[bytes, Manifest] | None:
         """The manifest that an earlier attempt began with: relays that have all of a version between them need nobody else to go on."""
@@ -95,7 +113,7 @@ class Fetch:
         arriving = Arriving(signed, partial, schedule, manifest.numbers, self.client.chunk_bytes, delta=delta)
         with self.client.interruptible(schedule), self.client.store.show(manifest.step, arriving):
             if len(present) < count:
-                perform = self.performing(partial, manifest, schedule, file_target)
+                perform = self.performing(partial, manifest, schedule, file_target, note=self.written.add)
                 with self.crew(
                     schedule, perform, room=self.client.chunk_bytes, relays=relays.values(), inquire_of=inquire_of
                 ):
@@ -121,8 +139,9 @@ class Fetch:
         *,
         chunks: Sequence[Chunk] | None = None,
         arrived: Callable[[Chunk], None] = lambda chunk: None,
+        note: Callable[[int], None] = lambda number: None,
     ) -> Perform:
-        """How tasks are carried out: neighbouring chunks in one request, each written when it has verified, and then `arrived`.
+        """How tasks are carried out: neighbouring chunks in one request, each written when it has verified, and then `arrived`; `note` hears its number.
         `chunks` stand in for the manifest's where their hashes come to be known only now."""
         chunks = list(manifest.chunks()) if chunks is None else chunks
 
@@ -132,13 +151,14 @@ class Fetch:
             file, first, last = wanted[0].file, wanted[0].offset, wanted[-1].offset + wanted[-1].size - 1
             with asked(task.source):
                 connection.ask_range(target(manifest.step, file.name), first, last, file.size, self.deadline)
-            for chunk in wanted:
+            for number, chunk in zip(task.chunks, wanted, strict=True):
                 content = room[: chunk.size]
                 connection.read(content, self.deadline)
                 if not chunk.matches(content):
                     raise HashMismatch(f"{file.name} from byte {chunk.offset} does not hash to what the manifest says")
                 partial.write(chunk, content)
                 arrived(chunk)
+                note(number)
                 ended = time.monotonic()
                 schedule.arrived(task, ended - began)
                 self.client.progress(manifest.step, schedule.stock.bytes_present, manifest.total_bytes)
@@ -149,20 +169,23 @@ class Fetch:
         return perform
 
     def present(
-        self, partial: Partial, manifest: Manifest, verified: Mapping[tuple[str, int], str] = _NONE
+        self,
+        partial: Partial,
+        manifest: Manifest,
+        verified: Mapping[tuple[str, int], str] = _NONE,
+        known: Collection[int] = (),
     ) -> list[int]:
-        """Numbers of the chunks that lie on disk and verify; `verified` are the hashes of some that
-        did when they were written into this very draft, by file and offset."""
+        """Numbers of the chunks that lie on disk and verify, however long that takes; `verified` are the hashes of some that
+        did when they were written into this very draft, by file and offset, and `known` are numbers of others."""
         room = memoryview(bytearray(self.client.chunk_bytes))
         found = []
-        for number, chunk in enumerate(manifest.chunks()):
-            if self.client.is_closed:
-                raise closed()
-            if time.monotonic() > self.deadline:
-                raise DeadlineExceeded(f"verifying what is here of version {manifest.step} took too long")
-            known = verified.get((chunk.file.name, chunk.offset)) == chunk.blake3
-            if (known and not partial.is_hole(chunk)) or partial.holds(chunk, room):
-                found.append(number)
+        with self.alone():
+            for number, chunk in enumerate(manifest.chunks()):
+                if self.client.is_closed:
+                    raise closed()
+                is_known = number in known or verified.get((chunk.file.name, chunk.offset)) == chunk.blake3
+                if (is_known and not partial.is_hole(chunk)) or partial.holds(chunk, room):
+                    found.append(number)
         return found
 
     @contextmanager

@@ -6,18 +6,21 @@ import errno
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 
-from protocol.errors import PreflightError, Unavailable
+from protocol.errors import DeadlineExceeded, PreflightError, Unavailable
 from protocol.shardcast import by_delta
 from protocol.shardcast import delta as codec
+from protocol.shardcast import fetch as fetch_module
 from protocol.shardcast.client import Client
 from protocol.shardcast.holding import COMPLETE, Holding
 from protocol.shardcast.manifest import Base, Manifest, describe_files, sign
@@ -414,6 +417,33 @@ def test_sources_that_never_bring_the_delta_leave_time_for_the_whole(
     run.fetch(client, 1, [run.scripted(1, faults.be_busy)])
     assert "is fetched whole: its delta failed (not fetched in time" in told(caplog)
     assert not client.statistics.violations
+
+
+def test_a_disk_too_slow_for_the_deadline_makes_no_delta_fail(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(cast, 1)
+    client = run.holder(0)
+    late = [0.0]
+    write = by_delta._write_changed
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0])
+    monkeypatch.setattr(fetch_module, "time", clock)
+    monkeypatch.setattr(by_delta, "time", clock)
+    monkeypatch.setattr(by_delta, "_write_changed", lambda *of: (write(*of), late.append(late.pop() + 3600))[0])
+    run.fetch(client, 1)
+    assert received(client) == run.manifests[1].delta_bytes
+
+
+def test_a_delta_that_did_not_come_in_time_is_tried_again_by_the_next_attempt(
+    cast: Cast, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(cast, 1)
+    client = run.holder(0)
+    caplog.set_level(logging.WARNING)
+    silent = cast.scripted(run.store.manifest(1), run.files[1], faults.be_busy)
+    with pytest.raises(DeadlineExceeded):
+        client.fetch(1, run.manifests[1].digest, [relay_at(silent.url, "silent")], 0.4)
+    assert "its delta failed (not fetched in time" in told(caplog)
+    run.fetch(client, 1)
+    assert received(client) == run.manifests[1].delta_bytes
 
 
 def test_half_a_delta_is_never_served(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from swarm.pace import Patience
@@ -24,9 +25,10 @@ from protocol.errors import (
     VersionMismatch,
 )
 from protocol.identity import Key
+from protocol.shardcast import fetch as fetch_module
 from protocol.shardcast import schedule
 from protocol.shardcast.connection import ConnectionPool, Timeouts
-from protocol.shardcast.manifest import Manifest, describe, sign
+from protocol.shardcast.manifest import Chunk, Manifest, describe, sign
 from protocol.shardcast.partial import Partial
 from protocol.shardcast.source import Source
 
@@ -478,6 +480,55 @@ def test_what_arrived_before_the_deadline_is_not_fetched_again(cast: Cast) -> No
     wait_until(lambda: origin.counts.bytes_served == manifest.total_bytes - kept * CHUNK)
 
 
+@pytest.mark.parametrize("is_touched", [False, True])
+def test_what_this_process_has_verified_is_read_again_only_where_somebody_touched_it(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch, is_touched: bool
+) -> None:
+    files = {"model": cast.bytes(8 * CHUNK)}
+    manifest, origin = cast.origin(files)
+
+    def serve_half(request: Request) -> None:
+        if request.target.endswith("model") and request.range[1] <= 4 * CHUNK:
+            request.serve()
+        else:
+            faults.be_busy(request)
+
+    half = cast.scripted(origin.store.manifest(1), files, serve_half)
+    client = cast.client(streams=1)
+    with pytest.raises(DeadlineExceeded):
+        client.fetch(1, manifest.digest, [relay_at(half.url, "half")], 0.5)
+    (draft,) = client.store.root.rglob("model")
+    if is_touched:
+        with draft.open("r+b") as file:
+            file.write(b"rotten")
+    read: list[Chunk] = []
+    verifies = Partial._verifies
+    monkeypatch.setattr(
+        Partial, "_verifies", lambda self, chunk, room: read.append(chunk) or verifies(self, chunk, room)
+    )
+    assert contents(client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)) == files
+    assert bool(read) == is_touched
+    assert client.statistics.resumed_chunks == client.statistics.bytes_from["half"] // CHUNK - is_touched
+
+
+def test_a_disk_too_slow_for_the_deadline_holds_up_no_fetch(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt looks at what is here. With an hour for each chunk none would ever come to fetch the rest."""
+    files = {"model": cast.bytes(4 * CHUNK)}
+    manifest, origin = cast.origin(files)
+    client = cast.client()
+    with pytest.raises(DeadlineExceeded), client.store.draft(1, manifest.digest.hex(), 0) as draft:
+        (draft / "model").write_bytes(files["model"][: 3 * CHUNK])
+        raise DeadlineExceeded("crash")
+    late = [0.0]
+    verifies = Partial._verifies
+    monkeypatch.setattr(fetch_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + late[0]))
+    monkeypatch.setattr(
+        Partial, "_verifies", lambda self, *of: (late.append(late.pop() + 3600), verifies(self, *of))[1]
+    )
+    assert contents(client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)) == files
+    assert client.statistics.resumed_chunks == 3
+
+
 def test_leftovers_that_do_not_verify_are_fetched_again(cast: Cast) -> None:
     files = {"model": cast.bytes(4 * CHUNK)}
     manifest, origin = cast.origin(files)
@@ -491,13 +542,22 @@ def test_leftovers_that_do_not_verify_are_fetched_again(cast: Cast) -> None:
     wait_until(lambda: origin.counts.bytes_served == CHUNK)
 
 
-def test_verifying_leftovers_ends_at_the_deadline_too(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verifying_leftovers_ends_when_the_client_is_closed(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no deadline, since no attempt would ever get further on a slow disk."""
     manifest, origin = cast.origin({"model": cast.bytes(60 * CHUNK)})
-    monkeypatch.setattr(Partial, "holds", lambda *_: threading.Event().wait(0.1))  # a slow disk
-    patience = Patience(4)
-    with pytest.raises(DeadlineExceeded):
-        cast.client().fetch(1, manifest.digest, [origin_at(origin.url)], 0.5)
-    assert not patience.ended()
+    client = cast.client()
+    looked: list[Chunk] = []
+
+    def look(_: Partial, chunk: Chunk, room: memoryview) -> bool:
+        looked.append(chunk)
+        if len(looked) == 3:
+            client.close()
+        return False
+
+    monkeypatch.setattr(Partial, "holds", look)
+    with pytest.raises(Unavailable, match="broken off"):
+        client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
+    assert len(looked) == 3
 
 
 def test_too_little_space_is_said_before_a_chunk_is_asked_for(cast: Cast) -> None:
