@@ -41,6 +41,8 @@ from protocol.shardcast.store import DELTA_FOLDER, VersionStore, disk_errors
 log = logging.getLogger("weights")
 
 _CHAIN_MAX = 16  # deltas that are applied one after the other rather than fetching the whole
+_APPLIED_RATE = 150e6  # bytes of weights a second that are made by a delta, until that was measured here
+_ALONE_SECONDS = 60.0  # that a chain may take of this machine, whatever the lines bring meanwhile
 _DELTA_SHARE = 0.5  # of a fetch's time, after which what deltas did not bring is fetched whole
 
 
@@ -97,7 +99,7 @@ def _chain(fetch: Fetch, manifest: Manifest, most: int) -> list[tuple[bytes, Man
     lenient = replace(fetch, banned=set(fetch.banned))  # whoever has another version of a base's number may be honest
     while (base := manifest.base) is not None:
         cost += manifest.delta_bytes
-        if cost >= most or len(chain) == _CHAIN_MAX:
+        if cost >= most or len(chain) == _CHAIN_MAX or _takes_longer(fetch, len(chain) + 1, manifest.total_bytes, most):
             return None
         digest = bytes.fromhex(base.manifest)
         if _is_here(fetch.client.store, base.step, digest):
@@ -106,6 +108,17 @@ def _chain(fetch: Fetch, manifest: Manifest, most: int) -> list[tuple[bytes, Man
         signed, manifest = lenient.fetch_manifest(expected, patient=False)
         chain.insert(0, (signed, manifest))
     return None
+
+
+def _takes_longer(fetch: Fetch, deltas: int, total: int, most: int) -> bool:
+    """Whether so many deltas, each of which is read, written and hashed as a whole version, keep this machine for longer than the lines
+    take to bring the whole. One delta never does: what it spares is everybody's."""
+    lines = sorted((standing.bandwidth for standing in fetch.standings.values() if standing.bandwidth), reverse=True)
+    best = lines[: fetch.client.streams]
+    if deltas == 1 or not best:
+        return False
+    seconds = deltas * total / (fetch.client.applied_rate or _APPLIED_RATE)
+    return seconds > max(_ALONE_SECONDS, most / (sum(best) / len(best) * fetch.client.streams))
 
 
 def _is_here(store: VersionStore, step: int, digest: bytes) -> bool:
@@ -159,9 +172,11 @@ def _apply(fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, ke
                 ):
                     for number in range(len(files.numbers)):
                         schedule.wait_for(number, fetch.deadline)
+            before_it = fetch.seconds_alone
             with fetch.alone():
                 _write(fetch, partial.folder, manifest, folder, before)
             present = fetch.present(partial, manifest)
+            fetch.client.applied_rate = manifest.total_bytes / max(1e-6, fetch.seconds_alone - before_it)
     log.info(
         "version %d is made out of version %d: %d bytes instead of %d",
         manifest.step, base.step, manifest.delta_bytes, manifest.total_bytes,

@@ -87,6 +87,7 @@ class Client:
         self._banned: dict[bytes, set[str]] = {}
         self.whole_only: deque[bytes] = deque(maxlen=_VERSIONS_REMEMBERED)  # manifests of which the delta failed
         self._drafted: dict[bytes, tuple[_DraftState | None, Collection[int]]] = {}  # by manifest
+        self.applied_rate: float | None = None  # bytes of a version a second, when the last one was made by a delta
         self._schedules: set[Schedule] = set()  # of the fetches that are under way
         self._ahead: Ahead | None = None  # the last one that began
         self.is_closed = False

@@ -446,6 +446,43 @@ def test_a_delta_that_did_not_come_in_time_is_tried_again_by_the_next_attempt(
     assert received(client) == run.manifests[1].delta_bytes
 
 
+@pytest.mark.parametrize(
+    ("deltas", "line", "applied", "is_whole"),
+    [
+        (4, 20e6, 1e6, True),  # 268 s of this machine for 3.4 s of the line
+        (4, None, 1e6, False),  # nobody knows how fast the lines are
+        (4, 0.2e6, 1e6, False),  # 335 s of the line
+        (4, 20e6, None, False),  # 1.8 s, as far as one knows
+        (4, 20e6, 5e6, False),  # 54 s: less than a minute is always worth the bytes
+        (1, 20e6, 0.1e6, False),  # what one delta spares is everybody's
+    ],
+)
+def test_a_chain_of_deltas_is_left_where_it_would_take_longer_than_the_lines(
+    cast: Cast, deltas: int, line: float | None, applied: float | None, is_whole: bool
+) -> None:
+    client = cast.client(streams=1)
+    client.applied_rate = applied
+    fetch = client.attempt(1, bytes(32), [origin_at("http://127.0.0.1:1")], 0.0)
+    fetch.standings["origin"].bandwidth = line
+    assert by_delta._takes_longer(fetch, deltas, 67_000_000, 67_000_000) == is_whole
+
+
+def test_a_node_that_is_far_behind_fetches_the_whole_where_that_is_quicker(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_delta, "_ALONE_SECONDS", 0.0)
+    run = Run(cast, 3)
+    client = run.holder(0)
+    client.applied_rate = 1.0
+    run.fetch(client, 3)
+    assert received(client) == run.manifests[3].total_bytes
+    run.step()
+    client.statistics.bytes_from.clear()
+    run.fetch(client, 4)
+    assert received(client) == run.manifests[4].delta_bytes, "one is always worth it"
+    assert client.applied_rate > 1.0
+
+
 def test_half_a_delta_is_never_served(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would have its full size, and its server would be taken for a liar."""
     monkeypatch.setattr(by_delta, "_DELTA_SHARE", 0.03)
