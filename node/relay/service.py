@@ -92,6 +92,14 @@ class RelayService:
         ):
             url = self._settings.public_url or server.url
             log.info("serving at %s; it listens on %s, port %d", url, self._settings.host, server.port)
+
+            def tell(problem: str | None = None) -> None:
+                self._tell(
+                    state="serving", versions=list(store.steps()), bytes_served=server.counts.bytes_served, url=url,
+                    problem=problem,
+                )  # fmt: skip
+
+            tell()  # the first look may take a minute
             while not self._stop.is_set():
                 followed, problem = False, None
                 try:
@@ -107,10 +115,7 @@ class RelayService:
                         "%s; trying again, and serving what is here%s", error, f" ({error.hint})" if error.hint else ""
                     )
                     problem = str(error)
-                self._tell(
-                    state="serving", versions=list(store.steps()), bytes_served=server.counts.bytes_served, url=url,
-                    problem=problem,
-                )  # fmt: skip
+                tell(problem)
                 self._news.wait(self._stop, self._c.settings.poll_seconds, seldom=followed)
 
     def _tell(self, **status: Any) -> None:

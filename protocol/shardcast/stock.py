@@ -6,12 +6,16 @@ the lock that the stock was made with: schedule.py, which decides what is asked 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from threading import Condition, RLock
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Condition, Event, RLock
 
 import numpy as np
 
 from protocol.shardcast.holding import REVISION_COMPLETE, Holding
+
+_CROWD = 16  # who ask at once, and are told of every chunk at once; of a larger one
+_ANSWERS_A_SECOND = 1000  # all together get so many: each costs a quarter of a millisecond
 
 
 class Stock:
@@ -30,7 +34,8 @@ class Stock:
         self.free = ~(self.have | self._unknown)
         """Neither here nor asked for."""
         self._revision = 1
-        self._is_closed = False
+        self._closed = Event()
+        self._askers = 0
         self._news = Condition(lock)
 
     @property
@@ -57,17 +62,35 @@ class Stock:
 
     def close(self) -> None:
         """Nothing more will come: nobody waits for news any longer."""
-        self._is_closed = True
+        self._closed.set()
         self._news.notify_all()
 
     # ---- from any thread
 
     def holding(self, after: int, seconds: float) -> Holding:
         """What is here and what is asked for, once that is of a later revision than `after` or so many seconds have passed."""
+        with self._asking():
+            with self._news:
+                self._news.wait_for(lambda: self._revision > after or self._closed.is_set(), seconds)
+                crowd = self._askers - _CROWD
+            if crowd > 0:  # each is told less often, of more chunks at once
+                self._closed.wait(crowd / _ANSWERS_A_SECOND)
+            return self._told()
+
+    def _told(self) -> Holding:
         with self._news:
-            self._news.wait_for(lambda: self._revision > after or self._is_closed, seconds)
             coming = ~(self.have | self.free | self._unknown)
             return Holding(REVISION_COMPLETE if self.is_whole else self._revision, self.have.copy(), coming)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        with self._news:
+            self._askers += 1
+        try:
+            yield
+        finally:
+            with self._news:
+                self._askers -= 1
 
     def has(self, chunks: Iterable[int]) -> bool:
         with self._news:

@@ -100,6 +100,7 @@ class Connection:
         self._hub: HubClient | None = None
         self._located: RunLocation | None = None
         self._peers_lost = False
+        self._origin_lost = False  # while relays were there
         self._book: Book | None = None
 
     @cached_property
@@ -210,15 +211,28 @@ class Connection:
 
     def sources(self) -> list[Source]:
         """Where weights can be fetched: all relays and nodes that serve, and the trainer's origin. Strangers among them are gone to no
-        nearer to this machine than the origin is, or a bootnode of the settings: else they could lead it to services of its own network."""
-        origin = self.origin()
+        nearer to this machine than the origin is, or a bootnode of the settings: else they could lead it to services of its own network.
+
+        Without the origin relays that have a version do. Raises Unavailable where neither is found."""
+        origin, lost = self._origin_if_found()
         bootnodes = [PeerAddress.parse(text).address for text in self.peers.bootnodes]
         told = [(each.host, each.port) for each in bootnodes]
         with suppress(Malformed):  # it fails where it is asked, alone
-            told.append(origin.address())
+            told += [origin.address()] if origin else []
         reach = nearest(told, time.monotonic() + _NAMES_SECONDS)
         found = [provider for role in (RELAY, SEEDER) for provider in self._serving(role)]
-        return [*(Source(p.endpoint.http, name=p.address, is_relay=True, reach=reach) for p in found), origin]
+        relays = [Source(p.endpoint.http, name=p.address, is_relay=True, reach=reach) for p in found]
+        if lost is not None and not relays:
+            raise lost
+        self._origin_lost = origin is None
+        return [*relays, origin] if origin else relays
+
+    def _origin_if_found(self) -> tuple[Source, None] | tuple[None, Unavailable]:
+        try:
+            return self.origin(), None
+        except Unavailable as error:
+            log.info("%s; relays may have what is wanted", error)
+            return None, error
 
     def relay_urls(self) -> list[str]:
         """Where the run's relays say that they serve."""
@@ -237,17 +251,17 @@ class Connection:
 
     def origin(self) -> Source:
         """The trainer's own end of SHARDCAST."""
-        origin = self._trusted("origin")
+        origin = self._trusted("origin", _SHARE_OF_LOST_PEERS if self._origin_lost else 1.0)
         return Source(origin.endpoint.http, name=origin.address, is_relay=False)
 
-    def _trusted(self, role: str) -> Provider:
+    def _trusted(self, role: str, share: float = 1.0) -> Provider:
         """The provider of `role` that holds the trainer key; anybody may claim to be one. Without a PeerID where another than peers
-        named it."""
+        named it. Peers get this `share` of the usual time."""
         trainer = self.policy.trainer
         if configured := self.peers.hub if role == "hub" else self.peers.origin:
             return Provider("", trainer, Endpoint(role, self.run, configured))
         self._located = located_if_told(self.chain, self.run, otherwise=self._located)
-        url, seconds = self._located.of(role) if self._located else "", self.peers.find_seconds
+        url, seconds = self._located.of(role) if self._located else "", self.peers.find_seconds * share
         if url:
             seconds *= _SHARE_OF_LOST_PEERS if self._peers_lost else _SHARE_OF_PEERS
         try:

@@ -343,3 +343,17 @@ def test_a_hub_in_the_settings_that_is_none_is_a_wrong_setting(world: World) -> 
         connect(settings_of(world), PeerSettings(hub="hub.example"), Key.generate()),
     ):
         pass
+
+
+def test_without_origin_and_hub_a_role_finds_the_relays_that_have_the_weights(
+    world: World, network: Network, operator: Operator
+) -> None:
+    bootnode = network.host()
+    relay = network.host(bootnode)
+    operator.announce(relay, "relay", "http://127.0.0.1:8460")
+    peers = PeerSettings(listen="/ip4/127.0.0.1/tcp/0", bootnodes=bootnode.addresses, find_seconds=4)
+    with connect(settings_of(world), peers, Key.generate()) as role:
+        assert [source.url for source in role.sources()] == ["http://127.0.0.1:8460"]
+        assert [source.url for source in role.sources()] == ["http://127.0.0.1:8460"], (
+            "and looks for the origin more briefly"
+        )

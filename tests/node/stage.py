@@ -120,7 +120,7 @@ class Wired(Connection):
     def sources(self) -> list[Source]:
         return [self.origin()]
 
-    def _trusted(self, role: str) -> Provider:
+    def _trusted(self, role: str, share: float = 1.0) -> Provider:
         url = {"hub": self._stage.hub.url, "origin": self._stage.server.url}[role]
         return Provider("", self._stage.world.trainer.key.address, Endpoint(role=role, run=self.run, http=url))
 

@@ -91,6 +91,24 @@ def test_a_restart_serves_what_was_there_though_the_origin_is_gone(stage: Stage)
         assert fetched(stage, relay.url, 0, "node") == (stage.tiny.model / "model.safetensors").read_bytes()
 
 
+def test_a_relay_says_that_it_serves_before_its_first_look_has_ended(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay, told, go_on = Serving(stage), threading.Event(), threading.Event()
+    follow = relay.service._follow
+
+    def look(versions: Any) -> None:
+        told.set()
+        go_on.wait(10)
+        follow(versions)
+
+    monkeypatch.setattr(relay.service, "_follow", look)
+    with running(relay):
+        assert told.wait(10)
+        assert relay.has()
+        go_on.set()
+
+
 def test_a_restart_serves_what_was_there_though_the_hub_is_away(stage: Stage) -> None:
     stage.publish()
     relay = Serving(stage)

@@ -98,15 +98,19 @@ def test_a_named_address_is_dialled_where_it_is_no_nearer_than_who_named_it(cast
 class Finding(Connection):
     """Peers and chain name one relay, in this machine, and the origin; one bootnode is in the settings."""
 
-    def __init__(self, origin: str, bootnode: str) -> None:
+    def __init__(self, origin: str | None, bootnode: str, relays: int = 1) -> None:
         self.peers = PeerSettings(bootnodes=(f"{bootnode}/p2p/{Key.generate().peer_id}",))
-        self.trainers = origin
+        self.trainers, self.relays = origin, relays
 
     def origin(self) -> Source:
+        if self.trainers is None:
+            raise Unavailable("no origin was found")
         return origin_at(self.trainers)
 
     def _serving(self, role: str) -> list[Provider]:
-        return [Provider("", "0xaa", Endpoint(role, 1, "http://127.0.0.1:8545"))] if role == "relay" else []
+        return [Provider("", "0xaa", Endpoint(role, 1, "http://127.0.0.1:8545"))] * (
+            self.relays if role == "relay" else 0
+        )
 
 
 @pytest.mark.parametrize(
@@ -126,6 +130,17 @@ def test_a_relay_that_peers_name_is_dialled_no_nearer_than_origin_and_bootnodes_
     if reach < Reach.SELF:
         with pytest.raises(OSError, match="nearer"):
             ConnectionPool(QUICK).take(relay, time.monotonic() + DEADLINE)
+
+
+@pytest.mark.parametrize(
+    ("bootnode", "reach"),
+    [("/ip4/8.8.4.4/tcp/1", Reach.FAR), ("/ip4/192.168.0.1/tcp/1", Reach.NEAR), ("/ip4/127.0.0.1/tcp/1", Reach.SELF)],
+)
+def test_without_the_origin_relays_are_asked_no_nearer_than_bootnodes_are(bootnode: str, reach: Reach) -> None:
+    (relay,) = Finding(None, bootnode).sources()
+    assert (relay.is_relay, relay.reach) == (True, reach)
+    with pytest.raises(Unavailable, match="no origin was found"):
+        Finding(None, bootnode, relays=0).sources()
 
 
 def test_of_what_is_named_four_addresses_count_and_nothing_else() -> None:

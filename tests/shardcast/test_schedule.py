@@ -500,3 +500,16 @@ def test_a_word_wakes_as_many_workers_as_there_are_tasks_for(monkeypatch: pytest
         assert len(looked) <= 8 + 4, "three that found a task, and one that found none"
     stage.schedule.stop()
     assert [taken.get(timeout=10) for _ in range(5)] == [None] * 5
+
+
+@pytest.mark.parametrize(("crowd", "pause"), [(15, None), (95, 0.08)])
+def test_a_crowd_that_asks_what_is_here_is_told_less_often(
+    monkeypatch: pytest.MonkeyPatch, crowd: int, pause: float | None
+) -> None:
+    stock = Stage(3, [FAST]).schedule.stock
+    paused: list[float] = []
+    monkeypatch.setattr(stock, "_askers", crowd)
+    monkeypatch.setattr(stock._closed, "wait", lambda seconds: paused.append(seconds))
+    assert stock.holding(0, 0.0).revision == 1
+    assert paused == ([] if pause is None else [pytest.approx(pause)])
+    assert stock._askers == crowd
