@@ -40,7 +40,6 @@ SEVERAL = Ruling(Fate.IGNORE, "one manifest too many of a step")
 FORMER = Ruling(Fate.IGNORE, "of a validator that has left")
 MALFORMED = Ruling(Fate.REJECT, "malformed")
 FORGED = Ruling(Fate.REJECT, "forged")
-STAKELESS = Ruling(Fate.DISOWN, "of somebody without a stake")
 
 
 class Checks:
@@ -105,7 +104,7 @@ class Checks:
         if stake.part is RunPart.FORMER:
             return FORMER
         if stake.part is not RunPart.VALIDATOR:
-            return STAKELESS
+            return Ruling(Fate.DISOWN, "of somebody without a stake", about=signer)
         weight = stake.weight
         if not self._may_say((word.kind, signer), _VERDICTS_BURST * weight, _VERDICTS_RATE * weight):
             return OFTEN

@@ -212,7 +212,7 @@ class Mesh:
             self.counts["duplicates"] += 1
             return
         ruling = self._rules.rule(data)
-        if ruling.fate is Fate.ASK:
+        if ruling.fate in (Fate.ASK, Fate.DISOWN):  # who had no stake at the last look may have taken a seat since
             self._park(neighbour, ruling.about, data)
         else:
             self._decide(neighbour.peer, neighbour.network, name, data, ruling)

@@ -305,8 +305,8 @@ class Node:
             return answer
 
     def _thin_out(self, newest: PeerConnection) -> None:
-        """Over the cap, the connection that is missed least goes: an idle one of the address that has most of them, and of these a
-        visitor's before a resident's. Residents are those who have been here longest, up to their share of the cap: so whoever comes
+        """Over the cap, the connection that is missed least goes: one of the address that has most of them, of these an idle one before a
+        busy one (a silent stream is enough to look busy) and a visitor's before a resident's. Residents are those who have been here longest, up to their share of the cap: so whoever comes
         to a full house asks what it wants to know, and makes way for the next, and nobody who is settled is sent to dial again.
         Refusing newcomers instead would let an attacker keep others out by being first."""
         connections = self.connections()
@@ -314,11 +314,11 @@ class Node:
             return
         came = sorted((each for each in connections if not each.outbound), key=lambda each: each.since)
         visitors = {id(each) for each in came[round(self.limits.residents * self.limits.connections) :]}
-        idle = [each for each in came if not (each.busy or each.kept or each.muxer.is_dead)]
-        crowd = Counter(network_of(each.remote) for each in idle)
+        loose = [each for each in came if not (each.kept or each.muxer.is_dead)]
+        crowd = Counter(network_of(each.remote) for each in loose)
         least = min(
-            idle,
-            key=lambda each: (-crowd[network_of(each.remote)], id(each) not in visitors, each.used),
+            loose,
+            key=lambda each: (-crowd[network_of(each.remote)], bool(each.busy), id(each) not in visitors, each.used),
             default=newest,
         )
         least.muxer.cut()

@@ -26,7 +26,7 @@ class Fate(Enum):
     REJECT = "reject"
     """No honest peer hands this on: it is forged, or no message at all."""
     DISOWN = "disown"
-    """Its signer has no part in the run, as far as the chain says here."""
+    """Its signer has no part in the run, as far as the last look at the chain says; before anybody is blamed the chain is asked again."""
     ASK = "ask"
     """The chain must be asked about its signer first."""
 

@@ -28,7 +28,7 @@ from protocol.constants import SHARDCAST_CHUNK_BYTES
 from protocol.errors import PreflightError
 from protocol.shardcast.bucket import NoTurn
 from protocol.shardcast.guest import Guest, neighbourhood
-from protocol.shardcast.holding import COMPLETE, WAIT_MS_MAX
+from protocol.shardcast.holding import COMPLETE, REVISION_COMPLETE, WAIT_MS_MAX
 from protocol.shardcast.http1 import Head, Wire, write_head
 from protocol.shardcast.manifest import FILE_NAME
 from protocol.shardcast.store import DELTA_FOLDER, VersionStore
@@ -80,6 +80,8 @@ class Answers:
         if target["manifest"]:
             return self._send_manifest(wire, guest, step) and stays
         if target["news"]:
+            if int(target["after"]) >= REVISION_COMPLETE:  # after which there is no news to wait for
+                return self.refuse(wire, HTTPStatus.BAD_REQUEST)
             after, ends = int(target["after"]), time.monotonic() + min(int(target["wait"]), WAIT_MS_MAX) / 1000
             waits(True)
             try:

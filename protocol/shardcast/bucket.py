@@ -2,7 +2,7 @@
 
 Both wait in line for the same bytes a second. Small answers (manifests of small versions, what is held, what is signed so far) go before
 pieces of chunks, for others wait for them before they can ask for anything; but while chunks wait they get a quarter of the line, so a
-crowd that asks for nothing else does not keep the weights from leaving. Among small answers relays come first, then the peer
+crowd that asks for nothing else does not keep the weights from leaving. Among small answers relays come first, three times of four, then the peer
 that had the fewest lately, then the longest wait. Pieces go in the order in which they come: whose they are was decided by turns (uplink.py).
 """
 
@@ -17,6 +17,7 @@ from threading import Event, Lock
 _BURST_SECONDS = 0.1  # of sending that an idle line may save up
 _PIECE_BYTES_MAX = 256 << 10
 _CHUNKS_SHARE = 3  # bytes of chunks to one of small answers, where both wait
+_FIRST_IN_A_ROW = 3  # small answers to relays, after which somebody else has one: anybody can pass for a relay
 _REMEMBERED = 64  # small answers of which is known whose they were
 
 
@@ -45,6 +46,7 @@ class TokenBucket:
     _is_taken: bool = False  # by who pauses until its bytes may leave
     _owed: int = 0  # bytes that pieces may send before the next small answer
     _served: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _in_a_row: int = 0  # small answers to relays since others had one
     _paid_until: float = float("-inf")
     _mutex: Lock = field(default_factory=Lock)
 
@@ -111,6 +113,7 @@ class TokenBucket:
         else:
             self._owed = _CHUNKS_SHARE * claim.count
             self._served.append(claim.peer)
+            self._in_a_row = self._in_a_row + 1 if claim.first else 0
         claim.turn.set()
 
     def _next(self) -> _Claim:
@@ -118,7 +121,7 @@ class TokenBucket:
         small = [claim for claim in self._claims if claim.peer is not None]
         if pieces and (not small or self._owed):
             return pieces[0]
-        served = Counter(self._served)
+        served, relays_first = Counter(self._served), self._in_a_row < _FIRST_IN_A_ROW
         return min(
-            small, key=lambda claim: (not claim.first, served[claim.peer or ""])
+            small, key=lambda claim: (claim.first != relays_first, served[claim.peer or ""])
         )  # of equals the one that came first

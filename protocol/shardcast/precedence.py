@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from protocol.errors import Malformed
-from protocol.shardcast.guest import Guest, neighbourhood
+from protocol.shardcast.guest import Guest, neighbourhood, plain_address
 from protocol.shardcast.source import Source
 
 _QUIET_SECONDS = 10.0  # after the last request of a relay for a version, everybody is served
@@ -48,7 +48,7 @@ class RelaysFirst:
 
     def is_first(self, guest: Guest) -> bool:
         with self._mutex:
-            return guest.serves is not None and guest.address in self._hosts.get(guest.serves, ())
+            return guest.serves is not None and str(plain_address(guest.address)) in self._hosts.get(guest.serves, ())
 
     def elsewhere(self, guest: Guest, step: int) -> list[str]:
         """Addresses of some relays to ask instead, others every time; none if the guest is to be served."""

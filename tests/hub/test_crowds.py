@@ -195,6 +195,22 @@ def test_a_peer_that_does_not_get_on_is_cut_and_one_that_waits_for_news_is_not(a
         assert waiting.recv(100).startswith(b"HTTP/1.1 200"), "after more than one look at who gets on"
 
 
+def test_requests_whose_bodies_never_come_keep_no_upload_out(anvil: Anvil, tmp_path: Path) -> None:
+    """Heads cost whoever sends them nothing: until a body has begun to come its request counts for nothing but a place."""
+    with open_desk(anvil, tmp_path, requests=8) as desk, ExitStack() as stack:
+        node, data = desk.node(), some_file(60_000)
+        ref = desk.commit(node, data)
+        port = httpx.URL(desk.url).port
+        for number in range(40):
+            made = stack.enter_context(socket.socket())
+            made.bind((f"127.0.0.{20 + number % 10}", 0))
+            made.connect(("127.0.0.1", port))
+            made.sendall(
+                f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n{{".encode()
+            )
+        assert desk.upload(node, ref, data).status_code == 200
+
+
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 
 

@@ -25,6 +25,7 @@ class PlainRules:
     def __init__(self, stakes: dict[bytes, float] | None = None) -> None:
         self.taken: list[bytes] = []
         self.asked: set[str] = set()
+        self.unseated: set[str] = set()  # validators that had no seat when the chain was asked; they have one now
         self.stakes = {} if stakes is None else stakes
 
     def rule(self, data: bytes) -> Ruling:
@@ -35,9 +36,9 @@ class PlainRules:
             return Ruling(Fate.REJECT, "forged")
         if signer not in self.asked:
             return Ruling(Fate.ASK, about=signer)
-        if signer.startswith("validator"):
+        if signer.startswith("validator") and signer not in self.unseated:
             return Ruling(Fate.ACCEPT, slot=signer, most=64)
-        return Ruling(Fate.DISOWN, "of somebody without a stake")
+        return Ruling(Fate.DISOWN, "of somebody without a stake", about=signer)
 
     def heard(self, data: bytes) -> None:
         self.taken.append(data)
@@ -50,6 +51,7 @@ class PlainRules:
 
     def look_up(self, about: str) -> None:
         self.asked.add(about)
+        self.unseated.discard(about)
 
     def refresh(self) -> None:
         pass

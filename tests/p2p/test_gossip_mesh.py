@@ -186,6 +186,19 @@ def test_honest_peers_blame_nobody_honest_while_they_are_attacked() -> None:
             assert all(one.mesh.reputation.points(other.name) == 0 for other in world.up() if other.name not in names)
 
 
+def test_nobody_is_blamed_for_messages_of_who_has_taken_a_seat_since_the_chain_was_asked() -> None:
+    world = grown(12)
+    late, honest = world.up()[0], world.up()[1:]
+    late.rules.asked.add("validator")
+    late.rules.unseated.add("validator")
+    for number in range(8):
+        honest[number].mesh.publish(b"validator:%d" % number)
+    world.run(10)
+    assert len(late.rules.taken) == 8
+    assert late.mesh.counts["cut off"] == 0
+    assert all(late.mesh.reputation.points(one.name) == 0 for one in honest)
+
+
 def test_what_is_old_is_not_handed_on_and_nobody_is_cut_off_for_it() -> None:
     """A replay costs who sends it its own budget, and others nothing."""
     world, _, _ = attacked([Frame(messages=(b"old:####",)).encode("t")], seconds=15)

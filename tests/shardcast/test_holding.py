@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import httpx
 import numpy as np
 import pytest
 
 from protocol.errors import Malformed
-from protocol.shardcast.holding import COMPLETE, Holding, encoded_bytes
+from protocol.shardcast.holding import COMPLETE, REVISION_COMPLETE, Holding, encoded_bytes, holding_target
+
+from .conftest import Cast
 
 
 def some(count: int, seed: int) -> np.ndarray:
@@ -45,3 +48,10 @@ def test_anything_else_is_malformed(change: str) -> None:
     }[change]
     with pytest.raises(Malformed):
         Holding.parse(broken, 9)
+
+
+def test_nobody_waits_for_news_after_the_last_there_can_be(cast: Cast) -> None:
+    """It would be answered at once for ever, and asked again at once for ever, while a version is committed."""
+    server = cast.serve(cast.store("any"))
+    for after, status in ((REVISION_COMPLETE, 400), ((1 << 64) + 5, 400), (REVISION_COMPLETE - 1, 404)):
+        assert httpx.get(f"{server.url}{holding_target(1, after, 0)}").status_code == status

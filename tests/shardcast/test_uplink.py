@@ -216,6 +216,14 @@ def test_of_small_answers_relays_have_theirs_first_and_then_who_had_the_fewest()
     assert queue.end() == ["relay", "crowd 0", "other", "crowd 1", "crowd 2"]
 
 
+def test_relays_that_never_stop_asking_leave_a_small_answer_in_four_to_others() -> None:
+    queue = Queue()
+    for number in range(6):
+        queue.small(f"relay {number}", peer="relay", first=True)
+    queue.small("a node's manifest")
+    assert queue.end().index("a node's manifest") <= 3
+
+
 def test_a_small_answer_that_would_come_too_late_is_not_sent() -> None:
     queue = Queue()
     with pytest.raises(NoTurn):
@@ -249,6 +257,7 @@ def test_a_relay_is_known_by_the_address_it_has_announced_and_comes_from() -> No
     relays, _ = precedence()
     assert relays.is_first(RELAY)
     assert not relays.is_first(STRANGER)
+    assert relays.is_first(Guest("::ffff:127.0.0.1", RELAY.serves)), "it comes over IPv4 to a listener for both"
     assert not relays.is_first(Guest("127.0.0.2", RELAY.serves)), "it comes from somewhere else"
     assert not relays.is_first(Guest("127.0.0.1", "http://127.0.0.1:9999")), "nobody announced that"
 

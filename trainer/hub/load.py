@@ -6,7 +6,7 @@
     upload    writes anything                lost: a node's grace time, a validator's word
 
 A refusal costs no look at chain or database, and says when to come back. The level counts requests under way, polls that
-wait apart (they cost a place, see places.py), and by how much the event loop is late: whichever is worse.
+and bodies that have not begun to come wait apart (they cost a place, see places.py), and by how much the event loop is late: whichever is worse.
 """
 
 from __future__ import annotations
@@ -77,9 +77,13 @@ class Load:
         """1 where everything is refused."""
         return max(self._count / self._most, self.lateness / LATE_SECONDS)
 
+    def refuses(self, kind: RequestKind) -> bool:
+        """Whether none of this kind is answered now, whoever asks."""
+        return self.level >= REFUSED_FROM[kind]
+
     def admit(self, kind: RequestKind, address: str) -> bool:
         """Whether such a request is answered now; then `done` must follow."""
-        if self.level >= REFUSED_FROM[kind]:
+        if self.refuses(kind):
             return False
         if kind == RequestKind.POLL:
             return True

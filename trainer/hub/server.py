@@ -36,6 +36,7 @@ SLOW_SECONDS = 20.0
 SLOW_RATE = 16 << 10
 """A quarter of what a client grants itself (wire.py), in bytes a second."""
 _HEAD_BYTES_MAX = 16 << 10
+_BEGUN_BYTES, _BEGUN_SECONDS = 32 << 10, 5.0  # of a body, or all of it, and until when: then the request counts as one
 _OTHER_FILES = 512  # that this process opens besides: databases, rollouts, the origin's and libp2p's connections
 _LEAVING_MAX = 128  # refused connections that are given a moment to read why
 _LEAVING_SECONDS = 2.0
@@ -250,6 +251,12 @@ class _Bounded(H11Protocol):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind, load = kind_of(scope), self._house.load
+        if scope["method"] == "POST" and not load.refuses(kind):
+            try:
+                receive = await self._begun(receive)
+            except (TimeoutError, ConnectionError):
+                self.transport.abort()
+                return
         if not load.admit(kind, self.address):
             await _refuse(kind, send)
             return
@@ -260,6 +267,25 @@ class _Bounded(H11Protocol):
                 await self._hub(scope, receive, self._counting(send))
         finally:
             load.done(kind, self.address)
+
+    async def _begun(self, receive: Receive) -> Receive:
+        """What gives the body from its beginning, once some of it is here. Until then the request costs a place, which may be lost to a
+        newcomer: heads alone cost whoever sends them nothing. (A file is PUT, and its sender known by the head.) Raises TimeoutError, or ConnectionError where the peer has left."""
+        self._places.waits(self)
+        ahead: list[Message] = []
+        size, more = 0, True
+        async with asyncio.timeout(_BEGUN_SECONDS):
+            while more and size < _BEGUN_BYTES:
+                ahead.append(await receive())
+                if ahead[-1]["type"] != "http.request":
+                    raise ConnectionAbortedError("the sender went away")
+                size, more = size + len(ahead[-1].get("body", b"")), ahead[-1].get("more_body", False)
+        self._places.works(self)
+
+        async def from_the_beginning() -> Message:
+            return ahead.pop(0) if ahead else await receive()
+
+        return from_the_beginning
 
     async def _poll(self, scope: Scope, receive: Receive, send: Send) -> None:
         """May be ended at any time, by the peer's leaving or for a newcomer's sake."""
