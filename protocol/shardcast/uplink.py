@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Condition
+from threading import Condition, Lock
 
 from protocol.constants import SHARDCAST_CHUNK_BYTES
 from protocol.shardcast.bucket import NoTurn, TokenBucket
@@ -32,11 +32,12 @@ SMALL_BYTES_MAX = 16 << 10
 
 @dataclass(eq=False)
 class _Turn:
-    """A transfer that waits for its turn, or has had it since `since`."""
+    """A transfer that waits for its turn, or has had it since `since`. `called` wakes it alone."""
 
     first: bool
     peer: str
     asked: float
+    called: Condition
     since: float | None = None
 
 
@@ -44,7 +45,8 @@ class _Turn:
 class Uplink:
     """`rate` is the most bytes a second that all transfers together may send, without a limit if None.
 
-    Safe to share between threads; `sleep` and `clock` are a test's to replace.
+    Safe to share between threads; `sleep` and `clock` are a test's to replace. Of those that wait only the next is woken when
+    something changes: a crowd in which each looks at all others at every turn would fill the processor before it fills the line.
     """
 
     rate: float | None = None
@@ -53,7 +55,7 @@ class Uplink:
     _ended: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))  # when begun, bytes
     _turns: list[_Turn] = field(default_factory=list)
     _in_a_row: int = 0  # turns that relays had since others had one
-    _changed: Condition = field(default_factory=Condition)
+    _mutex: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         self.bucket = TokenBucket(self.rate, self.clock, self.sleep)
@@ -61,42 +63,49 @@ class Uplink:
     @contextmanager
     def turn(self, count: int, *, first: bool, deadline: float, peer: str = "") -> Iterator[None]:
         """Waits for a turn to send `count` bytes to a peer, which lasts as long as the block. Raises NoTurn where none came by the deadline."""
-        turn = _Turn(first, peer, self.clock())
-        with self._changed:
+        turn = _Turn(first, peer, self.clock(), Condition(self._mutex))
+        with self._mutex:
             self._turns.append(turn)
         try:
             self._wait(turn, deadline)
             yield
         finally:
-            with self._changed:
+            with self._mutex:
                 self._turns.remove(turn)
                 if turn.since is not None:
                     self._ended.append((turn.since, count))
-                self._changed.notify_all()
+                self._call_next()
 
     @property
     def waiting(self) -> int:
         """Transfers that wait for their turn."""
-        with self._changed:
+        with self._mutex:
             return sum(turn.since is None for turn in self._turns)
 
     # ---- inside
 
     def _wait(self, turn: _Turn, deadline: float) -> None:
-        with self._changed:
+        with self._mutex:
             while True:
-                now = self.clock()
+                now, is_next = self.clock(), self._next() is turn
                 under_way = [other.since for other in self._turns if other.since is not None]
                 young = [since for since in under_way if since + _TURN_SECONDS > now]
-                if len(young) < self._side_by_side(now) and self._next() is turn:
+                if is_next and len(young) < self._side_by_side(now):
                     turn.since = now
                     self._in_a_row = self._in_a_row + 1 if turn.first else 0
-                    self._changed.notify_all()  # there may be room for another
+                    self._call_next()  # there may be room for another
                     return
                 if now >= deadline:
                     raise NoTurn("too many are served before this one")
-                wake = min([deadline, *(since + _TURN_SECONDS for since in young)])
-                self._changed.wait(max(0.001, wake - now))
+                # When a slow turn stops counting nobody calls, so the next looks by itself; whoever becomes the next is called.
+                wake = min([deadline, *(since + _TURN_SECONDS for since in young if is_next)])
+                turn.called.wait(max(0.001, wake - now))
+
+    def _call_next(self) -> None:
+        """Wakes the one whose turn comes next, after any change: there may be room for it, or nobody else who looks when there is."""
+        turn = self._next()
+        if turn is not None:
+            turn.called.notify()
 
     def _side_by_side(self, now: float) -> int:
         """How many turns are to be had at once."""
@@ -106,8 +115,8 @@ class Uplink:
         rate = sum(count for _, count in recent) / max(1e-3, now - min(since for since, _ in recent))
         return min(_TURNS_MAX, max(_TURNS_MIN, int(rate * _CHUNK_SECONDS / SHARDCAST_CHUNK_BYTES)))
 
-    def _next(self) -> _Turn:
+    def _next(self) -> _Turn | None:
         having = Counter(turn.peer for turn in self._turns if turn.since is not None)
         waiting = (turn for turn in self._turns if turn.since is None)
         relays_first = self._in_a_row < _FIRST_IN_A_ROW
-        return min(waiting, key=lambda turn: (turn.first != relays_first, having[turn.peer], turn.asked))
+        return min(waiting, key=lambda turn: (turn.first != relays_first, having[turn.peer], turn.asked), default=None)

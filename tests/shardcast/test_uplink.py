@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from protocol.shardcast import precedence as precedence_module
+from protocol.shardcast import uplink as uplink_module
 from protocol.shardcast.bucket import NoTurn, TokenBucket
 from protocol.shardcast.guest import Guest
 from protocol.shardcast.precedence import RelaysFirst
@@ -22,8 +23,10 @@ CHUNK = 4 << 20
 class Time:
     def __init__(self) -> None:
         self.now = 1000.0
+        self.looks = 0
 
     def __call__(self) -> float:
+        self.looks += 1
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -31,22 +34,25 @@ class Time:
 
 
 class Line:
-    """An uplink with transfers that wait in threads; `served` says who got a turn, in order."""
+    """An uplink with transfers that wait in threads; `served` says who got a turn, in order. They last no time, or until they `may_end`."""
 
     def __init__(self, **options: float) -> None:
         self.time = Time()
         self.uplink = Uplink(clock=self.time, sleep=self.time.sleep, **options)  # type: ignore[arg-type]
         self.served: list[str] = []
         self.threads: list[threading.Thread] = []
+        self.may_end = threading.Event()
+        self.may_end.set()
 
-    def ask(self, name: str, *, first: bool = False, peer: str = "") -> None:
+    def ask(self, name: str, *, first: bool = False, peer: str = "", patience: float = 1e6) -> None:
         waiting = self.uplink.waiting
 
         def wait() -> None:
-            with self.uplink.turn(CHUNK, first=first, deadline=self.time.now + 1e6, peer=peer):
+            with suppress(NoTurn), self.uplink.turn(CHUNK, first=first, deadline=self.time.now + patience, peer=peer):
                 self.served.append(name)
+                assert self.may_end.wait(DEADLINE)
 
-        self.threads.append(threading.Thread(target=wait))
+        self.threads.append(threading.Thread(target=wait, daemon=True))
         self.threads[-1].start()
         wait_until(lambda: self.uplink.waiting > waiting)
         self.time.now += 0.001
@@ -118,6 +124,52 @@ def test_a_hundred_slow_connections_of_one_peer_do_not_go_before_anothers_first(
     wait_until(lambda: len(line.served) == 101)
     assert line.served[0] == "other"
     stuck[1].close()
+
+
+def test_a_turn_that_ends_wakes_the_next_of_a_crowd_and_nobody_else() -> None:
+    line = Line()
+    under_way = [line.turn(), line.turn()]
+    for number in range(100):
+        line.ask(f"node {number}", peer=f"node {number}")
+    before = line.time.looks
+    under_way[0].close()
+    wait_until(lambda: len(line.served) == 100)
+    for thread in line.threads:
+        thread.join()
+    assert line.time.looks - before <= 4 * 100, "each looks when the one before it begins, and when that ends"
+    under_way[1].close()
+
+
+def test_beside_slow_peers_the_next_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uplink_module, "_TURN_SECONDS", 0.05)
+    line = Line()
+    slow = [line.turn("slow"), line.turn("slow")]
+    for name, first in (("node 1", False), ("node 2", False), ("relay", True)):
+        line.ask(name, first=first, peer=name)
+    line.may_end.clear()
+    line.time.now += 0.06  # and no turn ends
+    wait_until(lambda: len(line.served) == 2)
+    assert set(line.served) == {"relay", "node 1"}
+    line.time.now += 0.06
+    wait_until(lambda: line.served[2:] == ["node 2"])
+    line.may_end.set()
+    for turn in slow:
+        turn.close()
+
+
+def test_beside_slow_peers_others_go_on_though_the_next_has_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uplink_module, "_TURN_SECONDS", 0.5)
+    line = Line()
+    slow = [line.turn("slow"), line.turn("slow")]
+    line.ask("relay", first=True, peer="relay", patience=0.01)
+    line.ask("node", peer="node")
+    line.time.now += 0.02
+    wait_until(lambda: line.uplink.waiting == 1)
+    assert line.served == []
+    line.time.now += 0.5
+    wait_until(lambda: line.served == ["node"])
+    for turn in slow:
+        turn.close()
 
 
 def test_a_capped_line_sends_no_faster_than_its_rate() -> None:
