@@ -26,8 +26,9 @@ _CHUNK_SECONDS = 0.5  # that each of so many may take; from the rate of the last
 _REMEMBERED, _REMEMBERED_SECONDS = 8, 5.0  # turns that tell the rate
 _TURN_SECONDS = 2.0  # after which a turn no longer keeps others waiting
 _FIRST_IN_A_ROW = 3  # turns of relays, after which somebody else has one
-SMALL_BYTES_MAX = 16 << 10
-"""An answer up to this size takes no turn."""
+SMALL_BYTES_MAX = 64 << 10
+"""An answer up to this size takes no turn. What is held of any version fits: a manifest of 16 MiB (MANIFEST_BYTES_MAX) names
+250,000 chunks at most, two bits each are 62.6 KB. A relay whose line is full could not tell otherwise what it has to give."""
 
 
 @dataclass(eq=False)

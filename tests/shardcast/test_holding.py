@@ -6,8 +6,10 @@ import httpx
 import numpy as np
 import pytest
 
+from protocol.constants import MANIFEST_BYTES_MAX
 from protocol.errors import Malformed
 from protocol.shardcast.holding import COMPLETE, REVISION_COMPLETE, Holding, encoded_bytes, holding_target
+from protocol.shardcast.uplink import SMALL_BYTES_MAX
 
 from .conftest import Cast
 
@@ -55,3 +57,8 @@ def test_nobody_waits_for_news_after_the_last_there_can_be(cast: Cast) -> None:
     server = cast.serve(cast.store("any"))
     for after, status in ((REVISION_COMPLETE, 400), ((1 << 64) + 5, 400), (REVISION_COMPLETE - 1, 404)):
         assert httpx.get(f"{server.url}{holding_target(1, after, 0)}").status_code == status
+
+
+def test_of_the_largest_version_it_is_still_a_small_answer() -> None:
+    chunks = MANIFEST_BYTES_MAX // len(f'"{"0" * 64}",')
+    assert encoded_bytes(chunks) <= SMALL_BYTES_MAX

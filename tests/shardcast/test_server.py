@@ -297,7 +297,7 @@ class Pauses:
 
 
 RATE = 64 << 10
-SMALL, LARGE = {"model": b"x"}, {f"model-{number:04d}": b"x" for number in range(600)}
+SMALL, LARGE = {"model": b"x"}, {f"model-{number:04d}": b"x" for number in range(1000)}
 
 
 @pytest.mark.parametrize("files", [SMALL, LARGE], ids=["small", "large"])
