@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.shardcast.connection import ConnectionPool, NotServed, SourceConnection, StaleConnection, Timeouts
@@ -19,7 +20,6 @@ _PAUSE_FIRST, _PAUSE_MAX = (
     0.1,
     4.0,
 )  # seconds before a relay is asked again that had nothing or failed; doubles each time
-_NOT_FOUND = 404
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Inquiry:
         """Returns at the end of the fetch, once the source holds everything, or after it broke the rules."""
         revision, pause = 0, _PAUSE_FIRST
         while not self.schedule.is_over:
+            at_least = 0.0
             try:
                 holding = self._ask(pool, revision)
             except ProtocolViolation as violation:
@@ -49,7 +50,12 @@ class Inquiry:
                 if self.may_lack(error.status):
                     self.schedule.lacks(self.source)
                     return
-                self.schedule.unheard(self.source.name, str(error), may_come=error.status == _NOT_FOUND)
+                at_least = error.retry_after
+                if error.status == HTTPStatus.SERVICE_UNAVAILABLE:  # a full line takes back nothing of what was told
+                    self.schedule.busy(self.source.name, str(error))
+                else:
+                    may_come = error.status == HTTPStatus.NOT_FOUND
+                    self.schedule.unheard(self.source.name, str(error), may_come=may_come)
                 if error.is_for_good:
                     self.schedule.lacks(self.source)
                     return
@@ -63,7 +69,7 @@ class Inquiry:
                     pause = _PAUSE_FIRST
                     revision = holding.revision
                     continue
-            self.schedule.rest(pause)
+            self.schedule.rest(max(pause, at_least))
             pause = min(2 * pause, _PAUSE_MAX)
 
     def _ask(self, pool: ConnectionPool, revision: int) -> Holding:

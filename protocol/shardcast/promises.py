@@ -55,6 +55,12 @@ class Promises:
         if not may_come:
             promise.until = now
 
+    def busy(self, relay: str, now: float) -> None:
+        """It has no time to answer: what it promised stands, and without that others are asked meanwhile."""
+        promise = self._of[relay]
+        if not promise.either.any():
+            promise.until = now
+
     def could_not(self, now: float, quiet: float) -> None:
         """Until now there was nothing new that anybody could have brought."""
         for promise in self._of.values():

@@ -189,6 +189,13 @@ class Schedule:
             self._standings[name].last_failure = reason
             self._ring()
 
+    def busy(self, name: str, reason: str) -> None:
+        """A watched source has no time to say what it holds."""
+        with self._lock:
+            self._promises.busy(name, self._clock())
+            self._standings[name].last_failure = reason
+            self._ring()
+
     def distrust(self, name: str, violation: ProtocolViolation) -> None:
         """A watched source broke the rules in what it says."""
         with self._lock:

@@ -8,10 +8,16 @@ import pytest
 
 from protocol.constants import MANIFEST_BYTES_MAX
 from protocol.errors import Malformed
+from protocol.shardcast.connection import ConnectionPool
 from protocol.shardcast.holding import COMPLETE, REVISION_COMPLETE, Holding, encoded_bytes, holding_target
+from protocol.shardcast.inquiry import Inquiry
+from protocol.shardcast.schedule import Schedule
+from protocol.shardcast.source import Source, Standing
+from protocol.shardcast.task import Statistics
 from protocol.shardcast.uplink import SMALL_BYTES_MAX
 
-from .conftest import Cast
+from .conftest import QUICK, Cast, relay_at
+from .faults import Request
 
 
 def some(count: int, seed: int) -> np.ndarray:
@@ -62,3 +68,39 @@ def test_nobody_waits_for_news_after_the_last_there_can_be(cast: Cast) -> None:
 def test_of_the_largest_version_it_is_still_a_small_answer() -> None:
     chunks = MANIFEST_BYTES_MAX // len(f'"{"0" * 64}",')
     assert encoded_bytes(chunks) <= SMALL_BYTES_MAX
+
+
+class Rested(Schedule):
+    """A schedule of which is known how long who inquires rests; it is over after so many times."""
+
+    def __init__(self, relay: Source, times: int) -> None:
+        super().__init__(
+            [100] * 4, [0] * 4, [relay], {relay.name: Standing()}, set(), Statistics(),
+            streams=1, describe=str, watched=[relay.name], patience=8.0,
+        )  # fmt: skip
+        self.times, self.rests = times, list[float]()
+
+    def rest(self, seconds: float) -> None:
+        self.rests.append(seconds)
+        if len(self.rests) == self.times:
+            self.stop()
+
+
+def test_a_relay_that_is_busy_is_asked_again_when_it_says_and_what_it_told_before_stands(cast: Cast) -> None:
+    told = Holding(7, np.array([1, 0, 1, 0], np.bool_), np.array([0, 1, 0, 0], np.bool_))
+
+    def tell(request: Request) -> None:
+        if "after=0" in request.target:
+            body = told.encode()
+            request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        else:
+            request.send(b"HTTP/1.1 503 Busy\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n")
+
+    relay = relay_at(cast.scripted(b"", holding=tell).url, "busy")
+    schedule, pool = Rested(relay, 2), ConnectionPool(QUICK)
+    Inquiry(schedule, relay, 1, 4, QUICK, float("inf")).run(pool)
+    pool.close()
+    held = schedule._promises.held("busy")
+    assert held is not None
+    assert held.tolist() == told.held.tolist()
+    assert schedule.rests == [2.0, 2.0]

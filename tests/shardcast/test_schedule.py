@@ -384,6 +384,24 @@ def test_the_origin_is_asked_when_the_relay_does_not_begin_in_time_and_left_alon
     assert stage.take().source == FAST
 
 
+def test_a_busy_relay_keeps_what_it_promised_and_is_waited_for_no_longer_than_before() -> None:
+    stage = Stage(10, [FAST, ORIGIN], watched=["fast"], patience=8.0, streams=1)
+    stage.schedule.heard("fast", holding("3", coming="4"))
+    stage.schedule.busy("fast", "status 503")
+    task = stage.take()
+    assert (task.source, list(task.chunks)) == (FAST, [3])
+    stage.finish(task)
+    assert stage.is_at_rest(), "it may bring more soon"
+    stage.now += 8.1
+    assert stage.take().source == ORIGIN
+
+
+def test_a_relay_that_is_busy_before_it_promised_anything_is_not_waited_for() -> None:
+    stage = Stage(10, [FAST, ORIGIN], watched=["fast"], patience=8.0, streams=1)
+    stage.schedule.busy("fast", "status 503")
+    assert stage.take().source == ORIGIN
+
+
 def test_a_relay_asks_the_origin_for_what_no_other_relay_has() -> None:
     stage = Stage(10, [FAST, ORIGIN], watched=["fast"], relays=True, streams=10)
     stage.schedule.heard("fast", holding("01234", coming="56"))
