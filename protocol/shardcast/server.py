@@ -73,10 +73,12 @@ class ServerCounts:
 
 @dataclass(eq=False)
 class _Guest:
-    """One connection and whether it waits (since when) or is being answered (None), and then since when, and what was sent before."""
+    """One connection and whether it waits (since when) or is being answered (None), and then since when, and what was sent before.
+    `peer` is the neighbourhood of its address: to parse that anew for all who are here would hold up everybody at every newcomer."""
 
     wire: Wire
     address: str
+    peer: str
     idle_since: float | None
     busy_since: float = 0.0
     sent_before: int = 0
@@ -177,11 +179,11 @@ class ShardServer:
 
     def _admit(self, sock: socket.socket, address: str) -> None:
         wire = Wire(sock, self.limits.stall)
-        guest = _Guest(wire, address, time.monotonic())
+        guest = _Guest(wire, address, neighbourhood(address), time.monotonic())
         guest.thread = Thread(target=self._host, args=(guest,), name=f"shardcast-{address}", daemon=True)
         refused = HTTPStatus.SERVICE_UNAVAILABLE if self.limits.admits(address) else HTTPStatus.FORBIDDEN
         with self._mutex:
-            admitted = refused != HTTPStatus.FORBIDDEN and self._has_room(address)
+            admitted = refused != HTTPStatus.FORBIDDEN and self._has_room(guest.peer)
             if admitted:
                 self._guests.add(guest)
                 self.counts.connections += 1
@@ -201,10 +203,10 @@ class ShardServer:
                 sock.send(refusal(refused))
         wire.close()
 
-    def _has_room(self, address: str) -> bool:
-        """Whether one more fits in, after sending away whoever has been idle for longest if that is what it takes."""
+    def _has_room(self, peer: str) -> bool:
+        """Whether one more of a neighbourhood fits in, after sending away whoever has been idle for longest if that is what it takes."""
         guests = [guest for guest in self._guests if not guest.leaving]
-        neighbours = [guest for guest in guests if neighbourhood(guest.address) == neighbourhood(address)]
+        neighbours = [guest for guest in guests if guest.peer == peer]
         if len(neighbours) >= self.limits.per_address:
             return self._send_away(neighbours)
         if len(guests) >= self.limits.connections:

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import PreflightError, ProtocolViolation
+from protocol.shardcast import server as server_module
+from protocol.shardcast.guest import neighbourhood
 from protocol.shardcast.http1 import HEAD_BYTES_MAX, parse_head
 from protocol.shardcast.opened import OpenedVersion
 from protocol.shardcast.opening import ChunkList, Opening
@@ -232,6 +234,23 @@ def test_connections_beyond_the_cap_are_told_that_the_house_is_full(cast: Cast, 
             assert third.is_closed()
         assert server.counts.refused == 1
         assert first.answer() == (200, BIG)
+
+
+def test_the_address_of_a_guest_is_parsed_when_it_comes_and_not_again_for_others(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+
+    def parse(address: str) -> str:
+        parsed.append(address)
+        return neighbourhood(address)
+
+    monkeypatch.setattr(server_module, "neighbourhood", parse)
+    _, server = cast.origin({"model": b"x"})
+    with ExitStack() as stack:
+        for _ in range(10):
+            assert stack.enter_context(Peer(server)).get("/v/1/files/model") == (200, b"x")
+    assert parsed == ["127.0.0.1"] * 10
 
 
 def test_a_request_that_trickles_in_is_cut(cast: Cast) -> None:
