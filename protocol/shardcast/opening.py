@@ -112,6 +112,7 @@ class ChunkList:
     opening: Opening
     count: int = 0
     _hashes: bytearray = field(default_factory=bytearray)
+    _listed: hashlib._Hash = field(default_factory=hashlib.sha256)  # of all these, as it stands after the last
     _signature: bytes = b""
     _changed: Condition = field(default_factory=Condition)
 
@@ -174,7 +175,7 @@ class ChunkList:
             return head + opening + bytes(self._hashes[_HASH_BYTES * known :]) + self._signature
 
     def _message(self, fresh: bytes) -> signing.ListedChunks:
-        listed = hashlib.sha256(self._hashes)
+        listed = self._listed.copy()
         listed.update(fresh)
         count = self.count + len(fresh) // _HASH_BYTES
         return signing.ListedChunks(self.opening.run, self.opening.step, self.opening.digest, count, listed.digest())
@@ -186,6 +187,7 @@ class ChunkList:
             raise Malformed(f"lists {count} chunks of an opening that has {self.chunks}")
         with self._changed:
             self._hashes += fresh
+            self._listed.update(fresh)
             self.count = count
             self._signature = signature
             self._changed.notify_all()

@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from protocol import signing
 from protocol.errors import BadSignature, LockHeld, Malformed, MurmurationError, PreflightError, Unavailable
 from protocol.identity import Key
 from protocol.shardcast import ahead as ahead_module
+from protocol.shardcast import opening as opening_module
 from protocol.shardcast import stream as stream_module
 from protocol.shardcast import tellers as tellers_module
 from protocol.shardcast.ahead import Ahead
@@ -515,6 +517,47 @@ def test_nothing_of_an_opening_is_parsed_before_the_trainers_signature_is_checke
     assert ChunkList.begun(STEP, told, trusted).count == 1
     with pytest.raises(BadSignature):
         ChunkList.begun(STEP, replace(told, opening=b"garbage"), trusted)
+
+
+class Hashed:
+    """SHA-256 that counts the bytes it is given."""
+
+    count = 0
+
+    def __init__(self, data: bytes = b"", state: Any = None) -> None:
+        self.state = state or hashlib.sha256()
+        self.update(data)
+
+    def update(self, data: bytes) -> None:
+        Hashed.count += len(data)
+        self.state.update(data)
+
+    def copy(self) -> Hashed:
+        return Hashed(state=self.state.copy())
+
+    def digest(self) -> bytes:
+        digest: bytes = self.state.digest()
+        return digest
+
+
+def test_a_list_that_grows_is_not_hashed_anew_for_each_signature(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening_module, "hashlib", SimpleNamespace(sha256=Hashed))
+    trusted = Trusted(RUN, cast.key.address, cast.domain, ManifestLimits(), CHUNK)
+    hashes = [hashlib.sha256(bytes([number])).digest() for number in range(100)]
+    opening = Opening(RUN, STEP, (("model", 100 * CHUNK),), "0" * 32, STEP, CHUNK)
+    signed = ChunkList(opening)
+    signed.sign(hashes[:1], cast.key, cast.domain)
+    taken = ChunkList.begun(STEP, OpeningAnswer.parse(signed.tell(NO_OPENING, 0)), trusted)
+    assert taken.opening.digest == opening.digest
+    signed._listed, taken._listed = Hashed(hashes[0]), Hashed(hashes[0])  # type: ignore[assignment]
+    Hashed.count = 0
+    for each in hashes[1:]:
+        signed.sign([each], cast.key, cast.domain)
+        taken.take(OpeningAnswer.parse(signed.tell(opening.id, taken.count)), trusted)
+    assert Hashed.count <= 2 * 2 * 32 * 99, "of each new hash twice: before it is listed, and with it, by each side"
+    assert [taken.hash_of(number) for number in range(100)] == [each.hex() for each in hashes]
+    message = signing.ListedChunks(RUN, STEP, opening.digest, 100, hashlib.sha256(b"".join(hashes)).digest())
+    message.require(signed.tell(opening.id, 100)[-65:], cast.domain, cast.key.address, "list of chunks")
 
 
 def test_a_trainer_that_lists_more_chunks_than_there_are_is_not_believed(cast: Cast) -> None:
