@@ -38,7 +38,7 @@ class Inquiry:
 
     def run(self, pool: ConnectionPool) -> None:
         """Returns at the end of the fetch, once the source holds everything, or after it broke the rules."""
-        revision, pause = 0, _PAUSE_FIRST
+        revision, count, pause = 0, 0, _PAUSE_FIRST
         while not self.schedule.is_over:
             at_least = 0.0
             try:
@@ -66,9 +66,10 @@ class Inquiry:
                 if holding.is_complete:
                     return
                 if holding.revision > revision:
-                    pause = _PAUSE_FIRST
-                    revision = holding.revision
-                    continue
+                    pause, revision = _PAUSE_FIRST, holding.revision
+                    count, before = int(holding.held.sum()), count
+                    if count > before:  # else who has no news could have it asked for ever
+                        continue
             self.schedule.rest(max(pause, at_least))
             pause = min(2 * pause, _PAUSE_MAX)
 

@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ class ServerLimits:
 
     Seconds: `idle` between requests, `head` for a request to arrive, `stall` without the peer reading a byte. A body
     must be read at `floor_rate` bytes per second at least. A connection younger than `eviction_age` seconds of idleness
-    is not sent away for a new one, nor one less than `lateness` seconds behind `floor_rate`.
+    is not sent away for a new one, unless its address has more than the new one's, nor one less than `lateness` seconds behind `floor_rate`.
     """
 
     connections: int = 256
@@ -210,8 +211,19 @@ class ShardServer:
         if len(neighbours) >= self.limits.per_address:
             return self._send_away(neighbours)
         if len(guests) >= self.limits.connections:
-            return self._send_away(guests)
+            return self._thin_out(guests, peer) or self._send_away(guests)
         return True
+
+    def _thin_out(self, guests: list[_Guest], peer: str) -> bool:
+        """Ends an idle connection of the neighbourhood that has most, however short it has been idle, where that leaves it no fewer than the
+        newcomer's then has: a question now and then keeps no house full."""
+        sizes = Counter(guest.peer for guest in guests)
+        idle = [guest for guest in guests if guest.idle_since is not None and sizes[guest.peer] > sizes[peer] + 1]
+        first = min(idle, key=lambda guest: (-sizes[guest.peer], guest.idle_since), default=None)
+        if first is not None:
+            first.leaving = True
+            first.wire.shut()
+        return first is not None
 
     def _send_away(self, guests: list[_Guest]) -> bool:
         """Ends the connection among `guests` that has been idle for longest, or reads most slowly; False if none deserves it."""

@@ -2,8 +2,9 @@
 
 Twenty chunks sent side by side all arrive at the end; sent in turns, the first can be passed on after a twentieth of the
 time. A turn is one chunk long at most. Relays take theirs before everybody else, but one in four is left to others who wait:
-anybody can pass for a relay. Then comes whoever has the fewest, and among equals the longest wait counts. A peer that reads slowly keeps its turn to itself for a moment only, then others go on beside
-it; and as it still has it, a hundred slow connections of one peer delay nobody else by more than one does.
+anybody can pass for a relay. Then comes the peer that has the fewest, and among equals the longest wait counts. A peer that
+reads slowly keeps its turn to itself for a moment only, then others go on beside it. It still has that turn, and beside others it
+never has more than may be side by side: a hundred slow connections of one peer delay nobody else by more than two do.
 """
 
 from __future__ import annotations
@@ -118,6 +119,11 @@ class Uplink:
 
     def _next(self) -> _Turn | None:
         having = Counter(turn.peer for turn in self._turns if turn.since is not None)
-        waiting = (turn for turn in self._turns if turn.since is None)
+        waiting = [turn for turn in self._turns if turn.since is None]
+        if (
+            len({turn.peer for turn in self._turns}) > 1
+        ):  # where the line itself is slow, turns that no longer count would add up
+            most = self._side_by_side(self.clock())
+            waiting = [turn for turn in waiting if having[turn.peer] < most]
         relays_first = self._in_a_row < _FIRST_IN_A_ROW
         return min(waiting, key=lambda turn: (turn.first != relays_first, having[turn.peer], turn.asked), default=None)

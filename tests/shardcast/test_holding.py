@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import httpx
 import numpy as np
 import pytest
@@ -104,3 +106,19 @@ def test_a_relay_that_is_busy_is_asked_again_when_it_says_and_what_it_told_befor
     assert held is not None
     assert held.tolist() == told.held.tolist()
     assert schedule.rests == [2.0, 2.0]
+
+
+def test_a_relay_that_has_no_news_is_not_asked_again_at_once_whatever_its_revision(cast: Cast) -> None:
+    revisions = itertools.count(7)
+
+    def tell(request: Request) -> None:
+        held = np.array([1, 0, 1, 0], np.bool_)
+        body = Holding(next(revisions), held, ~held).encode()
+        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    relay = relay_at(cast.scripted(b"", holding=tell).url, "busy")
+    schedule, pool = Rested(relay, 3), ConnectionPool(QUICK)
+    Inquiry(schedule, relay, 1, 4, QUICK, float("inf")).run(pool)
+    pool.close()
+    assert next(revisions) == 7 + 4, "the first had news, and after each of the others it rests"
+    assert min(schedule.rests) >= 0.1

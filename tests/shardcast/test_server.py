@@ -424,3 +424,17 @@ def test_a_taken_port_is_a_preflight_error(cast: Cast, server: ShardServer) -> N
     with pytest.raises(PreflightError, match="listen") as caught, ShardServer(cast.store("other"), port=server.port):
         pass
     assert "another host or port" in caught.value.hint
+
+
+def test_an_address_that_fills_the_house_makes_way_for_others_however_often_it_asks(cast: Cast, content: bytes) -> None:
+    limits = ServerLimits(connections=4, per_address=4, eviction_age=60.0)
+    _, server = cast.origin({"model": content}, limits=limits)
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(Peer(server)) for _ in range(4)]
+        for peer in crowd:
+            assert peer.get("/v/1/files/absent") == (404, b"")
+        with socket.create_connection(("127.0.0.1", server.port), 10, source_address=("127.0.0.2", 0)) as newcomer:
+            newcomer.sendall(b"GET /v/1/files/absent HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert newcomer.recv(100).startswith(b"HTTP/1.1 404")
+            with Peer(server) as another:
+                assert another.answer()[0] == 503, "of its own address nobody makes way for it so soon"

@@ -372,3 +372,19 @@ def test_of_many_relays_others_are_named_every_time() -> None:
     named = [relays.elsewhere(STRANGER, 7) for _ in range(100)]
     assert all(len(set(each)) == 4 for each in named)
     assert {url for each in named for url in each} == set(urls)
+
+
+def test_a_peer_has_no_more_turns_under_way_than_may_be_side_by_side_while_another_wants_one() -> None:
+    """Where the line itself is slow every turn stops counting before its end, and those of a crowd would add up until nothing arrives in time."""
+    line = Line()
+    stuck = [line.turn("crowd"), line.turn("crowd")]
+    line.time.now += 2.1
+    other = line.turn("other")
+    for _ in range(3):
+        line.time.now += 2.1
+        with pytest.raises(NoTurn):
+            line.turn("crowd")
+    other.close()
+    line.turn("crowd").close()  # alone it may
+    for turn in stuck:
+        turn.close()
