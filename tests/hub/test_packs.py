@@ -103,10 +103,25 @@ def test_receipts_are_listed_in_their_order_wherever_they_lie(tmp_path: Path) ->
         put(store, "receipts", made[number], number)
     for again in (store, Store(tmp_path)):
         assert [data for _, data in again.objects("receipts")] == [made[number] for number in (0, 1, 2, 3, 4, 5, 9)]
-        assert again.names("receipts") - again.names("arrivals") == {root_of(made[n]).hex() for n in (4, 5, 9)}
+        assert again.lost_receipts() == []
         assert again.arrival(made[2]) == 2
         again.note_arrival(made[2], 99)
         assert again.arrival(made[2]) == 2, "the first time stands"
+
+
+def test_receipts_that_came_and_are_gone_are_named_wherever_their_arrival_lies(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = [b'{"n":%d}' % number for number in range(8)]
+    for data in made:
+        store.note_arrival(data, 1)
+    for path in (store.root / "arrivals").iterdir():
+        os.utime(path, (OLD, OLD))
+    for number in range(3):
+        put(store, "receipts", made[number])
+    store.pack(PAST)
+    put(store, "receipts", made[3])
+    store.note_arrival(b"{}", 1)
+    assert store.lost_receipts() == sorted(root_of(data).hex() for data in (*made[4:], b"{}"))
 
 
 @pytest.mark.parametrize("moment", ["writing", "before it is renamed", "after it was renamed", "while the members go"])
@@ -192,6 +207,11 @@ def test_a_file_that_comes_again_is_the_newer_one_and_outlives_its_pack(tmp_path
     assert not store.holds(root_of(made[1]))
 
 
+def lose_catalogue(store: Store) -> None:
+    store.close()
+    (store.root / store_module.CATALOGUE).unlink()
+
+
 def spoil(path: Path, place: int) -> None:
     data = bytearray(path.read_bytes())
     data[place] ^= 1
@@ -213,6 +233,11 @@ def test_a_pack_whose_index_is_damaged_is_none(tmp_path: Path, place: int) -> No
     made = filled(store)
     store.pack(PAST)
     spoil(packed(store)[0], place)
+    again = Store(tmp_path)
+    assert [read(again, data) for data in made] == made, "the catalogue says where they are"
+    lose_catalogue(again)
+    for path in (tmp_path / "files").iterdir():
+        path.unlink()
     assert not Store(tmp_path).holds(root_of(made[0]))
 
 
@@ -333,5 +358,6 @@ def test_a_pack_that_this_disk_has_spoiled_is_read_from_the_bucket(cloud: Cloud,
     store.pack(PAST)
     store.turn()
     spoil(packed(store)[0], 20)
+    lose_catalogue(store)
     again = archived(tmp_path / "store")
     assert [read(again, data) for data in made] == made

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from protocol.identity import Key
 from protocol.submission import SubmissionRef
 from protocol.verdict import Outcome
 from tests.hub.desk import Desk, open_desk, run_settings, some_file
+from trainer.hub import store as store_module
 from trainer.hub.database import Database
 from trainer.hub.service import Rebuilt, rebuild
 
@@ -76,6 +80,20 @@ def test_rebuilding_brings_everything_back(anvil: Anvil, folder: Path, harm: Cal
         # Followers remember a number in the old listing: what is new must come after it, or they would never see it.
         assert min(number for number, _ in after.receipts(0, 100)) > newest
         after.close()
+
+
+def test_rebuilding_trusts_packs_and_not_their_catalogue(
+    anvil: Anvil, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_LEAST", 1)
+    with open_desk(anvil, folder) as desk:
+        filled(desk)
+        assert desk.store.pack(time.time() + 60) > 0
+        desk.store.close()
+        desk.database.close()
+        with closing(sqlite3.connect(folder / "store/packs.sqlite")) as db, db:
+            assert db.execute("DELETE FROM members").rowcount > 0
+        assert rebuilt(desk) == (3, 2)
 
 
 def test_what_the_chain_does_not_know_or_the_hub_did_not_sign_is_left_out(anvil: Anvil, folder: Path) -> None:

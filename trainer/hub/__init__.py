@@ -2,7 +2,7 @@
 
 store.py     files by content                          database.py  the SQLite index over them, which `rebuild` recreates
 archive.py   the same with a bucket behind it          bucket.py    an S3-compatible bucket
-packs.py     many small ones of past steps in one
+packs.py     many small ones of past steps in one      catalogue.py where in them each lies
 hub.py       what may be written, by whom, how much    app.py       the HTTP routes (protocol/hub/wire.py lists them)
 looks.py     at the chain: the few that requests cause    challenges.py  on their way between validators and seats
 server.py    uvicorn, with deadlines and refusals      publisher.py outgoing weights, onto the chain

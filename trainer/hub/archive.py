@@ -45,7 +45,7 @@ class ArchivedStore(Store):
         self, root: Path, bucket: Bucket, *, cache_bytes: int, links: bool = True, clock: Clock = SYSTEM
     ) -> None:
         """`links`: readers are led to the bucket. Raises ConfigError for a bucket that refuses; one that is away is opened by a later `turn`."""
-        super().__init__(root)
+        super().__init__(root, is_whole=False)
         self._bucket = bucket
         self._cache_bytes = cache_bytes
         self._links = links
@@ -69,6 +69,7 @@ class ArchivedStore(Store):
         self._bucket.require_writable()
         found = {one.name: one for one in self._bucket.objects() if _NAME.fullmatch(one.name)}
         kept = {name: one for name, one in found.items() if name.startswith("packs/") and self._learn_pack(one)}
+        self._forget_gone(self.packs.names() - {name.removeprefix("packs/") for name in kept})
         files = {name: one for name, one in found.items() if name.startswith("files/")}
         self._restore([one for name, one in found.items() if not name.startswith(("files/", "packs/"))])
         with self._lock:
@@ -233,7 +234,7 @@ class ArchivedStore(Store):
     def _learn_pack(self, one: Object) -> bool:
         """Opens a pack of the bucket that the folder lacks; one of receipts comes back whole. Whether it is one."""
         name = one.name.removeprefix("packs/")
-        if self.packs.get(name) is not None:
+        if self.packs.size(name) is not None:
             return True
         try:
             pack = packs.opened(name, lambda start, end: self._bucket.read(one.name, start, end) or b"")
@@ -253,8 +254,8 @@ class ArchivedStore(Store):
             return super()._read(pack, member)
         return lambda start, end: self._bucket.read(f"packs/{pack}", start, end) or b""
 
-    def _remove_pack(self, pack: Pack) -> None:
-        name = f"packs/{pack.name}"
+    def _remove_pack(self, pack: str) -> None:
+        name = f"packs/{pack}"
         with self._lock:
             if name in self._moving:
                 return  # the next time
@@ -326,7 +327,7 @@ class ArchivedStore(Store):
         """Removes rollout files that are in the bucket from the folder, oldest first, until they take `most` bytes."""
         with self._lock:
             safe = self._archived.keys() - self._waiting - self._moving.keys()
-            safe -= {f"packs/{pack.name}" for pack in self.packs if not pack.holds_files}
+            safe -= {f"packs/{name}" for name in self.packs.names_of(files=False)}
         kept = [(path.stat(), path) for path in (self.root / name for name in safe) if path.exists()]
         total = sum(stat.st_size for stat, _ in kept)
         for stat, path in sorted(kept, key=lambda one: one[0].st_mtime):

@@ -56,6 +56,12 @@ _ENTRY = {
 _FORGOTTEN_MAX = 1000  # entries of a table at once: others wait for the lock
 
 
+def remove_database(path: Path) -> None:
+    """A database, and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
 class Database:
     """Safe to share between threads. Times are block time."""
 
@@ -80,8 +86,7 @@ class Database:
     @classmethod
     def anew(cls, path: Path) -> Database:
         """An empty database in place of whatever is there."""
-        for suffix in ("", "-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        remove_database(path)
         return cls(path)
 
     def close(self) -> None:

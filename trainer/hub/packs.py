@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,40 +121,6 @@ def from_file(path: Path) -> Read:
             return file.read(end - start)
 
     return read
-
-
-class Packs:
-    """Which packs there are and what they hold; of members in several, any. Safe to share between threads that do not add the same."""
-
-    def __init__(self) -> None:
-        self._packs: dict[str, Pack] = {}
-        self._where: dict[str, tuple[str, Member]] = {}
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._where
-
-    def __iter__(self) -> Iterator[Pack]:
-        return iter(list(self._packs.values()))
-
-    def get(self, name: str) -> Pack | None:
-        return self._packs.get(name)
-
-    def add(self, pack: Pack) -> None:
-        self._packs[pack.name] = pack
-        self._where |= {member.name: (pack.name, member) for member in pack.members}
-
-    def remove(self, pack: Pack) -> None:
-        self._packs.pop(pack.name, None)
-        for member in pack.members:
-            if self._where.get(member.name, ("",))[0] == pack.name:
-                del self._where[member.name]
-
-    def find(self, name: str) -> tuple[str, Member] | None:
-        """Pack and place of a member."""
-        return self._where.get(name)
-
-    def of_kind(self, kind: str) -> list[Member]:
-        return [member for name, (_, member) in list(self._where.items()) if name.startswith(f"{kind}/")]
 
 
 def batches(found: Iterable[tuple[str, Path, int]], least: int) -> list[list[tuple[str, Path]]]:

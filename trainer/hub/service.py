@@ -41,12 +41,12 @@ from trainer.config import Layout, RunSettings
 from trainer.hub.app import create_app
 from trainer.hub.archive import ArchivedStore
 from trainer.hub.bucket import Bucket
-from trainer.hub.database import Database
+from trainer.hub.database import Database, remove_database
 from trainer.hub.hub import Hub, Quota
 from trainer.hub.outbox import Outbox
 from trainer.hub.publisher import Publisher
 from trainer.hub.server import HubServer, connections_within_limits
-from trainer.hub.store import Store
+from trainer.hub.store import CATALOGUE, Store
 from trainer.hub.vouchers import Ledger
 
 log = logging.getLogger("hub")
@@ -163,6 +163,7 @@ class HubService:
                 for thread in followers:
                     thread.join(10)
         database.close()
+        files.close()
         book.close()
         if self._failed is not None:
             raise self._failed
@@ -316,6 +317,7 @@ def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> R
     """Recreates the hub's database from chain and store."""
     c = settings.chain
     chain = c.open()
+    remove_database(layout.store / CATALOGUE)
     files = open_store(settings, layout)
     if isinstance(files, ArchivedStore):
         files.require_open()  # before the old database goes
@@ -328,9 +330,10 @@ def rebuild(settings: RunSettings, layout: Layout, spec: RunSpec, key: Key) -> R
         missing = [s for s in _needed(book, chain.policy(c.run), spec) if not files.holds(s.root)]
         lost = tuple(s for s in missing if files.get("stored", f"{s.id.hex()}.json") is not None)
         absent = tuple(s for s in missing if s not in lost)
-        return Rebuilt(found, receipts, lost, absent, tuple(sorted(files.names("arrivals") - files.names("receipts"))))
+        return Rebuilt(found, receipts, lost, absent, tuple(files.lost_receipts()))
     finally:
         database.close()
+        files.close()
         book.close()
 
 

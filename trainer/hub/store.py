@@ -4,6 +4,7 @@ files/<sha256>                rollout files          receipts/<sha256>.json    v
 stored/<submission id>.json   storage receipts       arrivals/<sha256>.json    when a receipt came, in block time
 vouchers/<address>.json       validators' vouchers   partial/                  uploads under way, removed at start
 packs/<sha256>                small ones of past steps, many together (packs.py)
+packs.sqlite                  where in them each lies (catalogue.py)
 
 What is in a pack is there as if it lay in its folder; where it lies there as well, that one counts. archive.py is the same with a bucket
 behind it.
@@ -13,20 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import heapq
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 from protocol.errors import HashMismatch, MurmurationError, Oversized, PreflightError
 from trainer.hub import packs
-from trainer.hub.packs import Member, Pack, Packs
+from trainer.hub.catalogue import Packs
+from trainer.hub.packs import Member, Pack
 
 log = logging.getLogger("hub")
 
+CATALOGUE = "packs.sqlite"
 KINDS = ("files", "receipts", "stored", "arrivals", "vouchers")
 _PACKED = (("files",), ("receipts", "stored", "arrivals"))
 """Kinds that are packed, and which with which."""
@@ -36,14 +41,21 @@ _SPARE = 256 << 20  # bytes that stay free on the disk, so that databases and lo
 
 
 class Store:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, is_whole: bool = True) -> None:
+        """`is_whole`: a pack that is not in the folder is nowhere."""
         self.root = root
         shutil.rmtree(root / "partial", ignore_errors=True)
         for name in (*KINDS, "packs", "partial"):
             (root / name).mkdir(parents=True, exist_ok=True)
-        self.packs = Packs()
+        self.packs = Packs(root / CATALOGUE)
+        self._forget_gone(self.packs.names() if is_whole else self.packs.names_of(files=False))
         for path in (root / "packs").iterdir():
-            self._open(path)
+            if self.packs.size(path.name) != path.stat().st_size:
+                self._open(path)
+        self.packs.sort()
+
+    def close(self) -> None:
+        self.packs.close()
 
     def file(self, root: bytes) -> Path:
         return self.root / "files" / root.hex()
@@ -95,10 +107,13 @@ class Store:
             if path.stat().st_mtime < time and not needs(path.name, is_needed):
                 path.unlink()
                 removed.add(path.name)
-        for pack in self.packs:
+        for name in self.packs.files_before(time):
+            pack = self.packs.get(name)
+            if pack is None:
+                continue
             roots = [member.name.removeprefix("files/") for member in pack.members]
-            if pack.holds_files and pack.newest < time and not any(needs(root, is_needed) for root in roots):
-                self._remove_pack(pack)
+            if not any(needs(root, is_needed) for root in roots):
+                self._remove_pack(name)
                 removed |= set(roots)
         return {
             root for root in removed if f"files/{root}" not in self.packs and not (self.root / "files" / root).exists()
@@ -137,17 +152,22 @@ class Store:
     def objects(self, kind: str) -> Iterator[tuple[str, bytes]]:
         """(name, bytes) of all small objects of a kind, oldest first."""
         loose = {path.name: path.stat().st_mtime_ns // 1000 for path in (self.root / kind).iterdir()}
-        packed = {member.name.partition("/")[2]: member.time for member in self.packs.of_kind(kind)}
-        times = packed | loose
-        for name in sorted(times, key=lambda name: times[name]):
+        packed = ((name.partition("/")[2], time) for name, time in self.packs.of_kind(kind))
+        older = (one for one in packed if one[0] not in loose)
+        for name, _ in heapq.merge(older, sorted(loose.items(), key=itemgetter(1)), key=itemgetter(1)):
             data = self.get(kind, name)
             if data is not None:
                 yield name, data
 
-    def names(self, kind: str) -> set[str]:
-        """Of all small objects of a kind, without their suffix."""
-        packed = {member.name.partition("/")[2].partition(".")[0] for member in self.packs.of_kind(kind)}
-        return packed | {path.stem for path in (self.root / kind).iterdir()}
+    def lost_receipts(self) -> list[str]:
+        """SHA-256 of receipts that came and are gone."""
+        packed = (name.partition("/")[2] for name, _ in self.packs.of_kind("arrivals"))
+        loose = (path.name for path in (self.root / "arrivals").iterdir())
+        lost = {
+            name for arrived in (packed, loose) for name in arrived
+            if not (self.root / "receipts" / name).exists() and f"receipts/{name}" not in self.packs
+        }  # fmt: skip
+        return sorted(name.partition(".")[0] for name in lost)
 
     # ---- packs ---------------------------------------------------------------------------------------------------------
 
@@ -194,6 +214,13 @@ class Store:
             self.packs.add(packs.opened(path.name, packs.from_file(path)))
         except MurmurationError as error:
             log.error("%s is no pack that can be read: %s", path, error)
+            self.packs.remove(path.name)
+
+    def _forget_gone(self, names: Iterable[str]) -> None:
+        """Crosses out packs that are not in the folder."""
+        for name in names:
+            if not (self.root / "packs" / name).exists():
+                self.packs.remove(name)
 
     def _is_packed(self, name: str, path: Path) -> bool:
         found = self.packs.find(name)
@@ -229,9 +256,9 @@ class Store:
         except OSError as error:
             raise _full(error) from error
 
-    def _remove_pack(self, pack: Pack) -> None:
-        self.packs.remove(pack)
-        (self.root / "packs" / pack.name).unlink(missing_ok=True)
+    def _remove_pack(self, name: str) -> None:
+        self.packs.remove(name)
+        (self.root / "packs" / name).unlink(missing_ok=True)
 
     def require_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.root).free
