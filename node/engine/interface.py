@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from protocol.errors import Unavailable
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -62,6 +64,11 @@ class Ended:
     completion: Completion
 
 
+def no_version() -> Unavailable:
+    """What an engine raises that is to compute before it has loaded a version, or after a load that failed."""
+    return Unavailable("the engine holds no version of the weights", hint="load one")
+
+
 Reply = Callable[[Sequence[Ended]], list[list[int]]]
 """The tokens that each of these goes on from; none where that turn was its last."""
 
@@ -71,7 +78,9 @@ class Generator(Protocol):
         """Loads a version: config.json and model.safetensors of `folder`, whose bytes were checked against the chain before.
 
         Raises ConfigError for a model that no engine computes rightly (protocol/architectures.py), IntegrityError for weights that
-        are not exactly the model's. Then the engine holds what it held before.
+        are not exactly the model's. Whatever it raises, the engine then holds no version: weights are read once, straight to where they
+        are computed with, and may be half of one version and half of another. Until a `load` has succeeded, everything that computes
+        with them raises Unavailable.
         """
         ...
 
@@ -84,7 +93,7 @@ class Generator(Protocol):
         A completion ends with its first end token or after `max_new_tokens`, less the prompt's `first`. Without `prove` it has no proofs. Callers give a whole
         submission: the engine splits it as its memory allows, and what is drawn does not depend on that, but for rounding.
         Raises PreflightError where a single sequence takes more memory than it may, ConfigError where one is longer than the
-        model's positions.
+        model's positions, Unavailable while no version is held.
         """
         ...
 
@@ -103,7 +112,7 @@ class Verifier(Protocol):
         """Final hidden states [T, H], the rows that enter the output layer, that produced each completion's tokens.
 
         `sequences` are (prompt, completion). Each index comes once, in batches that the engine's memory allows; it keeps none of
-        them. Raises PreflightError where a single sequence takes more memory than it may.
+        them. Raises PreflightError where a single sequence takes more memory than it may, Unavailable while no version is held.
         """
         ...
 
@@ -117,7 +126,8 @@ class Verifier(Protocol):
     ) -> TokenScores:
         """Scores a completion's tokens against the logits of its hidden states (protocol/sampling.py), from position 0 on.
 
-        Raises IntegrityError where the logits are no numbers: that is this machine's trouble, never the claim's.
+        Raises IntegrityError where the logits are no numbers: that is this machine's trouble, never the claim's. Raises Unavailable while
+        no version is held.
         """
         ...
 
@@ -147,7 +157,7 @@ class Readable(Protocol):
     """An engine that shows its logits: what a run's reference probe is made with."""
 
     def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:
-        """Logits [T, V] of hidden states, from which tokens are drawn."""
+        """Logits [T, V] of hidden states, from which tokens are drawn. Raises Unavailable while no version is held."""
         ...
 
 

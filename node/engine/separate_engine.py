@@ -17,7 +17,7 @@ from threading import Event, RLock
 from typing import Any
 
 from node.engine import separate_messages as messages
-from node.engine.interface import Completion, Prompt
+from node.engine.interface import Completion, Prompt, no_version
 from node.engine.process import Lost, Process, Silent, is_memory
 from node.engine.settings import EngineSettings
 from node.engine.version_files import VersionFiles
@@ -108,7 +108,7 @@ class SeparateEngine:
             raise ValueError("an engine in a process of its own makes no proofs")
         with self._busy:
             if not self._holds_version:
-                raise Unavailable("the engine's process holds no version")
+                raise no_version()
             sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "max_new_tokens": max_new_tokens}
             head, arrays = messages.of_prompts(prompts)
             answer = self._ask("generate", arrays, **head, sampling=sampling, end_tokens=sorted(end_tokens))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from node.engine import device, footprint, memory, output, products, row_attention, sampler
 from node.engine.decoding import DecodingBatch, Request, Wave, cache_of, requests_of
-from node.engine.interface import Completion, Prompt, Reply
+from node.engine.interface import Completion, Prompt, Reply, no_version
 from node.engine.memory import DecodingPlan, MemoryBudget
 from node.engine.settings import EngineSettings
 from node.engine.weights import build_model, load_weights
@@ -49,7 +49,8 @@ class TorchEngine:
         self._rows_most = memory.rows_most(self._device.type)
         self._prefill_most = _PREFILL_TOKENS
         self._shrunk = False
-        self._model: Any = None
+        self._built: Any = None  # the model, whatever its weights are
+        self._model: Any = None  # the same while they are those of one version
         self._budget: MemoryBudget | None = None
 
     @staticmethod
@@ -59,23 +60,30 @@ class TorchEngine:
 
     def load(self, folder: Path) -> None:
         """Loads a version, from its files to the device; the first call builds the model from its config.json. Raises ConfigError for a
-        model that is not computed rightly, IntegrityError for weights that are not the model's, and then the engine holds what it held
-        before."""
-        if self._model is not None:
-            load_weights(self._model, folder)
-            return
-        model = build_model(folder, self._dtype, self._device)
-        row_attention.install(model, "sdpa")
-        products.install(model)
-        self._model = model
+        model that is not computed rightly, IntegrityError for weights that are not the model's; then the engine holds no version."""
+        self._model = None
+        if self._built is None:
+            model = build_model(folder, self._dtype, self._device)
+            row_attention.install(model, "sdpa")
+            products.install(model)
+            self._built = model
+        else:
+            load_weights(self._built, folder)
+        self._model = self._built
+
+    @property
+    def _held(self) -> Any:
+        if self._model is None:
+            raise no_version()
+        return self._model
 
     @property
     def hidden_size(self) -> int:
-        return int(self._model.config.hidden_size)
+        return int(self._held.config.hidden_size)
 
     @property
     def vocabulary(self) -> int:
-        return int(self._model.config.vocab_size)
+        return int(self._held.config.vocab_size)
 
     @property
     def device(self) -> str:
@@ -84,11 +92,11 @@ class TorchEngine:
     def adjust(self, *, attention: str, threads: int) -> None:
         """Computes attention in another way of row_attention.py, and with so many threads."""
         torch.set_num_threads(threads)
-        row_attention.install(self._model, attention)
+        row_attention.install(self._held, attention)
 
     def degrade(self, change: Callable[[Any], None]) -> None:
         """Changes the loaded model in place (degrade.py); the next `load` undoes it."""
-        change(self._model)
+        change(self._held)
 
     # ---- generation ----------------------------------------------------------------------------------------------------
 
@@ -117,7 +125,7 @@ class TorchEngine:
     ) -> list[list[Completion]]:  # fmt: skip
         """The same of as many turns as `reply` makes them. What it gives goes through the model a token in a step, with the row's cache."""
         longest = max(len(prompt.tokens) - prompt.first for prompt in prompts) + max_new_tokens + reply_tokens
-        architectures.require_positions(self._model.config.to_dict(), longest)
+        architectures.require_positions(self._held.config.to_dict(), longest)
         requests = requests_of(prompts)
         while left := [request for request in requests if not request.done]:
             prefill = min(_PREFILL_TOKENS, self._prefill_most)
@@ -139,7 +147,7 @@ class TorchEngine:
         reply: Reply | None, temperature: float, top_k: int, top_p: float, *, prove: bool,
     ) -> None:  # fmt: skip
         """Until all samples are done."""
-        latent = bool(getattr(self._model.config, "kv_lora_rank", None))
+        latent = bool(getattr(self._held.config, "kv_lora_rank", None))
         cache = cache_of(requests, plan.rows, most + reply_tokens, latent=latent)
         batch = DecodingBatch(requests, plan, cache, self._device, self._aside, prove=prove)
         try:
@@ -169,7 +177,7 @@ class TorchEngine:
         """Prompts through the model, right-padded: no token sees what comes after it, so that no mask is needed."""
         ids, last = wave.padded(self._device)
         batch.cache.join(wave.joining)
-        hidden = self._model.base_model(
+        hidden = self._held.base_model(
             input_ids=ids, position_ids=torch.arange(ids.shape[1], device=self._device)[None],
             past_key_values=batch.cache, use_cache=True,
         ).last_hidden_state  # fmt: skip
@@ -178,7 +186,7 @@ class TorchEngine:
     def _step(self, batch: DecodingBatch, tokens: Tensor) -> None:
         """The newest token of every row through the model: hidden states for the next."""
         step = batch.cache.step(self._dtype, self._device)
-        out = self._model.base_model(
+        out = self._held.base_model(
             input_ids=tokens[:, None], position_ids=step.places[:, None], past_key_values=batch.cache, use_cache=True,
             **{row_attention.CACHE: batch.cache},
         )  # fmt: skip
@@ -188,7 +196,7 @@ class TorchEngine:
         self, hidden: Tensor, keys: Tensor, positions: Tensor, temperature: float, top_k: int, top_p: float
     ) -> tuple[Tensor, Tensor]:
         """The seeded draw per row, each at its own position [B], and the logprob of the chosen token."""
-        logits = output.logits(self._model, hidden).to(self._aside)
+        logits = output.logits(self._held, hidden).to(self._aside)
         keys, positions = keys.to(self._aside), positions.to(self._aside)
         drawn = sampler.draw(logits, keys, positions, temperature=temperature, top_k=top_k, top_p=top_p)
         chosen = logits.gather(1, drawn.tokens[:, None]).squeeze(1).float()
@@ -234,7 +242,7 @@ class TorchEngine:
         ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
         for row, tokens in enumerate(rows):  # padded on the right, which no token sees
             ids[row, : len(tokens)] = torch.as_tensor(tokens, dtype=torch.long)
-        hidden = self._model.base_model(input_ids=ids.to(self._device), use_cache=False).last_hidden_state
+        hidden = self._held.base_model(input_ids=ids.to(self._device), use_cache=False).last_hidden_state
         return {
             i: hidden[row, len(prompt) - 1 : len(prompt) - 1 + len(completion)]
             for row, (i, (prompt, completion)) in enumerate(sequences.items())
@@ -252,7 +260,7 @@ class TorchEngine:
         tokens = torch.as_tensor(np.asarray(tokens_T, np.int64), device=self._aside)
         parts = []
         for first in range(0, len(tokens), _SCORED_TOKENS):
-            logits = output.logits(self._model, hidden_TH[first : first + _SCORED_TOKENS]).to(self._aside)
+            logits = output.logits(self._held, hidden_TH[first : first + _SCORED_TOKENS]).to(self._aside)
             if not (logits.amax().isfinite() and logits.amin().isfinite()):
                 raise IntegrityError("this machine's own logits hold NaN or infinity")
             part = tokens[first : first + _SCORED_TOKENS]
@@ -264,7 +272,7 @@ class TorchEngine:
     @torch.inference_mode()
     def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:
         """Logits [T, V] of hidden states."""
-        return output.logits(self._model, hidden_TH).float().cpu().numpy()
+        return output.logits(self._held, hidden_TH).float().cpu().numpy()
 
     # ---- limits --------------------------------------------------------------------------------------------------------
 
@@ -272,7 +280,7 @@ class TorchEngine:
     def _fits(self) -> MemoryBudget:
         """What may be computed at once; measured of the model when it is first asked for."""
         if self._budget is None:
-            self._budget = MemoryBudget(self._most, footprint.of(self._model, self._device))
+            self._budget = MemoryBudget(self._most, footprint.of(self._held, self._device))
         return self._budget
 
     def _shrink(self, rows: int, prefilled: int, error: BaseException) -> None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from node.engine import device, footprint, lengths, memory, version_files, vllm_build, vllm_check, vllm_plan
-from node.engine.interface import Completion, Prompt
+from node.engine.interface import Completion, Prompt, no_version
 from node.engine.memory import Footprint
 from node.engine.settings import EngineSettings
 from node.engine.vllm_plan import Plan
@@ -100,6 +100,14 @@ class VllmEngine:
 
     def load(self, folder: Path) -> None:
         """Loads a version (node/engine/interface.py). The first one starts the process; later ones are read into it."""
+        try:
+            self._load(folder)
+        except BaseException:
+            with self._busy:
+                self._folder = self._worse = None
+            raise
+
+    def _load(self, folder: Path) -> None:
         config = (folder / CONFIG).read_bytes() if (folder / CONFIG).is_file() else b""
         model = self._model
         if model is None or config != self._config:
@@ -134,7 +142,8 @@ class VllmEngine:
 
     @property
     def _held(self) -> Path:
-        assert self._folder is not None, "nothing is loaded"
+        if self._folder is None:
+            raise no_version()
         return self._folder
 
     @property
@@ -244,7 +253,8 @@ class VllmEngine:
     def _persist(self, attempt: Callable[[VllmProcess], None], tokens: int, done: Sized) -> None:
         """Lets a process attempt it, and when that is lost another one, as long as `done` grows. `tokens`: of the longest sequence.
 
-        Raises PreflightError where processes end without having done anything, Unavailable where the device was out of memory again.
+        Raises PreflightError where processes end without having done anything, Unavailable where the device was out of memory again, or
+        no version is held.
         """
         lives = _LIVES
         with self._busy:
@@ -363,7 +373,8 @@ class VllmEngine:
     # ---- limits --------------------------------------------------------------------------------------------------------
 
     def _require_room(self, tokens: int) -> None:
-        """That one sequence of so many tokens fits the model's positions and this machine's memory."""
+        """That there is a version to compute with, and that one sequence of so many tokens fits its positions and this machine's memory."""
+        _ = self._held  # raises
         architectures.require_positions(self._model.config.to_dict(), tokens)
         self.require_room(tokens)
 

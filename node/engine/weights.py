@@ -1,8 +1,8 @@
 """Loads a published version of the weights into a model, and refuses whatever is not exactly that.
 
 The folder's bytes were checked against the chain before (protocol/shardcast); here names, shapes and types are checked
-against the model's own, and that every number is one, so that a mistaken version is an error and never a half-loaded model
-or a machine that seems broken. safetensors only.
+against the model's own, and that every number is one, so that a mistaken version is an error and never a machine that seems
+broken. safetensors only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ SHARD_BYTES = 4 << 30
 _LOOKED_AT = 1 << 18  # numbers of a tensor whose copies are held at once, in the processor's cache
 _MAPPED = 64 << 20
 """Bytes that are read of a file before it is opened anew: what was read of a mapped file counts as this process's memory."""
+
+_FLOATING = ("F", "BF")
+"""How safetensors' names of floating-point types begin."""
 
 _CPU = torch.device("cpu")
 _UNMADE = (
@@ -176,11 +179,12 @@ def require_weights(folder: Path, expected: dict[str, torch.Tensor]) -> None:
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Copies the folder's tensors into the model, from the files to its device one at a time. Raises IntegrityError before anything is
-    changed: all are looked at before the first is taken."""
-    expected = stored_tensors(model)
-    require_weights(folder, expected)
-    _fill(expected, folder)
+    """Copies the folder's tensors into the model, from the files to its device one at a time.
+
+    Raises IntegrityError: before anything is changed where a name, a shape or a type is wrong; for a value that is no number half-way, for
+    looking at all of them beforehand would read everything twice. Then the model is a mixture of two versions, and must not compute.
+    """
+    _fill(stored_tensors(model), folder)
 
 
 @torch.no_grad()
@@ -191,22 +195,13 @@ def _fill(into: dict[str, torch.Tensor], folder: Path) -> None:
 
 
 def _tensors(folder: Path, expected: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a version by name, from one file or many, each checked. Raises IntegrityError for one that is unknown, missing,
-    of another shape, no numbers, or in another file than the index says."""
-    seen: set[str] = set()
+    """The tensors of a version by name, from one file or many, each read once and checked. Raises IntegrityError before the first for
+    what `_require_headers` refuses, and at one that holds no numbers."""
     places = {str(tensor.device) for tensor in expected.values()}
     device = places.pop() if len(places) == 1 else "cpu"
-    for name, held in weight_files(folder).items():
+    for name, keys in _require_headers(folder, expected).items():
         try:
-            with safe_open(folder / name, "pt", device="cpu" if device == "meta" else device) as file:
-                keys = set(file.keys())
-                if held is not None and keys != held:
-                    odd = sorted(keys ^ held)[0]
-                    problem = "not to be" if odd in keys else "missing"
-                    raise IntegrityError(f"tensor {odd} is {problem} in {folder / name}")
-                if unknown := sorted(keys - expected.keys()):
-                    raise IntegrityError(f"tensor {unknown[0]} is unknown in {folder}")
-            for batch in _batches(sorted(keys), expected):
+            for batch in _batches(keys, expected):
                 with safe_open(folder / name, "pt", device="cpu" if device == "meta" else device) as file:
                     for key in batch:
                         tensor = file.get_tensor(key)
@@ -215,27 +210,34 @@ def _tensors(folder: Path, expected: dict[str, torch.Tensor]) -> Iterator[tuple[
                         del tensor  # or the mapping lives on
         except (SafetensorError, OSError) as error:
             raise IntegrityError(f"cannot read {folder / name}: {error}") from error
-        seen |= keys
-    if missing := sorted(expected.keys() - seen):
-        raise IntegrityError(f"tensor {missing[0]} is missing in {folder}")
 
 
-def _require_headers(folder: Path, expected: dict[str, torch.Tensor]) -> None:
-    """What `_tensors` asks of names and shapes, of the files' headers alone: a config.json may want any amount of memory that a few bytes
-    of weights never fill."""
-    seen: set[str] = set()
-    for name in weight_files(folder):
+def _require_headers(folder: Path, expected: dict[str, torch.Tensor]) -> dict[str, list[str]]:
+    """The names of the tensors in each file of a version, of the files' headers alone: a config.json may want any amount of memory that a
+    few bytes of weights never fill. Raises IntegrityError for a tensor that is unknown, missing, of another shape, of no type of
+    weights, or in another file than the index says."""
+    found: dict[str, list[str]] = {}
+    for name, held in weight_files(folder).items():
         try:
             with safe_open(folder / name, "pt", device="cpu") as file:
-                for key in file.keys():  # noqa: SIM118  no dictionary
-                    if key not in expected:
-                        raise IntegrityError(f"tensor {key} is unknown in {folder}")
-                    _require_shape(key, tuple(file.get_slice(key).get_shape()), expected[key])
-                    seen.add(key)
+                keys = set(file.keys())
+                if held is not None and keys != held:
+                    odd = sorted(keys ^ held)[0]
+                    problem = "not to be" if odd in keys else "missing"
+                    raise IntegrityError(f"tensor {odd} is {problem} in {folder / name}")
+                if unknown := sorted(keys - expected.keys()):
+                    raise IntegrityError(f"tensor {unknown[0]} is unknown in {folder}")
+                found[name] = sorted(keys)
+                for key in found[name]:
+                    header = file.get_slice(key)
+                    _require_shape(key, tuple(header.get_shape()), expected[key])
+                    if not header.get_dtype().startswith(_FLOATING):
+                        raise IntegrityError(f"tensor {key} is of {header.get_dtype()}, which is no type of weights")
         except (SafetensorError, OSError) as error:
             raise IntegrityError(f"cannot read {folder / name}: {error}") from error
-    if missing := sorted(expected.keys() - seen):
+    if missing := sorted(expected.keys() - {key for keys in found.values() for key in keys}):
         raise IntegrityError(f"tensor {missing[0]} is missing in {folder}")
+    return found
 
 
 def _require_shape(name: str, shape: tuple[int, ...], expected: torch.Tensor) -> None:
@@ -258,7 +260,7 @@ def _batches(names: list[str], tensors: Mapping[str, torch.Tensor]) -> Iterator[
 
 
 def _require_tensor(name: str, tensor: torch.Tensor, expected: torch.Tensor, folder: Path) -> None:
-    _require_shape(name, tuple(tensor.shape), expected)
+    _require_shape(name, tuple(tensor.shape), expected)  # once more: the file may be another since its header was read
     if not tensor.is_floating_point():
         raise IntegrityError(f"tensor {name} is of {tensor.dtype}, which is no type of weights")
     # As the model will hold it: a number may be too large for a narrower type. Part by part, for it takes copies.

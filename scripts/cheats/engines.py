@@ -22,7 +22,7 @@ class SmallerModelEngine(TorchEngine):
     def load(self, folder: Path) -> None:
         full = getattr(self, "_full", None)
         if full is not None:
-            self._model.base_model.layers = full
+            self._built.base_model.layers = full
         super().load(folder)
         self._full = self._model.base_model.layers
         self._model.base_model.layers = nn.ModuleList([self._full[0]])

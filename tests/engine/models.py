@@ -161,19 +161,22 @@ def write(config: Any, folder: Path) -> Path:
     return folder
 
 
-def versions(folder: Path, config: dict[str, Any]) -> tuple[Path, Path, Path]:
-    """Two versions of one model, and one that is not to be loaded."""
+def versions(folder: Path, config: dict[str, Any]) -> tuple[Path, Path, tuple[Path, Path]]:
+    """Two versions of one model, and two that are not to be loaded: one lacks tensors, and all of the other but its last tensor is right."""
     from trainer.models.pretrained import make_policy
 
-    version, another, broken = folder / "version", folder / "another", folder / "broken"
+    version, another, lacking, half = (folder / name for name in ("version", "another", "lacking", "half"))
     make_policy(make(config, folder / "theirs"), version)
-    for copy in (another, broken):
+    for copy in (another, lacking, half):
         shutil.copytree(version, copy)
     tensors = load_file(version / WEIGHTS)
     torch.manual_seed(1)
-    save_file({name: t + 0.1 * torch.randn(t.shape).bfloat16() for name, t in tensors.items()}, another / WEIGHTS)
-    save_file({name: t for name, t in tensors.items() if "layers.0" not in name}, broken / WEIGHTS)
-    return version, another, broken
+    changed = {name: t + 0.1 * torch.randn(t.shape).bfloat16() for name, t in tensors.items()}
+    save_file(changed, another / WEIGHTS)
+    save_file({name: t for name, t in tensors.items() if "layers.0" not in name}, lacking / WEIGHTS)
+    last = max(changed)
+    save_file(changed | {last: torch.full_like(changed[last], torch.nan)}, half / WEIGHTS)
+    return version, another, (lacking, half)
 
 
 @cache

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from node.engine.interface import Completion, Prompt
+from node.engine.settings import EngineSettings
 from protocol import sampling, toploc
 from protocol.errors import IntegrityError, PreflightError
 from protocol.sampling import TokenScores
@@ -76,6 +77,7 @@ BESIDE = "test_what_is_asked_beside_it_changes_nothing"
 PROOFS = "test_proofs_are_of_the_models_hidden_states"
 PREFILL = "test_a_prefill_gives_the_models_hidden_states"
 SCORE = "test_a_score_is_the_protocols"
+REFUSED = "test_nothing_is_computed_after_a_load_that_was_refused"
 NO_DRAW = "is not the draw of the protocol"
 
 # ---- what is drawn -------------------------------------------------------------------------------------------------------
@@ -365,14 +367,54 @@ class Trusting(NumpyEngine):
         self._table = load_file(folder / WEIGHTS)["table"]
 
 
-@mutant("forgets its weights at a refusal", "test_a_load_that_is_refused_leaves_the_weights_as_they_were", NO_DRAW)
-class Shaken(NumpyEngine):
+@mutant("goes on with the version before a refused one", REFUSED, "DID NOT RAISE")
+class Clinging(NumpyEngine):
     def load(self, folder: Path) -> None:
+        before = self._table
         try:
             super().load(folder)
         except IntegrityError:
-            self._table = np.zeros_like(self._loaded)
+            self._table = before
             raise
+
+
+@mutant("computes with half of a refused version", REFUSED, "DID NOT RAISE")
+class Mixing(NumpyEngine):
+    def load(self, folder: Path) -> None:
+        before = self._table
+        try:
+            super().load(folder)
+        except IntegrityError:
+            if before is not None:
+                self._table = np.concatenate([np.zeros_like(before[:32]), before[32:]])
+            raise
+
+
+class Partly(NumpyEngine):
+    """Refuses to generate after a load that was refused, and does something else."""
+
+    before: Any = None
+
+    def load(self, folder: Path) -> None:
+        self.before = self._table if self._table is not None else self.before
+        super().load(folder)
+
+    def with_the_one_before(self) -> NumpyEngine:
+        other = NumpyEngine("float32", EngineSettings())
+        other._table = self.before if self._table is None else self._table
+        return other
+
+
+@mutant("prefills after a refusal", REFUSED, "DID NOT RAISE")
+class PartlyPrefilling(Partly):
+    def prefill_in_batches(self, sequences: Sequence[tuple[Any, Any]]) -> Iterator[dict[int, Tensor]]:
+        return self.with_the_one_before().prefill_in_batches(sequences)
+
+
+@mutant("scores after a refusal", REFUSED, "DID NOT RAISE")
+class PartlyScoring(Partly):
+    def score(self, hidden_TH: Tensor, tokens_T: Any, **asked: Any) -> TokenScores:
+        return self.with_the_one_before().score(hidden_TH, tokens_T, **asked)
 
 
 @mutant("little memory changes draws", "test_little_memory_changes_nothing_of_the_work", "with little memory")

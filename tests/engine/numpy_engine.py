@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from node.engine import machine, memory
-from node.engine.interface import Completion, Prompt
+from node.engine.interface import Completion, Prompt, no_version
 from node.engine.memory import Footprint, MemoryBudget
 from node.engine.settings import EngineSettings
 from protocol import sampling, toploc
@@ -38,12 +38,13 @@ class NumpyEngine:
         self._table: Table | None = None
 
     def load(self, folder: Path) -> None:
+        before, self._table = self._table, None
         try:
             tensors = load_file(folder / WEIGHTS)
         except (SafetensorError, OSError) as error:
             raise IntegrityError(f"cannot read {folder / WEIGHTS}: {error}") from error
         table = tensors.get(TABLE)
-        if table is None or (self._table is not None and table.shape != self._table.shape):
+        if table is None or (before is not None and table.shape != before.shape):
             raise IntegrityError(f"{folder / WEIGHTS} holds no such table")
         if not np.isfinite(table).all():
             raise IntegrityError(f"the table in {folder / WEIGHTS} holds NaN or infinity")
@@ -106,7 +107,8 @@ class NumpyEngine:
 
     @property
     def _loaded(self) -> Table:
-        assert self._table is not None
+        if self._table is None:
+            raise no_version()
         return self._table
 
     @property
@@ -143,7 +145,7 @@ def numpy_setting(folder: Path, kind: type[NumpyEngine] = NumpyEngine) -> Settin
     rng = np.random.default_rng(0)
     tables = [(0.3 * rng.normal(size=(64, 16))).astype(np.float32) for _ in range(2)]
     version, another = (write_version(folder / str(i), table) for i, table in enumerate(tables))
-    broken = write_version(folder / "broken", np.full((64, 16), np.nan, np.float32))
+    broken = [write_version(folder / "broken", np.full((64, 16), np.nan, np.float32))]
 
     def make(memory: str) -> NumpyEngine:
         return kind("float32", EngineSettings(memory=memory))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from swarm.processes import wait_until
 
 from node.engine import device, vllm_build, vllm_check, vllm_engine, vllm_plan, vllm_process
 from node.engine import process as processes
-from node.engine.interface import Completion, Restarting
+from node.engine.interface import Completion, Prompt, Restarting
 from node.engine.memory import Footprint
 from node.engine.proofs import bits
 from node.engine.settings import EngineSettings
@@ -27,7 +29,7 @@ from node.engine.vllm_engine import VllmEngine
 from node.engine.vllm_process import Lost, VllmProcess
 from node.engine.vllm_server import VllmServer
 from protocol import toploc
-from protocol.errors import ConfigError, IntegrityError, PreflightError
+from protocol.errors import ConfigError, IntegrityError, PreflightError, Unavailable
 from protocol.model_files import CONFIG
 from protocol.sampling import TokenScores
 from tests.engine import models
@@ -270,6 +272,32 @@ def test_vllm_is_given_what_is_checked_and_nothing_else(standing: tuple[VllmEngi
         engine.load(folder)
         engine.start()
     assert Standing.given == [[CONFIG, models.WEIGHTS]] * 2
+
+
+def test_after_a_load_that_was_refused_its_process_computes_nothing_before_it_has_read_the_next_version(
+    standing: tuple[VllmEngine, Path, Path], tmp_path: Path
+) -> None:
+    engine, version, another = standing
+    engine.load(version)
+    engine.start()
+    process = engine._process
+    odd = tmp_path / "odd"
+    shutil.copytree(another, odd)
+    save_file({"stranger": torch.ones(1)}, odd / models.WEIGHTS)
+    with pytest.raises(IntegrityError, match="stranger"):
+        engine.load(odd)
+    prompt, given = [Prompt([1], (1,))], list(Standing.given)
+    with pytest.raises(Unavailable, match="holds no version"):
+        engine.generate(prompt, temperature=1.0, max_new_tokens=1, end_tokens=frozenset())
+    with pytest.raises(Unavailable, match="holds no version"):
+        list(engine.prefill_in_batches([([1], [1])]))
+    with pytest.raises(Unavailable, match="holds no version"):
+        engine.score(torch.ones(1, engine.hidden_size), [1], key=0, temperature=1.0)
+    assert Standing.given == given
+    engine.load(another)
+    engine.start()
+    assert engine._process is process
+    assert len(Standing.given) == len(given) + 1
 
 
 def test_each_process_is_vetted_and_once_more_when_it_has_read_a_version_in_place(

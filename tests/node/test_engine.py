@@ -20,7 +20,7 @@ from node.engine.proofs import bits
 from node.engine.torch_engine import TorchEngine
 from node.engine.weights import load_weights
 from protocol import sampling, toploc
-from protocol.errors import HashMismatch, IntegrityError
+from protocol.errors import HashMismatch, IntegrityError, Unavailable
 from protocol.model_files import CONFIG, TOKENIZER, WEIGHTS, require_model_files
 
 NEVER: frozenset[int] = frozenset()
@@ -154,20 +154,22 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_weights_are_refused_before_anything_is_changed(tiny_run: TinyRun, tmp_path: Path, case: str) -> None:
+def test_weights_that_were_refused_are_not_computed_with(tiny_run: TinyRun, tmp_path: Path, case: str) -> None:
     make, message = BROKEN[case]
     change = make(load_file(tiny_run.model / WEIGHTS))
     first = sorted(load_file(tiny_run.model / WEIGHTS))[0]
     folder = folder_with(tiny_run, tmp_path / "odd", {first: None, **change})
     tensors = load_file(folder / WEIGHTS) | {first: torch.zeros_like(load_file(tiny_run.model / WEIGHTS)[first])}
-    save_file(tensors, folder / WEIGHTS)  # the first tensor would be loaded as zeros, if anything were
+    save_file(tensors, folder / WEIGHTS)  # the first tensor is loaded as zeros, if anything is
     engine = TorchEngine("float32")
     engine.load(tiny_run.model)
-    before = {name: tensor.clone() for name, tensor in engine._model.state_dict().items()}
     with pytest.raises(IntegrityError, match=message):
         engine.load(folder)
-    after = engine._model.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    asked = prompts(tiny_run, 1)
+    with pytest.raises(Unavailable, match="holds no version"):
+        generate(replace(tiny_run, engine=engine), asked)
+    engine.load(tiny_run.model)
+    assert generate(replace(tiny_run, engine=engine), asked) == generate(tiny_run, asked)
 
 
 @pytest.mark.parametrize("content", [b"", b"no safetensors at all", b"\xff" * 64])
