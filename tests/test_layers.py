@@ -16,7 +16,7 @@ ENTRIES = {"protocol/__main__.py"}
 
 
 ENGINE_SEAM = {
-    "interface", "factory", "settings", "machine", "device", "hardware", "footprint", "fit", "memory", "weights", "proofs", "degrade",
+    "interface", "factory", "settings", "device", "hardware", "footprint", "fit", "memory", "weights", "proofs", "degrade",
     "samples", "conversing", "output", "products", "checked_engine", "lengths", "self_check", "plain", "features", "int8", "separate_engine", "separate_messages", "process", "version_files", "tensor_files",
 }  # fmt: skip
 """What others may import of node.engine. Every other file there is an engine's own, a new one by itself."""

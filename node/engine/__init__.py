@@ -4,7 +4,7 @@
     torch_engine.py   the one on transformers        memory.py    how many rows at once    proofs.py    TOPLOC proofs as rows appear
     decoding.py       samples on their way through the rows       kv_cache.py  where keys and values lie
     decoding_step.py  who sees what of them in one step           step_attention.py  attention over that
-    row_attention.py  attention of every layer that asks          machine.py   memory and cores that are free
+    row_attention.py  attention of every layer that asks
     sampler.py        drawing and scoring, of what can win        noise.py     Gumbel noise in torch    device.py   what computes
     fused_draw.py     drawing on a GPU, in one kernel              compiled_draw.py    the same on a CPU
     compiled.py       loops that Numba compiles                    compiled_copies.py  of keys and values

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from node.engine import machine
+from protocol import resources
 from protocol.errors import PreflightError
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def memory_bytes(device: torch.device) -> int:
         return int(torch.cuda.get_device_properties(device).total_memory)
     if device.type == "mps":
         return int(torch.mps.recommended_max_memory())
-    return machine.memory_bytes()
+    return resources.memory_bytes()
 
 
 def free_bytes(device: torch.device) -> int:
@@ -107,7 +107,7 @@ def free_bytes(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "mps":
         return memory_bytes(device) - int(torch.mps.driver_allocated_memory())
-    return machine.free_bytes()
+    return resources.free_bytes()
 
 
 def describe(device: torch.device) -> str:

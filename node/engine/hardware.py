@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import torch
 
 from node.engine import device as devices
-from node.engine import factory, machine
+from node.engine import factory
 from node.engine.settings import EngineSettings
+from protocol import resources
 
 DTYPES = ("bfloat16", "float32")
 """Those that a run may compute in."""
@@ -53,7 +54,7 @@ class Measurement:
 def measure_of(settings: EngineSettings) -> Measurement:
     """The device of these settings, or all those together that their engine splits a model over. Raises PreflightError where one is not
     there."""
-    allowed = machine.cores()
+    allowed = resources.cores()
     cores = allowed if settings.threads == "auto" else min(settings.threads, allowed)
     return together([measure(on, cores) for on in factory.devices(settings)])
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from node.engine import machine
 from node.engine.memory import parse
+from protocol import resources
 from protocol.runspec import ModelSpec
 from protocol.settings import Settings
 
@@ -58,4 +58,4 @@ class EngineSettings(Settings):
         said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
         if said.isdecimal() and int(said):
             return int(said)
-        return machine.idle_cores()
+        return resources.idle_cores()

@@ -29,7 +29,7 @@ from typing import Any
 from blake3 import blake3
 from eth_typing import ChecksumAddress
 
-from protocol import canonical, signing
+from protocol import canonical, resources, signing
 from protocol.constants import MANIFEST_BYTES_MAX, SHARDCAST_CHUNK_BYTES
 from protocol.errors import (
     BadSignature,
@@ -52,7 +52,6 @@ KINDS = (FULL, DELTA)
 FILE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
 """Pattern of the names a file may have: flat, visible, the same on every system and in a URL."""
 
-HASHING_THREADS = min(4, os.cpu_count() or 1)
 _NAME = re.compile(FILE_NAME)
 _UPGRADE = "upgrade murmuration: the trainer publishes what only a later version of it reads"
 _DOWNGRADE = "use the version of murmuration that the run's trainer uses: it publishes what earlier ones read"
@@ -294,8 +293,8 @@ def describe(folder: Path, run: int, step: int, *, chunk_bytes: int = SHARDCAST_
 
 
 def describe_files(paths: Sequence[Path], chunk_bytes: int = SHARDCAST_CHUNK_BYTES) -> tuple[FileEntry, ...]:
-    """These files as a manifest lists them; several threads hash. Raises PreflightError where reading fails."""
-    with ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hashing") as pool:
+    """These files as a manifest lists them; threads hash, each with room for a chunk. Raises PreflightError where reading fails."""
+    with ThreadPoolExecutor(resources.threads(chunk_bytes), thread_name_prefix="hashing") as pool:
         try:
             return tuple(_describe_file(path, chunk_bytes, pool) for path in paths)
         except OSError as error:

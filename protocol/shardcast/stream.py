@@ -16,9 +16,9 @@ from threading import Lock
 
 from blake3 import blake3
 
-from protocol import signing
+from protocol import resources, signing
 from protocol.identity import Key
-from protocol.shardcast.manifest import HASHING_THREADS, Chunk, FileEntry, read_at
+from protocol.shardcast.manifest import Chunk, FileEntry, read_at
 from protocol.shardcast.opened import OpenedVersion
 from protocol.shardcast.opening import ChunkList, Opening
 from protocol.shardcast.store import VersionStore
@@ -42,7 +42,7 @@ class VersionStream:
         self._mutex = Lock()
         self._clock, self._moved = clock, clock()
         self._shown = OpenedVersion(self._listing, self._reopen)
-        self._pool = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hashing")
+        self._pool = ThreadPoolExecutor(resources.threads(opening.chunk_bytes), thread_name_prefix="hashing")
 
     @property
     def step(self) -> int:

@@ -17,11 +17,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from node.engine import machine, memory
+from node.engine import memory
 from node.engine.interface import Completion, Prompt, no_version
 from node.engine.memory import Footprint, MemoryBudget
 from node.engine.settings import EngineSettings
-from protocol import sampling, toploc
+from protocol import resources, sampling, toploc
 from protocol.errors import IntegrityError
 from protocol.sampling import TokenScores
 from tests.engine.contract import Setting
@@ -34,7 +34,7 @@ class NumpyEngine:
     def __init__(self, compute_dtype: str, settings: EngineSettings) -> None:
         if compute_dtype != "float32":
             raise ValueError("NumPy knows no bfloat16")
-        self._most = memory.parse(settings.memory, machine.memory_bytes())
+        self._most = memory.parse(settings.memory, resources.memory_bytes())
         self._table: Table | None = None
 
     def load(self, folder: Path) -> None:

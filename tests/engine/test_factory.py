@@ -76,7 +76,7 @@ def test_apples_gpu_is_told_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_threads_are_the_cores_that_nobody_uses_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.engine.machine.cores", lambda: 8)
+    monkeypatch.setattr("protocol.resources.cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for load, expected in ((0.2, 8), (3.4, 5), (7.9, 1), (40.0, 1)):
         monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))

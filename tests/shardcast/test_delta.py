@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 import random
 import struct
+import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +77,21 @@ def stepped(words: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
     which = draw.random(words.size) < share
     moved[which] += draw.choice(np.array([1, 65535], np.uint16), int(which.sum()))
     return moved
+
+
+def together(count: int, of: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, of which each call waits until `count` threads are in one; more than those never are."""
+    barrier, inside = threading.Barrier(count, timeout=20), threading.Semaphore(count)
+
+    def waiting(*given: Any) -> Any:
+        assert inside.acquire(blocking=False), f"more than {count} threads"
+        try:
+            barrier.wait()
+            return of(*given)
+        finally:
+            inside.release()
+
+    return waiting
 
 
 # ---- what goes in comes out
@@ -322,16 +339,32 @@ def peak(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     tracemalloc.stop()
 
 
-def test_memory_does_not_grow_with_the_file(bench: Bench, peak: list[int]) -> None:
-    """Each block changes as much as a block may: numpy tells its arrays to tracemalloc."""
+@pytest.mark.parametrize(("threads", "share"), [(2, 0.12), (1, 0.5), (4, 0.5)])
+def test_memory_grows_with_the_threads_and_not_with_the_file(
+    bench: Bench, peak: list[int], threads: int, share: float
+) -> None:
+    """Of each block changes as much as one of its kind may, or half: numpy tells its arrays to tracemalloc."""
     words = weights(10 << 20)
     bench.base.write_bytes(words.tobytes())
-    bench.target.write_bytes(stepped(words, 0.12).tobytes())
+    bench.target.write_bytes(stepped(words, share).tobytes())
     size = words.nbytes
     del words
     tracemalloc.reset_peak()
-    assert encode(bench.base, bench.target, bench.delta, most=NO_END)
+    assert encode(bench.base, bench.target, bench.delta, most=NO_END, threads=threads)
     with bench.made.open("w+b") as file:
-        apply(bench.delta, bench.base, file.fileno(), size)
-    assert tracemalloc.get_traced_memory()[1] < 100 << 20
+        apply(bench.delta, bench.base, file.fileno(), size, threads=threads)
+    assert tracemalloc.get_traced_memory()[1] < threads * delta.THREAD_BYTES
     assert bench.made.read_bytes() == bench.target.read_bytes()
+
+
+def test_as_many_threads_as_the_machine_gives_work_at_once_and_write_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = weights(10 * BLOCK)
+    target = stepped(base, 0.02)
+    alone = bench.encode(base.tobytes(), target.tobytes())  # 20 blocks
+    monkeypatch.setattr(delta.resources, "threads", {delta.THREAD_BYTES: 5}.__getitem__)
+    for name in ("_encode", "_decode"):
+        monkeypatch.setattr(delta, name, together(5, getattr(delta, name)))
+    assert bench.encode(base.tobytes(), target.tobytes()) == alone
+    assert bench.apply(alone, base.tobytes(), target.nbytes) == target.tobytes()

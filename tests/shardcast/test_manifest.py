@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from protocol.errors import (
     VersionMismatch,
 )
 from protocol.identity import Key
+from protocol.shardcast import manifest as manifest_module
 from protocol.shardcast.manifest import Base, Expected, FileEntry, Manifest, ManifestLimits, describe, digest_of, sign
 from protocol.signing import Domain
 
@@ -60,6 +62,21 @@ def test_a_described_folder_lists_every_file_with_its_hashes(cast: Cast) -> None
     assert first == FileEntry("a", 0, ())
     pieces = (blake3(content[:CHUNK]).hexdigest(), blake3(content[CHUNK:]).hexdigest())
     assert second == FileEntry("b", CHUNK + 1, pieces)
+
+
+def test_as_many_threads_hash_as_the_machine_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = bytes(range(256)) * CHUNK
+    (tmp_path / "model").write_bytes(content[: 6 * CHUNK])
+    barrier = threading.Barrier(3, timeout=20)
+
+    def hashed(data: memoryview) -> Any:
+        barrier.wait()  # until three hash at once
+        return blake3(data)
+
+    monkeypatch.setattr(manifest_module.resources, "threads", {CHUNK: 3}.__getitem__)
+    expected = describe(tmp_path, RUN, 1, chunk_bytes=CHUNK)
+    monkeypatch.setattr(manifest_module, "blake3", hashed)
+    assert describe(tmp_path, RUN, 1, chunk_bytes=CHUNK) == expected
 
 
 def test_what_was_encoded_parses_to_the_same_manifest(cast: Cast) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from node.engine import footprint, machine, memory
+from node.engine import footprint, memory
 from node.engine.settings import EngineSettings
 from node.engine.weights import meta_model, stored_tensors
+from protocol import resources
 from trainer.config import TrainSettings
 from trainer.engines import Engines
 from trainer.learning.lora import Adapters
@@ -42,7 +43,7 @@ class Machines:
     @classmethod
     def here(cls) -> Machines:
         """This machine, with a rank for each GPU, or one where there is none."""
-        gpus, host = torch.cuda.device_count(), machine.memory_bytes()
+        gpus, host = torch.cuda.device_count(), resources.memory_bytes()
         if not gpus:
             return cls(1, 1, host, host, True)
         smallest = min(int(torch.cuda.get_device_properties(i).total_memory) for i in range(gpus))

@@ -9,6 +9,8 @@ from pathlib import Path
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 _UNBOUNDED = 1 << 62
+_THREADS_MAX = 16  # more wait for the disk, and for Python
+_THREADS_SHARE = 8  # one part in so many of the free memory is for threads: the rest is the work's own
 
 
 def memory_bytes() -> int:
@@ -39,6 +41,12 @@ def cores() -> int:
 def idle_cores() -> int:
     """Those of them that nobody used in the last minute, at least one."""
     return max(1, cores() - round(os.getloadavg()[0]))
+
+
+def threads(each: int) -> int:
+    """How many threads share work of which each holds `each` bytes: one a core, at most 16, as many as a part of the free memory has room
+    for, and one at least."""
+    return max(1, min(cores(), _THREADS_MAX, free_bytes() // _THREADS_SHARE // each))
 
 
 def _limit() -> int:
