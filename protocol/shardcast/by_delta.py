@@ -152,9 +152,10 @@ def _apply(fetch: Fetch, partial: Partial, manifest: Manifest, signed: bytes, ke
         deltas.mkdir(exist_ok=True)
     files = replace(manifest, files=manifest.delta, base=None, delta=None)
     with store.lease(base.step) as folder:
-        before = stored(store.manifest(base.step), chunk_bytes=manifest.chunk_bytes)
-        if before.digest.hex() != base.manifest:
+        signed_before = store.manifest(base.step)
+        if digest_of(signed_before).hex() != base.manifest:
             raise IntegrityError(f"version {base.step} was replaced")
+        before = stored(signed_before, chunk_bytes=manifest.chunk_bytes)
         of_delta = kept.enter_context(Partial(deltas, files))
         relays, present = fetch.relays(), fetch.present(of_delta, files)
         schedule = fetch.schedule_of(files, present, relays)

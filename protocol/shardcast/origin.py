@@ -154,11 +154,12 @@ class Origin:
         deltas = draft / DELTA_FOLDER
         try:
             with self.store.lease(manifest.step - 1) as folder:
-                base = stored(self.store.manifest(manifest.step - 1), chunk_bytes=self._chunk_bytes)
+                signed = self.store.manifest(manifest.step - 1)
+                base = stored(signed, chunk_bytes=self._chunk_bytes)
                 is_anchor = manifest.step - base.anchor >= self._anchor_every
                 self._deltas_are_small = is_anchor or _write_delta(base, folder, manifest, draft, deltas)
                 if not is_anchor and self._deltas_are_small:
-                    of = Base(base.step, base.digest.hex(), base.anchor)
+                    of = Base(base.step, digest_of(signed).hex(), base.anchor)
                     return replace(manifest, base=of, delta=_described(deltas, self._chunk_bytes))
         except (MurmurationError, OSError) as error:  # it must keep no version from anybody
             log.warning("version %d goes without a delta: %s", manifest.step, error)
