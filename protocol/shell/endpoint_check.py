@@ -34,6 +34,8 @@ class EndpointCheck:
     problem: MurmurationError | None = None
     answers: bool = True
     """Whether anybody of this protocol is there, though it may not have what it was asked for."""
+    serves_others: bool = False
+    """Whether it answers that it does not serve this machine: then nothing about it can be judged from here."""
 
     def as_json(self) -> dict[str, Any]:
         found = {"url": self.url, "ok": self.problem is None, "seconds": self.seconds, "detail": self.detail}
@@ -52,8 +54,9 @@ def check(chain: Chain, run: int, role: str, url: str, *, seconds: float = SECON
     except (Unavailable, Refused, ProtocolViolation, VersionMismatch) as error:
         from protocol.shardcast.connection import NotServed
 
-        answers = isinstance(error.__cause__, NotServed)
-        return EndpointCheck(url, time.monotonic() - began, "", error, answers)
+        answer = error.__cause__ if isinstance(error.__cause__, NotServed) else None
+        serves_others = answer is not None and answer.is_for_good
+        return EndpointCheck(url, time.monotonic() - began, "", error, answer is not None, serves_others)
     return EndpointCheck(url, time.monotonic() - began, detail)
 
 
@@ -87,6 +90,11 @@ def _weights(chain: Chain, run: int, url: str, trainer: str, head: Publication |
         except NotServed as error:
             if head is None and error.status == 404:
                 return "it answers; nothing is published yet"
+            if error.is_for_good:
+                raise Unavailable(
+                    "it serves only networks of serve.allow: cannot be judged from here",
+                    hint="look from a machine that it serves",
+                ) from error
             raise Unavailable(
                 f"it {error} when asked for version {step}", hint="it may still be fetching that; ask again in a minute"
             ) from error

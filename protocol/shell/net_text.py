@@ -89,7 +89,9 @@ def print_status(found: Reachability) -> None:
         _print_relays(found)
         _print_weights(found)
     typer.echo()
-    if not found.problems:
+    if not found.problems and any(each.serves_others for each in found.served_at):
+        _say(f"{_NEITHER} nothing is found wrong, and whether it serves weights cannot be judged from here")
+    elif not found.problems:
         typer.echo(f"{_GOOD} nothing is wrong")
     for what, advised in found.problems:
         _say(f"{_BAD} {plain(what, 400)}")
@@ -101,9 +103,16 @@ def _print_served(found: Reachability) -> None:
     if found.served_at:
         typer.echo("\nWhere it serves weights")
     for each in found.served_at:
-        took = f"answers from here, {_milliseconds(each.seconds)}" if each.answers else ""
+        took = f"answers from here, {_milliseconds(each.seconds)}" if each.answers and not each.serves_others else ""
         more = _why(each.problem) if each.problem else each.detail
-        _item(_BAD if not each.answers else _NEITHER if each.problem else _GOOD, plain(each.url), took, more)
+        _item(_mark(each), plain(each.url), took, more)
+
+
+def _mark(check: EndpointCheck | None) -> str:
+    """Of who serves weights. One that answers may be fetching what it does not have yet."""
+    if check is None or (check.answers and check.problem):
+        return _NEITHER
+    return _GOOD if check.answers else _BAD
 
 
 def _print_seen(found: Reachability) -> None:
@@ -130,6 +139,9 @@ def _print_role(found: Reachability) -> None:
         _field("announces", place)
     if not here.running:
         return
+    if isinstance(versions := found.doing.get("versions"), list):
+        has = f"version {max(versions)}" if versions else "no version yet"
+        _field("has", has + (f"; the chain is at {found.head.step}" if found.head else ""))
     for each in said.get("provides") or []:
         _field("serves", f"{each.get('role')} at {each.get('http')}, known to {_count(each.get('holders'), 'peer')}")
     connections = f"{_count(said.get('outbound'), 'connection')} out, {said.get('inbound')} in"
@@ -194,11 +206,14 @@ def _print_word(word: Word) -> None:
 def _print_relays(found: Reachability) -> None:
     typer.echo("\nRelays")
     for relay in found.relays:
-        _item(
-            _GOOD,
-            plain(relay.url),
-            "this role" if peer_text(relay.contact.peer) == found.here.peer else relay.address or "",
-        )
+        who, check = relay.address or "", relay.check
+        if peer_text(relay.contact.peer) == found.here.peer:
+            who = "this role"
+        if check is None:
+            state = "not tried"
+        else:
+            state = _why(check.problem) if check.problem else f"answers, {_milliseconds(check.seconds)}"
+        _item(_mark(check), plain(relay.url), who, state)
     silent = len(found.services.get("relay", [])) - len(found.relays)
     if silent:
         typer.echo(f"  {_NEITHER} {silent} more named, without an answer")

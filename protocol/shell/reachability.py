@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,13 @@ import httpx
 
 from protocol.deadline import Transport, within
 from protocol.errors import ChainError, MurmurationError, Unavailable
-from protocol.p2p.address import peer_bytes, peer_text
+from protocol.p2p.address import peer_bytes
 from protocol.p2p.explorer import Explorer, explore
 from protocol.p2p.kademlia import LookupStep
 from protocol.p2p.settings import Timing
 from protocol.p2p.wire import KademliaAnswer
 from protocol.shell.connection import RELAY, SEEDER
-from protocol.shell.endpoint_check import OPERATOR, EndpointCheck, check
+from protocol.shell.endpoint_check import EndpointCheck, check
 from protocol.shell.location import RunLocation
 from protocol.shell.lookups import (
     CHAIN,
@@ -39,6 +40,7 @@ from protocol.shell.standpoint import Standpoint
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
+    from protocol.chain.types import Publication
 
 _METRICS_SECONDS = 3.0
 _METRICS_BYTES_MAX = 4 << 20
@@ -46,10 +48,9 @@ _FETCHED = "murmur_weights_fetched_bytes_total{source="
 _SERVED = "murmur_shardcast_served_bytes_total"
 SERVICES = ("hub", "relay")
 _WEIGHTS = (RELAY, SEEDER)
-_OPEN_WEIGHTS = (
-    "open serve.port, and let serve.public_url lead to it; https needs a reverse proxy or serve.tls_certificate, and a certificate "
-    "of a CA that this system knows. Some routers keep a machine from its own outside address: then have somebody else try"
-)
+_RELAYS_TRIED = 16
+_RELAYS_AT_ONCE = 8
+_RELAY_SECONDS = 4.0  # for one of them
 
 
 @dataclass
@@ -65,11 +66,15 @@ class Reachability:
     """What came of asking the hub to which a role goes."""
     served_at: list[EndpointCheck] = field(default_factory=list)
     """Where the running role says that it serves weights, each tried from here."""
+    head: Publication | None = None
+    """The newest version that the chain knows, where the role is one that serves them."""
     trainer: str | None = None
     told: RunLocation | None = None
     """What the run's owner says on chain."""
     chain_problem: MurmurationError | None = None
     """What kept the chain from being asked."""
+    late: Unavailable | None = None
+    """What cut the asking short."""
     fetched: dict[str, int] | None = None
     """Bytes of weights by source since the role's start; None where it serves no metrics."""
     served: int | None = None
@@ -114,6 +119,20 @@ class Reachability:
     def relays(self) -> list[Claimant]:
         return [each for each in self.services.get("relay", []) if each.url]
 
+    @property
+    def doing(self) -> dict[str, Any]:
+        """What the running process says that it does; empty where those are an earlier one's words."""
+        doing, pid = self.here.doing, self.here.said.get("pid")
+        return doing if self.here.running and doing.get("pid", pid) == pid else {}
+
+    @property
+    def behind(self) -> int:
+        """How many versions the chain is ahead of the newest that the running role says it has."""
+        versions = self.doing.get("versions")
+        if self.head is None or not isinstance(versions, list):
+            return 0
+        return max(0, self.head.step - max((step for step in versions if isinstance(step, int)), default=-1))
+
     def wrong(self, what: str, advice: str, problem: MurmurationError | None = None) -> None:
         self.problems.append((what, advice))
         self.exit_code = self.exit_code or (Unavailable.exit_code if problem is None else problem.exit_code)
@@ -133,8 +152,12 @@ class Reachability:
             "relays": [each.url for each in self.relays],
             "services": {role: [each.as_json() for each in found] for role, found in self.services.items()},
             "served_at": [
-                {"url": each.url, "answers": each.answers, "problem": str(each.problem) if each.problem else None} for each in self.served_at
+                {
+                    "url": each.url, "answers": each.answers, "serves_others": each.serves_others,
+                    "problem": str(each.problem) if each.problem else None,
+                } for each in self.served_at
             ],
+            "head": self.head.step if self.head else None, "behind": self.behind,
             "weights": self.fetched, "served": self.served,
             "problems": [{"what": what, "try": advice} for what, advice in self.problems],
         }  # fmt: skip
@@ -148,23 +171,23 @@ _SHOWN = (
 def look(
     here: Standpoint, *, seconds: float, progress: Callable[[str], None] = lambda _: None, timing: Timing = Timing()
 ) -> Reachability:
-    """Asks bootnodes and peers as a stranger, for at most `seconds`, and the chain; `progress` hears what is being done."""
+    """Asks bootnodes and peers as a stranger, for at most `seconds`, and the chain; nothing is judged (diagnosis.py). `progress` hears what is being done."""
     found, chain = Reachability(here), None
     if here.chain is not None:
         progress("asking the chain who the trainer is")
         chain, found.trainer, found.chain_problem = trainer_of(here)
         found.told = told_of(here, chain)
     progress("asking around")
-    late = _ask_around(found, seconds, timing)
+    _ask_around(found, seconds, timing)
     _read_metrics(found)
     if chain is not None:
         _try_hub(found, chain)
         _try_own(found, chain)
-    _judge(found, late)
+        _try_relays(found, chain)
     return found
 
 
-def _ask_around(found: Reachability, seconds: float, timing: Timing) -> Unavailable | None:
+def _ask_around(found: Reachability, seconds: float, timing: Timing) -> None:
     here = found.here
 
     def watch(step: LookupStep) -> None:
@@ -183,12 +206,11 @@ def _ask_around(found: Reachability, seconds: float, timing: Timing) -> Unavaila
             )
 
     if not (here.has_way_in or (found.told and found.told.bootnodes)):
-        return None
+        return
     try:
         explore(task, seconds=seconds, loopback=here.is_local, timing=timing)
     except Unavailable as error:
-        return error
-    return None
+        found.late = error
 
 
 def _try_hub(found: Reachability, chain: Chain) -> None:
@@ -199,11 +221,32 @@ def _try_hub(found: Reachability, chain: Chain) -> None:
 
 def _try_own(found: Reachability, chain: Chain) -> None:
     here = found.here
+    if here.chain and here.role == RELAY:
+        with suppress(ChainError):
+            found.head = chain.head(here.chain.run)
     provides = (here.said.get("provides") or []) if here.running else []
     for each in provides:
         if here.chain and isinstance(each, dict) and each.get("role") in _WEIGHTS:
             with suppress(ChainError):
                 found.served_at.append(check(chain, here.chain.run, "relay", str(each.get("http"))))
+
+
+def _try_relays(found: Reachability, chain: Chain) -> None:
+    """Asks relays for weights as a node does, a bounded number of them; this role's own was tried before."""
+    run, relays = found.here.chain.run if found.here.chain else 0, found.services.get("relay", [])
+    own = {each.url: each for each in found.served_at}
+
+    def tried(relay: Claimant) -> Claimant:
+        with suppress(ChainError):
+            return replace(relay, check=check(chain, run, "relay", relay.url or "", seconds=_RELAY_SECONDS))
+        return relay
+
+    found.services["relay"] = [replace(each, check=own.get(each.url or "")) for each in relays]
+    places = [place for place, each in enumerate(found.services["relay"]) if each.url and each.check is None]
+    with ThreadPoolExecutor(_RELAYS_AT_ONCE, thread_name_prefix="relays") as pool:
+        some = places[:_RELAYS_TRIED]
+        for place, relay in zip(some, pool.map(lambda place: tried(relays[place]), some), strict=True):
+            found.services["relay"][place] = relay
 
 
 def _read_metrics(found: Reachability) -> None:
@@ -234,95 +277,3 @@ def _read_metrics(found: Reachability) -> None:
                 found.served = int(float(value))
         except ValueError:
             continue
-
-
-def _judge(found: Reachability, late: Unavailable | None) -> None:
-    """In the order of causes: what comes first may explain the rest."""
-    here = found.here
-    if here.role and not here.running:
-        found.wrong("the role does not run", here.start)
-    if not found.ways:
-        if here.role != "bootnode":  # which others come to
-            found.wrong("no bootnode is configured", "put peers.bootnodes into the config file, or give --bootnode")
-        return
-    _judge_ways(found, late)
-    _judge_hub(found)
-    if here.running:
-        _judge_running(found)
-    _judge_outside(found)
-
-
-def _judge_ways(found: Reachability, late: Unavailable | None) -> None:
-    bootnodes = [way for way in found.ways if way.what == "bootnode"]
-    bootnodes = bootnodes or [way for way in found.ways if way.what.startswith("bootnode")]
-    dead = [way for way in bootnodes if way.problem]
-    if dead and len(dead) == len(bootnodes):
-        through = [way for way in found.ways if not way.problem]
-        what = "no bootnode answers" + (f"; the network is reached through a {through[0].what}" if through else "")
-        found.wrong(what, "murmur net ping ADDRESS for each; ask the run's owner for ones that run", dead[0].problem)
-    if late is not None:
-        found.wrong(f"not everybody was asked: {late}", "give it more time with --seconds", late)
-
-
-def _judge_hub(found: Reachability) -> None:
-    chain_problem = found.chain_problem
-    if chain_problem is not None:
-        found.wrong(f"the chain does not say who the trainer is: {chain_problem}", chain_problem.hint, chain_problem)
-    elif found.here.chain is not None and found.goes_to is None and found.answered:
-        found.wrong("the run's hub is not found", "murmur net trace hub shows where the lookup stops")
-    if (hub := found.hub_check) and hub.problem:
-        word = next((word for word in found.words if word.used), None)
-        found.wrong(
-            f"{hub.url}, where {word.says if word else 'peers say'} that the hub is: {hub.problem}",
-            word.remedy if word else hub.problem.hint or OPERATOR,
-            hub.problem,
-        )
-
-
-def _judge_running(found: Reachability) -> None:
-    """By what the running role says of itself, and where it says that it serves weights."""
-    here = found.here
-    if here.said.get("joined") is False and (here.bootnodes or here.role != "bootnode"):
-        if here.said.get("joining"):
-            found.wrong(
-                "the running role is still joining: it waits for its bootnodes' first answer",
-                "ask again in ten seconds",
-            )
-        else:
-            found.wrong(
-                f"the running role knows nobody: {here.said.get('reason')}",
-                "its log says more; it keeps trying by itself",
-            )
-    if here.role == RELAY and not here.said.get("provides"):
-        found.wrong(
-            "the relay serves nothing yet: it has not said to peers where it is",
-            "its log says what it waits for; it goes on by itself",
-        )
-    for each in found.served_at:
-        if not each.answers and each.problem:
-            found.wrong(
-                f"{each.url}, where others fetch weights from this role: {each.problem}", _OPEN_WEIGHTS, each.problem
-            )
-
-
-def _judge_outside(found: Reachability) -> None:
-    """Only those who serve need to be found."""
-    here = found.here
-    reach = "forward the port of peers.listen to this machine" if found.behind_nat else "open the port of peers.listen"
-    provides = here.said.get("provides") or []
-    if not here.running or not (provides or here.role == "bootnode") or not found.answered:
-        return
-    if found.outside is not None and found.outside.told:
-        if found.outside.greeting and not found.outside.greeting.answered:
-            found.wrong(
-                "others are told where this role is, and it does not answer there",
-                f"{reach}, and name the address that leads to it (peers.announce)",
-                found.outside.greeting.problem,
-            )
-    elif here.role != "bootnode" or here.peer not in {peer_text(way.known.peer) for way in found.ways}:
-        found.wrong(
-            "nobody tells where this role is", f"{reach}, or name the address that leads to it (peers.announce)"
-        )
-    lost = [each for each in provides if isinstance(each, dict) and not each.get("holders")]
-    if lost:
-        found.wrong("no peer holds the record of what this role serves", "it is announced again by itself; see its log")

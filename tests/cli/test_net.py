@@ -23,6 +23,9 @@ from protocol.p2p.discovery import ENDPOINT_PROTOCOL, Discovery
 from protocol.p2p.identify import IDENTIFY
 from protocol.p2p.stream import Stream
 from protocol.settings import write_toml
+from protocol.shardcast.server import ServerLimits, ShardServer
+from protocol.shardcast.store import VersionStore
+from protocol.shell import reachability
 from protocol.shell.home import write_json
 from protocol.shell.location import RunLocation
 from tests.cli.conftest import PASSWORD, SPEC, Console
@@ -648,3 +651,64 @@ def test_of_a_bootnode_that_is_down_status_says_that_alone(
     found = console.murmur("net", "status", "--home", home, "--json")
     assert found.code == 1
     assert [each["what"] for each in found.json["problems"]] == ["the role does not run"]
+
+
+def test_status_lists_what_a_relay_says_is_wrong_and_how_far_it_is_behind(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    bootnode, file = network.host(), operator.home / "data" / "network.json"
+    relay = network.host(bootnode, report_file=file, timing=quick(report=0.05))
+    operator.settle(bootnode)
+    operator.announce(relay, "relay", served({}))
+    for step in range(3):
+        world.trainer.send(world.chain.publish(world.run, step, bytes(range(32))))
+    doing = {"state": "serving", "versions": [0], "pid": os.getpid()}
+    write_json(operator.home / "status.json", doing | {"problem": "no origin: nobody was found"})
+    done = operator.net("status")
+    said = re.sub(r"\s+", " ", done.out)
+    assert done.code == 1
+    assert "✗ the relay says: no origin: nobody was found" in said
+    assert "✗ the relay is 2 versions behind the chain: it has version 0" in said
+    assert narrow(done.out)
+
+    write_json(operator.home / "status.json", doing | {"problem": "of an earlier life", "pid": os.getpid() + 1})
+    assert "an earlier life" not in operator.net("status").out
+
+
+def test_status_of_a_relay_that_serves_other_networks_only_claims_nothing(
+    operator: Operator, network: Network, world: World, tmp_path: Path
+) -> None:
+    file = operator.home / "data" / "network.json"
+    bootnode, _hub = operator.hub(network, "http://127.0.0.1:9")
+    relay = network.host(bootnode, report_file=file, timing=quick(report=0.05))
+    operator.settle(bootnode)
+    world.trainer.send(world.chain.publish(world.run, 0, bytes(range(32))))
+    with (
+        closing(VersionStore(tmp_path / "weights", keep=1)) as store,
+        ShardServer(store, host="127.0.0.1", port=0, limits=ServerLimits(allow=("10.9.8.0/24",))) as server,
+    ):
+        operator.announce(relay, "relay", server.url)
+        eventually(lambda: (report.read(file) or {}).get("provides"), what="a report of where it serves")
+        out = operator.net("status").out
+    assert f"– {server.url}" in out.partition("Where it serves weights")[2]
+    assert f"✓ {server.url}" not in out
+    said = re.sub(r"\s+", " ", out)
+    assert "it serves only networks of serve.allow: cannot be judged from here" in said
+    assert "where others fetch weights from this role" not in said
+
+
+def test_status_tries_every_relay_before_it_calls_it_good(
+    operator: Operator,
+    network: Network,
+    served: Callable[[dict[str, bytes]], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bootnode = network.host()
+    operator.settle(bootnode)
+    operator.announce(network.host(bootnode), "relay", "http://127.0.0.1:9")
+    operator.announce(network.host(bootnode), "relay", alive := served({}))
+    relays = operator.net("status").out.partition("Relays")[2]
+    assert "✗ http://127.0.0.1:9" in relays
+    assert f"✓ {alive}" in relays
+    monkeypatch.setattr(reachability, "_RELAYS_TRIED", 1)
+    assert operator.net("status").out.partition("Relays")[2].count("not tried") == 1

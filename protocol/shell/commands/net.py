@@ -26,16 +26,17 @@ Seconds = Annotated[float, typer.Option(min=1, max=600, help="Longest time to as
 
 @app.command()
 def status(home: HomeOption = None, bootnode: Bootnode = None, seconds: Seconds = 30, as_json: Json = False) -> None:
-    """Show how this role stands in the network: what it says itself, and what a stranger sees. Exit code 0: nothing is wrong.
+    """Show how this role stands in the network: what it says itself, and what a stranger sees. Exit code 0: nothing is found wrong.
 
     Needs no password and disturbs no running role.
     """
     from protocol.logs import only_warnings
-    from protocol.shell import net_text, reachability, standpoint
+    from protocol.shell import diagnosis, net_text, reachability, standpoint
 
     only_warnings()
     here = standpoint.find(home, bootnode)
     found = reachability.look(here, seconds=seconds, progress=lambda what: typer.echo(f"{what} …", err=True))
+    diagnosis.judge(found)
     emit(found.as_json(), as_json, lambda: net_text.print_status(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
