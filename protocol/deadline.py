@@ -9,7 +9,9 @@ Not covered: the system's resolver, which has limits of its own.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,8 @@ import httpcore
 import httpx
 
 _present: ContextVar[Deadline] = ContextVar("deadline of the present call")
+
+_WHERE = re.compile(r"^\[(Errno|SSL)[^]]*\] | \(_ssl\.c:\d+\)$")
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 MayReach = Callable[[IpAddress], bool]
@@ -125,6 +129,22 @@ class _Stream(httpcore.NetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
+
+
+def why(error: BaseException) -> str:
+    """Why a call over the network failed, in the system's words where it has some: "connection refused"."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return "its name does not resolve"
+        if isinstance(cause, TimeoutError | httpx.TimeoutException | httpcore.TimeoutException):
+            return "no answer in time"
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted here: {cause.verify_message}"
+        if isinstance(cause, OSError) and cause.strerror:
+            return _WHERE.sub("", cause.strerror).lower()
+        cause = cause.__cause__ or cause.__context__
+    return _WHERE.sub("", str(error)) or "it hung up"
 
 
 def plain_address(text: str) -> IpAddress:

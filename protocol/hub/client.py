@@ -17,7 +17,7 @@ import httpx
 from protocol import canonical, runspec
 from protocol.clock import SYSTEM, Clock
 from protocol.constants import SPEC_BYTES_MAX
-from protocol.deadline import Deadline, Transport, within
+from protocol.deadline import Deadline, Transport, why, within
 from protocol.errors import HashMismatch, Malformed, MurmurationError, Oversized, Unavailable
 from protocol.hub.challenges import ORDER, Message
 from protocol.hub.elsewhere import RATE_MIN, Elsewhere, Link
@@ -350,7 +350,7 @@ class HubClient:
                     _require_ok(response, deadline)
                 yield response, deadline
         except httpx.HTTPError as error:
-            raise Unavailable(f"the hub did not answer {path}: {type(error).__name__}") from error
+            raise Unavailable(f"the hub did not answer {path}: {why(error)}") from error
         except ValueError as error:
             raise Malformed(f"the hub's answer to {path} makes no sense") from error
 

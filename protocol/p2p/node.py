@@ -235,9 +235,8 @@ class Node:
                 limiter=self._resolving,
             )
         except (OSError, UnicodeError) as error:
-            raise Unavailable(
-                reason(error) if isinstance(error, OSError) else "no name that can be looked up"
-            ) from error
+            why = reason(error) if isinstance(error, OSError) else "no name that can be looked up"
+            raise Unavailable(f"the name does not resolve: {why}") from error
         ips = dict.fromkeys(str(entry[4][0]) for entry in found if "%" not in str(entry[4][0]))
         behind = [Address("ip6" if ":" in ip else "ip4", ip, place.port) for ip in islice(ips, _IPS_PER_NAME)]
         inside = self._loopback if loopback is None else loopback

@@ -137,7 +137,7 @@ class Acquaintances:
             advice = "nothing, where it is the first: others come to it" if here.running else here.start
             self.problem = ("nobody is known", advice)
         elif not self.known:
-            then = "" if here.running else f", then {here.start}: a role remembers whom it meets"
+            then = "" if here.running else f", then {here.start}"
             self.problem = ("nobody is known", f"put peers.bootnodes into the config file{then}")
         elif self._asked and not any(each.answers for each in self.known.values()):
             advice = "murmur net ping ADDRESS for each; ask the run's owner for bootnodes that run"

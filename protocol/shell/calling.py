@@ -54,27 +54,6 @@ class PeerCall:
         } | said(self.problem)  # fmt: skip
 
 
-def advice(problem: MurmurationError) -> str:
-    """What an operator does about a peer that cannot be dialled."""
-    text = str(problem)
-    for sign, what in _ADVICE.items():
-        if sign in text:
-            return what
-    return problem.hint
-
-
-_ADVICE = {
-    "connection refused": "nothing listens on that port: its program does not run, or listens elsewhere",
-    "no answer within": "the machine is off, or a firewall or router on the way drops what comes to that port",
-    "somebody else answers": "the address leads to another peer by now; ask its operator for the present one",
-    "multistream-select": "what listens there is no libp2p peer; is it the port of HTTP?",
-    "Noise handshake": "what listens there is no libp2p peer that speaks Noise",
-    "negotiat": "what listens there is no libp2p peer",
-    "ended after": "something hung up: a proxy, or a peer that has no room for us",
-    "broke": "something hung up: a proxy, or a peer that has no room for us",
-}
-
-
 def call(here: Standpoint, whom: str, *, count: int, seconds: float, timing: Timing = Timing()) -> PeerCall:
     """Raises UsageError or ConfigError for a `whom` that is none, Unavailable for a peer of which no address is known."""
     if "/" in whom:
@@ -129,7 +108,7 @@ async def _looked_up(explorer: Explorer, here: Standpoint, peer: bytes, places: 
     if not entered and not places:
         raise Unavailable(
             "no address of it is known here, and nobody could be asked: no bootnode and no saved peer answers",
-            hint="murmur net status says what is wrong with each",
+            hint=f"{here.command('murmur net status')} says what is wrong with each",
         )
     if not peer:
         for role in SERVICES if entered and here.chain else ():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 from protocol.p2p.address import peer_text
+from protocol.shell import remedy
 from protocol.shell.connection import RELAY
-from protocol.shell.endpoint_check import OPERATOR
 from protocol.shell.reachability import Reachability
+from protocol.shell.standpoint import TRAINER
 
 _OPEN_WEIGHTS = (
     "open serve.port, and let serve.public_url lead to it; https needs a reverse proxy or serve.tls_certificate, and a certificate "
@@ -50,14 +51,29 @@ def _judge_hub(found: Reachability) -> None:
     if chain_problem is not None:
         found.wrong(f"the chain does not say who the trainer is: {chain_problem}", chain_problem.hint, chain_problem)
     elif found.here.chain is not None and found.goes_to is None and found.answered:
-        found.wrong("the run's hub is not found", "murmur net trace hub shows where the lookup stops")
+        trace, peer = found.here.command("murmur net trace hub"), found.hub_peer
+        if peer is None:
+            found.wrong("the run's hub is not found", f"{trace} shows where the lookup stops")
+        else:
+            found.wrong(
+                f"the run's hub is known to peers, and does not answer: {peer.problem or 'it was not asked'}",
+                remedy.of_provider("hub", peer.problem, resume=_resume(found)),
+                peer.problem,
+            )
     if (hub := found.hub_check) and hub.problem:
-        word = next((word for word in found.words if word.used), None)
+        word, resume = next((word for word in found.words if word.used), None), _resume(found)
         found.wrong(
             f"{hub.url}, where {word.says if word else 'peers say'} that the hub is: {hub.problem}",
-            word.remedy if word else hub.problem.hint or OPERATOR,
+            remedy.of_word(word, "hub", hub.problem, by_peers=found.hub.url if found.hub else None, resume=resume)
+            if word
+            else remedy.of_endpoint("hub", hub.problem, peer_answers=True, resume=resume),
             hub.problem,
         )
+
+
+def _resume(found: Reachability) -> str:
+    """What starts the hub: for the trainer itself with its own file."""
+    return found.here.start if found.here.role == TRAINER else remedy.RESUME
 
 
 def _judge_running(found: Reachability) -> None:

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from protocol.deadline import why
 from protocol.errors import MurmurationError, ProtocolViolation, Unavailable, VersionMismatch
 from protocol.hub.wire import Refused
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from protocol.chain import Chain
     from protocol.chain.types import Publication
 
-OPERATOR = "its operator: see that the port is open and public_url leads to it"
-"""What to try where an endpoint was found, and what it serves is not to be had."""
 SECONDS = 10.0
 """For one endpoint."""
 
@@ -99,9 +98,7 @@ def _weights(chain: Chain, run: int, url: str, trainer: str, head: Publication |
                 f"it {error} when asked for version {step}", hint="it may still be fetching that; ask again in a minute"
             ) from error
         except OSError as error:
-            raise Unavailable(
-                f"it does not answer: {(error.strerror or str(error) or type(error).__name__)}"
-            ) from error
+            raise Unavailable(f"it does not answer: {why(error)}") from error
     if head is None:
         return "it answers"
     digest, who = head.manifest, to_checksum_address(trainer)

@@ -229,11 +229,6 @@ class Word:
         """The beginning of a sentence."""
         return f"{self.whose} {'say' if self.whose == SETTINGS else 'says'}"
 
-    @property
-    def remedy(self) -> str:
-        """What to do where it is wrong."""
-        return "mend peers.hub or peers.origin" if self.whose == SETTINGS else "the run's owner: murmur run locate"
-
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"whose": self.whose, "url": self.url or None, "used": self.used}
         return found if self.check is None else found | {"ok": self.check.problem is None} | said(self.check.problem)

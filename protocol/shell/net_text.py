@@ -14,11 +14,12 @@ from protocol.p2p.explorer import Dialled
 from protocol.p2p.kademlia import LookupStep
 from protocol.p2p.wire import KademliaAnswer
 from protocol.shell.acquaintances import Acquaintances
-from protocol.shell.calling import PeerCall, advice
+from protocol.shell.calling import PeerCall
 from protocol.shell.cli import plain
 from protocol.shell.endpoint_check import EndpointCheck
 from protocol.shell.lookups import Claimant, WayIn, Whereabouts, Word, chain_address
 from protocol.shell.reachability import Reachability
+from protocol.shell.remedy import of_dial
 from protocol.shell.trace import Step, Trace
 
 _WIDTH = 80
@@ -69,7 +70,7 @@ def print_status(found: Reachability) -> None:
     typer.echo("\nWays in")
     for way in found.ways:
         _print_way(way)
-    for more in sorted({advice(way.problem) for way in found.ways if way.problem}):
+    for more in sorted({of_dial(way.problem) for way in found.ways if way.problem}):
         _say(more, 6, 0)
     if not found.ways:
         typer.echo(f"  {_BAD} none")
@@ -161,7 +162,14 @@ def _field(name: str, value: object) -> None:
 def _print_hub(found: Reachability) -> None:
     typer.echo("\nHub")
     hub, others = found.hub, [each for each in found.services.get("hub", []) if each.trusted is False]
-    if hub is None:
+    if hub is None and found.hub_peer:
+        known = found.hub_peer
+        by = f"named by {_count(len(known.named_by), 'peer')}" if known.named_by else ""
+        why = _why(known.problem) if known.problem else "it was not asked"
+        _item(
+            _BAD, peer_text(known.contact.peer), f"the trainer's peer, {_named(by, known)}", f"does not answer: {why}"
+        )
+    elif hub is None:
         typer.echo(f"  {_BAD} not found")
     else:
         by = f"named by {_count(len(hub.named_by), 'peer')}" if hub.named_by else ""
@@ -293,7 +301,7 @@ def print_call(made: PeerCall) -> None:
             _item(_GOOD, f"{each.named.address}{at}", f"connected and proven in {_milliseconds(each.seconds)}")
         else:
             _item(_BAD, f"{each.named.address}{at}", _why(each.problem))
-            if not greeting.answered and (more := advice(each.problem)):
+            if not greeting.answered and (more := of_dial(each.problem)):
                 _say(more, 6, 0)
     if not greeting.answered:
         return
@@ -332,7 +340,7 @@ class TracePrinter:
         if isinstance(step, WayIn):
             self._begin("1. The way in")
             _print_way(step)
-            if step.problem and (more := advice(step.problem)) and more not in self._advised:
+            if step.problem and (more := of_dial(step.problem)) and more not in self._advised:
                 self._advised.add(more)
                 _say(more, 6, 0)
         elif isinstance(step, LookupStep):

@@ -104,6 +104,12 @@ class Reachability:
         return trusted_one(self.services.get("hub", []))
 
     @property
+    def hub_peer(self) -> Claimant | None:
+        """The trainer's peer where peers know it, and it does not say where it serves."""
+        known = (each for each in self.services.get("hub", []) if each.trusted)
+        return None if self.hub else next(known, None)
+
+    @property
     def words(self) -> list[Word]:
         """What settings and chain say of the hub; a chain that could not be asked says nothing, not that there is nothing."""
         said = words(self.here, "hub", self.told, found=self.hub is not None) if self.here.chain else []

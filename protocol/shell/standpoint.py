@@ -7,9 +7,10 @@ no password, and writes nothing.
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ ROLES = ("node", "validator", "relay", "bootnode")
 TRAINER = "trainer"
 _FRESH_SECONDS = 60.0  # a running host speaks every ten
 _SAVED_MAX = 64
-_STARTS = {"node": "node start", TRAINER: "murmur trainer run @run.toml"}
 
 
 class _Any(Settings):
@@ -51,6 +51,8 @@ class Standpoint:
     """Chain address of the role's key, where its keystore lies here."""
     instead: bool = False
     """`peers` names other bootnodes than the role's."""
+    file: Path | None = None
+    """The run's file, of the trainer."""
 
     @cached_property
     def said(self) -> dict[str, Any]:
@@ -137,8 +139,21 @@ class Standpoint:
 
     @property
     def start(self) -> str:
-        """What starts the role."""
-        return _STARTS.get(self.role, f"murmur {self.role} start")
+        """What starts the role, or goes on with a run that has a checkpoint."""
+        if self.role == TRAINER:
+            is_begun = self.data is not None and any((self.data.parent / "checkpoints").glob("step_*"))
+            return f"murmur trainer {'resume' if is_begun else 'run'} {self._file}"
+        return self.command("node start" if self.role == "node" else f"murmur {self.role} start")
+
+    def command(self, text: str) -> str:
+        """A command for this role as it is to be typed from anywhere."""
+        if self.role == TRAINER:
+            return f"{text} --home {self._file}"
+        return Home(self.home, self.role).command(text) if self.home else text
+
+    @property
+    def _file(self) -> str:
+        return shlex.quote(f"@{self.file}")
 
     @property
     def is_local(self) -> bool:
@@ -156,7 +171,7 @@ def find(home: str | None, bootnodes: Sequence[str] | None = None, *, needed: bo
     if not bootnodes:
         return found
     peers = found.peers.model_copy(update={"bootnodes": tuple(bootnodes)})
-    return Standpoint(found.role, found.home, found.data, peers, found.chain, found.key, instead=True)
+    return replace(found, peers=peers, instead=True)
 
 
 def parse_peer(text: str) -> PeerAddress:
@@ -207,7 +222,7 @@ def _of_run(file: Path) -> Standpoint:
     table = read_toml(file).get("trainer")
     output = table.get("output", "output") if isinstance(table, dict) else "output"
     folder = file.resolve().parent
-    return Standpoint(TRAINER, folder, folder / str(output) / "hub", found.peers, found.chain)
+    return Standpoint(TRAINER, folder, folder / str(output) / "hub", found.peers, found.chain, file=file)
 
 
 def _settings(file: Path) -> _Any:

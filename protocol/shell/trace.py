@@ -17,7 +17,7 @@ from protocol.p2p.kademlia import LookupStep
 from protocol.p2p.service import Service
 from protocol.p2p.settings import Timing
 from protocol.p2p.wire import KademliaAnswer
-from protocol.shell import endpoint_check
+from protocol.shell import endpoint_check, remedy
 from protocol.shell.endpoint_check import EndpointCheck
 from protocol.shell.location import RunLocation
 from protocol.shell.lookups import (
@@ -161,7 +161,8 @@ class _Tracing:
 
     def _ask_others(self, made: Trace, role: str, chain: Chain) -> None:
         """Shows what settings and chain say; where a role would go by them, what is there decides."""
-        for said_so in words(self._here, role, self._told, found=trusted_one(made.claimants) is not None):
+        by_peers = trusted_one(made.claimants)
+        for said_so in words(self._here, role, self._told, found=by_peers is not None):
             word, run = said_so, chain_run(self._here)
             if word.used:
                 word = replace(word, check=endpoint_check.check(chain, run, role, word.url))
@@ -177,7 +178,7 @@ class _Tracing:
                 made.found = ""
                 made.stop(
                     f"a role goes where {word.says} it is, {word.url}, and what it serves is not to be had: {word.check.problem}",
-                    word.remedy,
+                    remedy.of_word(word, role, word.check.problem, by_peers=by_peers.url if by_peers else None),
                     word.check.problem,
                 )
 
@@ -265,7 +266,7 @@ class _Tracing:
             problem = may[0].problem
             made.stop(
                 f"a {service} is known, and does not say where it serves: {problem}",
-                "its operator: open the port of peers.listen, and name the address that leads to it (peers.announce)",
+                remedy.of_provider(role, problem),
                 problem,
             )
 
@@ -291,7 +292,7 @@ class _Tracing:
             problem = checked[0].problem
             made.stop(
                 f"the endpoint was found, and what it serves is not to be had: {problem}",
-                (problem.hint if problem else "") or endpoint_check.OPERATOR,
+                remedy.of_endpoint(role, problem, peer_answers=True),
                 problem,
             )
 

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 from swarm.anvil import Anvil
 from swarm.world import World
 
 from protocol.chain.sync import Book
+from protocol.deadline import Transport, why, within
+from protocol.errors import Unavailable
 from protocol.identity import Key
 from protocol.p2p import GossipLimits, GossipSubject, report
 from protocol.p2p.address import Address, PeerAddress
@@ -25,7 +28,7 @@ from protocol.p2p.stream import Stream
 from protocol.settings import write_toml
 from protocol.shardcast.server import ServerLimits, ShardServer
 from protocol.shardcast.store import VersionStore
-from protocol.shell import reachability
+from protocol.shell import reachability, remedy, standpoint
 from protocol.shell.home import write_json
 from protocol.shell.location import RunLocation
 from tests.cli.conftest import PASSWORD, SPEC, Console
@@ -43,7 +46,12 @@ def world(anvil: Anvil) -> World:
 
 
 def narrow(text: str) -> bool:
-    return all(len(line) <= 80 for line in text.splitlines())
+    """What has no space in it, as a home's path, is never cut."""
+    return all(len(line) <= 80 or len(line.split()) == 1 for line in text.splitlines())
+
+
+def flat(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
 
 
 def test_trace_follows_a_lookup_to_the_hub_and_what_it_serves(
@@ -352,7 +360,7 @@ def test_peers_says_what_to_do_where_nobody_is_known_and_where_nobody_answers(
     operator.settle()
     nobody = operator.net("peers", "--no-lookup")
     assert (nobody.code, "0 known" in nobody.out) == (1, True)
-    assert "try: put peers.bootnodes into the config file, then murmur relay start" in nobody.out
+    assert "try: put peers.bootnodes into the config file, then murmur relay start" in flat(nobody.out)
     operator.settle(network.gone())
     down = operator.net("peers")
     assert (down.code, "1 known, 0 answered" in down.out) == (1, True)
@@ -362,7 +370,8 @@ def test_peers_says_what_to_do_where_nobody_is_known_and_where_nobody_answers(
     assert len(operator.json("peers")["problems"]) == 1  # type: ignore[arg-type]
     bootnode = operator.home.parent / "bootnode"
     write_toml(bootnode / "bootnode.toml", {"bootnodes": [network.gone()]}, "A bootnode that is down.")
-    assert "try: murmur bootnode start" in operator.console.murmur("net", "peers", "--home", bootnode).out
+    said = operator.console.murmur("net", "peers", "--home", bootnode).out
+    assert f"try: murmur bootnode start --home {bootnode}" in flat(said)
 
 
 # ---- status ----
@@ -712,3 +721,80 @@ def test_status_tries_every_relay_before_it_calls_it_good(
     assert f"✓ {alive}" in relays
     monkeypatch.setattr(reachability, "_RELAYS_TRIED", 1)
     assert operator.net("status").out.partition("Relays")[2].count("not tried") == 1
+
+
+def test_a_hub_that_is_down_is_started_again_and_moves_nowhere(
+    operator: Operator, network: Network, world: World
+) -> None:
+    """Advice follows the error: nobody opens the port of libp2p, or says another address on chain, for a hub that does not run."""
+    closed = "http://127.0.0.1:9"
+    world.owner.send(world.chain.locate(world.run, RunLocation(hub=closed).encode()))
+    bootnode, hub = operator.hub(network, closed)
+    operator.settle(bootnode)
+    answers = flat(operator.net("trace", "hub").out)
+    assert "connection refused" in answers
+    assert "ConnectError" not in answers
+    assert "try: its peer answers: hub.public_host leads elsewhere" in answers
+
+    hub.close()
+    status, trace = flat(operator.net("status").out), flat(operator.net("trace", "hub").out)
+    hub_section = status.partition(" Hub ")[2].partition(" Relays ")[0]
+    assert f"✗ {hub.peer_id} the trainer's peer, named by 1 peer" in hub_section
+    assert "not found" not in hub_section
+    for said in (status, trace):
+        assert "the hub is not running: its operator starts it (murmur trainer resume @run.toml)" in said
+        assert "murmur run locate" not in said
+        assert "peers.listen" not in said
+
+    world.owner.send(world.chain.locate(world.run, RunLocation(origin=closed).encode()))
+    known = flat(operator.net("status").out)
+    assert "✗ the run's hub is known to peers, and does not answer: " in known
+    assert "the hub is not running" in known
+    assert "it does not say where it serves" not in known
+    assert "peers.listen" not in flat(operator.net("trace", "hub").out)
+
+
+def test_the_owner_is_told_to_locate_where_the_chain_names_another_service(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    operator.settle(network.host())
+    world.owner.send(world.chain.locate(world.run, RunLocation(hub=served({})).encode()))
+    assert "the run's owner: murmur run locate" in flat(operator.net("status").out)
+
+
+@pytest.mark.parametrize(
+    ("problem", "advised"),
+    [
+        ("it does not answer: no answer in time", "a firewall or NAT"),
+        ("it does not answer: its name does not resolve", "DNS record"),
+        ("it does not answer: connection refused", "the origin is not running"),
+    ],
+)
+def test_advice_about_an_endpoint_follows_what_went_wrong(problem: str, advised: str) -> None:
+    assert advised in remedy.of_endpoint("origin", Unavailable(problem))
+
+
+def test_why_a_call_failed_is_said_in_the_systems_words() -> None:
+    def failed(url: str) -> str:
+        with within(5), httpx.Client(transport=Transport()) as client, pytest.raises(httpx.HTTPError) as error:
+            client.get(url)
+        return why(error.value)
+
+    assert failed("http://127.0.0.1:9") == "connection refused"
+    assert failed("http://nowhere.invalid:80") == "its name does not resolve"
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        with within(0.2), httpx.Client(transport=Transport()) as client, pytest.raises(httpx.HTTPError) as late:
+            client.get(f"http://127.0.0.1:{mute.getsockname()[1]}")
+        assert why(late.value) == "no answer in time"
+
+
+def test_what_starts_a_role_is_the_command_for_its_home_and_of_a_run_that_was_begun_resume(
+    operator: Operator, network: Network, tmp_path: Path
+) -> None:
+    operator.settle(network.host())
+    assert operator.json("status")["problems"][0]["try"] == f"murmur relay start --home {operator.home}"  # type: ignore[index]
+    file = tmp_path / "my run.toml"
+    file.write_text((operator.home / "relay.toml").read_text() + "\n[trainer]\noutput = 'out'\n")
+    assert standpoint.find(f"@{file}").start == f"murmur trainer run '@{file}'"
+    (tmp_path / "out" / "checkpoints" / "step_1").mkdir(parents=True)
+    assert standpoint.find(f"@{file}").start == f"murmur trainer resume '@{file}'"
