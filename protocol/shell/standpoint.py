@@ -7,9 +7,11 @@ no password, and writes nothing.
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +19,10 @@ from typing import Any
 
 from protocol.chain.settings import ChainSettings
 from protocol.errors import ConfigError, Malformed, UsageError
+from protocol.identity import address_of_peer
 from protocol.p2p import peers as saved_peers
 from protocol.p2p import report
-from protocol.p2p.address import Address, PeerAddress
+from protocol.p2p.address import Address, PeerAddress, peer_bytes
 from protocol.settings import Settings, load, read_toml
 from protocol.shell.cli import strip_at
 from protocol.shell.home import PEERS, REPORT, Home, default_home
@@ -47,8 +50,8 @@ class Standpoint:
     data: Path | None
     peers: PeerSettings
     chain: ChainSettings | None
-    key: str | None = None
-    """Chain address of the role's key, where its keystore lies here."""
+    keystore: str | None = None
+    """Chain address of the role's key, where its keystore can be read here."""
     instead: bool = False
     """`peers` names other bootnodes than the role's."""
     file: Path | None = None
@@ -92,6 +95,21 @@ class Standpoint:
     def peer(self) -> str | None:
         """The role's PeerID, which it has said at its first start."""
         return text if isinstance(text := self.said.get("peer"), str) else None
+
+    @property
+    def key(self) -> str | None:
+        """Chain address of the role's key: of its keystore, else as the PeerID has it."""
+        if self.keystore or self.peer is None:
+            return self.keystore
+        try:
+            return address_of_peer(peer_bytes(self.peer))
+        except (Malformed, ValueError):
+            return None
+
+    def require_readable(self) -> None:
+        """Raises PermissionError where this user may not read what the role says of itself."""
+        if self.data:
+            _require_readable(self.data / REPORT, self.data / PEERS)
 
     @property
     def bootnodes(self) -> list[PeerAddress]:
@@ -166,12 +184,46 @@ class Standpoint:
 
 def find(home: str | None, bootnodes: Sequence[str] | None = None, *, needed: bool = True) -> Standpoint:
     """The standpoint of a home, a run's file, or the one role that has its home in the usual place. `bootnodes` go before those of the
-    settings; `needed` False allows to have none. Raises ConfigError or UsageError."""
-    found = _of(home, needed=needed)
+    settings; `needed` False allows to have none. Raises ConfigError, also for another user's home, or UsageError."""
+    try:
+        found = _of(home, needed=needed)
+        found.require_readable()
+    except PermissionError as error:
+        raise _not_ours(Path(error.filename), home) from error
     if not bootnodes:
         return found
     peers = found.peers.model_copy(update={"bootnodes": tuple(bootnodes)})
     return replace(found, peers=peers, instead=True)
+
+
+def _not_ours(file: Path, home: str | None) -> ConfigError:
+    """For a home of which this user may not read a file."""
+    owner = next(uid for uid in map(_owner, (file, *file.parents)) if uid is not None)
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"#{owner}"
+    where = home or next((str(default_home(role)) for role in ROLES if default_home(role) in (file, *file.parents)), "")
+    if owner == os.geteuid():
+        return ConfigError(f"this user may not read {file}", hint=f"see that {name} may read it")
+    return ConfigError(
+        f"this home belongs to user {name}",
+        hint=f"sudo -u {shlex.quote(name)} murmur net status --home {shlex.quote(where)}",
+    )
+
+
+def _require_readable(*files: Path) -> None:
+    """Raises PermissionError for a file that is there and not for this user; what is wrong besides, its reader says."""
+    for file in files:
+        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            file.open("rb").close()
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except OSError:  # what leads there is not to be read either
+        return None
 
 
 def parse_peer(text: str) -> PeerAddress:
@@ -208,7 +260,11 @@ def _of(home: str | None, *, needed: bool) -> Standpoint:
 
 def _of_role(role: str, path: Path) -> Standpoint:
     place = Home(path, role)
-    key = place.address(role) if place.keystore(role).exists() else None
+    _require_readable(place.config)
+    try:
+        key = place.address(role)
+    except ConfigError:  # not there, or for others than its owner not to be read
+        key = None
     if role == "bootnode":
         own = load(BootnodeSettings, place.config).value
         peers = PeerSettings(listen=own.listen, bootnodes=own.bootnodes, announce=own.announce)
@@ -218,6 +274,7 @@ def _of_role(role: str, path: Path) -> Standpoint:
 
 
 def _of_run(file: Path) -> Standpoint:
+    _require_readable(file)
     found = _settings(file)
     table = read_toml(file).get("trainer")
     output = table.get("output", "output") if isinstance(table, dict) else "output"

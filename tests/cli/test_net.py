@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -798,3 +798,49 @@ def test_what_starts_a_role_is_the_command_for_its_home_and_of_a_run_that_was_be
     assert standpoint.find(f"@{file}").start == f"murmur trainer run '@{file}'"
     (tmp_path / "out" / "checkpoints" / "step_1").mkdir(parents=True)
     assert standpoint.find(f"@{file}").start == f"murmur trainer resume '@{file}'"
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Iterator[None]:
+    """Another user looks, who may enter the folder of the test."""
+    if os.geteuid():
+        pytest.skip("only root may become another user")
+    folders = [folder for folder in tmp_path.parents if folder.is_relative_to("/tmp") and folder != Path("/tmp")]
+    before = [(folder, folder.stat().st_mode) for folder in (tmp_path, *folders)]
+    for folder, mode in before:
+        folder.chmod(mode | 0o55)
+    os.seteuid(65_534)
+    yield
+    os.seteuid(0)
+    for folder, mode in before:
+        folder.chmod(mode)
+
+
+@pytest.mark.parametrize("closed", [".", "relay.toml", "data", "data/network.json"])
+def test_the_home_of_another_user_is_looked_at_as_that_user(
+    operator: Operator, network: Network, stranger: None, closed: str
+) -> None:
+    os.seteuid(0)
+    operator.settle(network.gone())
+    (operator.home / "data").mkdir()
+    write_json(operator.home / "data" / "network.json", {"pid": 1})
+    (operator.home / closed).chmod(0)
+    os.seteuid(65_534)
+    done = operator.net("status")
+    assert (done.code, "error: this home belongs to user root\n" in done.err) == (3, True), done.err
+    assert f"try: sudo -u root murmur net status --home {operator.home}" in done.err
+
+
+def test_a_role_whose_keystore_is_closed_has_the_address_of_its_peer_id(
+    operator: Operator, network: Network, stranger: None
+) -> None:
+    os.seteuid(0)
+    operator.settle(network.gone())
+    for name in ("data", "keys"):
+        (operator.home / name).mkdir()
+    key = Key.generate()
+    write_json(operator.home / "data" / "network.json", {"peer": key.peer_id})
+    write_json(operator.home / "keys" / "relay.json", {"address": key.address})
+    (operator.home / "keys").chmod(0)
+    os.seteuid(65_534)
+    assert standpoint.find(str(operator.home)).key == key.address
