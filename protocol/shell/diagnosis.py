@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from protocol.p2p.address import peer_text
-from protocol.shell import remedy
+from protocol.shell import remedy, spec_file
 from protocol.shell.connection import RELAY
+from protocol.shell.home import Home
 from protocol.shell.reachability import Reachability
 from protocol.shell.standpoint import TRAINER
 
@@ -23,6 +24,7 @@ def judge(found: Reachability) -> None:
     here = found.here
     if here.role and not here.running:
         found.wrong("the role does not run", here.start)
+    _judge_announced(found)
     if not found.ways:
         if here.role != "bootnode":  # which others come to
             found.wrong("no bootnode is configured", "put peers.bootnodes into the config file, or give --bootnode")
@@ -32,6 +34,25 @@ def judge(found: Reachability) -> None:
     if here.running:
         _judge_running(found)
     _judge_outside(found)
+
+
+def _judge_announced(found: Reachability) -> None:
+    """A bootnode's own addresses: they stand in the settings of others."""
+    here = found.here
+    for place, tried in found.announced_by_place.items():
+        if not place.is_dialable:
+            found.wrong(
+                f"it announces nothing, and {place} stands for any address: nobody can dial it",
+                f'put announce = ["/dns4/HOST/tcp/{place.port}"] into {here.home}/bootnode.toml, and start it again',
+                tried.problem,
+            )
+        elif tried.problem:
+            found.wrong(
+                f"{place}, where it says to others that it is: {tried.problem}",
+                f"{remedy.of_dial(tried.problem)}. Mend announce in bootnode.toml, or open the port. Some routers keep a machine from "
+                f"its own outside address: then let another machine try murmur net ping {place}/p2p/{here.peer}",
+                tried.problem,
+            )
 
 
 def _judge_ways(found: Reachability) -> None:
@@ -91,10 +112,13 @@ def _judge_running(found: Reachability) -> None:
                 "its log says more; it keeps trying by itself",
             )
     if here.role == RELAY and not here.said.get("provides"):
-        found.wrong(
-            "the relay serves nothing yet: it has not said to peers where it is",
-            "its log says what it waits for; it goes on by itself",
-        )
+        waits = "its log says what it waits for; it goes on by itself"
+        if here.home and not spec_file.path_in(Home(here.home, RELAY)).exists():
+            waits = (
+                f"at its first start it needs the hub, and gives up after {here.peers.find_seconds:g} s: start it again when the hub is up "
+                f"({here.start})"
+            )
+        found.wrong("the relay serves nothing yet: it has not said to peers where it is", waits)
     if isinstance(problem := found.doing.get("problem"), str):
         found.wrong(f"the {here.role} says: {problem}", "it tries again by itself; its log says more")
     _judge_versions(found)
@@ -121,21 +145,22 @@ def _judge_versions(found: Reachability) -> None:
 def _judge_outside(found: Reachability) -> None:
     """Only those who serve need to be found."""
     here = found.here
-    reach = "forward the port of peers.listen to this machine" if found.behind_nat else "open the port of peers.listen"
+    listen, announce = here.setting("listen"), here.setting("announce")
+    reach = f"forward the port of {listen} to this machine" if found.behind_nat else f"open the port of {listen}"
     provides = here.said.get("provides") or []
     if not here.running or not (provides or here.role == "bootnode") or not found.answered:
         return
+    if any(each.problem for each in found.announced_by_place.values()):
+        return  # said already
     if found.outside is not None and found.outside.told:
         if found.outside.greeting and not found.outside.greeting.answered:
             found.wrong(
                 "others are told where this role is, and it does not answer there",
-                f"{reach}, and name the address that leads to it (peers.announce)",
+                f"{reach}, and name the address that leads to it ({announce})",
                 found.outside.greeting.problem,
             )
     elif here.role != "bootnode" or here.peer not in {peer_text(way.known.peer) for way in found.ways}:
-        found.wrong(
-            "nobody tells where this role is", f"{reach}, or name the address that leads to it (peers.announce)"
-        )
+        found.wrong("nobody tells where this role is", f"{reach}, or name the address that leads to it ({announce})")
     lost = [each for each in provides if isinstance(each, dict) and not each.get("holders")]
     if lost:
         found.wrong("no peer holds the record of what this role serves", "it is announced again by itself; see its log")

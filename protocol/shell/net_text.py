@@ -67,16 +67,8 @@ def _why(problem: MurmurationError) -> str:
 
 def print_status(found: Reachability) -> None:
     _print_role(found)
-    typer.echo("\nWays in")
-    for way in found.ways:
-        _print_way(way)
-    for more in sorted({of_dial(way.problem) for way in found.ways if way.problem}):
-        _say(more, 6, 0)
-    if not found.ways:
-        typer.echo(f"  {_BAD} none")
-    elif found.asked:
-        typer.echo(f"  {found.answered} of {found.asked} questions to peers were answered")
-        _print_seen(found)
+    _print_announced(found)
+    _print_ways(found)
     if found.outside is not None:
         typer.echo("\nWhere others say this role is")
         _print_whereabouts(found.outside)
@@ -90,6 +82,32 @@ def print_status(found: Reachability) -> None:
         _print_relays(found)
         _print_weights(found)
     typer.echo()
+    _print_problems(found)
+
+
+def _print_announced(found: Reachability) -> None:
+    if found.announced:
+        typer.echo("\nWhat it announces")
+    for place, tried in found.announced_by_place.items():
+        if tried.problem is None:
+            _item(_GOOD, str(place), f"answers from here, {_milliseconds(tried.seconds)}")
+        else:
+            _item(_BAD, str(place), _why(tried.problem))
+
+
+def _print_ways(found: Reachability) -> None:
+    typer.echo("\nWays in")
+    advised: set[str] = set()
+    for way in found.ways:
+        _print_way(way, advised)
+    if not found.ways:
+        typer.echo(f"  {_BAD} none")
+    elif found.asked:
+        typer.echo(f"  {found.answered} of {found.asked} questions to peers were answered")
+        _print_seen(found)
+
+
+def _print_problems(found: Reachability) -> None:
     if not found.problems and any(each.serves_others for each in found.served_at):
         _say(f"{_NEITHER} nothing is found wrong, and whether it serves weights cannot be judged from here")
     elif not found.problems:
@@ -97,7 +115,7 @@ def print_status(found: Reachability) -> None:
     for what, advised in found.problems:
         _say(f"{_BAD} {plain(what, 400)}")
         if advised:
-            _say(f"try: {plain(advised, 400)}", 2, 5)
+            _say(f"try: {plain(advised, 600)}", 2, 5)
 
 
 def _print_served(found: Reachability) -> None:
@@ -245,12 +263,16 @@ def _print_weights(found: Reachability) -> None:
         typer.echo(f"    {found.served / 1e6:>12,.1f} MB served to others")
 
 
-def _print_way(way: WayIn) -> None:
+def _print_way(way: WayIn, advised: set[str]) -> None:
+    """With what to do about it under it, each advice once: `advised` are those that stand already."""
     what = f"{way.known.address}" + ("" if way.what == "bootnode" else f" ({way.what})")
     if way.problem is None:
         _item(_GOOD, what, f"answers, {_milliseconds(way.seconds)}")
     else:
         _item(_BAD, what, _why(way.problem))
+        if (more := of_dial(way.problem)) and more not in advised:
+            advised.add(more)
+            _say(more, 6, 0)
 
 
 def _print_whereabouts(found: Whereabouts) -> None:
@@ -339,10 +361,7 @@ class TracePrinter:
     def tell(self, step: Step) -> None:
         if isinstance(step, WayIn):
             self._begin("1. The way in")
-            _print_way(step)
-            if step.problem and (more := of_dial(step.problem)) and more not in self._advised:
-                self._advised.add(more)
-                _say(more, 6, 0)
+            _print_way(step, self._advised)
         elif isinstance(step, LookupStep):
             self._begin("2. Who was asked, and what each answered")
             self._print_step(step)

@@ -13,8 +13,8 @@ import httpx
 
 from protocol.deadline import Transport, within
 from protocol.errors import ChainError, MurmurationError, Unavailable
-from protocol.p2p.address import peer_bytes
-from protocol.p2p.explorer import Explorer, explore
+from protocol.p2p.address import Address, peer_bytes
+from protocol.p2p.explorer import Dialled, Explorer, explore
 from protocol.p2p.kademlia import LookupStep
 from protocol.p2p.settings import Timing
 from protocol.p2p.wire import KademliaAnswer
@@ -61,6 +61,8 @@ class Reachability:
     answered: int = 0
     outside: Whereabouts | None = None
     """Where others say this role is; None where it was not asked."""
+    announced: list[Dialled] = field(default_factory=list)
+    """What came of dialling where a running bootnode announces itself, by address and by what a name led to."""
     services: dict[str, list[Claimant]] = field(default_factory=dict)
     hub_check: EndpointCheck | None = None
     """What came of asking the hub to which a role goes."""
@@ -126,6 +128,14 @@ class Reachability:
         return [each for each in self.services.get("relay", []) if each.url]
 
     @property
+    def announced_by_place(self) -> dict[Address, Dialled]:
+        """Of each announced address the best that came of it: a name may lead to several."""
+        best: dict[Address, Dialled] = {}
+        for each in sorted(self.announced, key=lambda each: each.problem is not None):
+            best.setdefault(each.named.address, each)
+        return best
+
+    @property
     def doing(self) -> dict[str, Any]:
         """What the running process says that it does; empty where those are an earlier one's words."""
         doing, pid = self.here.doing, self.here.said.get("pid")
@@ -153,6 +163,10 @@ class Reachability:
             "doing": here.doing or None, "bootnodes": [way.as_json() for way in self.ways],
             "seen_as": dict(self.seen_as), "behind_nat": self.behind_nat, "asked": self.asked,
             "answered": self.answered, "outside": None if self.outside is None else self.outside.as_json(),
+            "announced_tried": [
+                {"address": str(place), "answers": each.problem is None, "problem": str(each.problem) if each.problem else None}
+                for place, each in self.announced_by_place.items()
+            ],
             "trainer": self.trainer, "hub": self.goes_to, "words": [word.as_json() for word in self.words],
             "hub_check": self.hub_check.as_json() if self.hub_check else None,
             "relays": [each.url for each in self.relays],
@@ -195,12 +209,15 @@ def look(
 
 def _ask_around(found: Reachability, seconds: float, timing: Timing) -> None:
     here = found.here
+    places = here.announced if here.role == "bootnode" and here.running else []
 
     def watch(step: LookupStep) -> None:
         found.asked += 1
         found.answered += isinstance(step.outcome, KademliaAnswer)
 
     async def task(explorer: Explorer) -> None:
+        if places and here.peer:
+            found.announced = [*(await explorer.greet(peer_bytes(here.peer), places)).dialled]
         if not await enter(explorer, here, found.ways.append, found.told):
             return
         if here.peer:
@@ -211,7 +228,7 @@ def _ask_around(found: Reachability, seconds: float, timing: Timing) -> None:
                 explorer, service_of(here, role), trusted, watch, here.memory.notices
             )
 
-    if not (here.has_way_in or (found.told and found.told.bootnodes)):
+    if not (places or here.has_way_in or (found.told and found.told.bootnodes)):
         return
     try:
         explore(task, seconds=seconds, loopback=here.is_local, timing=timing)

@@ -151,6 +151,21 @@ class Standpoint:
             return None
 
     @property
+    def announced(self) -> list[Address]:
+        """Where the running role tells others that it is."""
+        found = []
+        for text in self.said.get("announced") or ():
+            try:
+                found.append(Address.parse(text))
+            except (Malformed, TypeError, AttributeError):
+                continue
+        return found
+
+    def setting(self, name: str) -> str:
+        """The name of a setting of libp2p in the role's file."""
+        return name if self.role == "bootnode" else f"peers.{name}"
+
+    @property
     def has_way_in(self) -> bool:
         """Whether anybody is known to begin with. Raises ConfigError."""
         return bool(self.bootnodes or self.learned or self.saved or self.own)

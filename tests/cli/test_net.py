@@ -844,3 +844,41 @@ def test_a_role_whose_keystore_is_closed_has_the_address_of_its_peer_id(
     (operator.home / "keys").chmod(0)
     os.seteuid(65_534)
     assert standpoint.find(str(operator.home)).key == key.address
+
+
+@pytest.mark.parametrize(
+    ("announce", "why"),
+    [
+        ("/dns4/boot.nowhere.invalid/tcp/4001", "the name does not resolve"),
+        ("gone", "connection refused"),
+        ("", "stands for any address: nobody can dial it"),
+    ],
+)
+def test_status_of_a_bootnode_dials_what_it_announces(
+    console: Console, network: Network, tmp_path: Path, announce: str, why: str
+) -> None:
+    home = tmp_path / "bootnode"
+    write_toml(home / "bootnode.toml", {"listen": "/ip4/127.0.0.1/tcp/0"}, "A bootnode.")
+    place = network.gone().partition("/p2p/")[0] if announce == "gone" else announce
+    options = {"announce": [place]} if announce else {"listen": "/ip4/0.0.0.0/tcp/0"}
+    host = network.host(report_file=home / "data" / "network.json", **options)
+    place = place or host.addresses[0].partition("/p2p/")[0]
+    eventually((home / "data" / "network.json").exists, within=30, what="its first report")
+    found = console.murmur("net", "status", "--home", home)
+    assert found.code == 1
+    assert f"✗ {place}" in found.out.partition("What it announces")[2]
+    assert why in flat(found.out)
+    assert "peers." not in found.out
+    assert narrow(found.out)
+
+
+def test_a_relay_that_waits_for_its_first_hub_is_not_said_to_go_on_by_itself(
+    operator: Operator, network: Network
+) -> None:
+    bootnode = network.host()
+    network.host(bootnode, report_file=operator.home / "data" / "network.json")
+    operator.settle(bootnode)
+    first = flat(operator.net("status").out)
+    assert "gives up after 60 s: start it again when the hub is up (murmur relay start --home" in first
+    (operator.home / "spec.json").write_bytes(SPEC.canonical())
+    assert "it goes on by itself" in flat(operator.net("status").out)

@@ -23,14 +23,19 @@ def init(
     listen: Annotated[str, typer.Option(help="libp2p address to listen on.")] = "/ip4/0.0.0.0/tcp/4001",
     announce: Annotated[
         list[str] | None,
-        typer.Option(help="Address others shall dial instead, without /p2p/…; may be given up to four times."),
+        typer.Option(
+            help="Address others dial, as /dns4/HOST/tcp/4001; needed where --listen is 0.0.0.0; up to four times."
+        ),
     ] = None,
     rpc: Annotated[
         str | None, typer.Option(help="Only to tell a development chain, where keystores may be weak.")
     ] = None,
     password_file: PasswordFile = None,
 ) -> None:
-    """Create a bootnode's key and settings. A key that lies in the home already is used."""
+    """Create a bootnode's key and settings. A key that lies in the home already is used.
+
+    For others: murmur bootnode init --announce /dns4/boot.example.org/tcp/4001
+    """
     from protocol.chain import Chain
     from protocol.p2p.host import read_addresses
     from protocol.settings import write_toml
