@@ -81,6 +81,12 @@ def _judge_hub(found: Reachability) -> None:
                 remedy.of_provider("hub", peer.problem, resume=_resume(found)),
                 peer.problem,
             )
+    for reserve in found.words:
+        if not reserve.used and reserve.check and reserve.check.problem and reserve.url != found.goes_to:
+            advice = remedy.of_word(reserve, "hub", reserve.check.problem, by_peers=found.goes_to)
+            found.notes.append(
+                (f"{reserve.says} {reserve.url}, which is not needed now: {reserve.check.problem}", advice)
+            )
     if (hub := found.hub_check) and hub.problem:
         word, resume = next((word for word in found.words if word.used), None), _resume(found)
         found.wrong(

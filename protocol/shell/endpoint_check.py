@@ -7,20 +7,24 @@ manifest of the newest version (digest on chain, signature of the trainer).
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from protocol.deadline import why
-from protocol.errors import MurmurationError, ProtocolViolation, Unavailable, VersionMismatch
+from protocol.errors import ChainError, MurmurationError, ProtocolViolation, Unavailable, VersionMismatch
 from protocol.hub.wire import Refused
 
 if TYPE_CHECKING:
     from protocol.chain import Chain
     from protocol.chain.types import Publication
+    from protocol.shell.location import RunLocation
 
 SECONDS = 10.0
 """For one endpoint."""
+RESERVE_SECONDS = 4.0
+"""For one that nobody needs now."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,21 @@ def check(chain: Chain, run: int, role: str, url: str, *, seconds: float = SECON
         serves_others = answer is not None and answer.is_for_good
         return EndpointCheck(url, time.monotonic() - began, "", error, answer is not None, serves_others)
     return EndpointCheck(url, time.monotonic() - began, detail)
+
+
+def silent(chain: Chain, run: int, where: RunLocation, *, seconds: float = 4.0) -> list[str]:
+    """What of a location is not there, as seen from here: a sentence each. Empty too where the chain cannot be asked."""
+    named = [(role, url) for role in ("hub", "origin") if (url := where.of(role))]
+
+    def look(role: str, url: str) -> str:
+        try:
+            problem = check(chain, run, role, url, seconds=seconds).problem
+        except ChainError:
+            return ""
+        return f"{role} at {url}: {problem}" if problem else ""
+
+    with ThreadPoolExecutor(2, thread_name_prefix="looks") as pool:
+        return [text for text in pool.map(lambda each: look(*each), named) if text]
 
 
 def _hub(chain: Chain, run: int, url: str, trainer: str, seconds: float) -> str:

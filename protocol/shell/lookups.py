@@ -217,7 +217,7 @@ SETTINGS, CHAIN = "the settings", "the chain"
 @dataclass(frozen=True)
 class Word:
     """What SETTINGS or CHAIN, not peers, say of where a service of the trainer is. `check` where it was looked
-    into, which it is where peers did not find the service, and `used` whether a role goes there."""
+    into, and `used` whether a role goes there."""
 
     whose: str
     url: str

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from protocol.errors import MurmurationError
+from protocol.errors import MurmurationError, Unavailable
 from protocol.p2p.address import Address, peer_text
 from protocol.p2p.explorer import Dialled
 from protocol.p2p.kademlia import LookupStep
@@ -116,6 +116,9 @@ def _print_problems(found: Reachability) -> None:
         _say(f"{_BAD} {plain(what, 400)}")
         if advised:
             _say(f"try: {plain(advised, 600)}", 2, 5)
+    for what, advised in found.notes:
+        _say(f"{_NEITHER} {plain(what, 400)}")
+        _say(f"try: {plain(advised, 600)}", 2, 5)
 
 
 def _print_served(found: Reachability) -> None:
@@ -224,7 +227,8 @@ def _print_word(word: Word) -> None:
         return
     says = f"{word.says} {plain(word.url)}"
     if word.check and word.check.problem:
-        _item(_BAD, says, "a role goes there", _why(word.check.problem))
+        silent = "does not answer" if isinstance(word.check.problem, Unavailable) else ""
+        _item(_BAD, says, silent, "a role goes there" if word.used else "not needed now", _why(word.check.problem))
     else:
         _item(_GOOD if word.used else _NEITHER, says, "a role goes there" if word.used else "not needed now")
 

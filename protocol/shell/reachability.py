@@ -19,7 +19,7 @@ from protocol.p2p.kademlia import LookupStep
 from protocol.p2p.settings import Timing
 from protocol.p2p.wire import KademliaAnswer
 from protocol.shell.connection import RELAY, SEEDER
-from protocol.shell.endpoint_check import EndpointCheck, check
+from protocol.shell.endpoint_check import RESERVE_SECONDS, EndpointCheck, check
 from protocol.shell.location import RunLocation
 from protocol.shell.lookups import (
     CHAIN,
@@ -66,6 +66,8 @@ class Reachability:
     services: dict[str, list[Claimant]] = field(default_factory=dict)
     hub_check: EndpointCheck | None = None
     """What came of asking the hub to which a role goes."""
+    reserve: dict[str, EndpointCheck] = field(default_factory=dict)
+    """The same of URLs at which the hub would be by words that are not needed now."""
     served_at: list[EndpointCheck] = field(default_factory=list)
     """Where the running role says that it serves weights, each tried from here."""
     head: Publication | None = None
@@ -80,6 +82,8 @@ class Reachability:
     fetched: dict[str, int] | None = None
     """Bytes of weights by source since the role's start; None where it serves no metrics."""
     served: int | None = None
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """What is wrong and keeps this role from nothing now, and what to do about it."""
     problems: list[tuple[str, str]] = field(default_factory=list)
     """What is wrong and what to do about it, the first cause first."""
     exit_code: int = 0
@@ -116,7 +120,7 @@ class Reachability:
         """What settings and chain say of the hub; a chain that could not be asked says nothing, not that there is nothing."""
         said = words(self.here, "hub", self.told, found=self.hub is not None) if self.here.chain else []
         told = [word for word in said if word.whose != CHAIN or self.chain_problem is None]
-        return [replace(word, check=self.hub_check) if word.used else word for word in told]
+        return [replace(word, check=self.hub_check if word.used else self.reserve.get(word.url)) for word in told]
 
     @property
     def goes_to(self) -> str | None:
@@ -180,6 +184,7 @@ class Reachability:
             "head": self.head.step if self.head else None, "behind": self.behind,
             "weights": self.fetched, "served": self.served,
             "problems": [{"what": what, "try": advice} for what, advice in self.problems],
+            "notes": [{"what": what, "try": advice} for what, advice in self.notes],
         }  # fmt: skip
 
 
@@ -240,6 +245,13 @@ def _try_hub(found: Reachability, chain: Chain) -> None:
     if found.here.chain and found.goes_to is not None:
         with suppress(ChainError):
             found.hub_check = check(chain, found.here.chain.run, "hub", found.goes_to)
+            for url in {word.url for word in found.words if word.url and not word.used}:
+                again = url == found.goes_to
+                found.reserve[url] = (
+                    found.hub_check
+                    if again
+                    else check(chain, found.here.chain.run, "hub", url, seconds=RESERVE_SECONDS)
+                )
 
 
 def _try_own(found: Reachability, chain: Chain) -> None:

@@ -160,15 +160,16 @@ class _Tracing:
         return made
 
     def _ask_others(self, made: Trace, role: str, chain: Chain) -> None:
-        """Shows what settings and chain say; where a role would go by them, what is there decides."""
+        """Shows what settings and chain say, and whether it is there; where a role would go by them, that decides."""
         by_peers = trusted_one(made.claimants)
         for said_so in words(self._here, role, self._told, found=by_peers is not None):
             word, run = said_so, chain_run(self._here)
-            if word.used:
-                word = replace(word, check=endpoint_check.check(chain, run, role, word.url))
+            if word.url:
+                seconds = endpoint_check.SECONDS if word.used else endpoint_check.RESERVE_SECONDS
+                word = replace(word, check=endpoint_check.check(chain, run, role, word.url, seconds=seconds))
             made.words.append(word)
             self._tell(word)
-            if word.check is None:
+            if word.check is None or not word.used:
                 continue
             if word.check.problem is None:
                 made.found = f"{made.what} at {word.url}, by {word.whose}"

@@ -107,6 +107,32 @@ def test_nobody_else_says_it_and_a_word_without_a_key_is_a_wrong_argument(
     assert console.murmur(*owner("locate", "--hub", HUB)).code == 2
 
 
+def test_the_owner_is_warned_of_what_does_not_answer_before_it_is_signed(
+    console: Console, world: World, owner: Callable[..., list[object]], served: Callable[[dict[str, bytes]], str]
+) -> None:
+    hub, origin = served({f"/v1/runs/{world.run}/spec": SPEC.canonical()}), "http://127.0.0.1:9"
+    said = console.murmur(*owner("locate", "--hub", hub, "--origin", origin, by="owner"))
+    assert said.code == 0, said.err
+    assert f"WARNING: from here, origin at {origin}: it does not answer: connection refused" in said.err
+    assert said.err.count("WARNING") == 1
+    assert located(world.chain, world.run) == RunLocation(hub, origin)
+
+
+def test_a_word_of_the_chain_in_reserve_is_tried_and_makes_no_role_broken(
+    operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
+) -> None:
+    bootnode, _hub = operator.hub(network, served({f"/v1/runs/{world.run}/spec": SPEC.canonical()}))
+    operator.settle(bootnode)
+    say(world, RunLocation(hub="http://127.0.0.1:9"))
+    trace, status = operator.net("trace"), operator.net("status")
+    assert trace.code == 0, trace.out
+    for done in (trace, status):
+        assert "✗ the chain says http://127.0.0.1:9 does not answer; not needed now" in " ".join(done.out.split())
+    found = operator.json("status")
+    assert [each["what"] for each in found["problems"]] == ["the role does not run"]  # type: ignore[attr-defined]
+    assert [each["try"] for each in found["notes"]] == ["the run's owner: murmur run locate"]  # type: ignore[attr-defined]
+
+
 def test_trace_and_status_say_what_the_chain_says_beside_what_peers_say_and_which_is_used(
     operator: Operator, network: Network, world: World, served: Callable[[dict[str, bytes]], str]
 ) -> None:
@@ -117,7 +143,7 @@ def test_trace_and_status_say_what_the_chain_says_beside_what_peers_say_and_whic
 
     say(world, RunLocation(hub=url))
     found = operator.json("trace")
-    assert found["words"] == [{"whose": "the chain", "url": url, "used": False}]
+    assert found["words"] == [{"whose": "the chain", "url": url, "used": False, "ok": True}]
     assert "not needed now" in operator.net("status").out
 
     hub.close()

@@ -250,8 +250,9 @@ def locate(
 ) -> None:  # fmt: skip
     """Say on chain where hub, origin and bootnodes are, for those who do not find them through peers; or show what is said.
 
-    What is given replaces all that was said before.
+    What is given replaces all that was said before. Hub and origin are tried first, and you are warned of what does not answer.
     """
+    from protocol.shell.endpoint_check import silent
     from protocol.shell.location import located, wanted
 
     path = strip_at(file)
@@ -269,6 +270,7 @@ def locate(
         [
             f"run {run}, for everybody to read, and in place of what was said before:",
             *(where.lines if where else ["nothing"]),
+            *(f"WARNING: from here, {text}" for text in (silent(sender.chain, run, where) if where else ())),
         ],
         yes,
     )
