@@ -132,7 +132,8 @@ class _Stream(httpcore.NetworkStream):
 
 
 def why(error: BaseException) -> str:
-    """Why a call over the network failed, in the system's words where it has some: "connection refused"."""
+    """Why a call over the network failed, in the system's words where it has some: "connection refused". Holds no URL, which may have
+    a secret in it."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, socket.gaierror):
@@ -144,7 +145,7 @@ def why(error: BaseException) -> str:
         if isinstance(cause, OSError) and cause.strerror:
             return _WHERE.sub("", cause.strerror).lower()
         cause = cause.__cause__ or cause.__context__
-    return _WHERE.sub("", str(error)) or "it hung up"
+    return str(error) if isinstance(error, httpx.HTTPError) and str(error) else "the connection broke"
 
 
 def plain_address(text: str) -> IpAddress:

@@ -359,7 +359,9 @@ class Endpoints:
         except requests.exceptions.Timeout as error:
             raise _Failed(f"no answer within {seconds:g} s", "timeout") from error
         except (requests.exceptions.RequestException, OSError) as error:
-            raise _Failed(f"no answer ({type(error).__name__})", "unreachable") from error
+            from protocol.deadline import why
+
+            raise _Failed(f"no answer ({why(error)})", "unreachable") from error
         try:
             answer = canonical.parse(b"".join(parts), "the answer")
         except Malformed as error:

@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 import httpx
 
-from protocol.deadline import Transport, plain_address, within
+from protocol.deadline import Transport, plain_address, why, within
 from protocol.errors import Malformed, Oversized, Unavailable
 from protocol.reach import Reach
 
@@ -107,7 +107,7 @@ class Elsewhere:
 
                 yield parts()
         except httpx.HTTPError as error:
-            raise Unavailable(f"the place that the hub named did not answer: {type(error).__name__}") from None
+            raise Unavailable(f"the place that the hub named did not answer: {why(error)}") from None
         except (httpx.InvalidURL, ValueError) as error:
             raise Malformed(f"the place that the hub named makes no sense: {type(error).__name__}") from None
 

@@ -55,6 +55,9 @@ class Acquaintances:
         self.notes: list[str] = []
         self.problem: tuple[str, str] | None = None
         """What is wrong where nobody is known or nobody answered, and what to do about it; set by `judge`."""
+        self.hint = ""
+        """What there is to say where nobody is known and nothing is wrong."""
+        self._chain_problem: MurmurationError | None = None
         self._asked = False
         for known in here.bootnodes:
             self._add(known.peer, [known.address], "settings").role = BOOTNODE
@@ -115,6 +118,7 @@ class Acquaintances:
         chain, trainer, problem = trainer_of(self._here)
         if problem is not None:
             self.notes.append(f"of roles on chain nothing is known: {problem}")
+            self._chain_problem = problem
         if chain is None or self._here.chain is None:
             return
         run = self._here.chain.run
@@ -129,16 +133,24 @@ class Acquaintances:
                         asked[address].role = role
         except ChainError as error:
             self.notes.append(f"of roles on chain not all is known: {error}")
+            self._chain_problem = error
+
+    @property
+    def exit_code(self) -> int:
+        if self.problem:
+            return Unavailable.exit_code
+        return self._chain_problem.exit_code if self._chain_problem else 0
 
     def judge(self) -> None:
         """Called last."""
         here = self._here
-        if not self.known and here.role == "bootnode":
-            advice = "nothing, where it is the first: others come to it" if here.running else here.start
-            self.problem = ("nobody is known", advice)
+        if not self.known and here.role == "bootnode" and here.running:
+            self.hint = "nobody has come yet: the first bootnode waits for others"
+        elif not self.known and here.role == "bootnode":
+            self.problem = ("nobody is known", here.start)
         elif not self.known:
             then = "" if here.running else f", then {here.start}"
-            self.problem = ("nobody is known", f"put peers.bootnodes into the config file{then}")
+            self.problem = ("nobody is known", f"put {here.setting('bootnodes')} into the config file{then}")
         elif self._asked and not any(each.answers for each in self.known.values()):
             advice = "murmur net ping ADDRESS for each; ask the run's owner for bootnodes that run"
             if here.role == "bootnode" and not here.running:  # others come back to it

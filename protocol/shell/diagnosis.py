@@ -60,7 +60,7 @@ def _judge_ways(found: Reachability) -> None:
     bootnodes = bootnodes or [way for way in found.ways if way.what.startswith("bootnode")]
     dead = [way for way in bootnodes if way.problem]
     if dead and len(dead) == len(bootnodes):
-        through = [way for way in found.ways if not way.problem]
+        through = [way for way in found.ways if not way.problem and way.what != "this role"]  # a listener is no network
         what = "no bootnode answers" + (f"; the network is reached through a {through[0].what}" if through else "")
         found.wrong(what, "murmur net ping ADDRESS for each; ask the run's owner for ones that run", dead[0].problem)
     if (late := found.late) is not None:

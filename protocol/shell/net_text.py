@@ -309,6 +309,8 @@ def print_peers(found: Acquaintances) -> None:
             typer.echo(f"  {place}")
     answering = sum(bool(each.answers) for each in listed)
     typer.echo(("\n" if listed else "") + f"{len(listed)} known, {answering} answered just now")
+    if found.hint:
+        _say(f"{_NEITHER} {found.hint}")
     for note in found.notes:
         _say(f"{_BAD} {plain(note, 400)}")
     if found.problem:

@@ -197,11 +197,13 @@ class Standpoint:
         )
 
 
-def find(home: str | None, bootnodes: Sequence[str] | None = None, *, needed: bool = True) -> Standpoint:
+def find(
+    home: str | None, bootnodes: Sequence[str] | None = None, *, needed: bool = True, which: bool = True
+) -> Standpoint:
     """The standpoint of a home, a run's file, or the one role that has its home in the usual place. `bootnodes` go before those of the
-    settings; `needed` False allows to have none. Raises ConfigError, also for another user's home, or UsageError."""
+    settings; `needed` False allows to have none, `which` False to take none where there are several. Raises ConfigError, also for another user's home, or UsageError."""
     try:
-        found = _of(home, needed=needed)
+        found = _of(home, needed=needed, which=which)
         found.require_readable()
     except PermissionError as error:
         raise _not_ours(Path(error.filename), home) from error
@@ -249,15 +251,15 @@ def parse_peer(text: str) -> PeerAddress:
         raise ConfigError(f"p2p: {error}", hint="write it as /dns4/boot.example.org/tcp/4001/p2p/16Uiu2…") from error
 
 
-def _of(home: str | None, *, needed: bool) -> Standpoint:
+def _of(home: str | None, *, needed: bool, which: bool) -> Standpoint:
     if home is None:
         there = {role: default_home(role) for role in ROLES if (default_home(role) / f"{role}.toml").exists()}
-        if len(there) > 1:
+        if len(there) > 1 and which:
             raise UsageError(
                 f"several roles have their home on this machine: {', '.join(there)}",
                 hint="say which: " + " or ".join(f"--home {path}" for path in there.values()),
             )
-        if not there:
+        if len(there) != 1:
             if not needed:
                 return Standpoint("", None, None, PeerSettings(), None)
             raise ConfigError("no role has its home in the usual place", hint="give --home FOLDER, or --home @run.toml")

@@ -199,6 +199,8 @@ class _Tracing:
         answers = found.greeting is not None and found.greeting.answered
         if not answers and peer_text(peer) == self._here.peer and not self._here.running:
             made.stop("this role does not run", "start it; what others remember of it fades within half an hour")
+        elif not found.told and self._is_first_bootnode(made, peer):
+            made.found = "it answers where it listens; nobody has come yet who could say where it is"
         elif not found.told:
             made.stop(
                 _nobody_knows(made, "where it is"),
@@ -213,6 +215,12 @@ class _Tracing:
         else:
             made.found = "it is known, and it answers"
         return made
+
+    def _is_first_bootnode(self, made: Trace, peer: bytes) -> bool:
+        """Whether this is the role itself, which others come to, and nobody has come."""
+        here = self._here
+        is_own = here.role == "bootnode" and here.running and peer_text(peer) == here.peer
+        return is_own and {each.known.peer for each in made.ways} | {each.contact.peer for each in made.steps} == {peer}
 
     def _explore(self, look: Callable[[Explorer], Any], made: Trace) -> None:
         try:
@@ -248,6 +256,12 @@ class _Tracing:
     ) -> None:
         if unknown is not None:
             made.stop(f"the chain does not say who the trainer is: {unknown}", unknown.hint, unknown)
+            return
+        if not made.claimants and role == "seeder":
+            made.stop(
+                _nobody_knows(made, f"a {service}"),
+                "nothing, if you expect none: a node serves weights only with `enabled = true` under [serve], which is not the default",
+            )
             return
         if not made.claimants:
             made.stop(
@@ -318,5 +332,5 @@ def require_way_in(here: Standpoint) -> None:
     if not here.has_way_in:
         raise ConfigError(
             "no bootnode is configured, no peer was saved, and the role does not run",
-            hint="put peers.bootnodes into the config file, or give --bootnode",
+            hint=f"put {here.setting('bootnodes')} into the config file, or give --bootnode",
         )

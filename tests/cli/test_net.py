@@ -882,3 +882,66 @@ def test_a_relay_that_waits_for_its_first_hub_is_not_said_to_go_on_by_itself(
     assert "gives up after 60 s: start it again when the hub is up (murmur relay start --home" in first
     (operator.home / "spec.json").write_bytes(SPEC.canonical())
     assert "it goes on by itself" in flat(operator.net("status").out)
+
+
+def test_a_first_bootnode_to_which_nobody_has_come_is_well(console: Console, network: Network, tmp_path: Path) -> None:
+    home = tmp_path / "bootnode"
+    write_toml(home / "bootnode.toml", {"listen": "/ip4/127.0.0.1/tcp/0"}, "A bootnode.")
+    network.host(report_file=home / "data" / "network.json")
+    eventually((home / "data" / "network.json").exists, within=30, what="its first report")
+    for words, says in ((("peers",), "– nobody has come yet"), (("trace", "me"), "✓ it answers where it listens")):
+        done = console.murmur("net", *words, "--home", home)
+        assert (done.code, says in done.out) == (0, True), done.out
+
+
+def test_a_roles_own_listener_is_no_network(operator: Operator, network: Network) -> None:
+    operator.settle(network.gone())
+    network.host(report_file=operator.home / "data" / "network.json")
+    eventually((operator.home / "data" / "network.json").exists, within=30, what="its first report")
+    out = flat(operator.net("status").out)
+    assert "✗ no bootnode answers" in out
+    assert "through a this role" not in out
+
+
+def test_peers_without_the_chain_end_as_a_chain_does_that_is_down(operator: Operator, network: Network) -> None:
+    operator.settle(network.host())
+    config = operator.home / "relay.toml"
+    config.write_text(config.read_text().replace(operator.world.anvil.rpc, "http://127.0.0.1:9"))
+    done = operator.net("peers")
+    assert (done.code, "of roles on chain nothing is known" in flat(done.out)) == (4, True)
+    assert "connection refused" in flat(done.out)
+    assert "ConnectionError" not in done.out
+
+
+def test_that_no_node_serves_weights_is_the_default(operator: Operator, network: Network) -> None:
+    operator.settle(network.host())
+    assert "which is not the default" in flat(operator.net("trace", "seeder").out)
+
+
+def test_ping_of_a_multiaddr_needs_no_home_where_there_are_several(
+    console: Console, network: Network, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for role in ("node", "relay"):
+        (tmp_path / "murmuration" / role).mkdir(parents=True)
+        (tmp_path / "murmuration" / role / f"{role}.toml").write_text("")
+    assert console.murmur("net", "ping", network.host().addresses[0]).code == 0
+    assert console.murmur("net", "ping", Key.generate().peer_id).code == 2
+
+
+def test_ping_says_that_a_name_does_not_resolve(console: Console) -> None:
+    done = console.murmur("net", "ping", f"/dns4/nowhere.invalid/tcp/4001/p2p/{Key.generate().peer_id}")
+    assert (done.code, "the name does not resolve" in flat(done.out)) == (1, True)
+
+
+def test_the_summaries_of_net_are_whole(console: Console) -> None:
+    out = console.murmur("net", "--help").out.partition("Commands:")[2]
+    assert "..." not in out
+    assert narrow(out)
+
+
+def test_the_advice_about_a_way_in_stands_under_its_line(operator: Operator, network: Network) -> None:
+    operator.settle(network.gone(), network.host())
+    lines = operator.net("status").out.splitlines()
+    (place,) = [number for number, line in enumerate(lines) if "connection refused" in line]
+    assert "nothing listens on that port" in lines[place + 1]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protocol.errors import Unavailable
 from protocol.shell.cli import Json, emit, group
 
 if TYPE_CHECKING:
@@ -26,7 +25,9 @@ Seconds = Annotated[float, typer.Option(min=1, max=600, help="Longest time to as
 
 @app.command()
 def status(home: HomeOption = None, bootnode: Bootnode = None, seconds: Seconds = 30, as_json: Json = False) -> None:
-    """Show how this role stands in the network: what it says itself, and what a stranger sees. Exit code 0: nothing is found wrong.
+    """Show what is wrong with this role in its network.
+
+    What it says itself, and what a stranger sees. Exit code 0: nothing is found wrong.
 
     Needs no password and disturbs no running role.
     """
@@ -50,7 +51,7 @@ def peers(
     seconds: Seconds = 30,
     as_json: Json = False,
 ) -> None:
-    """List the peers that this role knows or a lookup meets, and what the chain says of them."""
+    """List the peers that this role knows or a lookup meets. The chain says what each of them is."""
     from protocol.logs import only_warnings
     from protocol.shell import net_text, standpoint
     from protocol.shell.acquaintances import Acquaintances
@@ -68,8 +69,8 @@ def peers(
     problems = [{"what": what, "try": advised} for what, advised in (found.problem,)] if found.problem else []
     data = {"peers": [each.as_json() for each in found.listed()], "notes": found.notes, "problems": problems}
     emit(data, as_json, lambda: net_text.print_peers(found))
-    if found.problem:
-        raise typer.Exit(Unavailable.exit_code)
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
 
 
 @app.command()
@@ -84,12 +85,12 @@ def ping(
     seconds: Seconds = 30,
     as_json: Json = False,
 ) -> None:
-    """Dial a peer at every address it is known by, measure round trips, and ask who it is."""
+    """Dial a peer, measure round trips, and ask who it is. It is dialled at every address it is known by."""
     from protocol.logs import only_warnings
     from protocol.shell import calling, net_text, standpoint
 
     only_warnings()
-    here = standpoint.find(home, bootnode, needed=False)
+    here = standpoint.find(home, bootnode, needed=False, which="/" not in peer)
     made = calling.call(here, peer, count=count, seconds=seconds)
     emit(made.as_json(), as_json, lambda: net_text.print_call(made))
     if made.problem is not None:
@@ -106,7 +107,7 @@ def trace(
     seconds: Seconds = 30,
     as_json: Json = False,
 ) -> None:
-    """Follow one lookup step by step: who is asked, what each answers, where it stops, and whether what is found is the chain's."""
+    """Follow one lookup, step by step, to where it stops. Shows who is asked, what each answers, and whether what is found is the chain's."""
     from protocol.logs import only_warnings
     from protocol.shell import standpoint
     from protocol.shell.net_text import TracePrinter
