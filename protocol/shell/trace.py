@@ -198,7 +198,9 @@ class _Tracing:
         self._tell(found)
         answers = found.greeting is not None and found.greeting.answered
         if not answers and peer_text(peer) == self._here.peer and not self._here.running:
-            made.stop("this role does not run", "start it; what others remember of it fades within half an hour")
+            made.stop(
+                "this role does not run", f"{self._here.start}; what others remember of it fades within half an hour"
+            )
         elif not found.told and self._is_first_bootnode(made, peer):
             made.found = "it answers where it listens; nobody has come yet who could say where it is"
         elif not found.told:
@@ -207,10 +209,12 @@ class _Tracing:
                 "it has not joined through these bootnodes, or only asks: who cannot be reached enters no table",
             )
         elif not answers:
+            problem = found.greeting.problem if found.greeting else None
+            advice = f"{remedy.of_dial(problem)}. " if problem else ""
             made.stop(
                 "peers say where it is, and it does not answer there",
-                "its operator: open the port, and name the address that leads to it (peers.announce)",
-                found.greeting.problem if found.greeting else None,
+                f"{advice}Its operator: see that it runs, that its port is open, and that peers.announce names what leads to it",
+                problem,
             )
         else:
             made.found = "it is known, and it answers"

@@ -433,6 +433,7 @@ def test_status_of_a_relay_says_whether_its_public_url_leads_to_it(
     assert [each["answers"] for each in tried] == [False]
     assert "✗ http://127.0.0.1:9, where others fetch weights from this role: it does not answer" in dead
     assert "let serve.public_url lead to it" in dead
+    assert "✗ http://127.0.0.1:9 this role" in dead.partition(" Relays ")[2], "the same as where it serves weights"
 
     plain = served({})
     said, _ = status_with(plain.replace("http://", "https://"))
