@@ -163,7 +163,7 @@ def _print_role(found: Reachability) -> None:
         return
     if isinstance(versions := found.doing.get("versions"), list):
         has = f"version {max(versions)}" if versions else "no version yet"
-        _field("has", has + (f"; the chain is at {found.head.step}" if found.head else ""))
+        _field("has", has + (f"; the chain is at version {found.head.step}" if found.head else ""))
     for each in said.get("provides") or []:
         _field("serves", f"{each.get('role')} at {each.get('http')}, known to {_count(each.get('holders'), 'peer')}")
     connections = f"{_count(said.get('outbound'), 'connection')} out, {said.get('inbound')} in"

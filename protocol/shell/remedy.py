@@ -50,7 +50,9 @@ def of_endpoint(
     if "connection refused" in text and not peer_answers:
         return _not_running(role, resume)
     if "connection refused" in text and role in OF_TRAINER:
-        return f"its peer answers: hub.public_host leads elsewhere, or a firewall refuses; else its operator starts it ({resume})"
+        return (
+            f"its peer answers: hub.public_host leads elsewhere, or a firewall refuses; or it ended just now ({resume})"
+        )
     if "connection refused" in text:
         return "its peer answers: its operator sees that public_url leads to it, and that no firewall refuses"
     if "in time" in text:
