@@ -40,8 +40,8 @@ def test_one_core_counts_for_all_that_may_compute_and_the_engine_keeps_its_threa
     """How many cores are busy at the start moves no class: only the memory's rate is that of one core."""
     monkeypatch.setattr(hardware, "_matrix_rate", lambda *_: float(torch.get_num_threads()))
     monkeypatch.setattr(hardware, "_bandwidth", lambda *_: 7.0)
-    monkeypatch.setattr(hardware.machine, "cores", lambda: 6)
-    monkeypatch.setattr(hardware.machine, "idle_cores", lambda: 1)
+    monkeypatch.setattr(hardware.resources, "cores", lambda: 6)
+    monkeypatch.setattr(hardware.resources, "idle_cores", lambda: 1)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
