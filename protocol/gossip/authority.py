@@ -98,12 +98,13 @@ class Authority:
         known = self._known.get(address)
         return known.stake.weight if known else 0.0
 
-    def look_up(self, address: str) -> None:
+    def look_up(self, address: str) -> bool:
+        """Whether the chain answered."""
         try:
             found = self._read(address)
         except ChainError as error:
             log.debug("what %s has at stake remains unknown: %s", address, error)
-            return
+            return False
         first, most = _NONE_SECONDS
         with self._lock:
             before = self._known.pop(address, None)
@@ -114,6 +115,7 @@ class Authority:
             self._known[address] = _Known(found, fresh, self._clock.monotonic() + fresh)
             while len(self._known) > _MOST:
                 del self._known[next(iter(self._known))]
+        return True
 
     def _read(self, address: str) -> Stake:
         seat = self._chain.validator(self._run, address)

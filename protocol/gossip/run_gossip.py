@@ -88,8 +88,8 @@ class RunGossip:
         address = _address(peer)
         return address if address and self._authority.stake(address) is None else ""
 
-    def look_up(self, about: str) -> None:
-        self._authority.look_up(about)
+    def look_up(self, about: str) -> bool:
+        return self._authority.look_up(about)
 
     def refresh(self) -> None:
         """And says again what others may have missed: a host that has just started has asked nothing and met nobody yet."""

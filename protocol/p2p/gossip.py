@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import trio
 
@@ -29,6 +30,8 @@ from protocol.p2p.subject import GossipSubject
 from protocol.retry import Backoff, jittered
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _QUESTIONS = 4  # to the chain at the same time
 _QUESTION_SECONDS = 30.0
@@ -303,16 +306,18 @@ class Gossip:
 
     def _look_up(self, about: str) -> None:
         async def ask() -> None:
-            await self._in_thread(lambda: self.subject.rules.look_up(about))
-            self.mesh.settled(about)
+            answered = await self._in_thread(lambda: self.subject.rules.look_up(about))
+            self.mesh.settled(about, answered=answered is True)
 
         self._nursery.start_soon(ask)
 
-    async def _in_thread(self, question: Callable[[], None]) -> None:
+    async def _in_thread(self, question: Callable[[], T]) -> T | None:
+        """None where it failed, or took too long."""
         with trio.move_on_after(_QUESTION_SECONDS):
             try:
-                await trio.to_thread.run_sync(  # type: ignore[call-arg, unused-ignore]
+                return await trio.to_thread.run_sync(  # type: ignore[call-arg, unused-ignore]
                     question, abandon_on_cancel=True, limiter=self._asking
                 )
             except Exception as error:  # noqa: BLE001  an endpoint of the chain ends no host
                 log.error("a question to the chain failed: %s: %s", type(error).__name__, error)
+        return None

@@ -197,11 +197,13 @@ class Mesh:
         if frame.prune is not None:
             self._pruned(neighbour, frame.prune)
 
-    def settled(self, about: str) -> None:
-        """The chain was asked about `about`, or did not answer: what waits for that is looked at again."""
+    def settled(self, about: str, *, answered: bool = True) -> None:
+        """The chain was asked about `about`, or did not answer: what waits for that is looked at again. By an answer of earlier nobody is blamed."""
         for peer, network, data in self._parked.pop(about, []):
             name, ruling = name_of(data), self._rules.rule(data)
-            if name not in self._seen and ruling.fate is not Fate.ASK:
+            if ruling.fate is Fate.DISOWN and not answered:
+                self.counts[f"refused: {ruling.reason}"] += 1
+            elif name not in self._seen and ruling.fate is not Fate.ASK:
                 self._decide(peer, network, name, data, ruling)
 
     def _take(self, neighbour: Neighbour, data: bytes) -> None:

@@ -57,8 +57,8 @@ class SubjectRules(Protocol):
     def unknown(self, peer: bytes) -> str:
         """The address to look up for the weight of `peer`; empty where it is known or stands for nobody."""
 
-    def look_up(self, about: str) -> None:
-        """Asks the chain about an address. In a thread of its own."""
+    def look_up(self, about: str) -> bool:
+        """Asks the chain about an address, and says whether it answered. In a thread of its own."""
 
     def refresh(self) -> None:
         """Asks the chain how far the run is. In a thread of its own, before the first message and from time to time."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import resource
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -23,6 +24,7 @@ from protocol.p2p import Endpoint
 from protocol.shardcast.server import ShardServer
 from protocol.shardcast.store import VersionStore
 from tests.hub.desk import Desk, open_desk, some_file
+from trainer.hub import server as server_module
 from trainer.hub.load import RequestKind
 from trainer.hub.server import HubServer, connections_within_limits
 from trainer.hub.service import url_of
@@ -209,6 +211,27 @@ def test_requests_whose_bodies_never_come_keep_no_upload_out(anvil: Anvil, tmp_p
                 f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n{{".encode()
             )
         assert desk.upload(node, ref, data).status_code == 200
+
+
+def test_a_body_that_never_comes_ends_its_connection_and_nothing_is_logged(
+    anvil: Anvil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What strangers do fills no log."""
+    monkeypatch.setattr(server_module, "_BEGUN_SECONDS", 0.1)
+    said: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = said.append  # type: ignore[method-assign]
+    with open_desk(anvil, tmp_path) as desk:
+        logging.getLogger("uvicorn.error").addHandler(handler)
+        try:
+            with socket.create_connection(("127.0.0.1", httpx.URL(desk.url).port), timeout=10) as silent:
+                silent.sendall(b"POST /v1/runs/1/receipts HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+                with suppress(ConnectionResetError):
+                    assert silent.recv(100) == b""
+            assert httpx.get(f"{desk.url}/v1/runs/{desk.world.run}/spec", timeout=10).status_code == 200
+        finally:
+            logging.getLogger("uvicorn.error").removeHandler(handler)
+    assert said == []
 
 
 needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")

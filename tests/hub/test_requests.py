@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 from swarm.processes import wait_until
 
-from protocol.errors import PreflightError
+from protocol.errors import IntegrityError, PreflightError
 from tests.hub.desk import Desk, damaged, some_file
 from trainer.hub import app as app_module
 from trainer.hub.server import HubServer
@@ -250,3 +250,15 @@ def test_a_lie_at_the_hub_is_found_by_whoever_downloads(desk: Desk, tmp_path: Pa
     with pytest.raises(HashMismatch):
         desk.client().download(ref.root, tmp_path / "x", cap=5000)
     assert not (tmp_path / "x").exists()
+
+
+def test_what_is_damaged_is_for_the_hubs_log_and_not_for_strangers(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def find(*_: object) -> object:
+        raise IntegrityError("/var/lib/murmur/hub/packs.sqlite is damaged")
+
+    monkeypatch.setattr(desk.hub, "stored", find)
+    answer = httpx.get(f"{desk.url}/v1/runs/{desk.world.run}/submissions/0x{'11' * 32}")
+    assert (answer.status_code, answer.text) == (500, "what the hub has stored is damaged")
+    assert "packs.sqlite is damaged" in caplog.text

@@ -25,6 +25,7 @@ class PlainRules:
     def __init__(self, stakes: dict[bytes, float] | None = None) -> None:
         self.taken: list[bytes] = []
         self.asked: set[str] = set()
+        self.chain_is_down = False
         self.unseated: set[str] = set()  # validators that had no seat when the chain was asked; they have one now
         self.stakes = {} if stakes is None else stakes
 
@@ -49,9 +50,12 @@ class PlainRules:
     def unknown(self, peer: bytes) -> str:
         return ""
 
-    def look_up(self, about: str) -> None:
+    def look_up(self, about: str) -> bool:
+        if self.chain_is_down:
+            return False
         self.asked.add(about)
         self.unseated.discard(about)
+        return True
 
     def refresh(self) -> None:
         pass
@@ -80,8 +84,7 @@ class GossipPeer:
         self.questions += 1
 
         def answered() -> None:
-            self.rules.look_up(about)
-            self.mesh.settled(about)
+            self.mesh.settled(about, answered=self.rules.look_up(about))
 
         self._world.later(1.0, answered)
 

@@ -199,6 +199,19 @@ def test_nobody_is_blamed_for_messages_of_who_has_taken_a_seat_since_the_chain_w
     assert all(late.mesh.reputation.points(one.name) == 0 for one in honest)
 
 
+def test_while_the_chain_does_not_answer_nobody_is_blamed_by_what_it_said_before() -> None:
+    world = grown(12)
+    late, honest = world.up()[0], world.up()[1:]
+    late.rules.asked.add("validator")
+    late.rules.unseated.add("validator")
+    late.rules.chain_is_down = True
+    for number in range(8):
+        honest[number].mesh.publish(b"validator:%d" % number)
+    world.run(10)
+    assert late.mesh.counts["refused: of somebody without a stake"] > 0
+    assert all(late.mesh.reputation.points(one.name) == 0 for one in honest)
+
+
 def test_what_is_old_is_not_handed_on_and_nobody_is_cut_off_for_it() -> None:
     """A replay costs who sends it its own budget, and others nothing."""
     world, _, _ = attacked([Frame(messages=(b"old:####",)).encode("t")], seconds=15)

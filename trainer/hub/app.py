@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from protocol.deadline import plain_address
 from protocol.errors import (
     BadSignature,
     ChainError,
+    IntegrityError,
     Malformed,
     MurmurationError,
     Oversized,
@@ -34,6 +36,8 @@ from protocol.errors import (
 from protocol.hub.challenges import MESSAGE_BYTES_MAX
 from protocol.hub.wire import EARLIER_KEYS_MAX, NEED_TAG_LENGTH, WAIT_MAX, Refused, TryAgain
 from trainer.hub.hub import Hub, Signed, address, bytes32
+
+log = logging.getLogger("hub")
 
 Cursor = Annotated[int, Query(ge=0, lt=2**62)]
 Digest = Annotated[str, Query(pattern="^([0-9a-f]{64})?$")]
@@ -67,6 +71,9 @@ def create_app(hub: Hub, status: Path, need_file: Path) -> FastAPI:
         headers = {"Retry-After": str(ceil(error.seconds))} if isinstance(error, TryAgain) else None
         # What this machine's endpoints and disks said of it is for its own log, not for strangers.
         text = "the hub cannot reach the chain; try again" if isinstance(error, ChainError) else str(error)
+        if isinstance(error, IntegrityError):
+            log.error("%s", error)
+            text = "what the hub has stored is damaged"
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
         return PlainTextResponse(text, status, headers)
 

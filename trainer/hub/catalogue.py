@@ -60,7 +60,7 @@ class Packs:
         """Pack and place of a member; of several packs the one that came last."""
         query = (
             f"SELECT p.name, {_MEMBER} FROM members m JOIN packs p ON p.id = m.pack"  # noqa: S608
-            " WHERE m.name = ? ORDER BY m.pack DESC LIMIT 1"
+            " WHERE m.name = ? ORDER BY m.time DESC, m.pack DESC LIMIT 1"
         )
         with self._use(self._reading):
             row = self._db.execute(query, (name,)).fetchone()

@@ -36,7 +36,7 @@ SLOW_SECONDS = 20.0
 SLOW_RATE = 16 << 10
 """A quarter of what a client grants itself (wire.py), in bytes a second."""
 _HEAD_BYTES_MAX = 16 << 10
-_BEGUN_BYTES, _BEGUN_SECONDS = 32 << 10, 5.0  # of a body, or all of it, and until when: then the request counts as one
+_BEGUN_BYTES, _BEGUN_SECONDS = 32 << 10, 12.0  # of a body, or all of it, and until when: then the request counts as one
 _OTHER_FILES = 512  # that this process opens besides: databases, rollouts, the origin's and libp2p's connections
 _LEAVING_MAX = 128  # refused connections that are given a moment to read why
 _LEAVING_SECONDS = 2.0
@@ -255,6 +255,7 @@ class _Bounded(H11Protocol):
             try:
                 receive = await self._begun(receive)
             except (TimeoutError, ConnectionError):
+                self.cycle.disconnected = True  # it will be, a moment later: no answer is missed
                 self.transport.abort()
                 return
         if not load.admit(kind, self.address):
