@@ -259,6 +259,6 @@ def test_what_is_damaged_is_for_the_hubs_log_and_not_for_strangers(
         raise IntegrityError("/var/lib/murmur/hub/packs.sqlite is damaged")
 
     monkeypatch.setattr(desk.hub, "stored", find)
-    answer = httpx.get(f"{desk.url}/v1/runs/{desk.world.run}/submissions/0x{'11' * 32}")
+    answer = httpx.get(f"{desk.url}/v1/runs/{desk.world.run}/submissions/{'11' * 32}")
     assert (answer.status_code, answer.text) == (500, "what the hub has stored is damaged")
     assert "packs.sqlite is damaged" in caplog.text
