@@ -27,7 +27,7 @@ from threading import Lock
 from eth_typing import ChecksumAddress
 
 from protocol.constants import SHARDCAST_CHUNK_BYTES
-from protocol.errors import LockHeld, ProtocolViolation, UsageError
+from protocol.errors import LockHeld, ProtocolViolation, Unavailable, UsageError
 from protocol.shardcast import by_delta
 from protocol.shardcast.ahead import LABEL, Ahead
 from protocol.shardcast.connection import Timeouts
@@ -195,22 +195,28 @@ class Client:
             if made is not None:
                 present = made.present
             fetch.written.update(present)
-            if made is None or made.delta is None:
+            has_delta = made is not None and made.delta is not None
+            if not has_delta:
                 kept.close()
-                by_delta.drop_delta(draft)
-            commit = lambda: store.commit(step, draft, signed)  # noqa: E731
+
+            def commit() -> Path:
+                if not has_delta:  # until then the next attempt may go on with it
+                    by_delta.drop_delta(draft)
+                return store.commit(step, draft, signed)
+
             return fetch.fill(partial, manifest, signed, present, commit, delta=made.delta if made else None)
 
     @contextmanager
     def _remembering(self, fetch: Fetch, draft: Path, manifest: Manifest) -> Iterator[Collection[int]]:
-        """The chunks that an earlier attempt of this process has verified, where nobody has touched the draft since. Where the block fails,
-        those of this attempt are remembered: the next one need not read them all again."""
-        digest = manifest.digest
+        """The chunks that an earlier attempt of this process has verified, where nobody has touched the draft since. Where the block fails
+        for want of others, those of this attempt are remembered: the next one need not read them all again. After an error of this
+        machine's own nothing is: what a disk has lost shows neither in its files' dates nor a second time."""
+        digest = fetch.expected.digest
         with self._mutex:
             state, known = self._drafted.pop(digest, (None, ()))
         try:
             yield known if state is not None and state == _state(draft, manifest) else ()
-        except BaseException:
+        except Unavailable:
             with self._mutex:
                 self._drafted[digest] = _state(draft, manifest), frozenset(fetch.written)
                 while len(self._drafted) > _DRAFTS_REMEMBERED:

@@ -65,11 +65,11 @@ class Inquiry:
                 self.schedule.heard(self.source.name, holding)
                 if holding.is_complete:
                     return
-                if holding.revision > revision:
-                    pause, revision = _PAUSE_FIRST, holding.revision
-                    count, before = int(holding.held.sum()), count
-                    if count > before:  # else who has no news could have it asked for ever
-                        continue
+                count, before = int(holding.held.sum()), count
+                is_news, revision = holding.revision > revision, holding.revision  # a lower one: it has begun anew
+                pause = _PAUSE_FIRST if is_news else pause
+                if is_news and count > before:  # else who has no news could have it asked for ever
+                    continue
             self.schedule.rest(max(pause, at_least))
             pause = min(2 * pause, _PAUSE_MAX)
 

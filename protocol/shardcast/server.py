@@ -9,6 +9,7 @@ It encrypts where it is given a certificate; it need not, for what it serves is 
 
 from __future__ import annotations
 
+import logging
 import select
 import socket
 import ssl
@@ -31,6 +32,8 @@ from protocol.shardcast.uplink import Uplink
 _BYTES = metrics.counter("murmur_shardcast_served_bytes_total", "Bytes of weights that left this server.")
 _REQUESTS = metrics.counter("murmur_shardcast_requests_total", "Requests for weights.")
 _REFUSED = metrics.counter("murmur_shardcast_refused_total", "Connections turned away: no room, or not allowed.")
+log = logging.getLogger("weights")
+
 _ACCEPT_PAUSE = 0.1  # seconds without accepting after the system refused a connection, for instance for want of files
 
 
@@ -175,8 +178,13 @@ class ShardServer:
             except OSError:
                 self._closing.wait(_ACCEPT_PAUSE)
                 continue
-            with suppress(OSError):  # it has gone already
+            try:
                 self._admit(sock, address[0])
+            except OSError:
+                pass  # it has gone already
+            except Exception:  # the door stays open whatever one newcomer does
+                log.exception("a newcomer was not let in")
+                sock.close()
 
     def _admit(self, sock: socket.socket, address: str) -> None:
         wire = Wire(sock, self.limits.stall)
@@ -218,8 +226,12 @@ class ShardServer:
         """Ends an idle connection of the neighbourhood that has most, however short it has been idle, where that leaves it no fewer than the
         newcomer's then has: a question now and then keeps no house full."""
         sizes = Counter(guest.peer for guest in guests)
-        idle = [guest for guest in guests if guest.idle_since is not None and sizes[guest.peer] > sizes[peer] + 1]
-        first = min(idle, key=lambda guest: (-sizes[guest.peer], guest.idle_since), default=None)
+        idle = {
+            guest: since
+            for guest in guests
+            if (since := guest.idle_since) is not None and sizes[guest.peer] > sizes[peer] + 1
+        }
+        first = min(idle, key=lambda guest: (-sizes[guest.peer], idle[guest]), default=None)
         if first is not None:
             first.leaving = True
             first.wire.shut()

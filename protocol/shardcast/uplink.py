@@ -4,7 +4,7 @@ Twenty chunks sent side by side all arrive at the end; sent in turns, the first 
 time. A turn is one chunk long at most. Relays take theirs before everybody else, but one in four is left to others who wait:
 anybody can pass for a relay. Then comes the peer that has the fewest, and among equals the longest wait counts. A peer that
 reads slowly keeps its turn to itself for a moment only, then others go on beside it. It still has that turn, and beside others it
-never has more than may be side by side: a hundred slow connections of one peer delay nobody else by more than two do.
+has four, or one more than they: a hundred slow connections of one peer delay nobody else by more than a few do.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _TURNS_MIN, _TURNS_MAX = (
 )  # side by side: the fewer the sooner the first is through, the more the better a line is filled
 _CHUNK_SECONDS = 0.5  # that each of so many may take; from the rate of the last turns follows how many
 _REMEMBERED, _REMEMBERED_SECONDS = 8, 5.0  # turns that tell the rate
+_STREAMS = 4  # of one fetch, as a client has them
 _TURN_SECONDS = 2.0  # after which a turn no longer keeps others waiting
 _FIRST_IN_A_ROW = 3  # turns of relays, after which somebody else has one
 SMALL_BYTES_MAX = 64 << 10
@@ -88,8 +89,10 @@ class Uplink:
 
     def _wait(self, turn: _Turn, deadline: float) -> None:
         with self._mutex:
+            was_next = False
             while True:
-                now, is_next = self.clock(), self._next() is turn
+                now, next_one = self.clock(), self._next()
+                is_next = next_one is turn
                 under_way = [other.since for other in self._turns if other.since is not None]
                 young = [since for since in under_way if since + _TURN_SECONDS > now]
                 if is_next and len(young) < self._side_by_side(now):
@@ -99,8 +102,16 @@ class Uplink:
                     return
                 if now >= deadline:
                     raise NoTurn("too many are served before this one")
-                # When a slow turn stops counting nobody calls, so the next looks by itself; whoever becomes the next is called.
+                if (
+                    was_next and not is_next
+                ):  # by time alone: how many may be side by side follows from the last few seconds
+                    self._call_next()
+                was_next = is_next
+                # When a slow turn stops counting nobody calls, so the next looks by itself; whoever becomes the next is called. Where nobody
+                # is, because peers have as many as they may, each looks again before long.
                 wake = min([deadline, *(since + _TURN_SECONDS for since in young if is_next)])
+                if next_one is None:
+                    wake = min(wake, now + _TURN_SECONDS)
                 turn.called.wait(max(0.001, wake - now))
 
     def _call_next(self) -> None:
@@ -119,11 +130,16 @@ class Uplink:
 
     def _next(self) -> _Turn | None:
         having = Counter(turn.peer for turn in self._turns if turn.since is not None)
-        waiting = [turn for turn in self._turns if turn.since is None]
-        if (
-            len({turn.peer for turn in self._turns}) > 1
-        ):  # where the line itself is slow, turns that no longer count would add up
-            most = self._side_by_side(self.clock())
-            waiting = [turn for turn in waiting if having[turn.peer] < most]
+        most = self._most_of_one(having)
+        waiting = [turn for turn in self._turns if turn.since is None and having[turn.peer] < most[turn.peer]]
         relays_first = self._in_a_row < _FIRST_IN_A_ROW
         return min(waiting, key=lambda turn: (turn.first != relays_first, having[turn.peer], turn.asked), default=None)
+
+    def _most_of_one(self, having: Counter[str]) -> dict[str, float]:
+        """How many turns each peer may have under way. Where the line itself is slow, turns stop counting before their end, and those of a
+        crowd would add up until nothing arrives in time; so beside others nobody has many more than they have."""
+        peers = {turn.peer for turn in self._turns}
+        if len(peers) < 2:
+            return dict.fromkeys(peers, float("inf"))
+        usual = max(_STREAMS, self._side_by_side(self.clock()))
+        return {peer: max(usual, 1 + max(having[other] for other in peers if other != peer)) for peer in peers}

@@ -66,6 +66,7 @@ RELAY, SEEDER = "relay", "seeder"
 """Roles under which weights are served: by relays, and by nodes that lend some of their line."""
 
 # Of the time for a look-up, what peers get where the chain says where to go: at first, and while they did not find it the last time.
+_SHARE_OF_LOST_ORIGIN = 0.25  # of the time that a look-up may take, while relays are there without it
 _SHARE_OF_PEERS, _SHARE_OF_LOST_PEERS = 0.25, 0.05
 _NAMES_SECONDS = 5.0  # to look up the names of origin and bootnodes
 _SPARE_BYTES = 256 << 20  # that stay free on the disk beside a task file
@@ -251,7 +252,7 @@ class Connection:
 
     def origin(self) -> Source:
         """The trainer's own end of SHARDCAST."""
-        origin = self._trusted("origin", _SHARE_OF_LOST_PEERS if self._origin_lost else 1.0)
+        origin = self._trusted("origin", _SHARE_OF_LOST_ORIGIN if self._origin_lost else 1.0)
         return Source(origin.endpoint.http, name=origin.address, is_relay=False)
 
     def _trusted(self, role: str, share: float = 1.0) -> Provider:

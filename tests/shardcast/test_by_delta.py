@@ -446,6 +446,20 @@ def test_a_delta_that_did_not_come_in_time_is_tried_again_by_the_next_attempt(
     assert received(client) == run.manifests[1].delta_bytes
 
 
+def test_what_came_of_a_delta_in_time_is_not_fetched_again(cast: Cast) -> None:
+    run = Run(cast, 1)
+    client = run.holder(0)
+
+    def half(request: Request) -> None:
+        request.serve() if request.target.endswith(MODEL) else faults.be_busy(request)
+
+    with pytest.raises(DeadlineExceeded):
+        client.fetch(1, run.manifests[1].digest, [run.scripted(1, half, faults.be_busy)], 0.6)
+    client.statistics.bytes_from.clear()
+    run.fetch(client, 1)
+    assert received(client) == len(run.served(1)[SHARD])
+
+
 @pytest.mark.parametrize(
     ("deltas", "line", "applied", "is_whole"),
     [

@@ -122,3 +122,21 @@ def test_a_relay_that_has_no_news_is_not_asked_again_at_once_whatever_its_revisi
     pool.close()
     assert next(revisions) == 7 + 4, "the first had news, and after each of the others it rests"
     assert min(schedule.rests) >= 0.1
+
+
+def test_a_relay_that_begins_anew_is_asked_for_what_is_new_since_then(cast: Cast) -> None:
+    """Each attempt of a relay counts from one. Whoever asked for news after the last attempt's would hear of none for long."""
+    asked: list[str] = []
+    answers = iter([(500, [1, 0, 1, 0]), (2, [1, 0, 0, 0]), (3, [1, 1, 0, 0]), (4, [1, 1, 0, 0])])
+
+    def tell(request: Request) -> None:
+        asked.append(request.target.partition("after=")[2].partition("&")[0])
+        revision, held = next(answers)
+        body = Holding(revision, np.array(held, np.bool_), np.zeros(4, np.bool_)).encode()
+        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    relay = relay_at(cast.scripted(b"", holding=tell).url, "busy")
+    schedule, pool = Rested(relay, 2), ConnectionPool(QUICK)
+    Inquiry(schedule, relay, 1, 4, QUICK, float("inf")).run(pool)
+    pool.close()
+    assert asked == ["0", "500", "2", "3"]

@@ -57,6 +57,11 @@ class Line:
         wait_until(lambda: self.uplink.waiting > waiting)
         self.time.now += 0.001
 
+    def aged(self, peer: str) -> list[ExitStack]:
+        """A turn that began so long after the others that these no longer count."""
+        self.time.now += 2.1
+        return [self.turn(peer)]
+
     def turn(self, peer: str = "") -> ExitStack:
         """A turn that lasts until the stack is closed."""
         stack = ExitStack()
@@ -374,17 +379,38 @@ def test_of_many_relays_others_are_named_every_time() -> None:
     assert {url for each in named for url in each} == set(urls)
 
 
-def test_a_peer_has_no_more_turns_under_way_than_may_be_side_by_side_while_another_wants_one() -> None:
+def test_beside_others_a_peer_has_few_turns_under_way_however_slow_the_line_is() -> None:
     """Where the line itself is slow every turn stops counting before its end, and those of a crowd would add up until nothing arrives in time."""
     line = Line()
-    stuck = [line.turn("crowd"), line.turn("crowd")]
-    line.time.now += 2.1
+    held = [turn for _ in range(4) for turn in line.aged("crowd")]
     other = line.turn("other")
-    for _ in range(3):
-        line.time.now += 2.1
-        with pytest.raises(NoTurn):
-            line.turn("crowd")
-    other.close()
-    line.turn("crowd").close()  # alone it may
-    for turn in stuck:
+    line.time.now += 2.1
+    with pytest.raises(NoTurn):
+        line.turn("crowd")
+    more = [turn for _ in range(3) for turn in line.aged("other")]
+    line.time.now += 2.1
+    held += [line.turn("crowd")]  # one more than the other has
+    with pytest.raises(NoTurn):
+        line.turn("crowd")
+    for turn in (other, *more):
+        turn.close()
+    held += [line.turn("crowd")]  # nobody else is there
+    for turn in held:
+        turn.close()
+
+
+def test_who_is_next_by_time_alone_is_called_by_who_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many turns one may have follows from the last seconds, too. When fewer may, another one comes first than the one who looks."""
+    monkeypatch.setattr(uplink_module, "_TURN_SECONDS", 0.05)
+    monkeypatch.setattr(uplink_module, "_STREAMS", 0)
+    line = Line()
+    most = [3]
+    monkeypatch.setattr(Uplink, "_side_by_side", lambda self, now: most[0])
+    held = [line.turn("R"), line.turn("R"), line.turn("C")]
+    line.ask("R's third", peer="R", first=True)
+    line.ask("B", peer="B")
+    most[0] = 2
+    line.time.now += 0.06
+    wait_until(lambda: "B" in line.served)
+    for turn in held:
         turn.close()
