@@ -94,9 +94,13 @@ def test_a_chunked_body_over_the_cap_is_cut_off(desk: Desk) -> None:
     assert desk.hub.refused == {"Oversized": 1}
 
 
+BEGUN = "x" * 40_000
+"""So much of a body that its request counts (trainer/hub/server.py)."""
+
+
 def test_a_slow_body_holds_up_nobody_and_ends(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "_BODY_SECONDS_MAX", 0.3)
-    head = f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nslow"
+    head = f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n" + BEGUN
     with ExitStack() as stack:
         address = ("127.0.0.1", httpx.URL(desk.url).port)
         slow = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(30)]
@@ -109,7 +113,7 @@ def test_a_slow_body_holds_up_nobody_and_ends(desk: Desk, monkeypatch: pytest.Mo
 
 def test_a_sender_that_went_away_is_no_error_of_the_hub(desk: Desk, capfd: pytest.CaptureFixture[str]) -> None:
     """Or anybody could fill its disk with tracebacks."""
-    body = f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf"
+    body = f"POST /v1/runs/{desk.world.run}/receipts HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n" + BEGUN
     for _ in range(3):
         raw(desk, body.encode(), read=False)
     wait_until(lambda: desk.hub.refused["Unavailable"] == 3, deadline=10, what="the hub notices")

@@ -254,10 +254,11 @@ class _Bounded(H11Protocol):
         if scope["method"] == "POST" and not load.refuses(kind):
             try:
                 receive = await self._begun(receive)
-            except (TimeoutError, ConnectionError):
-                self.cycle.disconnected = True  # it will be, a moment later: no answer is missed
-                self.transport.abort()
+            except TimeoutError:
+                await _refuse(kind, send, b"close")
                 return
+            except ConnectionError:
+                return  # nobody is there to be answered
         if not load.admit(kind, self.address):
             await _refuse(kind, send)
             return
