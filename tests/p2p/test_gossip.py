@@ -170,7 +170,7 @@ def test_who_finds_a_full_host_leaves_it_alone_for_pauses_that_grow(network: Net
 
     eventually(lambda: pause() > LIMITS.look, within=90, what="a longer pause")
     assert pause() <= 10 * LIMITS.look
-    assert full.host.status(20).connections <= 2
+    eventually(lambda: full.host.status(20).connections <= 2, within=20, what="the end of what was cut")
 
 
 def test_a_stake_that_is_not_known_any_more_is_looked_up_while_its_holder_is_a_neighbour(network: Network) -> None:
