@@ -17,7 +17,7 @@ from threading import Event, Lock
 _BURST_SECONDS = 0.1  # of sending that an idle line may save up
 _PIECE_BYTES_MAX = 256 << 10
 _CHUNKS_SHARE = 3  # bytes of chunks to one of small answers, where both wait
-_FIRST_IN_A_ROW = 3  # small answers to relays, after which somebody else has one: anybody can pass for a relay
+FIRST_IN_A_ROW = 3  # turns or small answers of relays, after which somebody else has one: anybody can pass for a relay
 _REMEMBERED = 64  # small answers of which is known whose they were
 
 
@@ -121,7 +121,7 @@ class TokenBucket:
         small = [claim for claim in self._claims if claim.peer is not None]
         if pieces and (not small or self._owed):
             return pieces[0]
-        served, relays_first = Counter(self._served), self._in_a_row < _FIRST_IN_A_ROW
+        served, relays_first = Counter(self._served), self._in_a_row < FIRST_IN_A_ROW
         return min(
             small, key=lambda claim: (claim.first != relays_first, served[claim.peer or ""])
         )  # of equals the one that came first

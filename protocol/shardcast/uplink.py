@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Lock
 
 from protocol.constants import SHARDCAST_CHUNK_BYTES
-from protocol.shardcast.bucket import NoTurn, TokenBucket
+from protocol.shardcast.bucket import FIRST_IN_A_ROW, NoTurn, TokenBucket
 
 _TURNS_MIN, _TURNS_MAX = (
     2,
@@ -27,7 +27,6 @@ _CHUNK_SECONDS = 0.5  # that each of so many may take; from the rate of the last
 _REMEMBERED, _REMEMBERED_SECONDS = 8, 5.0  # turns that tell the rate
 _STREAMS = 4  # of one fetch, as a client has them
 _TURN_SECONDS = 2.0  # after which a turn no longer keeps others waiting
-_FIRST_IN_A_ROW = 3  # turns of relays, after which somebody else has one
 SMALL_BYTES_MAX = 64 << 10
 """An answer up to this size takes no turn. What is held of any version fits: a manifest of 16 MiB (MANIFEST_BYTES_MAX) names
 250,000 chunks at most, two bits each are 62.6 KB. A relay whose line is full could not tell otherwise what it has to give."""
@@ -132,7 +131,7 @@ class Uplink:
         having = Counter(turn.peer for turn in self._turns if turn.since is not None)
         most = self._most_of_one(having)
         waiting = [turn for turn in self._turns if turn.since is None and having[turn.peer] < most[turn.peer]]
-        relays_first = self._in_a_row < _FIRST_IN_A_ROW
+        relays_first = self._in_a_row < FIRST_IN_A_ROW
         return min(waiting, key=lambda turn: (turn.first != relays_first, having[turn.peer], turn.asked), default=None)
 
     def _most_of_one(self, having: Counter[str]) -> dict[str, float]:
