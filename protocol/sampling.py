@@ -20,8 +20,8 @@ Source: Philox, Salmon et al. 2011 (Random123).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,11 @@ Floats = NDArray[np.float64]
 
 NOISE_MAX = 22.9
 """No noise is larger: the word 0 gives 33·ln 2 = 22.874."""
+
+RIVALS = 3
+"""Rivals of a draw that are looked at: the next best scores."""
+RIVALS_WITHIN = 1.0
+"""In logits: a rival further behind than this counts as none. Changing this or RIVALS breaks: sums of receipts."""
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -158,10 +163,33 @@ def _noised(
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Per output token: `margins` [T] ≥ 0 in logits, and `logprobs` [T] at temperature 1, of the whole vocabulary."""
+    """Per output token, against a verifier's own logits.
+
+    `margins` [T] ≥ 0 in logits; `logprobs` [T] at temperature 1, of the whole vocabulary; `drawn` [T], the tokens that the verifier would
+    have drawn; `leads` [T], by how much the logit of the token lies above that of the drawn one; `gaps` [T, RIVALS], how far the next best
+    scores lie below the best, ascending, ∞ beyond RIVALS_WITHIN, and everywhere where the distribution is cut: a margin at the edge of a cut is
+    of another kind.
+    """
 
     margins: Floats
     logprobs: Floats
+    drawn: NDArray[np.int64]
+    leads: Floats
+    gaps: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[TokenScores]) -> TokenScores:
+        """One after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+    def packed(self) -> bytes:
+        """Everything as little-endian float64 [4 + RIVALS, T], which holds every index of a vocabulary."""
+        return np.vstack([self.margins, self.logprobs, self.drawn, self.leads, self.gaps.T]).astype("<f8").tobytes()
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> TokenScores:
+        margins, logprobs, drawn, leads, *gaps = np.frombuffer(data, "<f8").reshape(4 + RIVALS, -1)
+        return cls(margins, logprobs, drawn.astype(np.int64), leads, np.stack(gaps, 1))
 
 
 def score(
@@ -175,22 +203,43 @@ def score(
     it lies there. Where all logits of a drawing machine are within d of the verifier's, no margin is above 2·d (4·d where `top_k` and
     `top_p` cut both).
     """
-    margins, logprobs = np.empty(len(tokens)), np.empty(len(tokens))
+    count = len(tokens)
+    margins, logprobs, leads = np.empty(count), np.empty(count), np.empty(count)
+    drawn, gaps = np.empty(count, np.int64), np.full((count, RIVALS), np.inf)
     for t, logits, noised in _noised(logits_TV, key, temperature, first):
         token = int(tokens[t])
-        margins[t] = _margin(logits, noised, token, temperature, top_k, top_p)
+        ranking = _Ranking.of(logits, temperature, top_k, top_p) if temperature > 0 and (top_k or top_p < 1) else None
+        drawn[t], margins[t] = _best(noised, ranking), _margin(noised, token, ranking)
+        leads[t] = logits[token] - logits[drawn[t]]
+        if ranking is None:
+            found = _gaps(noised)
+            gaps[t, : len(found)] = found
         shifted = logits - logits.max()
         logprobs[t] = shifted[token] - np.log(np.exp(shifted).sum())
-    return TokenScores(margins, logprobs)
+    return TokenScores(margins, logprobs, drawn, leads, gaps)
 
 
-def _margin(logits: Floats, noised: Floats, token: int, temperature: float, top_k: int, top_p: float) -> float:
-    if temperature == 0 or not (top_k or top_p < 1):
+def _best(noised: Floats, ranking: _Ranking | None) -> int:
+    """The draw: of equals the lowest index."""
+    if ranking is None:
+        return int(noised.argmax())
+    kept = np.sort(ranking.order[: ranking.kept])
+    return int(kept[noised[kept].argmax()])
+
+
+def _margin(noised: Floats, token: int, ranking: _Ranking | None) -> float:
+    if ranking is None:
         return float(noised.max() - noised[token])
-    ranking = _Ranking.of(logits, temperature, top_k, top_p)
     ahead = noised[ranking.order[: ranking.kept]] - noised[token]
     rivals = np.minimum(ahead, ranking.inside())
     return max(0.0, ranking.outside(int(np.flatnonzero(ranking.order == token)[0])), float(rivals.max()))
+
+
+def _gaps(noised: Floats) -> Floats:
+    """How far the next best scores, RIVALS at most, lie below the best, ascending, up to RIVALS_WITHIN."""
+    best = np.sort(np.partition(noised, -min(RIVALS + 1, len(noised)))[-(RIVALS + 1) :])[::-1]
+    gaps = best[0] - best[1:]
+    return np.asarray(gaps[gaps <= RIVALS_WITHIN], np.float64)
 
 
 # ---- what is measured of a sequence --------------------------------------------------------------------------------------

@@ -55,7 +55,17 @@ def words(
         made_N4[i, 0], made_N4[i, 1], made_N4[i, 2], made_N4[i, 3] = _philox(blocks_N[i], positions_N[i], keys_N[i])
 
 
-@compiled("void(f4[:, ::1], u8[::1], i8[::1], f8, f4[::1], i8[::1], i8[::1], f8[::1])")
+@njit(inline="always")
+def _take_place(rivals_K: NDArray[np.float64], score: float) -> None:
+    """Puts a score among the best, which lie in descending order, in place of the least."""
+    k = len(rivals_K) - 1
+    while k > 0 and score > rivals_K[k - 1]:
+        rivals_K[k] = rivals_K[k - 1]
+        k -= 1
+    rivals_K[k] = score
+
+
+@compiled("void(f4[:, ::1], u8[::1], i8[::1], f8, f4[::1], i8[::1], i8[::1], f8[::1], f8, f8[:, ::1])")
 def seek(
     logits_RV: NDArray[np.float32],
     keys_R: NDArray[np.uint64],
@@ -65,10 +75,17 @@ def seek(
     last_R: NDArray[np.int64],
     tokens_R: NDArray[np.int64],
     scores_R: NDArray[np.float64],
+    within: float,
+    rivals_RK: NDArray[np.float64],
 ) -> None:
     """Writes the first token of each row that has the highest score logit + T·G, and that score; begins with those in `tokens_R`, of which
-    every other has to prove better. Kept are logits above `lowest_R`, and those equal to it up to index `last_R`."""
+    every other has to prove better. Kept are logits above `lowest_R`, and those equal to it up to index `last_R`.
+
+    Writes the scores of the K next best too, descending, as far as they lie `within` of the best: `rivals_RK` holds -inf before, and K
+    may be 0.
+    """
     rows, vocabulary = logits_RV.shape
+    count_of_rivals = rivals_RK.shape[1]
     made = np.empty(_AT_ONCE, np.uint32)
     numbers = np.empty(_AT_ONCE, np.float32)
     bits = numbers.view(np.int32)
@@ -76,8 +93,9 @@ def seek(
     eights = may_win.view(np.uint64)
     slope = np.float32(temperature * _LOG_OF_BITS)
     for row in range(rows):
-        logits, key, position = logits_RV[row], keys_R[row], positions_R[row]
+        logits, key, position, rivals = logits_RV[row], keys_R[row], positions_R[row], rivals_RK[row]
         token = tokens_R[row]
+        begun = token
         made[0], made[1], made[2], made[3] = _philox(token // 4, position, key)
         best = logits[token] + temperature * _noise(made[token % 4])
         for start in range(0, vocabulary, _AT_ONCE):
@@ -87,7 +105,7 @@ def seek(
             for i in range(count):
                 numbers[i] = np.float32(made[i])
             # What is taken off covers the rounding of float32.
-            need = np.float32(best - temperature * (_LOG_BIAS + 1e-3) - 1e-5 * abs(best))
+            need = np.float32(best - within - temperature * (_LOG_BIAS + 1e-3) - 1e-5 * abs(best))
             part = logits[start : start + count]
             for i in range(count):
                 may_win[i] = part[i] - need >= slope * np.float32(bits[i])
@@ -98,9 +116,12 @@ def seek(
                 for i in range(8 * eight, 8 * eight + 8):
                     if may_win[i]:
                         at, logit = start + i, part[i]
-                        if logit < lowest_R[row] or (logit == lowest_R[row] and at > last_R[row]):
+                        if at == begun or logit < lowest_R[row] or (logit == lowest_R[row] and at > last_R[row]):
                             continue
                         score = logit + temperature * _noise(made[i])
+                        beaten = score
                         if score > best or (score == best and at < token):
-                            best, token = score, at
+                            beaten, best, token = best, score, at
+                        if count_of_rivals and beaten > rivals[-1]:
+                            _take_place(rivals, beaten)
         tokens_R[row], scores_R[row] = token, best

@@ -50,11 +50,13 @@ class Cut:
 
 @dataclass(frozen=True)
 class Draws:
-    """Per row: the token drawn, its score logit + T·G in float64, and the normaliser of the row's logits."""
+    """Per row: the token drawn, its score logit + T·G in float64, and the normaliser of the row's logits; where rivals are asked for, the
+    scores [B, RIVALS] of the next best, descending, -inf where none lies within RIVALS_WITHIN."""
 
     tokens: Tensor
     scores: Tensor
     normalisers: Tensor
+    rivals: Tensor | None = None
 
 
 def draw(
@@ -91,19 +93,21 @@ def _kernel(device: torch.device, dtype: torch.dtype) -> Callable[..., tuple[Ten
 
 
 def draw_anywhere(
-    logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, *, temperature: float, top_k: int = 0, top_p: float = 1.0
-) -> Draws:
-    """The same in torch, on any device."""
+    logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, *, temperature: float, top_k: int = 0, top_p: float = 1.0, rivals: int = 0
+) -> Draws:  # fmt: skip
+    """The same in torch, on any device; `rivals`: how many of the next best scores are told as well."""
     highest, tokens, normalisers = _survey(logits_BV)
     if temperature == 0:
-        return Draws(tokens, highest.double(), normalisers)
+        best = _next_best(logits_BV.float(), tokens, rivals) if rivals else None
+        return Draws(tokens, highest.double(), normalisers, best)
     cut = _cut(logits_BV, highest, temperature, top_k, top_p) if top_k or top_p < 1 else None
     reached = highest.double() + temperature * noise.exact_at(keys_B, positions_B, tokens)
-    floor = reached - temperature * NOISE_MAX - 1e-6 * reached.abs()  # the last term: what float32 may round
+    needed = reached - (sampling.RIVALS_WITHIN if rivals else 0.0)
+    floor = needed - temperature * NOISE_MAX - 1e-6 * reached.abs()  # the last term: what float32 may round
     if cut is not None:
         floor = floor.maximum(cut.logit.double())
     scores = reached
-    found = list(_contenders(logits_BV, keys_B, positions_B, temperature, reached, floor.float(), cut))
+    found = list(_contenders(logits_BV, keys_B, positions_B, temperature, needed, floor.float(), cut))
     rows, candidates, noised = (torch.cat(parts) for parts in zip(*found, strict=True)) if found else (tokens[:0],) * 3
     if len(rows):
         scores = reached.scatter_reduce(0, rows, noised, "amax")
@@ -112,11 +116,37 @@ def draw_anywhere(
             0, rows[winners], candidates[winners], "amin"
         )
         tokens = torch.where(first < logits_BV.shape[1], first, tokens)
-    return Draws(tokens, scores, normalisers)
+    best = _ranked(rows, noised, candidates != tokens[rows], len(tokens), rivals) if rivals else None
+    return Draws(tokens, scores, normalisers, best)
+
+
+def _ranked(rows: Tensor, scores: Tensor, among: Tensor, count: int, most: int) -> Tensor:
+    """The `most` highest scores [count, most] of each row, descending, -inf where there are fewer; only those that are `among`."""
+    scores, order = scores[among].sort(descending=True)
+    rows, by_row = rows[among][order].sort(stable=True)
+    begins = torch.searchsorted(rows, torch.arange(count, device=rows.device))
+    rank = torch.arange(len(rows), device=rows.device) - begins[rows]
+    found = torch.full((count, most), -torch.inf, dtype=torch.float64, device=rows.device)
+    kept = rank < most
+    found[rows[kept], rank[kept]] = scores[by_row][kept].double()
+    return found
+
+
+def _next_best(scores_BV: Tensor, tokens_B: Tensor, most: int) -> Tensor:
+    """The `most` highest scores [B, most] beside those of `tokens_B`, descending, -inf where there are fewer."""
+    others = scores_BV.scatter(1, tokens_B[:, None], -torch.inf)
+    best = others.topk(min(most, others.shape[1] - 1)).values.double()
+    return functional.pad(best, (0, most - best.shape[1]), value=-torch.inf)
 
 
 def _draw_on_cpu(
-    logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, temperature: float, top_k: int, top_p: float
+    logits_BV: Tensor,
+    keys_B: Tensor,
+    positions_B: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    rivals: int = 0,
 ) -> Draws:
     from node.engine import compiled_draw
 
@@ -125,6 +155,7 @@ def _draw_on_cpu(
         rows = slice(start, start + len(slab))
         highest, tokens = _highest(slab)
         scores = highest.double()
+        best = torch.full((len(slab), rivals), -torch.inf, dtype=torch.float64)
         if temperature > 0:
             cut = (
                 _cut(logits_BV[rows], highest, temperature, top_k, top_p)
@@ -134,9 +165,11 @@ def _draw_on_cpu(
             keys, of = (part[rows].contiguous().numpy() for part in (keys_B, positions_B))
             compiled_draw.seek(
                 slab.numpy(), keys.view(np.uint64), of, temperature, cut.logit.numpy(), cut.index.numpy(), tokens.numpy(),
-                scores.numpy(),
+                scores.numpy(), sampling.RIVALS_WITHIN if rivals else 0.0, best.numpy(),
             )  # fmt: skip
-        found.append((tokens, scores, slab.sub_(highest[:, None]).exp_().sum(-1).log_() + highest))
+        elif rivals:
+            best[:] = _next_best(slab, tokens, rivals)
+        found.append((tokens, scores, slab.sub_(highest[:, None]).exp_().sum(-1).log_() + highest, best))
     return Draws(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
@@ -146,11 +179,20 @@ def score(
     """The scores of protocol/sampling.py, of logits at positions first, first + 1, … of one sample."""
     keys = torch.full_like(tokens_T, noise.as_signed(key))
     positions = torch.arange(first, first + len(tokens_T), device=tokens_T.device)
-    drawn = draw(logits_TV, keys, positions, temperature=temperature, top_k=top_k, top_p=top_p)
+    is_cut = temperature > 0 and (top_k > 0 or top_p < 1)
+    if is_cut:
+        drawn = draw(logits_TV, keys, positions, temperature=temperature, top_k=top_k, top_p=top_p)
+    else:
+        drawn = _draw_with_rivals(logits_TV, keys, positions, temperature)
     logits = logits_TV.gather(1, tokens_T[:, None]).squeeze(1).double()
+    leads = logits - logits_TV.gather(1, drawn.tokens[:, None]).squeeze(1).double()
     noised = logits + temperature * noise.exact_at(keys, positions, tokens_T)
     margins = torch.where(drawn.tokens == tokens_T, 0.0, (drawn.scores - noised).clamp(min=0)).cpu().numpy()
-    if temperature > 0 and (top_k or top_p < 1):
+    gaps = np.full((len(tokens_T), sampling.RIVALS), np.inf)
+    if drawn.rivals is not None:
+        found = (drawn.scores[:, None] - drawn.rivals).cpu().numpy()
+        gaps[found <= sampling.RIVALS_WITHIN] = found[found <= sampling.RIVALS_WITHIN]
+    if is_cut:
         # What was not drawn may lie on either side of the cut: rare, where work is honest.
         margins = np.zeros(len(tokens_T))
         for row in (drawn.tokens != tokens_T).nonzero().flatten().tolist():
@@ -158,7 +200,16 @@ def score(
                 logits_TV[row : row + 1].float().cpu().numpy(), tokens_T[row : row + 1].cpu().numpy(), key=key,
                 temperature=temperature, top_k=top_k, top_p=top_p, first=first + row,
             ).margins[0]  # fmt: skip
-    return TokenScores(margins, (logits - drawn.normalisers).cpu().numpy())
+    logprobs, tokens, leads = (part.cpu().numpy() for part in (logits - drawn.normalisers, drawn.tokens, leads))
+    return TokenScores(margins, logprobs, tokens, leads, gaps)
+
+
+def _draw_with_rivals(logits_BV: Tensor, keys_B: Tensor, positions_B: Tensor, temperature: float) -> Draws:
+    if not len(logits_BV):
+        return draw(logits_BV, keys_B, positions_B, temperature=temperature)
+    if logits_BV.device.type == "cpu":
+        return _draw_on_cpu(logits_BV, keys_B, positions_B, temperature, 0, 1.0, sampling.RIVALS)
+    return draw_anywhere(logits_BV, keys_B, positions_B, temperature=temperature, rivals=sampling.RIVALS)
 
 
 def kept(logits_BV: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:

@@ -265,9 +265,7 @@ class TorchEngine:
                 raise IntegrityError("this machine's own logits hold NaN or infinity")
             part = tokens[first : first + _SCORED_TOKENS]
             parts.append(sampler.score(logits, part, key, first, temperature=temperature, top_k=top_k, top_p=top_p))
-        return TokenScores(
-            np.concatenate([part.margins for part in parts]), np.concatenate([part.logprobs for part in parts])
-        )
+        return TokenScores.joined(parts)
 
     @torch.inference_mode()
     def logits(self, hidden_TH: Tensor) -> NDArray[np.float32]:

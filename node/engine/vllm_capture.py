@@ -27,6 +27,7 @@ from node.engine import sampler
 from node.engine.proofs import ProofFolder
 from node.engine.vllm_sampling import SeededRows
 from protocol.errors import IntegrityError
+from protocol.sampling import TokenScores
 
 RUNNERS = ("vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.cpu_model_runner")
 """Modules of the runners that this was written for."""
@@ -78,8 +79,8 @@ class Capture:
 
     @torch.inference_mode()
     def murmur_score(self, hidden_TH: Tensor, tokens: Sequence[int], key: int, sampling: dict[str, Any]) -> bytes:
-        """float64 margins and logprobs [2, T] of tokens against the logits of hidden states. Raises IntegrityError where those
-        are no numbers."""
+        """Scores of tokens against the logits of hidden states, as `TokenScores.packed` has them. Raises IntegrityError where those are no
+        numbers."""
         model, device = self.model_runner.get_model(), self.model_runner.device
         found = []
         for first in range(0, len(tokens), _SCORED_TOKENS):
@@ -89,9 +90,8 @@ class Capture:
             if not (logits.amax().isfinite() and logits.amin().isfinite()):
                 raise IntegrityError("this machine's own logits hold NaN or infinity")
             part = torch.tensor(tokens[first : first + _SCORED_TOKENS], device=device)
-            scores = sampler.score(logits, part, key, first, **sampling)
-            found.append(np.stack([scores.margins, scores.logprobs]))
-        return np.concatenate(found, 1).astype("<f8").tobytes() if found else b""
+            found.append(sampler.score(logits, part, key, first, **sampling))
+        return TokenScores.joined(found).packed() if found else b""
 
 
 class _Rows:

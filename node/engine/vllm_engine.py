@@ -408,5 +408,4 @@ def _prefilled(process: VllmProcess, sequences: list[list[Any]]) -> Iterator[tup
 def _scored(
     process: VllmProcess, hidden_TH: Tensor, tokens: list[int], key: int, sampling: dict[str, Any]
 ) -> TokenScores:
-    margins, logprobs = np.frombuffer(process.score(hidden_TH, tokens, key, sampling), "<f8").reshape(2, -1)
-    return TokenScores(margins, logprobs)
+    return TokenScores.unpacked(process.score(hidden_TH, tokens, key, sampling))

@@ -349,6 +349,15 @@ class EngineContract:
                     assert (error < 2 * setting.rounding).all(), (
                         f"{name} with {where} are up to {error.max():.3g} from the protocol's, at token {int(error.argmax())}"
                     )
+                gaps = (np.minimum(scores.gaps, sampling.RIVALS_WITHIN) for scores in (found, expected))
+                error = np.abs(np.subtract(*gaps)).max(1)
+                assert (error < 4 * setting.rounding).all(), f"gaps with {where} are up to {error.max():.3g} from them"
+                clear = expected.gaps[:, 0] > 4 * setting.rounding
+                if distribution == PLAIN:  # else a draw may be at the edge of the cut
+                    assert (found.drawn == expected.drawn)[clear].all(), f"other tokens are drawn with {where}"
+                same = found.drawn == expected.drawn
+                error = np.abs(found.leads - expected.leads)[same]
+                assert (error < 2 * setting.rounding).all(), f"leads with {where} are up to {error.max():.3g} off"
 
     def test_logits_that_are_no_numbers_are_this_machines_trouble(
         self, setting: Setting, engine: Engine, made: list[Completion]

@@ -316,7 +316,7 @@ class Mixed(NumpyEngine):
 class Flattering(NumpyEngine):
     def score(self, hidden_TH: Tensor, tokens_T: Any, **asked: Any) -> TokenScores:
         found = super().score(hidden_TH, tokens_T, **asked)
-        return TokenScores(np.zeros_like(found.margins), found.logprobs)
+        return replace(found, margins=np.zeros_like(found.margins))
 
 
 @mutant("a score's positions start again", SCORE, "margins with")
@@ -326,14 +326,34 @@ class Restarting(NumpyEngine):
             super(Restarting, self).score(hidden_TH[at : at + 128], tokens_T[at : at + 128], **asked)
             for at in range(0, len(tokens_T), 128)
         ]
-        return TokenScores(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("margins", "logprobs")))
+        return TokenScores.joined(parts)
 
 
 @mutant("a score's logprobs are NaN", SCORE, "logprobs with")
 class NanScores(NumpyEngine):
     def score(self, hidden_TH: Tensor, tokens_T: Any, **asked: Any) -> TokenScores:
         found = super().score(hidden_TH, tokens_T, **asked)
-        return TokenScores(found.margins, np.full_like(found.logprobs, np.nan))
+        return replace(found, logprobs=np.full_like(found.logprobs, np.nan))
+
+
+@mutant("a score knows no rivals", SCORE, "gaps with")
+class Unrivalled(NumpyEngine):
+    def score(self, hidden_TH: Tensor, tokens_T: Any, **asked: Any) -> TokenScores:
+        found = super().score(hidden_TH, tokens_T, **asked)
+        return replace(found, gaps=np.full_like(found.gaps, np.inf))
+
+
+@mutant("a score takes the tokens for the draws", SCORE, "other tokens are drawn")
+class Believing(NumpyEngine):
+    def score(self, hidden_TH: Tensor, tokens_T: Any, **asked: Any) -> TokenScores:
+        return replace(super().score(hidden_TH, tokens_T, **asked), drawn=np.asarray(tokens_T, np.int64))
+
+
+@mutant("a score's leads have the wrong sign", SCORE, "leads with")
+class Backwards(NumpyEngine):
+    def score(self, hidden_TH: Tensor, tokens_T: Any, **asked: Any) -> TokenScores:
+        found = super().score(hidden_TH, tokens_T, **asked)
+        return replace(found, leads=-found.leads)
 
 
 @mutant("scores what is no number", "test_logits_that_are_no_numbers_are_this_machines_trouble", "DID NOT RAISE")

@@ -127,7 +127,7 @@ def test_a_chunk_of_small_margins_is_judged_where_the_spec_has_a_limit(
 
     def slightly_off(self: TorchEngine, *given: Any, **named: Any) -> TokenScores:
         found = score(self, *given, **named)
-        return TokenScores(found.margins + 0.009, found.logprobs)
+        return replace(found, margins=found.margins + 0.009)
 
     monkeypatch.setattr(TorchEngine, "score", slightly_off)
     table = tiny_run.spec.model_dump()

@@ -69,6 +69,22 @@ def require_same(logits: Tensor, temperature: float, **cut: float) -> None:
             assert found.margins[0] == pytest.approx(expected.margins[0], abs=1e-9)
             assert found.logprobs[0] == pytest.approx(expected.logprobs[0], abs=1e-4)
             assert claimed != token or found.margins[0] == 0
+            assert found.drawn[0] == token
+            assert found.leads[0] == pytest.approx(expected.leads[0], abs=1e-9)
+            assert same_gaps(found.gaps, expected.gaps)
+            if not cut:
+                anywhere = sampler.draw_anywhere(
+                    logits[row : row + 1], signed[row : row + 1], positions[row : row + 1], temperature=temperature,
+                    rivals=sampling.RIVALS,
+                )  # fmt: skip
+                assert same_gaps((anywhere.scores[:, None] - anywhere.rivals).numpy(), expected.gaps)
+
+
+def same_gaps(found: Any, expected: Any) -> bool:
+    """Where either lies within reach; at its very edge rounding decides."""
+    edge = sampling.RIVALS_WITHIN * (1 - 1e-6)
+    near = (found < edge) | (expected < edge)
+    return bool(np.allclose(found[near], expected[near], rtol=0, atol=1e-9))
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import torch
 from node.engine import noise as torch_noise
 from node.judging.calibration.fit import FLOORS
 from protocol import sampling
+from tests.protocol.scored import scored
 
 FULL = 0xFFFFFFFF
 RANDOM123 = [  # known answers of Random123 for philox4x32-10: counter, key, words
@@ -207,7 +208,7 @@ def test_one_token_among_ten_thousand_is_seen_though_no_mean_shows_it() -> None:
         row, edited = logits[place : place + 1], np.array([logits[place].argmin()])
         margins = scores.margins.copy()
         margins[place] = sampling.score(row, edited, first=place, **given).margins[0]
-        found = sampling.measure(sampling.TokenScores(margins, scores.logprobs), scores.logprobs, **LIMITS)
+        found = sampling.measure(scored(margins, scores.logprobs), scores.logprobs, **LIMITS)
         assert found["token_margin"].value > 2
         assert found["token_margin"].place == f"token {place}"
         assert found["chunk_mismatches"] == sampling.Measured(1.0, f"chunk {place // 32}")
@@ -221,7 +222,7 @@ def test_one_honest_rounding_in_a_short_answer_is_no_habit(length: int) -> None:
     """0.06 is the largest margin that honest bf16 work was seen with; no mean may make more of it than the token is."""
     margins = np.zeros(length)
     margins[-1] = 0.06
-    found = sampling.measure(sampling.TokenScores(margins, np.zeros(length)), np.zeros(length), **LIMITS)
+    found = sampling.measure(scored(margins), np.zeros(length), **LIMITS)
     assert found["mean_margin"].value < FLOORS["mean_margin"]
     assert found["chunk_mean_margin"].value < FLOORS["chunk_mean_margin"]
     assert found["token_margin"].value == 0.06
@@ -231,14 +232,14 @@ def test_a_run_of_small_margins_shows_in_its_chunk() -> None:
     """Each below any limit of one token, all in one chunk of a long sequence."""
     margins = np.zeros(10_000)
     margins[6400:6432] = 0.1
-    found = sampling.measure(sampling.TokenScores(margins, np.zeros(10_000)), np.zeros(10_000), **LIMITS)
+    found = sampling.measure(scored(margins), np.zeros(10_000), **LIMITS)
     assert found["chunk_mean_margin"].value == pytest.approx(0.1)
     assert found["chunk_mismatches"] == sampling.Measured(32.0, "chunk 200")
     assert found["mean_margin"].value < 0.005
 
 
 def test_a_logprob_that_is_no_number_is_the_worst_there_is() -> None:
-    scores = sampling.TokenScores(np.zeros(40), np.full(40, -1.0))
+    scores = scored(np.zeros(40), np.full(40, -1.0))
     claimed = np.full(40, -1.0, np.float32)
     claimed[17] = np.nan
     assert np.isnan(sampling.measure(scores, claimed, **LIMITS)["logprob_error"].value)

@@ -12,8 +12,9 @@ import pytest
 from protocol.constants import TOPLOC_CHUNK
 from protocol.errors import Malformed, ProtocolViolation
 from protocol.rollout import Sample, ToolCall
-from protocol.sampling import TokenScores, measure
+from protocol.sampling import measure
 from protocol.turns import Turns, wrong_end
+from tests.protocol.scored import scored
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "turns.json").read_text())
 
@@ -61,7 +62,7 @@ def test_quantities_of_a_chunk_are_those_of_the_proofs_chunks() -> None:
     """Eight mismatches on either side of a turn's end are two chunks of eight, not one of sixteen."""
     margins = np.zeros(40)
     margins[2:18] = 1.0
-    scores = TokenScores(margins, np.zeros(40))
+    scores = scored(margins)
     limits = {"mismatch_above": 0.5, "margin_clip": 1.0}
     assert measure(scores, None, **limits)["chunk_mismatches"].value == 16
     in_turns = measure(scores, None, **limits, turns=Turns((10, 30), (5,)))

@@ -1,0 +1,101 @@
+"""E-processes: evidence that adds up over a seat's work, and that holds whenever one looks.
+
+A *statistic* of a submission is three whole numbers (`Sums`): they add up over submissions and validators in any order, and whoever has
+them has the evidence. There are two kinds.
+
+*Excess*: blocks of work, each with a score x ≥ 0 and an expected score m in [0, 1]. Null: given everything before it, the mean of x - m
+is at most 0 in every block. For any 0 < λ < 1 the product of (1 + λx)(1 - λm) is then a non-negative supermartingale, because
+(1 + λx)(1 - λm) ≤ 1 + λ(x - m). As log(1 + λx) ≥ λx - λ²x²/2 and log(1 - λm) ≥ m·log(1 - λ), so is
+
+    exp(λ·Σx - ½λ²·Σx² + log(1 - λ)·Σm),
+
+which needs nothing but three sums. *Share*: trials that succeed or not. Null: given everything before it, a trial succeeds with
+probability at most q. For any q < p < 1 the likelihood ratio (p/q)^successes · ((1-p)/(1-q))^failures is a supermartingale.
+
+λ and p are those of a fixed grid in equal parts, and a mean of supermartingales is one. By Ville's inequality such an *e-value*
+ever exceeds 1/α with probability at most α: however long the seat works, whoever stops when. Blocks need not be independent, nor alike; what
+is assumed is the conditional mean alone.
+Sources: Ville 1939; Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+UNIT: Final = 1 << 20
+"""Fixed-point numbers of receipts count in parts of this. Changing it breaks: every receipt that carries sums."""
+
+SUM_MAX: Final = 2**63 - 1
+"""The most that a sum may be, in these parts. Changing it breaks: receipts."""
+
+_BETS: Final = tuple(2.0**-k for k in range(1, 13))
+_SHARES: Final = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 15 / 16)  # of the way from the null's probability to 1
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of one statistic, in parts of UNIT: Σx and Σx² of its scores, and how much was expected, Σm. Of trials: successes twice, and trials."""
+
+    total: int = 0
+    squares: int = 0
+    count: int = 0
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.total + other.total, self.squares + other.squares, self.count + other.count)
+
+    @classmethod
+    def of_blocks(cls, scores: Iterable[float], expected: Iterable[float]) -> Sums:
+        """Of scores ≥ 0 and what was expected of each, in [0, 1]; rounded in the seat's favour."""
+        scores = list(scores)
+        total, squares = math.fsum(scores), math.fsum(score * score for score in scores)
+        return cls(math.floor(total * UNIT), math.ceil(squares * UNIT), math.ceil(math.fsum(expected) * UNIT))
+
+    @classmethod
+    def of_trials(cls, successes: int, trials: int) -> Sums:
+        return cls(successes * UNIT, successes * UNIT, trials * UNIT)
+
+
+def excess(sums: Sums) -> float:
+    """log of the e-value against "scores are, on average, at most what was expected of them"."""
+    total, squares, count = (part / UNIT for part in (sums.total, sums.squares, sums.count))
+    return _log_mean([bet * total - bet * bet * squares / 2 + math.log1p(-bet) * count for bet in _BETS])
+
+
+def share(sums: Sums, most: float) -> float:
+    """log of the e-value against "a trial succeeds with probability at most `most`", 0 < most < 1."""
+    successes, failures = sums.total / UNIT, (sums.count - sums.total) / UNIT
+    found = []
+    for part in _SHARES:
+        p = most + part * (1 - most)
+        found.append(successes * math.log(p / most) + failures * math.log((1 - p) / (1 - most)))
+    return _log_mean(found)
+
+
+def share_either(sums: Sums, most: float) -> float:
+    """log of the e-value against "trials succeed and fail with probability at most `most` each", ½ ≤ most < 1."""
+    failed = Sums(sums.count - sums.total, sums.count - sums.total, sums.count)
+    return combined([(0.5, share(sums, most)), (0.5, share(failed, most))])
+
+
+def combined(evidence: Sequence[tuple[float, float]]) -> float:
+    """log of the weighted mean of e-values, of (weight, log of one). Weights are at least 0 and add up to at most 1.
+
+    The mean of e-values is one, whatever they share; their maximum is not.
+    """
+    if any(weight < 0 for weight, _ in evidence) or math.fsum(weight for weight, _ in evidence) > 1 + 1e-9:
+        raise ValueError("weights of e-values are at least 0 and add up to at most 1")
+    return _log_sum([math.log(weight) + value for weight, value in evidence if weight > 0])
+
+
+def _log_mean(values: Sequence[float]) -> float:
+    return _log_sum(values) - math.log(len(values))
+
+
+def _log_sum(values: Sequence[float]) -> float:
+    highest = max(values, default=-math.inf)
+    if math.isinf(highest):
+        return highest
+    return highest + math.log(math.fsum(math.exp(value - highest) for value in values))

@@ -1,0 +1,75 @@
+"""What margins rounding explains: on logits whose noise is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from protocol import eprocess, logit_noise, sampling
+from protocol.eprocess import UNIT
+from tests.protocol.scored import scored
+
+VOCABULARY, TOKENS, CLIP = 96, 400, 0.5
+
+
+def policy(rng: np.random.Generator, entropy: str) -> np.ndarray:
+    """Logits of a policy that knows nearly always what comes next, or hardly ever."""
+    scale = {"low": 9.0, "middle": 4.0, "high": 2.0}[entropy]
+    return rng.normal(0, scale, (TOKENS, VOCABULARY))
+
+
+def honest(
+    rng: np.random.Generator, logits: np.ndarray, spread: float, temperature: float = 1.0
+) -> sampling.TokenScores:
+    """A completion drawn where each logit is off by `spread`/√2, scored without it: differences are off by `spread`."""
+    key = int(rng.integers(1 << 62))
+    drawn = sampling.draw(logits + rng.normal(0, spread / math.sqrt(2), logits.shape), key=key, temperature=temperature)
+    return sampling.score(logits, drawn, key=key, temperature=temperature)
+
+
+@pytest.mark.parametrize("entropy", ["low", "middle", "high"])
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_what_is_expected_is_what_honest_margins_are_whatever_the_entropy(entropy: str, temperature: float) -> None:
+    rng = np.random.default_rng(0)
+    margins = expected = 0.0
+    mismatches = 0
+    for _ in range(60):
+        scores = honest(rng, policy(rng, entropy), 0.1, temperature)
+        margins += scores.margins.sum()
+        mismatches += int((scores.margins > 0).sum())
+        expected += logit_noise.expected_margins(scores.gaps, 0.1).sum()
+    assert mismatches > 100
+    # A margin's deviation is about its mean; the bound is four deviations of the sum.
+    assert margins == pytest.approx(expected, rel=4 / math.sqrt(mismatches))
+
+
+def test_honest_work_of_the_calibrated_noise_is_no_evidence_and_of_thrice_the_noise_is() -> None:
+    rng = np.random.default_rng(1)
+    found = {}
+    for spread in (0.05, 0.15):
+        sums = eprocess.Sums()
+        for _ in range(100):
+            sums += logit_noise.excess_margins(honest(rng, policy(rng, "middle"), spread), 0.05, CLIP)
+        found[spread] = eprocess.excess(sums)
+    assert found[0.05] < 2
+    assert found[0.15] > math.log(1e9)
+
+
+def test_a_block_expects_no_more_than_one_noise_and_nothing_is_lost_between_blocks() -> None:
+    rng = np.random.default_rng(2)
+    scores = honest(rng, policy(rng, "high"), 0.3)
+    sums = logit_noise.excess_margins(scores, 0.3, CLIP)
+    assert sums.total == pytest.approx(np.minimum(scores.margins, CLIP).sum() / 0.3 * UNIT, abs=2)
+    assert sums.count == pytest.approx(logit_noise.expected_margins(scores.gaps, 0.3).sum() / 0.3 * UNIT, abs=2)
+    alone = logit_noise.expected_margins(np.full((1, sampling.RIVALS), 0.75 * 0.3), 0.3)
+    assert alone[0] < 0.3  # so one token is never more than a block may be
+
+
+def test_a_completion_without_near_ties_expects_nothing_and_shows_all() -> None:
+    margins = np.zeros(40)
+    margins[3] = 0.2
+    sums = logit_noise.excess_margins(scored(margins), 0.02, CLIP)
+    assert sums.count == 0
+    assert sums.total == pytest.approx(10 * UNIT, abs=1)
