@@ -50,6 +50,11 @@ class Calibration:
         return self.content["limits"]["sampling"]
 
     @property
+    def noise(self) -> dict[str, str] | None:
+        """Soft and hard; None of an older calibration, and where the noise is beyond what sums can be compared with."""
+        return self.content["limits"].get("noise")
+
+    @property
     def hardware(self) -> list[int]:
         """Hardware classes whose devices were measured. A calibration that names none is of class 0, what a seat has by default."""
         return self.content.get("hardware", [0])

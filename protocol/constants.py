@@ -31,6 +31,27 @@ TOPLOC_MODULUS_FLOOR: Final = 65000
 """Smallest modulus accepted in a proof. Honest moduli lie within a few dozen of 65497; a small one lets a forger
 choose collisions. Changing it breaks: which proofs parse."""
 
+# ---- sums over a seat's history ----
+
+RIVALS: Final = 3
+"""Next best tokens whose distance from the draw is looked at. Changing it breaks: sums of receipts."""
+
+RIVALS_WITHIN: Final = 1.0
+"""Logits: a token whose score lies further below the draw's is no rival. Changing it breaks: sums of receipts."""
+
+NOISE_MAX: Final = RIVALS_WITHIN / 3
+"""Logits: the largest noise that margins can be compared with; what lies beyond three times as much is left out. Changing it breaks: specs
+that name a larger one."""
+
+SCORE_MAX: Final = 8.0
+"""Times the noise: the margins of a block count for no more in a sum. Changing it breaks: sums of receipts."""
+
+SUM_UNIT: Final = 1 << 20
+"""Sums are whole numbers in parts of this. Changing it breaks: sums of receipts."""
+
+SUM_MAX: Final = 2**53 - 1
+"""The most that a sum may be, in these parts: the largest number of canonical JSON. Changing it breaks: nothing below it."""
+
 # ---- SHARDCAST ----
 
 SHARDCAST_CHUNK_BYTES: Final = 4 << 20

@@ -3,13 +3,14 @@
 A *statistic* of a submission is three whole numbers (`Sums`): they add up over submissions and validators in any order, and whoever has
 them has the evidence. There are two kinds.
 
-*Excess*: blocks of work, each with a score x ≥ 0 and an expected score m in [0, 1]. Null: given everything before it, the mean of x - m
-is at most 0 in every block. For any 0 < λ < 1 the product of (1 + λx)(1 - λm) is then a non-negative supermartingale, because
-(1 + λx)(1 - λm) ≤ 1 + λ(x - m). As log(1 + λx) ≥ λx - λ²x²/2 and log(1 - λm) ≥ m·log(1 - λ), so is
+*Excess*: blocks of work, each with a score x in [0, C], C = SCORE_MAX, and an expected score m in [0, 1]. Null: given everything before it,
+the mean of x - m is at most 0 in every block. For any 0 < λ < 1 the product of (1 + λx)(1 - λm) is then a non-negative supermartingale, because
+(1 + λx)(1 - λm) ≤ 1 + λ(x - m). It is never below
 
-    exp(λ·Σx - ½λ²·Σx² + log(1 - λ)·Σm),
+    exp(max(λ·Σx - ½λ²·Σx², Σx·log(1 + λC) / C) + Σm·log(1 - λ)),
 
-which needs nothing but three sums. *Share*: trials that succeed or not. Null: given everything before it, a trial succeeds with
+which needs nothing but three sums: log(1 + λx) lies above its parabola at 0 and above its chord to C, and log(1 - λm) above its chord to 1.
+The parabola is close where scores are small, the chord where they are nearly all 0 or C. *Share*: trials that succeed or not. Null: given everything before it, a trial succeeds with
 probability at most q. For any q < p < 1 the likelihood ratio (p/q)^successes · ((1-p)/(1-q))^failures is a supermartingale.
 
 λ and p are those of a fixed grid in equal parts, and a mean of supermartingales is one. By Ville's inequality such an *e-value*
@@ -25,11 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-UNIT: Final = 1 << 20
-"""Fixed-point numbers of receipts count in parts of this. Changing it breaks: every receipt that carries sums."""
-
-SUM_MAX: Final = 2**63 - 1
-"""The most that a sum may be, in these parts. Changing it breaks: receipts."""
+from protocol.constants import SCORE_MAX, SUM_UNIT
 
 _BETS: Final = tuple(2.0**-k for k in range(1, 13))
 _SHARES: Final = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 15 / 16)  # of the way from the null's probability to 1
@@ -37,7 +34,7 @@ _SHARES: Final = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 15 / 16)  # of the
 
 @dataclass(frozen=True)
 class Sums:
-    """Of one statistic, in parts of UNIT: Σx and Σx² of its scores, and how much was expected, Σm. Of trials: successes twice, and trials."""
+    """Of one statistic, in parts of SUM_UNIT: Σx and Σx² of its scores, and how much was expected, Σm. Of trials: successes twice, and trials."""
 
     total: int = 0
     squares: int = 0
@@ -48,25 +45,32 @@ class Sums:
 
     @classmethod
     def of_blocks(cls, scores: Iterable[float], expected: Iterable[float]) -> Sums:
-        """Of scores ≥ 0 and what was expected of each, in [0, 1]; rounded in the seat's favour."""
-        scores = list(scores)
+        """Of scores ≥ 0, of which none counts for more than SCORE_MAX, and what was expected of each, in [0, 1]; rounded in the seat's favour."""
+        scores = [min(score, SCORE_MAX) for score in scores]
         total, squares = math.fsum(scores), math.fsum(score * score for score in scores)
-        return cls(math.floor(total * UNIT), math.ceil(squares * UNIT), math.ceil(math.fsum(expected) * UNIT))
+        return cls(
+            math.floor(total * SUM_UNIT), math.ceil(squares * SUM_UNIT), math.ceil(math.fsum(expected) * SUM_UNIT)
+        )
 
     @classmethod
     def of_trials(cls, successes: int, trials: int) -> Sums:
-        return cls(successes * UNIT, successes * UNIT, trials * UNIT)
+        return cls(successes * SUM_UNIT, successes * SUM_UNIT, trials * SUM_UNIT)
 
 
 def excess(sums: Sums) -> float:
     """log of the e-value against "scores are, on average, at most what was expected of them"."""
-    total, squares, count = (part / UNIT for part in (sums.total, sums.squares, sums.count))
-    return _log_mean([bet * total - bet * bet * squares / 2 + math.log1p(-bet) * count for bet in _BETS])
+    total, squares, count = (part / SUM_UNIT for part in (sums.total, sums.squares, sums.count))
+    return _log_mean([_won(bet, total, squares) + math.log1p(-bet) * count for bet in _BETS])
+
+
+def _won(bet: float, total: float, squares: float) -> float:
+    """At least the log of the product of 1 + bet·score."""
+    return max(bet * total - bet * bet * squares / 2, total * math.log1p(bet * SCORE_MAX) / SCORE_MAX)
 
 
 def share(sums: Sums, most: float) -> float:
     """log of the e-value against "a trial succeeds with probability at most `most`", 0 < most < 1."""
-    successes, failures = sums.total / UNIT, (sums.count - sums.total) / UNIT
+    successes, failures = sums.total / SUM_UNIT, (sums.count - sums.total) / SUM_UNIT
     found = []
     for part in _SHARES:
         p = most + part * (1 - most)

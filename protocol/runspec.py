@@ -153,6 +153,11 @@ class SamplingSpec(Part):
         return self.max_new_tokens + self.reply_tokens
 
     @property
+    def is_cut(self) -> bool:
+        """Whether `top_k` or `top_p` keep tokens from being drawn."""
+        return bool(self.top_k or self.top_p != "1")
+
+    @property
     def distribution(self) -> SamplingDistribution:
         """Keyword arguments of whatever draws or scores."""
         return {"temperature": float(self.temperature), "top_k": self.top_k, "top_p": float(self.top_p)}
@@ -240,6 +245,14 @@ class RunSpec(AnswerSpec):
     def _require_receipts_to_fit(self) -> RunSpec:
         if self.samples > SAMPLES_MAX:
             raise ValueError(f"group_size x groups_per_submission is {self.samples}, more than {SAMPLES_MAX}")
+        return self
+
+    @model_validator(mode="after")
+    def _no_sums_of_cut_draws(self) -> RunSpec:
+        if self.verification.noise is not None and self.sampling.is_cut:
+            raise ValueError(
+                "verification.noise says nothing of margins at the edge of a cut: leave out top_k and top_p, or it"
+            )
         return self
 
     def require_hardware(self, number: int) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from protocol.constants import NOISE_MAX
 from protocol.runspec_part import DecimalText, HexDigest, Part, PinnedFile
 
 HardwareClass = Annotated[int, Field(ge=0, lt=256)]
@@ -90,6 +91,9 @@ class VerificationSpec(Part):
     """Limits of the proofs of computation."""
     sampling: SamplingLimits
     """Limits of the check that tokens were drawn as they should be."""
+    noise: Limit | None = None
+    """What the sums over a seat's history are compared with: how far two tokens' logits may differ between worker and validator, as a
+    standard deviation in logits. Calibrations older than this field have none, and no sums are kept."""
     calibration: HexDigest
     """Digest of the calibration these limits came from; in run.toml the name of a shipped one, or its file."""
     calibrated: list[HardwareClass] = Field(default=[0])
@@ -100,6 +104,13 @@ class VerificationSpec(Part):
     probe: ProbeFile | None = None
     """In run.toml: the path of what `murmur trainer probe` wrote. A node computes it before its first work, and makes none where it
     lies outside these limits."""
+
+    @field_validator("noise")
+    @classmethod
+    def _within_reach(cls, noise: Limit | None) -> Limit | None:
+        if noise is not None and not (Decimal(noise.soft) > 0 and float(noise.hard) <= NOISE_MAX):
+            raise ValueError(f"noise must be above 0, and at most {NOISE_MAX:.4f} logits")
+        return noise
 
     @model_validator(mode="after")
     def _in_one_list(self) -> VerificationSpec:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.constants import TOPLOC_CHUNK
+from protocol.constants import RIVALS, RIVALS_WITHIN, TOPLOC_CHUNK
 from protocol.turns import Turns
 
 Words = NDArray[np.uint64]
@@ -35,11 +35,6 @@ Floats = NDArray[np.float64]
 
 NOISE_MAX = 22.9
 """No noise is larger: the word 0 gives 33·ln 2 = 22.874."""
-
-RIVALS = 3
-"""Rivals of a draw that are looked at: the next best scores."""
-RIVALS_WITHIN = 1.0
-"""In logits: a rival further behind than this counts as none. Changing this or RIVALS breaks: sums of receipts."""
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)

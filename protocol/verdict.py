@@ -8,13 +8,13 @@ the receipt is the challenge's evidence.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
 from eth_utils import is_checksum_address
 
-from protocol import canonical
+from protocol import canonical, statistics
 from protocol.constants import PROTOCOL_VERSION, RECEIPT_BYTES_MAX, SAMPLES_MAX
 from protocol.errors import Malformed
 from protocol.identity import Key
@@ -100,13 +100,23 @@ class Details:
     """Of judgement, in block time."""
     prefill: str = "0" * 64
     """SHA-256 of the secret of that time (protocol/prefill_sampling.py); zeros where no secret was used. 64 hex digits."""
+    sums: dict[str, list[int]] = field(default_factory=dict)
+    """Of the drawn rows, by statistic (protocol/statistics.py): total, squares and count (protocol/eprocess.py). Left out where there are
+    none, so that receipts of runs without them are what they were."""
 
     @property
     def ref(self) -> SubmissionRef:
         return SubmissionRef(self.node, self.step, self.sequence, bytes.fromhex(self.root))  # type: ignore[arg-type]
 
+    def table(self) -> dict[str, Any]:
+        """As JSON has it, and as it is hashed."""
+        table = asdict(self)
+        if not self.sums:
+            del table["sums"]
+        return table
+
     def encode(self) -> bytes:
-        return canonical.encode(asdict(self))
+        return canonical.encode(self.table())
 
 
 @dataclass(frozen=True)
@@ -133,7 +143,7 @@ class Receipt:
 
     def on_chain(self) -> tuple[object, ...]:
         """ICourt.Receipt: (validator, samples, details, signature)."""
-        return self.validator, self.samples, canonical.digest(asdict(self.details)), self.signature
+        return self.validator, self.samples, canonical.digest(self.details.table()), self.signature
 
     def evidence(self, domain: Domain) -> bytes:
         """The 32 bytes that stand for this receipt on chain."""
@@ -142,7 +152,7 @@ class Receipt:
     def encode(self) -> bytes:
         """Wire form: canonical JSON of details, validator and signature."""
         return canonical.encode(
-            {"details": asdict(self.details), "validator": self.validator, "signature": "0x" + self.signature.hex()}
+            {"details": self.details.table(), "validator": self.validator, "signature": "0x" + self.signature.hex()}
         )
 
     @classmethod
@@ -172,13 +182,14 @@ class Receipt:
 
 def _message(details: Details) -> Verdict:
     submission, samples = bytes.fromhex(details.submission), int(details.samples, 16)
-    return Verdict(details.run, submission, details.outcome, samples, canonical.digest(asdict(details)))
+    return Verdict(details.run, submission, details.outcome, samples, canonical.digest(details.table()))
 
 
 def _details(value: Any) -> Details:
-    kinds = {name: field.type for name, field in Details.__dataclass_fields__.items()}
-    if not isinstance(value, dict) or set(value) != set(kinds):
+    kinds = {name: field.type for name, field in Details.__dataclass_fields__.items() if name != "sums"}
+    if not isinstance(value, dict) or set(value) - {"sums"} != set(kinds):
         raise Malformed("receipt details have other keys than they should")
+    statistics.require_form(value.get("sums", {}), "sums" in value)
     for name, kind in kinds.items():
         if type(value[name]).__name__ != kind:
             raise Malformed(f"receipt: {name} is {type(value[name]).__name__}, not {kind}")

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from node.engine import Verifier
-from protocol import prefill_sampling, seeds
+from protocol import prefill_sampling, seeds, statistics
 from protocol.environments import TaskSet
 from protocol.environments.assignment import AssignedGroup, assign
+from protocol.eprocess import Sums
 from protocol.rollout import Header, RolloutFile, Sample
 from protocol.runspec import RunSpec
 from protocol.sandbox import Reading, Sandbox
@@ -92,6 +93,14 @@ class Checked:
     """Rows that should have had it so and could not."""
     near: int = 0
     """Bit i: of sample i something lies nearer to its hard limit than to its soft one (limits.py), hard or not."""
+    sums: dict[int, dict[str, Sums]] = field(default_factory=dict)
+    """What each row adds to the sums over its seat's work, by row; nothing where the run keeps none."""
+
+    @property
+    def summed(self) -> dict[str, Sums]:
+        """The sums of the rows that were drawn: a row that got the prefill for another reason counts for none."""
+        besides = {row for group in self.examined for row in group}
+        return statistics.total(of for row, of in sorted(self.sums.items()) if row not in besides)
 
     def see(self, row: int, tokens: int) -> None:
         """Counts a row once, however often it gets the prefill."""

@@ -23,7 +23,7 @@ from node.engine import memory
 from node.judging.candidate import Candidate, Checked, Commitment, RunContext
 from node.judging.rules import HIDES, INEXACT, RULES, computation, sampling
 from node.judging.rules.limits import worst
-from protocol import prefill_sampling
+from protocol import prefill_sampling, statistics
 from protocol.constants import PROTOCOL_VERSION
 from protocol.errors import MurmurationError
 from protocol.verdict import NEEDS_MODEL, Details, Finding, Outcome
@@ -150,6 +150,7 @@ def details(
         detail=_readable(finding.detail) if finding else "", samples=f"{finding.samples if finding else checked.samples:064x}",
         sequences_checked=checked.samples.bit_count(), proofs_checked=checked.proofs, tokens_checked=checked.tokens, time=time,
         prefill=prefill_sampling.NO_COMMITMENT if secret is None else prefill_sampling.commitment(secret).hex(),
+        sums=statistics.encode(checked.summed),
     )  # fmt: skip
 
 

@@ -148,6 +148,8 @@ def complete(file: Path, model: Path, *, probe: bool = True) -> RunSpec:
         verification.setdefault("computation", found.computation)
         verification.setdefault("sampling", found.sampling)
         verification.setdefault("calibrated", found.hardware)
+        if found.noise is not None and not sampling(file).is_cut:
+            verification.setdefault("noise", found.noise)
     if isinstance(verification.get("probe"), str):
         named = verification.pop("probe")
         verification |= {"probe": _probe(file.parent / named, section).model_dump()} if probe else {}

@@ -27,7 +27,7 @@ import numpy as np
 from cheats.catalogue import Cheat, catalogue
 from cheats.scene import Scene
 from numpy.typing import NDArray
-from swarm.settings import SwarmSettings, run_file
+from swarm.settings import SwarmSettings, demo, run_file
 from swarm.tiny_run import TinyRun
 
 from benches import Bench, Cost, Row
@@ -110,7 +110,7 @@ def _add(bench: Bench, row: Row) -> None:
 
 def _scenes(folder: Path) -> tuple[Scene, Scene]:
     tables = run_file(
-        SwarmSettings(), rpc="", contract="0x" + "0" * 40, chain_id=1, run=1, trainer="0x" + "0" * 40, bootnode="", first_block=0
+        SwarmSettings(), demo()["spec"]["environments"], rpc="", contract="0x" + "0" * 40, chain_id=1, run=1, trainer="0x" + "0" * 40, bootnode="", first_block=0
     )  # fmt: skip
     run = _patient(TinyRun.create(folder / "short", make_policy, tables, target=0.2))
     ages = {"ages": (1, 5, 20, 100), "paper_ages": (5, 100)}

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from protocol import eprocess, logit_noise, sampling
-from protocol.eprocess import UNIT
+from protocol.constants import SCORE_MAX
+from protocol.constants import SUM_UNIT as UNIT
 from tests.protocol.scored import scored
 
-VOCABULARY, TOKENS, CLIP = 96, 400, 0.5
+VOCABULARY, TOKENS = 96, 400
 
 
 def policy(rng: np.random.Generator, entropy: str) -> np.ndarray:
@@ -51,7 +52,7 @@ def test_honest_work_of_the_calibrated_noise_is_no_evidence_and_of_thrice_the_no
     for spread in (0.05, 0.15):
         sums = eprocess.Sums()
         for _ in range(100):
-            sums += logit_noise.excess_margins(honest(rng, policy(rng, "middle"), spread), 0.05, CLIP)
+            sums += logit_noise.excess_margins(honest(rng, policy(rng, "middle"), spread), 0.05)
         found[spread] = eprocess.excess(sums)
     assert found[0.05] < 2
     assert found[0.15] > math.log(1e9)
@@ -60,16 +61,22 @@ def test_honest_work_of_the_calibrated_noise_is_no_evidence_and_of_thrice_the_no
 def test_a_block_expects_no_more_than_one_noise_and_nothing_is_lost_between_blocks() -> None:
     rng = np.random.default_rng(2)
     scores = honest(rng, policy(rng, "high"), 0.3)
-    sums = logit_noise.excess_margins(scores, 0.3, CLIP)
-    assert sums.total == pytest.approx(np.minimum(scores.margins, CLIP).sum() / 0.3 * UNIT, abs=2)
+    sums = logit_noise.excess_margins(scores, 0.3)
+    assert sums.total == pytest.approx(scores.margins.sum() / 0.3 * UNIT, abs=2)
     assert sums.count == pytest.approx(logit_noise.expected_margins(scores.gaps, 0.3).sum() / 0.3 * UNIT, abs=2)
     alone = logit_noise.expected_margins(np.full((1, sampling.RIVALS), 0.75 * 0.3), 0.3)
     assert alone[0] < 0.3  # so one token is never more than a block may be
 
 
+def test_the_chance_of_a_rival_is_that_of_a_normal_deviate() -> None:
+    gaps = np.linspace(0, 0.7, 500)
+    expected = [math.erfc(gap / 0.1 / math.sqrt(2)) / 2 for gap in gaps]
+    assert logit_noise.chances_of_rivals(gaps, 0.1) == pytest.approx(np.array(expected), rel=2e-7)
+
+
 def test_a_completion_without_near_ties_expects_nothing_and_shows_all() -> None:
     margins = np.zeros(40)
     margins[3] = 0.2
-    sums = logit_noise.excess_margins(scored(margins), 0.02, CLIP)
+    sums = logit_noise.excess_margins(scored(margins), 0.02)
     assert sums.count == 0
-    assert sums.total == pytest.approx(10 * UNIT, abs=1)
+    assert sums.total == SCORE_MAX * UNIT  # ten times the noise, of which so much counts

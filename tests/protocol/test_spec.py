@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from protocol import calibration, runspec, seeds
 from protocol.environments import assignment, taskfile
 from protocol.environments.problems import head_digest
 from protocol.errors import ConfigError, HashMismatch, Malformed, VersionMismatch
+from protocol.runspec import RunSpec
 from protocol.settings import write_toml
 from protocol.shell import runfile
 from tests.protocol.test_probe import a_probe
@@ -59,6 +61,32 @@ def test_what_is_off_does_not_move_the_digest(tiny_run: TinyRun) -> None:
     for each in (spec, *on):
         assert runspec.from_bytes(each.canonical(), each.digest) == each
     assert on[0].sampling.distribution == {"temperature": 1.0, "top_k": 20, "top_p": 1.0}
+
+
+def test_noise_is_no_measure_of_draws_that_are_cut(tiny_run: TinyRun) -> None:
+    noise = runspec.Limit(soft="0.003", hard="0.006")
+    table = tiny_run.spec.model_dump()
+    table["verification"]["noise"] = noise.model_dump()
+    with_noise = RunSpec.model_validate(table)
+    assert runspec.from_bytes(with_noise.canonical(), with_noise.digest).verification.noise == noise
+    assert b'"noise"' not in tiny_run.spec.canonical()
+    table["sampling"]["top_k"] = 20
+    with pytest.raises(ValueError, match="at the edge of a cut"):
+        RunSpec.model_validate(table)
+
+
+def test_a_calibrations_noise_becomes_the_specs_where_nothing_is_cut(tmp_path: Path, tiny_run: TinyRun) -> None:
+    content = json.loads(files("protocol").joinpath("calibrations/tiny-qwen3-float32-cpu.json").read_text())
+    content["limits"]["noise"] = {"soft": "0.003", "hard": "0.006"}
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    found = []
+    for cut in ({}, {"top_p": "0.9"}):
+        tables = run_tables()
+        tables["spec"]["verification"]["calibration"] = "mine.json"
+        tables["spec"]["sampling"] |= cut
+        write_toml(tmp_path / "run.toml", tables, "x")
+        found.append(runfile.complete(tmp_path / "run.toml", tiny_run.model).verification.noise)
+    assert found == [runspec.Limit(soft="0.003", hard="0.006"), None]
 
 
 def test_greedy_sampling_has_no_cut(tiny_run: TinyRun) -> None:
@@ -125,6 +153,17 @@ def test_a_spec_of_the_right_hash_and_wrong_content_is_refused() -> None:
             "hardware.0.memory', did you mean 'memory_gib'",
         ),
         (("name",), "No Spaces", "name"),
+        (
+            ("verification", "noise"),
+            {"soft": "0", "hard": "0.1"},
+            "spec.verification.noise: .*above 0, and at most 0.3333",
+        ),
+        (
+            ("verification", "noise"),
+            {"soft": "0.1", "hard": "0.34"},
+            "spec.verification.noise: .*above 0, and at most 0.3333",
+        ),
+        (("verification", "noise"), {"soft": "0.1", "hard": "0.01"}, "hard must not be below soft"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_place(

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from protocol import canonical, rendezvous
+from protocol import canonical, rendezvous, statistics
+from protocol.eprocess import Sums
 from protocol.errors import BadSignature, Malformed, ProtocolViolation
 from protocol.identity import Key
 from protocol.signing import Domain
@@ -62,6 +63,45 @@ def test_a_receipt_is_read_back_with_its_validator() -> None:
 def test_a_receipt_that_contradicts_itself_is_malformed(changes: dict[str, object]) -> None:
     with pytest.raises(Malformed):
         Receipt.parse(Receipt.issue(details(**changes), Key.generate(), DOMAIN).encode(), DOMAIN, 1)
+
+
+SUMS = {"margins_soft": [5, 9, 3], "temperature": [1 << 20, 1 << 20, 2 << 20]}
+
+
+def test_a_receipt_carries_sums_and_one_without_them_is_what_it_always_was() -> None:
+    key = Key.generate()
+    receipt = Receipt.parse(Receipt.issue(details(sums=SUMS), key, DOMAIN).encode(), DOMAIN, 1)
+    assert statistics.decode(receipt.details.sums) == {
+        "margins_soft": Sums(5, 9, 3),
+        "temperature": Sums(1 << 20, 1 << 20, 2 << 20),
+    }
+    assert statistics.encode(statistics.decode(receipt.details.sums)) == SUMS
+    without = Receipt.issue(details(), key, DOMAIN)
+    assert b"sums" not in without.encode()
+    assert b"sums" not in without.details.encode()
+    assert without.evidence(DOMAIN) != Receipt.issue(details(sums=SUMS), key, DOMAIN).evidence(DOMAIN)
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        [],
+        {},
+        {"margins": [1, 1, 1]},
+        {"margins_soft": [1, 1]},
+        {"margins_soft": [1, 1, "1"]},
+        {"margins_soft": [1, 1, True]},
+        {"margins_soft": [-1, 1, 1]},
+        {"margins_soft": [0, 0, 0]},
+        {"temperature": [2, 2, 1]},
+    ],
+    ids=str,
+)
+def test_sums_that_cannot_be_are_malformed(sums: object) -> None:
+    value = json.loads(Receipt.issue(details(sums=SUMS), Key.generate(), DOMAIN).encode())
+    value["details"]["sums"] = sums
+    with pytest.raises(Malformed):
+        Receipt.parse(canonical.encode(value), DOMAIN, 1)
 
 
 def test_a_forged_receipt_is_refused() -> None:

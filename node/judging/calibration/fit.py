@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from node.judging.calibration import tail
+from node.judging.calibration import noise, tail
 from node.judging.calibration.measure import MARGIN_CLIP, MISMATCH_ABOVE, PER_CHUNK, PER_SEQUENCE, Matrix, Measurements
 from node.judging.calibration.tail import Tail
 from protocol.constants import TOPLOC_CHUNK
@@ -105,6 +105,7 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
         },
         "budget": {"soft": _text(SOFT_BUDGET), "hard": _text(HARD_BUDGET)},
         "work": {
+            "completions": measured.completions,
             "proofs": len(measured.values("exponents")),
             "tokens": sum(checked.tokens for checked in measured.honest),
             "sequences": len(measured.honest),
@@ -113,14 +114,37 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
             rule: {name: _summary(measured.values(name), found[name]) for name in names}
             for rule, names in _RULES.items()
         },
+        "noise": {
+            "confidence": _text(noise.CONFIDENCE),
+            "times": {"soft": _text(noise.SOFT), "hard": _text(noise.HARD)},
+            "pairs": [
+                {
+                    "made_by": made_by,
+                    "checked_by": checked_by,
+                    "completions": of.units,
+                    "tokens": of.tokens,
+                    "mismatches": _text(of.mismatches),
+                    "estimate": _text(of.estimate),
+                    "upper": _text(of.upper),
+                }
+                for (made_by, checked_by), of in measured.noise.bounds().items()
+            ],
+        },
         "floors": {rule: {name: _text(FLOORS[name]) for name in names} for rule, names in _RULES.items()},
         "margin": MARGIN,
         "limits": {
             "computation": {name: _pair(found[name]) for name in PER_CHUNK},
             "sampling": {name: _pair(found[name]) for name in PER_SEQUENCE}
             | {"mismatch_above": _text(MISMATCH_ABOVE), "margin_clip": _text(MARGIN_CLIP)},
+            **_noise(matrix, measured),
         },
     }
+
+
+def _noise(matrix: Matrix, measured: Measurements) -> dict[str, Any]:
+    """The limits of noise, where tokens are not cut off before the draw and there are any."""
+    found = None if matrix.sampling.is_cut else noise.limit(measured.noise.bounds().values())
+    return {} if found is None else {"noise": {"soft": _text(found[0]), "hard": _text(found[1])}}
 
 
 def _model(folder: Path) -> dict[str, Any]:

@@ -20,10 +20,12 @@ import torch
 from node.engine import Adjustable, Completion, Engine, EngineSettings, Prompt, device, make_engine
 from node.engine.degrade import DEGRADATIONS
 from node.engine.proofs import bits
+from node.judging.calibration.noise import NoiseMeasurements
 from protocol import sampling, toploc
 from protocol.environments import TaskSet
 from protocol.errors import ConfigError
 from protocol.runspec import SamplingSpec
+from protocol.sampling import TokenScores
 from protocol.tokenizer import Tokenizer
 
 MISMATCH_ABOVE, MARGIN_CLIP = 0.01, 0.5
@@ -47,6 +49,11 @@ class Variant:
     threads: int
     batch: int
     engine: str = "torch"
+
+    @property
+    def kind(self) -> str:
+        """The engine and its attention: what decides how far it strays, as threads and batches hardly do."""
+        return f"{self.engine} {self.attention}".strip()
 
     def __str__(self) -> str:
         attention = f" {self.attention}" * bool(self.attention)
@@ -116,6 +123,8 @@ class CheckedCompletion:
     tokens: int
     engines: tuple[str, str] = ("", "")
     """That made it, and that checked it, of honest work."""
+    scores: TokenScores | None = field(default=None, repr=False)
+    """Of its tokens, by the checker; of honest work they are taken into `Measurements.noise` and not kept."""
 
 
 @dataclass
@@ -125,6 +134,16 @@ class Measurements:
     honest: list[CheckedCompletion] = field(default_factory=list)
     cheats: dict[str, list[CheckedCompletion]] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
+    noise: NoiseMeasurements = field(default_factory=NoiseMeasurements)
+    """Of honest work, by pairs of kinds of variants."""
+    completions: int = 0
+    """Distinct honest ones: the independent units, however often each was checked."""
+
+    def take(self, checked: CheckedCompletion, made_by: Variant, checked_by: Variant, number: int) -> None:
+        """One check of an honest completion, which has this number among the distinct ones."""
+        if checked.scores is not None:
+            self.noise.add((made_by.kind, checked_by.kind), number, checked.scores, MARGIN_CLIP)
+        self.honest.append(replace(checked, engines=(made_by.engine, checked_by.engine), scores=None))
 
     def values(self, name: str) -> list[float]:
         return [value for checked in self.honest for value in checked.values[name]]
@@ -150,8 +169,9 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
             progress(f"honest work of {model.name}: {variant}")
             completions = list(_generate(_as(variant, engines), matrix, tasks, tokenizer, variant.batch))
             for checker in matrix.variants:
-                pair = variant.engine, checker.engine
-                found.honest += [replace(c, engines=pair) for c in _checked(matrix, engines, checker, completions)]
+                for number, checked in enumerate(_checked(matrix, engines, checker, completions), found.completions):
+                    found.take(checked, variant, checker, number)
+            found.completions += len(completions)
         for name, completions in _cheats(matrix, model, tasks, tokenizer):
             progress(f"cheat on {model.name}: {name}")
             found.cheats.setdefault(name, []).extend(_checked(matrix, engines, matrix.plain, completions))
@@ -191,7 +211,7 @@ def check(engine: Engine, spec: SamplingSpec, completions: Sequence[KeyedComplet
             **{name: [score.measured[name] for score in of_row] for name in PER_CHUNK},
             **{name: [drawn[name].value] for name in PER_SEQUENCE},
         }
-        found.append(CheckedCompletion(values, len(completion.tokens)))
+        found.append(CheckedCompletion(values, len(completion.tokens), scores=scores_T))
     return found
 
 

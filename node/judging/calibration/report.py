@@ -6,17 +6,24 @@ about devices, models and cheats that were not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from node.judging import sums
+from node.judging.calibration import noise
 from node.judging.calibration.fit import HARD_BUDGET, MARGIN, SOFT_BUDGET, FittedLimits, limits
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCompletion, Matrix, Measurements
 from node.judging.calibration.tail import DISTINCT, FEWEST
+from protocol import eprocess, statistics
 from protocol.calibration import Calibration
+from protocol.constants import NOISE_MAX, SUM_UNIT
+from protocol.eprocess import Sums
 from protocol.errors import PreflightError
+from protocol.runspec import Limit
 
 BOUNDS = {"exponents": 1.0, "signs": 1.0, "mantissa_mean": 128.0, "mantissa_median": 128.0, "chunk_mismatches": 32.0}
 """The most some quantities can be: a limit above judges nothing."""
@@ -41,13 +48,14 @@ def _lines(
     yield ""
     yield f"Digest `{Calibration(content).digest}`. Models: {', '.join(model.name for model in matrix.models)}, computed in"
     yield f"{matrix.dtype} by {_words(content['engines'])}. Devices: {', '.join(content['devices'])}, hardware class {_words(content['hardware'])}."
-    yield f"Honest work: {work['sequences']} checks of completions, {work['tokens']} tokens, {work['proofs']} proofs, each of"
-    yield f"{len(matrix.variants)} variants against each. A submission is {submission['samples']} completions of at most"
+    yield f"Honest work: {work['completions']} distinct completions, which are the independent units; {work['sequences']} checks of them,"
+    yield f"{work['tokens']} tokens, {work['proofs']} proofs, each of {len(matrix.variants)} variants against each. A submission is {submission['samples']} completions of at most"
     yield f"{submission['max_new_tokens']} tokens at temperature {submission['temperature']}."
     yield ""
     yield f"Budget for an honest submission, over all quantities together: {SOFT_BUDGET:g} to be found soft, {HARD_BUDGET:g} hard."
     yield ""
     yield from _limit_lines(found, measured)
+    yield from _noise_lines(content, measured)
     yield from _engine_lines(found, measured)
     yield from _cheat_lines(found, measured)
     yield "## Plots"
@@ -82,6 +90,58 @@ def _limit_lines(found: dict[str, FittedLimits], measured: Measurements) -> Iter
     yield f"Checks of the same completion are not independent, and other devices were not measured: hence the factor {MARGIN} above"
     yield "the largest value, and the floors."
     yield ""
+
+
+def _noise_lines(content: dict[str, Any], measured: Measurements) -> Iterator[str]:
+    limit = content["limits"].get("noise")
+    yield "## Noise"
+    yield ""
+    yield "How far the difference of two tokens' logits lies apart between the machine that made a completion and the one that checked it: its"
+    yield "standard deviation in logits, by what margins there were and what margins each position makes one expect. Units are distinct"
+    yield f"completions; upper bounds hold with {100 * noise.CONFIDENCE:g} % confidence each, for work like this on devices like these."
+    yield ""
+    yield "| made by | checked by | completions | tokens | mismatched | noise | at most |"
+    yield "|---|---|---|---|---|---|---|"
+    for (made_by, checked_by), of in measured.noise.bounds().items():
+        cells = [made_by, checked_by, str(of.units), str(of.tokens), f"{of.mismatches:.4g}", f"{of.estimate:.3g}"]
+        yield f"| {' | '.join(cells)} | {of.upper:.3g} |"
+    yield ""
+    if limit is None:
+        yield "No sums are kept in a run with this calibration: tokens are cut off before the draw, or the noise is more than margins can be"
+        yield f"compared with ({NOISE_MAX / noise.HARD:.2g} logits)."
+        yield ""
+        return
+    yield f"Sums are compared with {float(limit['soft']):.3g} (soft: {noise.SOFT:g} times the largest bound) and {float(limit['hard']):.3g} (hard:"
+    yield f"{noise.HARD:g} times). A seat whose noise is below the first is found soft with no more than the probability that the run states, however"
+    yield "long it works; below the second, hard. Tokens of each cheat until its sums say so, by e-values of 1e6 and 1e9, every token prefilled:"
+    yield ""
+    yield "| cheat | tokens measured | soft | hard | higher logit at a mismatch |"
+    yield "|---|---|---|---|---|"
+    for cheat, checked in measured.cheats.items():
+        yield _sums_row(cheat, checked, Limit.model_validate(limit))
+    yield ""
+
+
+def _sums_row(cheat: str, checked: Sequence[CheckedCompletion], limit: Limit) -> str:
+    found = statistics.total(sums.of_completion(c.scores, limit) for c in checked if c.scores is not None)
+    tokens = sum(c.tokens for c in checked)
+    until = [
+        _tokens_until(found.get(name, Sums()), tokens, math.log(odds))
+        for name, odds in ((statistics.MARGINS_SOFT, 1e6), (statistics.MARGINS_HARD, 1e9))
+    ]
+    sides = found.get(statistics.TEMPERATURE, Sums())
+    higher = f"{sides.total / sides.count:.0%} of {sides.count // SUM_UNIT}" if sides.count else "none"
+    return f"| {cheat} | {tokens} | {' | '.join(until)} | {higher} |"
+
+
+def _tokens_until(of: Sums, tokens: int, needed: float) -> str:
+    """How much more, or less, of the same work makes that much evidence; at most a thousand times as much is looked at."""
+    for hundredths in np.unique(np.geomspace(1, 100_000, 400).astype(int)):
+        times = int(hundredths)
+        part = Sums(of.total * times // 100, -(-of.squares * times // 100), -(-of.count * times // 100))
+        if eprocess.excess(part) >= needed:
+            return str(tokens * times // 100)
+    return f"more than {1000 * tokens}"
 
 
 def _engine_lines(found: dict[str, FittedLimits], measured: Measurements) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from node.judging import sums
 from node.judging.candidate import Candidate
 from node.judging.rules.limits import judge, worst
 from protocol import sampling
@@ -46,10 +47,13 @@ def judged(limits: SamplingLimits, row: int, values: Mapping[str, Measured]) -> 
 
 
 def measured(c: Candidate, row: int, hidden_TH: Tensor) -> dict[str, Measured]:
-    """The worst of each quantity in one sample, given the validator's own hidden states for it."""
+    """The worst of each quantity in one sample, given the validator's own hidden states for it. Notes what it adds to the seat's sums."""
     sample, limits = c.samples[row], c.spec.verification.sampling
+    found = scores(c, row, hidden_TH)
+    if c.spec.verification.noise is not None:
+        c.checked.sums[row] = sums.of_completion(found, c.spec.verification.noise)
     return sampling.measure(
-        scores(c, row, hidden_TH), sample.logprobs,
+        found, sample.logprobs,
         mismatch_above=float(limits.mismatch_above), margin_clip=float(limits.margin_clip), turns=sample.conversation,
     )  # fmt: skip
 

@@ -1,0 +1,134 @@
+"""How far two honest devices' logits differ: the noise that a run's sums are judged with (protocol/logit_noise.py), and how sure it is.
+
+The unit is a distinct completion. What several variants of one kind say of one and the same completion is averaged, for it is one
+observation. Kinds are an engine and its attention; each pair of kinds, one that made and one that checked, is measured apart, and the worst
+counts. Two upper bounds are taken, and the larger counts:
+
+- of the spread: the noise of which so large margins, by their mean over completions, are expected; a normal bound, with the deviation
+  between completions. It holds where there are many margins.
+- of the number: the noise of which so many mismatched tokens are expected; the exact bound of a Poisson count, widened by how much counts
+  of completions scatter beyond it. It holds where there are few, or none.
+
+Shapes: U units, G grid points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol import logit_noise
+from protocol.constants import NOISE_MAX
+from protocol.sampling import Floats, TokenScores
+
+CONFIDENCE = 0.999
+"""Of the upper bound on the noise of one pair of kinds."""
+SOFT, HARD = 1.5, 3.2
+"""The soft null is this many times the class's noise, the hard one this many times the worst noise ever measured. Margins grow with the square:
+a seat with thrice the noise has nine times the margins, and is within the hard null however long it works."""
+
+_GRID_G: Floats = np.geomspace(1e-7, NOISE_MAX, 90)
+Pair = tuple[str, str]
+"""The kinds of what made a completion, and of what checked it."""
+
+
+@dataclass(frozen=True)
+class NoiseBound:
+    """Of one pair: noise in logits."""
+
+    estimate: float
+    upper: float
+    """With CONFIDENCE."""
+    units: int
+    tokens: int
+    mismatches: float
+    """Tokens of them that were not the draw; of a completion that several variants checked, their mean."""
+
+
+@dataclass
+class NoiseMeasurements:
+    """Of honest completions, by pair and unit."""
+
+    _seen: dict[Pair, dict[int, list[Floats]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+
+    def add(self, pair: Pair, unit: int, scores: TokenScores, clip: float) -> None:
+        """`unit` is the number of the completion."""
+        self._seen[pair][unit].append(_observed(scores, clip))
+
+    def bounds(self) -> dict[Pair, NoiseBound]:
+        return {
+            pair: bound(np.array([np.mean(checks, 0) for checks in units.values()]))
+            for pair, units in sorted(self._seen.items())
+        }
+
+
+def _observed(scores: TokenScores, clip: float) -> Floats:
+    """[3 + 2·G]: tokens, sum of margins, mismatches; expected margins and mismatches by the grid's noise."""
+    gaps = scores.gaps[np.isfinite(scores.gaps)]
+    chances_GN = logit_noise.chances_of_rivals(gaps, _GRID_G[:, None])
+    expected, mismatches = (chances_GN * gaps).sum(1), chances_GN.sum(1)
+    margins = np.minimum(scores.margins, clip)
+    return np.array([len(margins), margins.sum(), (margins > 0).sum(), *expected, *mismatches])
+
+
+def bound(observed: NDArray[np.floating[Any]]) -> NoiseBound:
+    """Of rows [U, 3 + 2·G]."""
+    tokens, margins_U, mismatches_U = observed[:, :3].T
+    expected_UG, counts_UG = np.split(observed[:, 3:], 2, axis=1)
+    total, mismatches = margins_U.sum(), mismatches_U.sum()
+    spread_G = np.sqrt(((margins_U[:, None] - expected_UG) ** 2).sum(0))
+    by_spread = _first_above(expected_UG.sum(0) - NormalDist().inv_cdf(CONFIDENCE) * spread_G, total)
+    counts_G = counts_UG.sum(0)
+    at = min(int(np.searchsorted(counts_G, max(mismatches, 1.0))), len(_GRID_G) - 1)
+    scatter = ((mismatches_U - counts_UG[:, at]) ** 2).sum() / max(counts_G[at], 1e-12)
+    widened = max(1.0, float(scatter))
+    by_number = _first_above(counts_G, widened * _most_expected(mismatches / widened))
+    estimate = _first_above(expected_UG.sum(0), total) if total else 0.0
+    return NoiseBound(estimate, max(by_spread, by_number), len(observed), int(tokens.sum()), float(mismatches))
+
+
+def _first_above(values_G: Floats, value: float) -> float:
+    """The noise at which a quantity that grows with it reaches a value, between the points of the grid; its last where it never does."""
+    above = np.flatnonzero(values_G > value)
+    if not len(above):
+        return float(_GRID_G[-1])
+    at = int(above[0])
+    if at == 0:
+        return float(_GRID_G[0])
+    low, high = values_G[at - 1], values_G[at]
+    part = float(np.clip((value - low) / (high - low), 0, 1)) if np.isfinite(low) else 1.0
+    return float(_GRID_G[at - 1] * (_GRID_G[at] / _GRID_G[at - 1]) ** part)
+
+
+def _most_expected(seen: float) -> float:
+    """The mean of a Poisson count at which so few, or fewer, are seen with probability 1 - CONFIDENCE."""
+    low, high = seen, 20 + 3 * seen
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _at_most(math.floor(seen), middle) > 1 - CONFIDENCE:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _at_most(count: int, mean: float) -> float:
+    """Probability that a Poisson count is at most `count`."""
+    logs = [
+        k * math.log(mean) - mean - math.lgamma(k + 1)
+        for k in range(max(0, count - 40 * math.isqrt(count + 1)), count + 1)
+    ]
+    return math.fsum(map(math.exp, logs))
+
+
+def limit(bounds: Iterable[NoiseBound]) -> tuple[float, float] | None:
+    """Soft and hard noise for a run spec; None where the hard one is more than margins can be compared with."""
+    worst = max((bound.upper for bound in bounds), default=math.inf)
+    return (SOFT * worst, HARD * worst) if HARD * worst <= NOISE_MAX else None

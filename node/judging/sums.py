@@ -1,0 +1,22 @@
+"""What one completion adds to the sums over its seat's work (protocol/statistics.py says what is summed)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from protocol import logit_noise
+from protocol.eprocess import Sums
+from protocol.runspec import Limit
+from protocol.sampling import TokenScores
+from protocol.statistics import MARGINS_HARD, MARGINS_SOFT, TEMPERATURE
+
+
+def of_completion(scores: TokenScores, noise: Limit) -> dict[str, Sums]:
+    """What a completion adds, by statistic."""
+    mismatched = (scores.margins > 0) & (scores.leads != 0)
+    higher = int(np.count_nonzero(scores.leads[mismatched] > 0))
+    return {
+        MARGINS_HARD: logit_noise.excess_margins(scores, float(noise.hard)),
+        MARGINS_SOFT: logit_noise.excess_margins(scores, float(noise.soft)),
+        TEMPERATURE: Sums.of_trials(higher, int(np.count_nonzero(mismatched))),
+    }

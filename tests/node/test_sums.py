@@ -1,0 +1,73 @@
+"""Sums over a seat's work: what a judgement of one submission adds to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarm.tiny_run import TinyRun
+
+from node.judging import sums
+from node.judging.candidate import Candidate
+from node.judging.judge import details, judge
+from node.judging.rules import sampling
+from protocol import eprocess, runspec, statistics
+from protocol.constants import SUM_UNIT
+from protocol.eprocess import Sums
+from protocol.runspec import RunSpec
+from protocol.verdict import Details
+
+NOISE = {"soft": "0.003", "hard": "0.006"}
+MUCH = {"soft": "0.1", "hard": "0.2"}
+
+
+def summing(run: TinyRun, noise: dict[str, str]) -> TinyRun:
+    table = run.spec.model_dump()
+    table["verification"]["noise"] = noise
+    spec = RunSpec.model_validate(table)
+    return replace(run, spec=spec, context=replace(run.context, spec=spec))
+
+
+def judged(run: TinyRun, candidate: Candidate) -> Details:
+    finding = judge(candidate)
+    return details(run.context, candidate.commitment, finding, 0, candidate.checked)
+
+
+def test_a_receipt_sums_the_drawn_rows_and_no_others(tiny_run: TinyRun) -> None:
+    run = summing(tiny_run, MUCH)
+    candidate = run.candidate(run.honest(), share=0.4)
+    candidate.plan = replace(candidate.plan, examined=((0, 1, 2, 3, 4, 5, 6, 7),))  # looked at, and not drawn
+    found = judged(run, candidate)
+    assert 0 < len(candidate.rows) < 8
+    assert candidate.checked.samples == 0xFF
+    expected = []
+    for batch in candidate.prefilled(candidate.rows):
+        for row, hidden in batch.items():
+            expected.append(sums.of_completion(sampling.scores(candidate, row, hidden), runspec.Limit(**MUCH)))
+    assert statistics.decode(found.sums) == {
+        name: of for name, of in statistics.total(expected).items() if of != Sums()
+    }
+    assert found.sums["margins_soft"][2] > 0  # there are near ties in any text
+
+
+def test_without_noise_in_the_spec_there_are_no_sums(tiny_run: TinyRun) -> None:
+    assert judged(tiny_run, tiny_run.candidate(tiny_run.honest())).sums == {}
+
+
+def test_another_temperature_shows_in_the_sums_and_on_which_side_it_is(tiny_run: TinyRun) -> None:
+    own = summing(tiny_run, NOISE)
+    cooler = own.spec.sampling.model_copy(update={"temperature": "0.8"})
+    spec = own.spec.model_copy(update={"sampling": cooler})
+    cheat = replace(own, spec=spec, context=replace(own.context, spec=spec))
+    found: dict[bool, list[dict[str, Sums]]] = {True: [], False: []}
+    for sequence in range(6):
+        for run in (own, cheat):
+            candidate = own.candidate(run.honest(sequence=sequence))
+            for batch in candidate.prefilled(candidate.rows):
+                for row, hidden in batch.items():
+                    of_row = sums.of_completion(sampling.scores(candidate, row, hidden), runspec.Limit(**NOISE))
+                    found[run is own].append(of_row)
+    honest, cheated = (statistics.total(found[is_honest]) for is_honest in (True, False))
+    assert eprocess.excess(honest[statistics.MARGINS_SOFT]) <= 0
+    assert eprocess.excess(cheated[statistics.MARGINS_HARD]) > 20
+    sides = cheated[statistics.TEMPERATURE]
+    assert sides.total == sides.count > 10 * SUM_UNIT  # always the higher logit
