@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
@@ -13,7 +14,7 @@ from protocol.shardcast import uplink as uplink_module
 from protocol.shardcast.bucket import NoTurn, TokenBucket
 from protocol.shardcast.guest import Guest
 from protocol.shardcast.precedence import RelaysFirst
-from protocol.shardcast.uplink import Uplink
+from protocol.shardcast.uplink import Uplink, _Turn
 
 from .conftest import DEADLINE, wait_until
 
@@ -131,18 +132,49 @@ def test_a_hundred_slow_connections_of_one_peer_do_not_go_before_anothers_first(
     stuck[1].close()
 
 
+class Address(str):
+    """An address that counts how often it is looked up, or compared with another."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        Address.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Address.looks += 1
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        Address.looks += 1
+        return super().__ne__(other)
+
+
 def test_a_turn_that_ends_wakes_the_next_of_a_crowd_and_nobody_else() -> None:
     line = Line()
     under_way = [line.turn(), line.turn()]
     for number in range(100):
-        line.ask(f"node {number}", peer=f"node {number}")
-    before = line.time.looks
+        line.ask(f"node {number}", peer=Address(f"node {number}"))
+    before, addresses_before = line.time.looks, Address.looks
     under_way[0].close()
     wait_until(lambda: len(line.served) == 100)
     for thread in line.threads:
         thread.join()
     assert line.time.looks - before <= 4 * 100, "each looks when the one before it begins, and when that ends"
+    assert Address.looks - addresses_before <= 4 * 100 * 8 * 100, "each looks at each other a few times"
     under_way[1].close()
+
+
+@pytest.mark.parametrize("crowd", [32, 256])
+def test_to_find_the_next_of_a_crowd_takes_one_pass_over_it(crowd: int) -> None:
+    line = Line()
+    line.uplink._turns += [
+        _Turn(False, Address(f"node {number}"), line.time.now, threading.Condition()) for number in range(crowd)
+    ]
+    before = Address.looks
+    line.uplink._next()
+    assert Address.looks - before <= 8 * crowd
 
 
 def test_beside_slow_peers_the_next_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,6 +428,43 @@ def test_beside_others_a_peer_has_few_turns_under_way_however_slow_the_line_is()
         turn.close()
     held += [line.turn("crowd")]  # nobody else is there
     for turn in held:
+        turn.close()
+
+
+def test_two_peers_do_not_climb_over_each_other_beside_one_that_has_a_turn() -> None:
+    """What one has is no measure for the other: together they would have all their connections, and a third a hundredth of the line."""
+    line = Line()
+    honest, held = line.turn("honest"), list[ExitStack]()
+    for _ in range(20):
+        for peer in ("crowd", "accomplice"):
+            with suppress(NoTurn):
+                held += line.aged(peer)
+    assert len(held) == 2 * 4
+    for turn in (honest, *held):
+        turn.close()
+
+
+@pytest.mark.parametrize("peers", [2, 5, 12])
+def test_peers_who_want_ever_more_have_sixteen_turns_or_each_the_four_of_a_fetch(peers: int) -> None:
+    line = Line()
+    held = Counter[str]()
+    with ExitStack() as under_way:
+        for number in range(peers):
+            under_way.callback(line.turn(f"peer {number}").close)
+            line.time.now += 2.1
+        for _ in range(20):
+            for peer in (f"peer {number}" for number in range(peers)):
+                with suppress(NoTurn):
+                    (turn,) = line.aged(peer)
+                    under_way.callback(turn.close)
+                    held[peer] += 1
+    most = max(4, 16 // peers)
+    assert [1 + more for more in held.values()] == peers * [most]
+
+
+def test_a_peer_alone_has_as_many_turns_as_it_asks_for_on_a_long_line() -> None:
+    line = Line()
+    for turn in [turn for _ in range(30) for turn in line.aged("alone")]:
         turn.close()
 
 
