@@ -50,6 +50,8 @@ class Uplink:
 
     Safe to share between threads; `sleep` and `clock` are a test's to replace. Of those that wait only the next is woken when
     something changes: a crowd in which each looks at all others at every turn would fill the processor before it fills the line.
+    No call is lost: who is next follows from the turns alone, so it changes when one is asked for, begins or ends, and each of
+    these calls the next. With time alone only room appears, and the next looks for that by itself.
     """
 
     rate: float | None = None
@@ -69,6 +71,7 @@ class Uplink:
         turn = _Turn(first, peer, self.clock(), Condition(self._mutex))
         with self._mutex:
             self._turns.append(turn)
+            self._call_next()
         try:
             self._wait(turn, deadline)
             yield
@@ -89,10 +92,8 @@ class Uplink:
 
     def _wait(self, turn: _Turn, deadline: float) -> None:
         with self._mutex:
-            was_next = False
             while True:
-                now, next_one = self.clock(), self._next()
-                is_next = next_one is turn
+                now, is_next = self.clock(), self._next() is turn
                 under_way = [other.since for other in self._turns if other.since is not None]
                 young = [since for since in under_way if since + _TURN_SECONDS > now]
                 if is_next and len(young) < self._side_by_side(now):
@@ -102,16 +103,8 @@ class Uplink:
                     return
                 if now >= deadline:
                     raise NoTurn("too many are served before this one")
-                if (
-                    was_next and not is_next
-                ):  # by time alone: how many may be side by side follows from the last few seconds
-                    self._call_next()
-                was_next = is_next
-                # When a slow turn stops counting nobody calls, so the next looks by itself; whoever becomes the next is called. Where nobody
-                # is, because peers have as many as they may, each looks again before long.
+                # When a slow turn stops counting nobody calls, so the next looks by itself.
                 wake = min([deadline, *(since + _TURN_SECONDS for since in young if is_next)])
-                if next_one is None:
-                    wake = min(wake, now + _TURN_SECONDS)
                 turn.called.wait(max(0.001, wake - now))
 
     def _call_next(self) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from random import Random
 
 import pytest
 
@@ -468,18 +469,50 @@ def test_a_peer_alone_has_as_many_turns_as_it_asks_for_on_a_long_line() -> None:
         turn.close()
 
 
-def test_who_is_next_by_time_alone_is_called_by_who_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many turns one may have follows from the last seconds, too. When fewer may, another one comes first than the one who looks."""
-    monkeypatch.setattr(uplink_module, "_TURN_SECONDS", 0.05)
-    monkeypatch.setattr(uplink_module, "_STREAMS", 0)
+def test_who_is_next_does_not_change_by_time_alone() -> None:
+    """Nobody would call who is next then: it would wait until a turn ends, however much room there is."""
     line = Line()
-    most = [3]
-    monkeypatch.setattr(Uplink, "_side_by_side", lambda self, now: most[0])
-    held = [line.turn("R"), line.turn("R"), line.turn("C")]
-    line.ask("R's third", peer="R", first=True)
-    line.ask("B", peer="B")
-    most[0] = 2
-    line.time.now += 0.06
-    wait_until(lambda: "B" in line.served)
-    for turn in held:
-        turn.close()
+    for turn in [line.turn(peer) for peer in ("R", "C")]:
+        turn.close()  # two chunks in a moment: more may be side by side now
+    for peer, since in (*[("R", line.time.now)] * 5, ("C", line.time.now), ("R", None), ("C", None)):
+        line.uplink._turns.append(_Turn(peer == "R", peer, line.time.now, threading.Condition(), since))
+    before = line.uplink._next()
+    line.time.now += 60
+    assert line.uplink._next() is before
+
+
+def test_who_is_next_begins_once_there_is_room_whatever_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uplink_module, "_TURN_SECONDS", 0.02)
+    line, random = Line(), Random(5)
+    uplink, under_way = line.uplink, list[threading.Event]()
+
+    def ask(peer: str, first: bool, ends: threading.Event) -> None:
+        with uplink.turn(CHUNK, first=first, deadline=1e6, peer=peer):
+            under_way.append(ends)
+            assert ends.wait(DEADLINE)
+
+    def nobody_is_kept_waiting() -> bool:
+        with uplink._mutex:
+            now = line.time.now
+            young = [turn for turn in uplink._turns if turn.since is not None and turn.since + 0.02 > now]
+            return uplink._next() is None or len(young) >= uplink._side_by_side(now)
+
+    for _ in range(300):
+        match random.choice(["ask", "ask", "end", "a moment", "a while"]):
+            case "ask":
+                arguments = (random.choice("ABC"), random.random() < 0.5, threading.Event())
+                line.threads.append(threading.Thread(target=ask, args=arguments, daemon=True))
+                line.threads[-1].start()
+            case "end" if under_way:
+                under_way.pop(random.randrange(len(under_way))).set()
+            case moment:
+                line.time.now += 0.021 if moment == "a moment" else 6.0
+        wait_until(nobody_is_kept_waiting)
+
+    def all_have_ended() -> bool:
+        line.time.now += 0.021
+        while under_way:
+            under_way.pop().set()
+        return not any(thread.is_alive() for thread in line.threads)
+
+    wait_until(all_have_ended)
