@@ -22,6 +22,39 @@ _PAUSE_FIRST, _PAUSE_MAX = (
 )  # seconds before a relay is asked again that had nothing or failed; doubles each time
 
 
+@dataclass
+class _News:
+    """What is new in a source's answers, and how long it rests before it is asked again.
+
+    At once it is asked only where it holds more than ever before: else one that has no news could have it asked for ever. One that
+    begins anew is asked at equal pauses on its way back to there. They are twice as long each time, for it may begin anew for ever.
+    """
+
+    revision: int = 0  # of its last answer: it is asked for what is new since
+    _held: int = -1
+    _most: int = -1
+    _pause: float = _PAUSE_FIRST
+    _pause_anew: float = _PAUSE_FIRST
+
+    def is_in(self, holding: Holding) -> bool:
+        held, before = int(holding.held.sum()), self._held
+        begins_anew = holding.revision < self.revision or held < before
+        self.revision, self._held = holding.revision, held
+        if held > self._most:
+            self._most, self._pause, self._pause_anew = held, _PAUSE_FIRST, _PAUSE_FIRST
+            return True
+        if begins_anew:
+            self._pause_anew = min(2 * self._pause_anew, _PAUSE_MAX)
+        if begins_anew or held > before:
+            self._pause = self._pause_anew
+        return False
+
+    def pause(self) -> float:
+        """Seconds to rest now; the next time twice as long, where nothing is new until then."""
+        pause, self._pause = self._pause, min(2 * self._pause, _PAUSE_MAX)
+        return pause
+
+
 @dataclass(frozen=True)
 class Inquiry:
     """Tells `schedule` what `source` holds of version `step`, which has so many `chunks`."""
@@ -38,11 +71,11 @@ class Inquiry:
 
     def run(self, pool: ConnectionPool) -> None:
         """Returns at the end of the fetch, once the source holds everything, or after it broke the rules."""
-        revision, count, pause = 0, 0, _PAUSE_FIRST
+        news = _News()
         while not self.schedule.is_over:
             at_least = 0.0
             try:
-                holding = self._ask(pool, revision)
+                holding = self._ask(pool, news.revision)
             except ProtocolViolation as violation:
                 self.schedule.distrust(self.source.name, violation)
                 return
@@ -65,13 +98,9 @@ class Inquiry:
                 self.schedule.heard(self.source.name, holding)
                 if holding.is_complete:
                     return
-                count, before = int(holding.held.sum()), count
-                is_news, revision = holding.revision > revision, holding.revision  # a lower one: it has begun anew
-                pause = _PAUSE_FIRST if is_news else pause
-                if is_news and count > before:  # else who has no news could have it asked for ever
+                if news.is_in(holding):
                     continue
-            self.schedule.rest(max(pause, at_least))
-            pause = min(2 * pause, _PAUSE_MAX)
+            self.schedule.rest(max(news.pause(), at_least))
 
     def _ask(self, pool: ConnectionPool, revision: int) -> Holding:
         try:

@@ -240,8 +240,9 @@ class ShardServer:
     def _send_away(self, guests: list[_Guest]) -> bool:
         """Ends the connection among `guests` that has been idle for longest, or reads most slowly; False if none deserves it."""
         now = time.monotonic()
-        idle = {guest: now - guest.idle_since for guest in guests if guest.idle_since is not None}
-        late = {guest: self._lateness(guest, now) for guest in guests if guest.idle_since is None}
+        since = {guest: guest.idle_since for guest in guests}  # once: who waits for news may get some meanwhile
+        idle = {guest: now - begun for guest, begun in since.items() if begun is not None}
+        late = {guest: self._lateness(guest, now) for guest, begun in since.items() if begun is None}
         for waiting, patience in ((idle, self.limits.eviction_age), (late, self.limits.lateness)):
             longest = max(waiting, key=lambda guest: waiting[guest], default=None)
             if longest is not None and waiting[longest] >= patience:

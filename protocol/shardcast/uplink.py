@@ -4,13 +4,13 @@ Twenty chunks sent side by side all arrive at the end; sent in turns, the first 
 time. A turn is one chunk long at most. Relays take theirs before everybody else, but one in four is left to others who wait:
 anybody can pass for a relay. Then comes the peer that has the fewest, and among equals the longest wait counts. A peer that
 reads slowly keeps its turn to itself for a moment only, then others go on beside it. It still has that turn, and beside others it
-has four, or one more than they: a hundred slow connections of one peer delay nobody else by more than a few do.
+has four: a hundred slow connections of one peer delay nobody else by more than a few do (`_most_of_one`).
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +25,8 @@ _TURNS_MIN, _TURNS_MAX = (
 )  # side by side: the fewer the sooner the first is through, the more the better a line is filled
 _CHUNK_SECONDS = 0.5  # that each of so many may take; from the rate of the last turns follows how many
 _REMEMBERED, _REMEMBERED_SECONDS = 8, 5.0  # turns that tell the rate
-_STREAMS = 4  # of one fetch, as a client has them
+_STREAMS = 4  # of one fetch, as a client has them: turns that a peer may have beside others
+_TOGETHER = 16  # turns under way, from which on nobody has more than that beside others
 _TURN_SECONDS = 2.0  # after which a turn no longer keeps others waiting
 SMALL_BYTES_MAX = 64 << 10
 """An answer up to this size takes no turn. What is held of any version fits: a manifest of 16 MiB (MANIFEST_BYTES_MAX) names
@@ -49,6 +50,8 @@ class Uplink:
 
     Safe to share between threads; `sleep` and `clock` are a test's to replace. Of those that wait only the next is woken when
     something changes: a crowd in which each looks at all others at every turn would fill the processor before it fills the line.
+    No call is lost: who is next follows from the turns alone, so it changes when one is asked for, begins or ends, and each of
+    these calls the next. With time alone only room appears, and the next looks for that by itself.
     """
 
     rate: float | None = None
@@ -68,6 +71,7 @@ class Uplink:
         turn = _Turn(first, peer, self.clock(), Condition(self._mutex))
         with self._mutex:
             self._turns.append(turn)
+            self._call_next()
         try:
             self._wait(turn, deadline)
             yield
@@ -88,10 +92,8 @@ class Uplink:
 
     def _wait(self, turn: _Turn, deadline: float) -> None:
         with self._mutex:
-            was_next = False
             while True:
-                now, next_one = self.clock(), self._next()
-                is_next = next_one is turn
+                now, is_next = self.clock(), self._next() is turn
                 under_way = [other.since for other in self._turns if other.since is not None]
                 young = [since for since in under_way if since + _TURN_SECONDS > now]
                 if is_next and len(young) < self._side_by_side(now):
@@ -101,16 +103,8 @@ class Uplink:
                     return
                 if now >= deadline:
                     raise NoTurn("too many are served before this one")
-                if (
-                    was_next and not is_next
-                ):  # by time alone: how many may be side by side follows from the last few seconds
-                    self._call_next()
-                was_next = is_next
-                # When a slow turn stops counting nobody calls, so the next looks by itself; whoever becomes the next is called. Where nobody
-                # is, because peers have as many as they may, each looks again before long.
+                # When a slow turn stops counting nobody calls, so the next looks by itself.
                 wake = min([deadline, *(since + _TURN_SECONDS for since in young if is_next)])
-                if next_one is None:
-                    wake = min(wake, now + _TURN_SECONDS)
                 turn.called.wait(max(0.001, wake - now))
 
     def _call_next(self) -> None:
@@ -128,17 +122,27 @@ class Uplink:
         return min(_TURNS_MAX, max(_TURNS_MIN, int(rate * _CHUNK_SECONDS / SHARDCAST_CHUNK_BYTES)))
 
     def _next(self) -> _Turn | None:
-        having = Counter(turn.peer for turn in self._turns if turn.since is not None)
-        most = self._most_of_one(having)
-        waiting = [turn for turn in self._turns if turn.since is None and having[turn.peer] < most[turn.peer]]
-        relays_first = self._in_a_row < FIRST_IN_A_ROW
+        """Whose turn comes next, or None where all that wait have as many as they may. One pass over the turns, under the lock that
+        all need."""
+        having = dict.fromkeys((turn.peer for turn in self._turns), 0)
+        for turn in self._turns:
+            having[turn.peer] += turn.since is not None
+        most, relays_first = self._most_of_one(having), self._in_a_row < FIRST_IN_A_ROW
+        waiting = (turn for turn in self._turns if turn.since is None and having[turn.peer] < most)
         return min(waiting, key=lambda turn: (turn.first != relays_first, having[turn.peer], turn.asked), default=None)
 
-    def _most_of_one(self, having: Counter[str]) -> dict[str, float]:
-        """How many turns each peer may have under way. Where the line itself is slow, turns stop counting before their end, and those of a
-        crowd would add up until nothing arrives in time; so beside others nobody has many more than they have."""
-        peers = {turn.peer for turn in self._turns}
-        if len(peers) < 2:
-            return dict.fromkeys(peers, float("inf"))
-        usual = max(_STREAMS, self._side_by_side(self.clock()))
-        return {peer: max(usual, 1 + max(having[other] for other in peers if other != peer)) for peer in peers}
+    @staticmethod
+    def _most_of_one(having: dict[str, int]) -> float:
+        """How many turns a peer may have under way, given how many each has that has or wants one.
+
+        Where the line itself is slow turns stop counting before their end, and those of a crowd would add up until nothing arrives
+        in time. So beside others a peer has four, as many as a fetch has streams, or one more than the least that another has, but
+        that only while fewer than sixteen are under way. Measured by the most that another has, two would climb over each other
+        without end; by the least, so many addresses have four times as many turns at most beside one that has its first. Turns
+        last long on long lines, too: who reads there has the line alone, or rises evenly with others who want more. Sixteen are no
+        loss there: of turns that last over two seconds one a second begins, so chunks would have to take sixteen.
+        """
+        if len(having) == 1:
+            return float("inf")
+        least, together = min(having.values(), default=0), sum(having.values())
+        return max(_STREAMS, 1 + least) if together < _TOGETHER else _STREAMS

@@ -252,7 +252,9 @@ class Connection:
 
     def origin(self) -> Source:
         """The trainer's own end of SHARDCAST."""
-        origin = self._trusted("origin", _SHARE_OF_LOST_ORIGIN if self._origin_lost else 1.0)
+        share = _SHARE_OF_LOST_ORIGIN if self._origin_lost else 1.0
+        self._origin_lost = False  # until `sources` has relays without it again, whatever fails before
+        origin = self._trusted("origin", share)
         return Source(origin.endpoint.http, name=origin.address, is_relay=False)
 
     def _trusted(self, role: str, share: float = 1.0) -> Provider:

@@ -136,7 +136,53 @@ def test_a_relay_that_begins_anew_is_asked_for_what_is_new_since_then(cast: Cast
         request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
     relay = relay_at(cast.scripted(b"", holding=tell).url, "busy")
-    schedule, pool = Rested(relay, 2), ConnectionPool(QUICK)
+    schedule, pool = Rested(relay, 3), ConnectionPool(QUICK)
     Inquiry(schedule, relay, 1, 4, QUICK, float("inf")).run(pool)
     pool.close()
     assert asked == ["0", "500", "2", "3"]
+    assert schedule.rests == [0.2, 0.2, 0.4], "on its way back it is asked at equal pauses"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [(5, [1, 1, 0, 0]), (1, [0, 0, 0, 0])],
+        [(5, [1, 1, 0, 0]), (1, [1, 1, 0, 0])],
+        [(1, [0, 0, 0, 0]), (2, [1, 0, 0, 0]), (3, [1, 1, 0, 0])],
+        [(1, [1, 0, 0, 0]), (1, [0, 0, 0, 0])],
+    ],
+    ids=["less and more", "an earlier revision alone", "chunk for chunk, again and again", "the same revision"],
+)
+def test_a_relay_that_begins_anew_again_and_again_is_asked_ever_less_often(
+    cast: Cast, told: list[tuple[int, list[int]]]
+) -> None:
+    """It answers at once, and in the end nothing is new."""
+    asked: list[str] = []
+    answers = itertools.cycle(told)
+
+    def tell(request: Request) -> None:
+        asked.append(request.target)
+        revision, held = next(answers)
+        body = Holding(revision, np.array(held, np.bool_), np.zeros(4, np.bool_)).encode()
+        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    relay = relay_at(cast.scripted(b"", holding=tell).url, "busy")
+    schedule, pool = Rested(relay, 30), ConnectionPool(QUICK)
+    Inquiry(schedule, relay, 1, 4, QUICK, float("inf")).run(pool)
+    pool.close()
+    assert len(asked) <= 30 + 3, "at once only where it had more than ever before"
+    assert schedule.rests[-1] == 4.0
+
+
+def test_a_relay_whose_revision_grows_and_nothing_else_is_asked_ever_less_often(cast: Cast) -> None:
+    revisions = itertools.count(7)
+
+    def tell(request: Request) -> None:
+        body = Holding(next(revisions), np.array([1, 0, 1, 0], np.bool_), np.zeros(4, np.bool_)).encode()
+        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    relay = relay_at(cast.scripted(b"", holding=tell).url, "busy")
+    schedule, pool = Rested(relay, 8), ConnectionPool(QUICK)
+    Inquiry(schedule, relay, 1, 4, QUICK, float("inf")).run(pool)
+    pool.close()
+    assert schedule.rests[-1] == 4.0

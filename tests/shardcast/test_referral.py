@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from protocol.errors import Unavailable
+from protocol.errors import RpcUnavailable, Unavailable
 from protocol.identity import Key
 from protocol.p2p import Endpoint, Provider
 from protocol.reach import Reach
@@ -141,6 +141,37 @@ def test_without_the_origin_relays_are_asked_no_nearer_than_bootnodes_are(bootno
     assert (relay.is_relay, relay.reach) == (True, reach)
     with pytest.raises(Unavailable, match="no origin was found"):
         Finding(None, bootnode, relays=0).sources()
+
+
+class Losing(Finding):
+    """One that is told how much of its time each look-up gives the origin."""
+
+    def __init__(self, bootnode: str, relays: int) -> None:
+        super().__init__(None, bootnode, relays)
+        self._origin_lost, self.shares = False, list[float]()
+        self.error: Exception = Unavailable("no origin was found")
+
+    def origin(self) -> Source:
+        return Connection.origin(self)
+
+    def _trusted(self, role: str, share: float = 1.0) -> Provider:
+        self.shares.append(share)
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [Unavailable("no origin was found"), RpcUnavailable("the chain does not answer")])
+def test_the_origin_is_looked_for_more_briefly_only_while_relays_are_there_without_it(error: Exception) -> None:
+    losing = Losing("/ip4/127.0.0.1/tcp/1", relays=1)
+    losing.sources()
+    losing.sources()
+    losing.relays, before, losing.error = 0, losing.error, error
+    for _ in range(2):
+        with pytest.raises(type(error), match=str(error)):
+            losing.sources()
+    losing.relays, losing.error = 1, before
+    losing.sources()
+    losing.sources()
+    assert losing.shares == [1.0, 0.25, 0.25, 1.0, 1.0, 0.25]
 
 
 def test_of_what_is_named_four_addresses_count_and_nothing_else() -> None:

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -438,3 +439,23 @@ def test_an_address_that_fills_the_house_makes_way_for_others_however_often_it_a
             assert newcomer.recv(100).startswith(b"HTTP/1.1 404")
             with Peer(server) as another:
                 assert another.answer()[0] == 503, "of its own address nobody makes way for it so soon"
+
+
+def test_a_guest_that_gets_news_while_a_newcomer_looks_for_room_costs_it_no_place(cast: Cast) -> None:
+    """Threads that answer say when a guest begins to wait and when no longer, and take no lock for it."""
+
+    class GetsNews:
+        busy_since, sent_before, leaving = 0.0, 0, False
+        wire = SimpleNamespace(sent=0, shut=lambda: None)
+
+        def __init__(self) -> None:
+            self.waited_since = iter([0.0, None, None, None])
+
+        @property
+        def idle_since(self) -> float | None:
+            return next(self.waited_since)
+
+    server = cast.serve(cast.store("any"))
+    guest = GetsNews()
+    assert server._send_away([guest])  # type: ignore[list-item]
+    assert guest.leaving

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from random import Random
 
 import pytest
 
@@ -13,7 +15,7 @@ from protocol.shardcast import uplink as uplink_module
 from protocol.shardcast.bucket import NoTurn, TokenBucket
 from protocol.shardcast.guest import Guest
 from protocol.shardcast.precedence import RelaysFirst
-from protocol.shardcast.uplink import Uplink
+from protocol.shardcast.uplink import Uplink, _Turn
 
 from .conftest import DEADLINE, wait_until
 
@@ -131,18 +133,49 @@ def test_a_hundred_slow_connections_of_one_peer_do_not_go_before_anothers_first(
     stuck[1].close()
 
 
+class Address(str):
+    """An address that counts how often it is looked up, or compared with another."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        Address.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Address.looks += 1
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        Address.looks += 1
+        return super().__ne__(other)
+
+
 def test_a_turn_that_ends_wakes_the_next_of_a_crowd_and_nobody_else() -> None:
     line = Line()
     under_way = [line.turn(), line.turn()]
     for number in range(100):
-        line.ask(f"node {number}", peer=f"node {number}")
-    before = line.time.looks
+        line.ask(f"node {number}", peer=Address(f"node {number}"))
+    before, addresses_before = line.time.looks, Address.looks
     under_way[0].close()
     wait_until(lambda: len(line.served) == 100)
     for thread in line.threads:
         thread.join()
     assert line.time.looks - before <= 4 * 100, "each looks when the one before it begins, and when that ends"
+    assert Address.looks - addresses_before <= 4 * 100 * 8 * 100, "each looks at each other a few times"
     under_way[1].close()
+
+
+@pytest.mark.parametrize("crowd", [32, 256])
+def test_to_find_the_next_of_a_crowd_takes_one_pass_over_it(crowd: int) -> None:
+    line = Line()
+    line.uplink._turns += [
+        _Turn(False, Address(f"node {number}"), line.time.now, threading.Condition()) for number in range(crowd)
+    ]
+    before = Address.looks
+    line.uplink._next()
+    assert Address.looks - before <= 8 * crowd
 
 
 def test_beside_slow_peers_the_next_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,18 +432,87 @@ def test_beside_others_a_peer_has_few_turns_under_way_however_slow_the_line_is()
         turn.close()
 
 
-def test_who_is_next_by_time_alone_is_called_by_who_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many turns one may have follows from the last seconds, too. When fewer may, another one comes first than the one who looks."""
-    monkeypatch.setattr(uplink_module, "_TURN_SECONDS", 0.05)
-    monkeypatch.setattr(uplink_module, "_STREAMS", 0)
+def test_two_peers_do_not_climb_over_each_other_beside_one_that_has_a_turn() -> None:
+    """What one has is no measure for the other: together they would have all their connections, and a third a hundredth of the line."""
     line = Line()
-    most = [3]
-    monkeypatch.setattr(Uplink, "_side_by_side", lambda self, now: most[0])
-    held = [line.turn("R"), line.turn("R"), line.turn("C")]
-    line.ask("R's third", peer="R", first=True)
-    line.ask("B", peer="B")
-    most[0] = 2
-    line.time.now += 0.06
-    wait_until(lambda: "B" in line.served)
-    for turn in held:
+    honest, held = line.turn("honest"), list[ExitStack]()
+    for _ in range(20):
+        for peer in ("crowd", "accomplice"):
+            with suppress(NoTurn):
+                held += line.aged(peer)
+    assert len(held) == 2 * 4
+    for turn in (honest, *held):
         turn.close()
+
+
+@pytest.mark.parametrize("peers", [2, 5, 12])
+def test_peers_who_want_ever_more_have_sixteen_turns_or_each_the_four_of_a_fetch(peers: int) -> None:
+    line = Line()
+    held = Counter[str]()
+    with ExitStack() as under_way:
+        for number in range(peers):
+            under_way.callback(line.turn(f"peer {number}").close)
+            line.time.now += 2.1
+        for _ in range(20):
+            for peer in (f"peer {number}" for number in range(peers)):
+                with suppress(NoTurn):
+                    (turn,) = line.aged(peer)
+                    under_way.callback(turn.close)
+                    held[peer] += 1
+    most = max(4, 16 // peers)
+    assert [1 + more for more in held.values()] == peers * [most]
+
+
+def test_a_peer_alone_has_as_many_turns_as_it_asks_for_on_a_long_line() -> None:
+    line = Line()
+    for turn in [turn for _ in range(30) for turn in line.aged("alone")]:
+        turn.close()
+
+
+def test_who_is_next_does_not_change_by_time_alone() -> None:
+    """Nobody would call who is next then: it would wait until a turn ends, however much room there is."""
+    line = Line()
+    for turn in [line.turn(peer) for peer in ("R", "C")]:
+        turn.close()  # two chunks in a moment: more may be side by side now
+    for peer, since in (*[("R", line.time.now)] * 5, ("C", line.time.now), ("R", None), ("C", None)):
+        line.uplink._turns.append(_Turn(peer == "R", peer, line.time.now, threading.Condition(), since))
+    before = line.uplink._next()
+    line.time.now += 60
+    assert line.uplink._next() is before
+
+
+def test_who_is_next_begins_once_there_is_room_whatever_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uplink_module, "_TURN_SECONDS", 0.02)
+    line, random = Line(), Random(5)
+    uplink, under_way = line.uplink, list[threading.Event]()
+
+    def ask(peer: str, first: bool, ends: threading.Event) -> None:
+        with uplink.turn(CHUNK, first=first, deadline=1e6, peer=peer):
+            under_way.append(ends)
+            assert ends.wait(DEADLINE)
+
+    def nobody_is_kept_waiting() -> bool:
+        with uplink._mutex:
+            now = line.time.now
+            young = [turn for turn in uplink._turns if turn.since is not None and turn.since + 0.02 > now]
+            return uplink._next() is None or len(young) >= uplink._side_by_side(now)
+
+    for _ in range(300):
+        match random.choice(["ask", "ask", "end", "a moment", "a while"]):
+            case "ask":
+                arguments = (random.choice("ABC"), random.random() < 0.5, threading.Event())
+                line.threads.append(threading.Thread(target=ask, args=arguments, daemon=True))
+                line.threads[-1].start()
+            case "end" if under_way:
+                under_way.pop(random.randrange(len(under_way))).set()
+            case moment:
+                line.time.now += 0.021 if moment == "a moment" else 6.0
+        wait_until(nobody_is_kept_waiting)
+
+    def all_have_ended() -> bool:
+        line.time.now += 0.021
+        while under_way:
+            under_way.pop().set()
+        return not any(thread.is_alive() for thread in line.threads)
+
+    wait_until(all_have_ended)
