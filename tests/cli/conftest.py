@@ -41,6 +41,7 @@ class Ended:
 
     @property
     def json(self) -> dict[str, Any]:
+        assert self.out, f"nothing was printed, exit code {self.code}: {self.err}"
         return dict(json.loads(self.out))
 
 
