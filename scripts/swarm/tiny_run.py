@@ -22,7 +22,7 @@ from protocol import length_rewards, rollout, sampling, toploc
 from protocol.environments import TaskSet
 from protocol.identity import Key
 from protocol.rollout import RolloutFile, Sample
-from protocol.runspec import RewardSpec, RunSpec
+from protocol.runspec import Limit, RewardSpec, RunSpec
 from protocol.sandbox import Sandbox
 from protocol.settings import write_toml
 from protocol.shell import runfile
@@ -96,6 +96,13 @@ class TinyRun:
         pairs = zip_longest(self.spec.environments, own)
         environments = [one.model_copy(update={"reward": of}) for one, of in pairs]
         spec = self.spec.model_copy(update={"reward": reward, "environments": environments})
+        return replace(self, spec=spec, context=replace(self.context, spec=spec))
+
+    def with_noise(self, soft: str, hard: str) -> TinyRun:
+        """The same run, whose receipts carry sums."""
+        noise = Limit(soft=soft, hard=hard)
+        verification = self.spec.verification.model_copy(update={"noise": noise})
+        spec = self.spec.model_copy(update={"verification": verification})
         return replace(self, spec=spec, context=replace(self.context, spec=spec))
 
     def honest(self, step: int = 0, sequence: int = 0, hardware: int = 0) -> Made:

@@ -132,6 +132,8 @@ def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_in
     )
     shown = console.murmur("validator", "audit", "--home", path)
     assert (shown.code, shown.out) == (0, "no validator has signed a receipt yet\n")
+    shown = console.murmur("validator", "seats", "--home", path)
+    assert (shown.code, shown.out) == (0, "this run keeps no sums: its spec has no verification.noise\n")
     node, service = stage.seated(), panel.seat()
     stage.publish()
     stage.submit(node, stage.make(node))
@@ -152,6 +154,34 @@ def test_audit_names_receipts_that_break_a_promise_and_ends_with_the_code_for_in
         1,
         [submission.hex()],
     )
+
+
+@pytest.mark.parametrize("stage", [{"noise": ("0.1", "0.2")}], indirect=True)
+def test_seats_shows_what_receipts_say_of_each_together(
+    stage: Stage,  # noqa: F811
+    panel: Panel,  # noqa: F811
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = console.folder / "validator"
+    monkeypatch.setenv("MURMUR_PASSWORD", PASSWORD)
+    console.murmur("validator", "init", *init_options(stage.world), "--home", path)
+    monkeypatch.delenv("MURMUR_PASSWORD")  # it signs nothing
+    monkeypatch.setattr(
+        "protocol.shell.connection.connect", lambda settings, peers, key: nullcontext(stage.connection(key))
+    )
+    shown = console.murmur("validator", "seats", "--home", path)
+    assert (shown.code, shown.out) == (0, "no work has been prefilled yet\n")
+    node, service = stage.seated(), panel.seat()
+    stage.publish()
+    stage.submit(node, stage.make(node))
+    rounds(service)
+    shown = console.murmur("validator", "seats", "--home", path)
+    (told,) = console.murmur("validator", "seats", "--home", path, "--json").json["seats"]
+    assert (told["seat"], told["submissions"], told["mismatches"]) == (node.address, 1, 0)
+    assert float(told["log10_evidence"]["margins_soft"]) <= 0
+    assert f"{node.address}  1 submissions, {told['tokens']} tokens prefilled" in shown.out
+    assert "0 of 0 mismatched tokens have the higher logit" in shown.out
 
 
 def test_rejections_lists_what_was_found_and_what_became_of_it(kept: Kept) -> None:

@@ -153,7 +153,7 @@ def test_passwords_are_asked_for_and_refused_as_everywhere(
     [
         ["validator", "start"], ["validator", "status"], ["validator", "stake", "--yes"], ["validator", "enlist", "--yes"],
         ["validator", "verify", "FILE"], ["validator", "replay", "ab"], ["validator", "rejections"], ["validator", "secrets"],
-        ["validator", "audit"],
+        ["validator", "audit"], ["validator", "seats"],
         ["relay", "start"],
     ],
     ids=" ".join,

@@ -37,9 +37,11 @@ def shared_machinery(tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None
 def stage(
     anvil: Anvil, tiny_run: TinyRun, tmp_path: Path, shared_machinery: None, request: pytest.FixtureRequest
 ) -> Iterator[Stage]:
-    """Parametrized indirectly with changes of the run's policy."""
+    """Parametrized indirectly with changes of the run's policy, and with `noise` of its spec."""
     policy = {"max_per_step": 4, **getattr(request, "param", {})}
-    made = Stage(World.fresh(anvil, spec_digest=tiny_run.spec.digest, **policy), tiny_run, tmp_path)
+    noise = policy.pop("noise", None)
+    run = tiny_run if noise is None else tiny_run.with_noise(*noise)
+    made = Stage(World.fresh(anvil, spec_digest=run.spec.digest, **policy), run, tmp_path)
     yield made
     made.close()
 

@@ -10,21 +10,12 @@ from node.judging import sums
 from node.judging.candidate import Candidate
 from node.judging.judge import details, judge
 from node.judging.rules import sampling
-from protocol import eprocess, runspec, statistics
+from protocol import eprocess, statistics
 from protocol.constants import SUM_UNIT
 from protocol.eprocess import Sums
-from protocol.runspec import RunSpec
 from protocol.verdict import Details
 
-NOISE = {"soft": "0.003", "hard": "0.006"}
-MUCH = {"soft": "0.1", "hard": "0.2"}
-
-
-def summing(run: TinyRun, noise: dict[str, str]) -> TinyRun:
-    table = run.spec.model_dump()
-    table["verification"]["noise"] = noise
-    spec = RunSpec.model_validate(table)
-    return replace(run, spec=spec, context=replace(run.context, spec=spec))
+NOISE, MUCH = ("0.003", "0.006"), ("0.1", "0.2")
 
 
 def judged(run: TinyRun, candidate: Candidate) -> Details:
@@ -33,7 +24,7 @@ def judged(run: TinyRun, candidate: Candidate) -> Details:
 
 
 def test_a_receipt_sums_the_drawn_rows_and_no_others(tiny_run: TinyRun) -> None:
-    run = summing(tiny_run, MUCH)
+    run = tiny_run.with_noise(*MUCH)
     candidate = run.candidate(run.honest(), share=0.4)
     candidate.plan = replace(candidate.plan, examined=((0, 1, 2, 3, 4, 5, 6, 7),))  # looked at, and not drawn
     found = judged(run, candidate)
@@ -42,7 +33,7 @@ def test_a_receipt_sums_the_drawn_rows_and_no_others(tiny_run: TinyRun) -> None:
     expected = []
     for batch in candidate.prefilled(candidate.rows):
         for row, hidden in batch.items():
-            expected.append(sums.of_completion(sampling.scores(candidate, row, hidden), runspec.Limit(**MUCH)))
+            expected.append(sums.of_completion(sampling.scores(candidate, row, hidden), run.spec.verification.noise))
     assert statistics.decode(found.sums) == {
         name: of for name, of in statistics.total(expected).items() if of != Sums()
     }
@@ -54,7 +45,7 @@ def test_without_noise_in_the_spec_there_are_no_sums(tiny_run: TinyRun) -> None:
 
 
 def test_another_temperature_shows_in_the_sums_and_on_which_side_it_is(tiny_run: TinyRun) -> None:
-    own = summing(tiny_run, NOISE)
+    own = tiny_run.with_noise(*NOISE)
     cooler = own.spec.sampling.model_copy(update={"temperature": "0.8"})
     spec = own.spec.model_copy(update={"sampling": cooler})
     cheat = replace(own, spec=spec, context=replace(own.context, spec=spec))
@@ -64,7 +55,7 @@ def test_another_temperature_shows_in_the_sums_and_on_which_side_it_is(tiny_run:
             candidate = own.candidate(run.honest(sequence=sequence))
             for batch in candidate.prefilled(candidate.rows):
                 for row, hidden in batch.items():
-                    of_row = sums.of_completion(sampling.scores(candidate, row, hidden), runspec.Limit(**NOISE))
+                    of_row = sums.of_completion(sampling.scores(candidate, row, hidden), own.spec.verification.noise)
                     found[run is own].append(of_row)
     honest, cheated = (statistics.total(found[is_honest]) for is_honest in (True, False))
     assert eprocess.excess(honest[statistics.MARGINS_SOFT]) <= 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.validator.commands import inspection, vouchers
+from node.validator.commands import inspection, receipts, vouchers
 from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home, validator_sender
 from protocol.chain.types import Validator
 from protocol.errors import InsufficientFunds, UsageError
@@ -283,3 +283,4 @@ def _role(seat: Validator, now: int) -> str:
 
 vouchers.register(app)
 inspection.register(app)
+receipts.register(app)

@@ -1,10 +1,9 @@
-"""`murmur validator verify|replay|rejections|secrets|audit|calibrate`: judging by hand, and looking at what was judged."""
+"""`murmur validator verify|replay|rejections|secrets|calibrate`: judging by hand, and looking at what was judged."""
 
 from __future__ import annotations
 
 import hashlib
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +24,7 @@ _WEIGHTS_SECONDS = 3600.0  # longer than any fetch takes to end, one way or the 
 
 
 def register(app: typer.Typer) -> None:
-    for command in (verify, replay, rejections, secrets, audit, calibrate):
+    for command in (verify, replay, rejections, secrets, calibrate):
         app.command()(command)
 
 
@@ -232,51 +231,6 @@ def secrets(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
         typer.echo("commits to the secret of this period, and is the secret of the one before, which may be known now")
 
     emit(data, as_json, text)
-
-
-def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
-    """Check whether all validators looked at the samples they had drawn. Needs no seat and no password.
-
-    Reads the receipts at the hub and the chain, and judges nothing again. Exit code 8 where a receipt breaks its promise.
-    """
-    from node.validator.audit import UNSEEN_MOST, read_receipts
-    from node.validator.audit import audit as audit_all
-    from protocol.identity import Key
-    from protocol.logs import only_warnings
-    from protocol.shell.connection import connect
-
-    only_warnings()
-    _, settings = open_home(home)
-    peers = settings.peers.model_copy(
-        update={"listen": "/ip4/0.0.0.0/tcp/0"}
-    )  # the running validator has the other port
-    with connect(settings.chain, peers, Key.generate()) as connection:
-        book = connection.book()
-        book.poll()
-        most = (
-            book.count_submissions() * len(book.ever_validated()) + UNSEEN_MOST
-        )  # the first word of each on each stands
-        found = audit_all(read_receipts(connection, most), book, connection.spec, connection.policy.window)
-    data = {"validators": [{"validator": validator} | asdict(audited) for validator, audited in found.items()]}
-
-    def text() -> None:
-        if not found:
-            typer.echo("no validator has signed a receipt yet")
-        for validator, audited in found.items():
-            counts = f"{audited.kept} kept, {audited.waiting} waiting, {audited.unknown} unknown, {len(audited.broken)} broken"
-            typer.echo(f"{validator}  receipts {audited.receipts}: {counts}")
-            for broken in audited.broken:
-                typer.echo(f"  BROKEN  {broken.submission[:12]}  {broken.reason}")
-        if any(audited.waiting for audited in found.values()):
-            typer.echo(
-                "waiting: prefill sampling can be checked when its validator has signed a receipt of a later period"
-            )
-        if any(audited.unknown for audited in found.values()):
-            typer.echo("unknown: no commitment to this submission is confirmed on chain; the newest may be by and by")
-
-    emit(data, as_json, text)
-    if any(audited.broken for audited in found.values()):
-        raise typer.Exit(IntegrityError.exit_code)
 
 
 def _print_details(d: dict[str, Any], as_json: bool) -> None:

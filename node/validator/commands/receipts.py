@@ -1,0 +1,115 @@
+"""`murmur validator audit|seats`: what all validators' receipts at the hub show to anyone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from node.validator.commands.context import DEFAULT_HOME, HomeOption, open_home
+from protocol.errors import IntegrityError
+from protocol.shell.cli import Json, emit
+
+if TYPE_CHECKING:
+    from protocol.chain.sync import Book
+    from protocol.shell.connection import Connection
+    from protocol.verdict import Receipt
+
+
+def register(app: typer.Typer) -> None:
+    for command in (audit, seats):
+        app.command()(command)
+
+
+def audit(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Check whether all validators looked at the samples they had drawn. Needs no seat and no password.
+
+    Reads the receipts at the hub and the chain, and judges nothing again. Exit code 8 where a receipt breaks its promise.
+    """
+    from node.validator.audit import audit as audit_all
+
+    with _all_receipts(home) as (connection, book, receipts):
+        found = audit_all(receipts, book, connection.spec, connection.policy.window)
+    data = {"validators": [{"validator": validator} | asdict(audited) for validator, audited in found.items()]}
+
+    def text() -> None:
+        if not found:
+            typer.echo("no validator has signed a receipt yet")
+        for validator, audited in found.items():
+            counts = f"{audited.kept} kept, {audited.waiting} waiting, {audited.unknown} unknown, {len(audited.broken)} broken"
+            typer.echo(f"{validator}  receipts {audited.receipts}: {counts}")
+            for broken in audited.broken:
+                typer.echo(f"  BROKEN  {broken.submission[:12]}  {broken.reason}")
+        if any(audited.waiting for audited in found.values()):
+            typer.echo(
+                "waiting: prefill sampling can be checked when its validator has signed a receipt of a later period"
+            )
+        if any(audited.unknown for audited in found.values()):
+            typer.echo("unknown: no commitment to this submission is confirmed on chain; the newest may be by and by")
+
+    emit(data, as_json, text)
+    if any(audited.broken for audited in found.values()):
+        raise typer.Exit(IntegrityError.exit_code)
+
+
+def seats(home: HomeOption = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Show what all receipts together say of each seat: sums over its work, and how much evidence they are.
+
+    Needs no seat and no password. No verdict follows from it; an e-value above a million is what chance brings once in a million seats.
+    """
+    from node.validator.history import by_seat
+
+    with _all_receipts(home) as (connection, book, receipts):
+        found = by_seat(receipts, book)
+        keeps = connection.spec.verification.noise is not None
+    rows: list[dict[str, Any]] = [
+        {
+            "seat": seat, "submissions": of.submissions, "tokens": of.tokens, "mismatches": of.mismatches, "higher": of.higher,
+            "log10_evidence": {name: f"{value / math.log(10):.2f}" for name, value in of.evidence.items()},
+            "sums": {name: [sums.total, sums.squares, sums.count] for name, sums in of.sums.items()},
+        }
+        for seat, of in found.items()
+    ]  # fmt: skip
+
+    def text() -> None:
+        if not keeps:
+            typer.echo("this run keeps no sums: its spec has no verification.noise")
+        elif not rows:
+            typer.echo("no work has been prefilled yet")
+        for row in rows if keeps else []:
+            evidence: dict[str, str] = row["log10_evidence"]
+            typer.echo(f"{row['seat']}  {row['submissions']} submissions, {row['tokens']} tokens prefilled")
+            typer.echo(
+                f"  margins      e-value 1e{evidence['margins_soft']} against the soft noise, 1e{evidence['margins_hard']} against the hard"
+            )
+            typer.echo(
+                f"  temperature  e-value 1e{evidence['temperature']}: {row['higher']} of {row['mismatches']} mismatched tokens have the higher logit"
+            )
+
+    emit({"keeps_sums": keeps, "seats": rows}, as_json, text)
+
+
+@contextmanager
+def _all_receipts(home: Path) -> Iterator[tuple[Connection, Book, list[Receipt]]]:
+    """A connection, the chain's book, and every receipt that the hub lists."""
+    from node.validator.audit import UNSEEN_MOST, read_receipts
+    from protocol.identity import Key
+    from protocol.logs import only_warnings
+    from protocol.shell.connection import connect
+
+    only_warnings()
+    _, settings = open_home(home)
+    peers = settings.peers.model_copy(
+        update={"listen": "/ip4/0.0.0.0/tcp/0"}
+    )  # the running validator has the other port
+    with connect(settings.chain, peers, Key.generate()) as connection:
+        book = connection.book()
+        book.poll()
+        # The first word of each on each stands.
+        most = book.count_submissions() * len(book.ever_validated()) + UNSEEN_MOST
+        yield connection, book, read_receipts(connection, most)
