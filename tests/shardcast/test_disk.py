@@ -1,9 +1,10 @@
-"""A disk says once that it has lost what it had taken; from then on nothing of a draft is believed."""
+"""A disk says once that it has lost what it had taken; from then on nothing of a draft is believed, however the attempt ends."""
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from protocol.shardcast import partial as partial_module
 from protocol.shardcast.client import Client
 from protocol.shardcast.manifest import Chunk, Manifest
 from protocol.shardcast.partial import Partial
+from protocol.shardcast.schedule import Schedule
 from protocol.shardcast.server import ShardServer
 from protocol.shardcast.store import VersionStore
 
@@ -71,6 +73,65 @@ def fails_once(error: OSError) -> Callable[[int], None]:
             raise left.pop()
 
     return sync
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a fetch of chunks has ended, and its threads have not."""
+    event, stop = threading.Event(), Schedule.stop
+
+    def stopped(self: Schedule) -> None:
+        stop(self)
+        if len(self.stock.have) > 1:
+            event.set()
+
+    monkeypatch.setattr(Schedule, "stop", stopped)
+    return event
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_disk_that_fails_once_the_fetch_has_ended_is_how_it_ended(
+    fetching: Fetching, ended: threading.Event, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    """A failing disk takes its time to say so: longer than the deadline, or than somebody has patience."""
+    syncing = threading.Event()
+    monkeypatch.setattr(partial_module, "_SYNC_BYTES", 3 * CHUNK)
+
+    def fail(_: int) -> None:
+        syncing.set()
+        assert ended.wait(DEADLINE)
+        raise io_error()
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fdatasync", fail)
+        if is_closed:
+            closing = threading.Thread(target=lambda: (syncing.wait(DEADLINE), fetching.client.close()))
+            closing.start()
+        with pytest.raises(DiskFailed, match="Input/output error"):
+            fetching.fetch(DEADLINE if is_closed else 0.5)
+    assert fetching.drafts == []
+    if is_closed:
+        closing.join()
+        fetching.fetches_all_anew()
+    else:
+        fetching.comes_back_for_all()
+
+
+def test_a_disk_that_fails_when_all_chunks_are_here_makes_no_version(
+    fetching: Fetching, ended: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a chunk that was asked of two sources one copy may still be written: its error is the only one that there will be."""
+
+    def fail_late(step: int, present: int, total: int) -> None:
+        if present == total:
+            assert ended.wait(DEADLINE)
+            raise DiskFailed("the disk failed")
+
+    fetching.client.progress = fail_late
+    with pytest.raises(DiskFailed):
+        fetching.fetch()
+    assert fetching.store.steps() == ()
+    fetching.fetches_all_anew()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
