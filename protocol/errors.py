@@ -11,6 +11,7 @@
     │   ├── WrongChain                        chain id or contract code differs from what was configured
     │   └── TransactionReverted               a contract said no, and why
     ├── PreflightError                    5   this machine lacks something (a program, a port, space, memory)
+    │   └── DiskFailed                        a disk may have lost what it had taken
     ├── InsufficientFunds                 6   stake, tokens or gas money are missing
     ├── LockHeld                          7   another process works with the same key or folder
     ├── IntegrityError                    8   our own data does not hash to what it should
@@ -94,6 +95,12 @@ class TransactionReverted(ChainError):
 
 class PreflightError(MurmurationError):
     exit_code = 5
+
+
+class DiskFailed(PreflightError):
+    """Linux says so once, and memory goes on giving what the disk does not have: nothing that was written before is believed."""
+
+    default_hint = "what is wrong with the disk is in the system's log (dmesg)"
 
 
 class InsufficientFunds(MurmurationError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from protocol.runspec import EnvironmentSpec
 from protocol.sandbox import programs_wire, wire
 from protocol.sandbox.confinement import ANSWER_CPU_SECONDS, Kernel, hide
 from protocol.sandbox.programs import Runner, survey
+from protocol.sandbox.readiness import READABLE, WRITABLE, is_ready
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +125,9 @@ class ChildProcess:
                 except Unavailable as error:  # programs cannot be run here, and the child still waits for them
                     self._kill()
                     raise Interrupted(str(error), hint=error.hint) from error
+                except BaseException:  # what it answers yet would be taken for the answer to the next request
+                    self._kill()
+                    raise
             if head.get("ok"):
                 return head, arrays
             _raise(head, of_a_stranger=of_a_stranger)
@@ -241,7 +244,7 @@ class ChildProcess:
         rest = memoryview(message)
         while rest:
             left = until - time.monotonic()
-            if left <= 0 or not _is_ready(source, select.POLLOUT, left):
+            if left <= 0 or not is_ready(source, WRITABLE, left):
                 raise ChildDied(f"it took no request within {self._deadline:g} s")
             rest = rest[os.write(source, rest) :]
 
@@ -255,7 +258,7 @@ class ChildProcess:
             missing = memoryview(data)
             while missing:
                 left = until - time.monotonic()
-                if left <= 0 or not _is_ready(descriptor, select.POLLIN, left):
+                if left <= 0 or not is_ready(descriptor, READABLE, left):
                     raise ChildDied(f"no answer within {deadline:g} s")
                 count = os.readv(descriptor, [missing])
                 if not count:
@@ -347,10 +350,3 @@ def _raise(head: dict[str, Any], *, of_a_stranger: bool) -> None:
 
 def _text(head: dict[str, Any], name: str) -> str:
     return str(head.get(name, ""))[:2000]
-
-
-def _is_ready(descriptor: int, event: int, seconds: float) -> bool:
-    """Whether a file can be read or written within so long. Not by `select`, which knows 1,024 files alone: a hub has thousands open."""
-    poll = select.poll()
-    poll.register(descriptor, event)
-    return bool(poll.poll(seconds * 1000))

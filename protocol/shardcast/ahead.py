@@ -3,7 +3,8 @@
 A relay hears from the origin what is finished, a node from relays, or from the origin where there are none. Each chunk is verified
 against a hash that the trainer signed (opening.py), so whoever lies about one is known. Nothing becomes a version here: what was fetched lies in
 a draft, and `Client.fetch` begins with it once the chain has the manifest. Chunks that this does not name are thrown away
-then, without blame. So is the draft, where the trainer gives it up: its tellers show it no longer, or it has stood still for long.
+then, without blame. So is the draft, where the trainer gives it up: its tellers show it no longer, or it has stood still for long. Where
+the disk fails the draft is thrown away too, even if it says so only when this is ended.
 
 Where deltas can make the version out of one that is here, they will be far fewer bytes, and nothing is fetched ahead.
 """
@@ -75,7 +76,7 @@ class Ahead:
 
     def run(self) -> bool:
         """Whether there was anything to fetch; returns once it was ended, or at once where nobody knows of such a version. Raises
-        GivenUp where the version will not come, PreflightError for a disk that is full: what was fetched is gone then."""
+        GivenUp where the version will not come, PreflightError for a disk that is full or fails: what was fetched is gone then."""
         try:
             return self._run()
         except MurmurationError:

@@ -20,6 +20,7 @@ import numpy as np
 
 from protocol.errors import (
     DeadlineExceeded,
+    DiskFailed,
     HashMismatch,
     IntegrityError,
     Malformed,
@@ -59,7 +60,8 @@ def make(
 ) -> MadeByDelta | None:
     """Makes the files of `partial` out of a version that is here, where the deltas are fewer bytes than what is missing.
 
-    None where they are not. Whatever fails here is told in the log, and the version is fetched whole.
+    None where they are not. Whatever fails here is told in the log, and the version is fetched whole; all of it anew, where the disk has
+    failed: what was here before would come from memory.
     """
     client = fetch.client
     sizes = [chunk.size for chunk in manifest.chunks()]
@@ -83,6 +85,10 @@ def make(
         ):  # nothing was written yet, and the next attempt, which has more time, may have it
             return MadeByDelta(list(present), None)
         client.whole_only.append(manifest.digest)
+        if isinstance(error, DiskFailed):
+            partial.begin_anew()
+            drop_delta(partial.folder)
+            return MadeByDelta([], None)
     finally:
         fetch.put_off(in_time.seconds_alone)
     # It may have written over chunks that were there before: of those, only what still verifies is.

@@ -2,9 +2,10 @@
 
 The signed manifest is taken from any source and checked against chain and trainer before anything else is fetched. Then
 several threads ask for runs of chunks; each chunk is verified before it counts, so a lie costs one chunk and its teller
-is known. A version is visible only when all of it is here; what was fetched before a crash or a deadline is found again
+is known. A version is visible only when all of it is here; what was fetched before a crash, a deadline or a full disk is found again
 on disk by verifying it. What was verified and written is not read back: it would come from memory, and prove nothing; nor is it by
-the next attempt of the same process, where nobody has touched the files since.
+the next attempt of the same process after a deadline, where nobody has touched the files since. Where the disk fails, all of the draft is
+thrown away, since reading it back proves nothing there either: the next attempt fetches and writes everything anew.
 
 While a version arrives, servers on the same store give its chunks to others, and relays are asked what they hold.
 
@@ -127,7 +128,8 @@ class Client:
         not asked for this version again, by later calls neither, unless nobody else is left for them.
 
         Raises DeadlineExceeded with what is missing and why each source failed; Unavailable once every source has been
-        caught lying, or serves others only; PreflightError where the disk is full.
+        caught lying, or serves others only; PreflightError where the disk is full; DiskFailed where it fails, and nothing is left of
+        what was fetched then.
         """
         if len(manifest_digest) != 32:
             raise UsageError("a manifest digest has 32 bytes")  # or honest sources would be blamed for it
@@ -140,7 +142,7 @@ class Client:
         """Fetches what its trainer has signed so far of a version that is no version yet, until another thread calls `fetch` for it (or a
         later one) or `close`; False, soon, where nobody knows of any, or where a delta will be cheaper. One at a time.
 
-        Raises Unavailable where the version will not come, PreflightError where the disk is full; nothing is left of it then.
+        Raises Unavailable where the version will not come, PreflightError where the disk is full or fails; nothing is left of it then.
         LockHeld while another thread does so.
         """
         ahead = Ahead(self, step, sources)
@@ -210,7 +212,7 @@ class Client:
     def _remembering(self, fetch: Fetch, draft: Path, manifest: Manifest) -> Iterator[Collection[int]]:
         """The chunks that an earlier attempt of this process has verified, where nobody has touched the draft since. Where the block fails
         for want of others, those of this attempt are remembered: the next one need not read them all again. After an error of this
-        machine's own nothing is: what a disk has lost shows neither in its files' dates nor a second time."""
+        machine's own nothing is: a full disk's draft is read again, and one of a disk that failed is thrown away."""
         digest = fetch.expected.digest
         with self._mutex:
             state, known = self._drafted.pop(digest, (None, ()))

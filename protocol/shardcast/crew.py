@@ -1,7 +1,8 @@
 """The threads that carry out a schedule: they take tasks, do them on pooled connections, and sort what goes wrong.
 
 Three kinds of failure are told apart, because only the second is anybody's fault: a source that cannot serve, a source
-that breaks the rules, and this machine failing (a full disk), which ends the whole fetch.
+that breaks the rules, and this machine failing (a full disk), which ends the whole fetch. Where a disk says that it has failed while the
+crew is being ended, that is the ending, whatever else was: it says so once, and what was written must not be believed.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _SPARE = 2  # threads per stream: the second half works while tasks of the first
 class Crew:
     """Threads for `streams` tasks at once, and for as many that lag, at work while the context lasts.
 
-    Leaving it interrupts them and waits for their end. `room` is the size of a chunk in bytes. Each of the `inquiries` has a
-    thread besides, and so has one that `inquire_of` makes for each relay that an origin names. `fields` are header fields of every request.
+    Leaving it interrupts them, waits for their end, and raises DiskFailed where one of them has met it, in place of any other error. `room`
+    is the size of a chunk in bytes. Each of the `inquiries` has a thread besides, and so has one that `inquire_of` makes for each relay
+    that an origin names. `fields` are header fields of every request.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Crew:
             raise PreflightError("this system gives no more threads", hint="raise its limit (ulimit -u)") from error
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, ending: BaseException | None = None, *_: object) -> None:
         self._schedule.stop()
         self._pool.close()
         with self._mutex:  # nobody is added after the stop
@@ -71,6 +73,9 @@ class Crew:
         for thread in threads:
             if thread.ident is not None:
                 thread.join()  # ends: its sockets are shut, and what it does with them has deadlines of its own
+        failure = self._schedule.disk_failure
+        if failure is not None and failure is not ending and isinstance(ending, Exception | None):
+            raise failure
 
     def _work(self) -> None:
         try:

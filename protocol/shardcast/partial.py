@@ -1,15 +1,20 @@
 """A version that is not whole yet: chunks land at their place in any order, and count only after they were verified.
 
 There is no list on disk of what has arrived, because after a crash it could be wrong: what verifies is there, everything
-else is missing. A server reads the chunks that have been written already through `reopen`.
+else is missing. That holds until the disk fails. From then on what it has lost would still verify, out of memory, so the files lose
+their names at once: neither a later attempt nor another process finds them. A server reads the chunks that have been written already
+through `reopen`.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
+from protocol.errors import DiskFailed
 from protocol.shardcast.manifest import Chunk, Manifest
 from protocol.shardcast.store import disk_errors
 
@@ -23,25 +28,25 @@ class Partial:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
-        self._chunk_bytes = manifest.chunk_bytes
+        self._sizes = {file.name: file.size for file in manifest.files}
         self._fds: dict[str, int] = {}
         self._mutex = Lock()
         self._writing = Lock()  # the kernel lets one write a file at a time; the others would spin
         self._written = 0
-        with disk_errors(folder):
-            try:
-                for file in manifest.files:
-                    fd = os.open(folder / file.name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-                    self._fds[file.name] = fd
-                    os.ftruncate(fd, file.size)
-            except BaseException:
-                self.close()
-                raise
+        self._open()
 
     def close(self) -> None:
         with self._mutex:
             while self._fds:
                 os.close(self._fds.popitem()[1])
+
+    def begin_anew(self) -> None:
+        """Puts empty files in place of these: nothing is believed that was written to them. No other thread may be at work."""
+        with disk_errors(self.folder):
+            for name in self._sizes:
+                (self.folder / name).unlink(missing_ok=True)
+        self.close()
+        self._open()
 
     def reopen(self, name: str) -> int | None:
         """Another descriptor of a file, which the caller closes; None once this is closed, or if there is no such file."""
@@ -59,19 +64,42 @@ class Partial:
         return not self.is_hole(chunk) and self._verifies(chunk, buffer)
 
     def write(self, chunk: Chunk, content: memoryview) -> None:
-        """Puts verified bytes in their place. Raises PreflightError when the disk refuses.
+        """Puts verified bytes in their place. Raises PreflightError when the disk refuses, DiskFailed where it may have lost others.
 
         Now and then one writer waits until the disk has what was written, while the others go on: else all of it would be
         left to the end.
         """
         fd = self._fds[chunk.file.name]
-        with disk_errors(self.folder):
-            done = 0
-            with self._writing:
-                while done < chunk.size:
-                    done += os.pwrite(fd, content[done : done + _WRITE_BYTES], chunk.offset + done)
-            if self._is_time_to_sync(chunk.size):
+        done = 0
+        with self._disk(), self._writing:
+            while done < chunk.size:
+                done += os.pwrite(fd, content[done : done + _WRITE_BYTES], chunk.offset + done)
+        if self._is_time_to_sync(chunk.size):
+            with self._disk(is_sync=True):
                 os.fdatasync(fd)
+
+    def _open(self) -> None:
+        with disk_errors(self.folder):
+            try:
+                for name, size in self._sizes.items():
+                    fd = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+                    self._fds[name] = fd
+                    os.ftruncate(fd, size)
+            except BaseException:
+                self.close()
+                raise
+
+    @contextmanager
+    def _disk(self, *, is_sync: bool = False) -> Iterator[None]:
+        """As `disk_errors`; takes the files' names where the disk has failed. Whoever has them open goes on: what it sends is verified."""
+        try:
+            with disk_errors(self.folder, is_sync=is_sync):
+                yield
+        except DiskFailed:
+            for name in self._sizes:  # the draft is thrown away as a whole besides, but threads may have to end before
+                with suppress(OSError):
+                    (self.folder / name).unlink()
+            raise
 
     def _is_time_to_sync(self, count: int) -> bool:
         with self._mutex:
@@ -83,7 +111,7 @@ class Partial:
         return self._read(chunk, view) == chunk.size and chunk.matches(view)
 
     def _read(self, chunk: Chunk, view: memoryview) -> int:
-        with disk_errors(self.folder):
+        with self._disk():
             return os.preadv(self._fds[chunk.file.name], [view], chunk.offset)
 
     def is_hole(self, chunk: Chunk) -> bool:

@@ -28,7 +28,7 @@ from threading import Condition, Event, RLock
 import numpy as np
 
 from protocol import metrics
-from protocol.errors import DeadlineExceeded, HashMismatch, ProtocolViolation, Unavailable
+from protocol.errors import DeadlineExceeded, DiskFailed, HashMismatch, ProtocolViolation, Unavailable
 from protocol.shardcast.feed import Feed
 from protocol.shardcast.holding import Bits, Holding
 from protocol.shardcast.promises import Promises
@@ -205,6 +205,11 @@ class Schedule:
             self._ring()
 
     @property
+    def disk_failure(self) -> DiskFailed | None:
+        """What the disk said, also after the end: whoever has ended the workers looks here, however the wait has ended."""
+        return self._error if isinstance(self._error, DiskFailed) else None
+
+    @property
     def is_over(self) -> bool:
         return self._over.is_set()
 
@@ -303,9 +308,11 @@ class Schedule:
             self._give_back(task)
 
     def abort(self, error: BaseException) -> None:
-        """Something that no other source can mend, such as a full disk: it is raised where the result is awaited."""
+        """Something that no other source can mend, such as a full disk: it is raised where the result is awaited. The first counts, but
+        for a disk that failed, which says so only once: that outweighs all others."""
         with self._lock:
-            self._error = self._error or error
+            if self._error is None or (isinstance(error, DiskFailed) and self.disk_failure is None):
+                self._error = error
             self._ring()
 
     # ---- under the lock

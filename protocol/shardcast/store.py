@@ -10,7 +10,8 @@ a lock on the folder, because leases and drafts are known to that process only. 
 
 What is fetched may be shown while it grows: a server asks for it beside the complete versions.
 
-Every failure of the disk is a PreflightError that names it: this machine lacks something, no peer is at fault.
+Every failure of the disk is a PreflightError that names it: this machine lacks something, no peer is at fault. After one by which
+it may have lost what it had taken (DiskFailed) the draft is thrown away as a whole: what is read back comes from memory, and proves nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Condition, Lock
-from typing import Final, NoReturn, Protocol
+from typing import Final, Protocol
 
-from protocol.errors import IntegrityError, LockHeld, PreflightError, ProtocolViolation, UsageError
+from protocol.errors import DiskFailed, IntegrityError, LockHeld, PreflightError, ProtocolViolation, UsageError
 from protocol.shardcast.holding import Holding
 
 MANIFEST_NAME = ".manifest.json"  # hidden: no file of a version may start with a dot
@@ -37,6 +38,10 @@ RESERVE_BYTES = 1 << 30  # left free for everything else that this machine does
 _MORE_SPACE: Final = "free space or take a larger disk; how many versions are kept follows from the run's spec.max_lag: max(5, max_lag + 2)"
 _STEP = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_LACKING = (*_FULL, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NAMES = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""With `_LACKING`, what says nothing against that which was written before. Strangers can bring some of it about: with all files open
+that this process may open, a relay must not lose what it has fetched."""
 
 
 def free_space(folder: Path) -> int:
@@ -44,18 +49,17 @@ def free_space(folder: Path) -> int:
 
 
 @contextmanager
-def disk_errors(where: Path) -> Iterator[None]:
-    """Turns what the disk refuses into a PreflightError."""
+def disk_errors(where: Path, *, is_sync: bool = False) -> Iterator[None]:
+    """Turns what the disk refuses into a PreflightError: into DiskFailed where it may have lost what it had taken, and always where a sync
+    fails, for want of space too."""
     try:
         yield
     except OSError as error:
-        raise_disk_error(error, where)
-
-
-def raise_disk_error(error: OSError, where: Path) -> NoReturn:
-    if error.errno in _FULL:
-        raise PreflightError(f"the disk of {where} is full", hint=_MORE_SPACE) from error
-    raise PreflightError(f"cannot use {error.filename or where}: {error.strerror}") from error
+        kept = not is_sync and (error.errno in _LACKING or isinstance(error, _NAMES))
+        kind = PreflightError if kept else DiskFailed
+        if error.errno in _FULL:
+            raise kind(f"the disk of {where} is full", hint=_MORE_SPACE) from error
+        raise kind(f"cannot use {error.filename or where}: {error.strerror}") from error
 
 
 def version_folder(root: Path, step: int) -> Path:
@@ -131,6 +135,7 @@ class VersionStore:
         self._leases: Counter[int] = Counter()
         self._wanted: frozenset[int] = frozenset()
         self._drafting: set[int] = set()
+        self._spoilt: set[Path] = set()  # drafts that are to be thrown away, and could not be yet
         self._growing: dict[int, Growing] = {}
         self._opened: dict[int, StillWritten] = {}
         self._appeared = Condition()  # a version began to grow, or is complete
@@ -269,11 +274,11 @@ class VersionStore:
         """A folder apart in which a version of `size` bytes is put together, until `commit` makes it visible.
 
         The same step and label give the same folder again after a crash. When the block fails, a draft that can never
-        become right is removed; one that was merely not finished stays, one that `resumes` for want of space too: what
-        verified in it is not fetched again. An abandoned draft of an older step is removed.
+        become right is removed, and so is every one after DiskFailed; one that was merely not finished stays, one that `resumes` for
+        want of space too: what verified in it is not fetched again. An abandoned draft of an older step is removed.
 
         Raises PreflightError where space is missing or the step is older than everything kept, LockHeld while another
-        thread works on the same step.
+        thread works on the same step, DiskFailed while the disk does not let go of a draft that is to be thrown away.
         """
         folder = self._drafts / f"{step}-{label}"
         with self._mutex:
@@ -281,6 +286,8 @@ class VersionStore:
                 raise LockHeld(f"version {step} is being written by another thread", hint="wait for it")
             self._drafting.add(step)
         try:
+            if folder in self._spoilt:
+                self._throw_away(folder)
             with disk_errors(folder):
                 self._require_young(step)
                 self._drop_abandoned_drafts(step, folder)
@@ -288,6 +295,10 @@ class VersionStore:
                 folder.mkdir(exist_ok=True)
                 self._require_space(folder, size)
             yield folder
+        except DiskFailed:
+            with suppress(PreflightError):  # then it is tried again before anybody works on it
+                self._throw_away(folder)
+            raise
         except (PreflightError, IntegrityError, ProtocolViolation) as error:
             if not (resumes and isinstance(error, PreflightError)):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -300,7 +311,7 @@ class VersionStore:
         """What was put together under one label is what another draft of the step begins with; whether there was any."""
         source, target = (self._drafts / f"{step}-{each}" for each in (label, by))
         with self._mutex, disk_errors(source):
-            if source.is_dir() and not target.exists():
+            if source.is_dir() and source not in self._spoilt and not target.exists():
                 source.rename(target)
                 return True
         return False
@@ -365,6 +376,20 @@ class VersionStore:
         self._path(step).rename(aside)
         return aside
 
+    def _throw_away(self, draft: Path) -> None:
+        """Takes a draft out of everybody's reach in one step, for good: a crash leaves all of it or nothing. Raises PreflightError."""
+        self._spoilt.add(draft)
+        aside = self._retired / f"{draft.name}-{os.urandom(8).hex()}"
+        with disk_errors(draft), suppress(FileNotFoundError):  # it was being made, or had just become visible
+            draft.rename(aside)
+        self._spoilt.discard(draft)
+        with suppress(
+            OSError, PreflightError
+        ):  # where the system ends before that lasts, so does its memory of the draft
+            for folder in (self._drafts, self._retired):
+                _sync(folder)
+        shutil.rmtree(aside, ignore_errors=True)
+
     def _sweep(self) -> None:
         """Ends what a crash interrupted. Old versions stay until the next one comes: whoever wants them has yet to say so."""
         with disk_errors(self._retired):
@@ -402,6 +427,7 @@ class VersionStore:
 def _sync(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(fd)
+        with disk_errors(path, is_sync=True):
+            os.fsync(fd)
     finally:
         os.close(fd)

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
 from swarm.processes import wait_until
 
 from protocol.errors import IntegrityError, PreflightError
@@ -143,6 +144,56 @@ def test_idle_and_dawdling_connections_are_cut() -> None:
         for connection in (silent, dawdling, finished):
             with suppress(ConnectionResetError):
                 assert connection.recv(10) == b""
+
+
+LARGE = 8 << 20
+"""Of an answer: more than the system takes from a server whose peer reads nothing."""
+LAST = b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+def large(size: int = LARGE) -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/large")
+    async def whole() -> PlainTextResponse:
+        return PlainTextResponse("x" * size)
+
+    return app
+
+
+def unread(server: HubServer, stack: ExitStack, requests: bytes) -> socket.socket:
+    """A peer that reads nothing."""
+    made = stack.enter_context(socket.socket())
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect(("127.0.0.1", server.port))
+    made.sendall(requests)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("size", "requests"), [(LARGE, LAST), (20_000, LAST.replace(b"connection: close\r\n", b"") + LAST)],
+    ids=["a large one", "a small one behind another"],
+)  # fmt: skip
+def test_a_last_answer_that_nobody_reads_has_deadlines_too(size: int, requests: bytes) -> None:
+    """The connection is closing for as long as some of it is here: what the system does not take, whose buffers others may have filled."""
+    with HubServer(large(size), "127.0.0.1", 0, slow_seconds=0.5) as server, ExitStack() as stack:
+        server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        for _ in range(3):
+            unread(server, stack, requests)
+        connections = server._server.server_state.connections
+        wait_until(lambda: len(connections) == 3, deadline=10, what="all are in")
+        wait_until(lambda: not connections, deadline=10, what="all are cut")
+
+
+def test_who_does_not_read_a_last_answer_gives_way_to_a_newcomer() -> None:
+    with HubServer(large(), "127.0.0.1", 0, connections=2, eviction_seconds=0) as server, ExitStack() as stack:
+        for _ in range(2):
+            unread(server, stack, LAST)
+        connections = server._server.server_state.connections
+        wait_until(
+            lambda: [each.transport.is_closing() for each in connections] == [True] * 2, deadline=10, what="both end"
+        )
+        assert answer_to(connect(server, stack, "127.0.0.1")) == b"HTTP/1.1 404"
 
 
 ASK = b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n"

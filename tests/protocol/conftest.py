@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +33,22 @@ def installer(site: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return installer(tmp_path / "site", monkeypatch)
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """More open files than `select` knows numbers of, as a hub has; whatever is opened meanwhile has a higher one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096 if hard == resource.RLIM_INFINITY else min(4096, hard), hard))
+    opened: list[int] = []
+    try:
+        while not opened or opened[-1] <= 1100:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture

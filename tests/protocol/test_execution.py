@@ -19,8 +19,10 @@ from protocol.environments.blocks import PYTHON
 from protocol.environments.interpreter import PROGRAM_BYTES_MAX, PythonTool
 from protocol.runspec import EnvironmentSpec
 from protocol.sandbox.inspection import Observation, examination, hostile_answers, hostile_programs
+from protocol.sandbox.inspection import canary as canary_module
 from protocol.sandbox.inspection.canary import Canary
 from protocol.sandbox.inspection.examinee import Examinee
+from protocol.sandbox.readiness import READABLE, is_ready
 from protocol.shell import runfile
 from tests.protocol.conftest import Install
 
@@ -201,6 +203,26 @@ def test_a_program_that_comes_through_is_seen(name: str) -> None:
         folder, link = canary._folder, canary._link
     assert not folder.exists()
     assert not os.path.lexists(link)
+
+
+def test_a_bystander_is_asked_by_a_process_with_thousands_of_open_files(many_files: None) -> None:
+    with Canary() as canary:
+        assert not [*canary.harmed()]
+
+
+def test_a_bystander_that_was_stopped_is_not_well_by_the_answer_that_it_owes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Canary() as canary:
+        with monkeypatch.context() as impatient:
+            impatient.setattr(canary_module, "_ANSWER_S", 0.1)
+            os.kill(canary._bystander.pid, signal.SIGSTOP)
+            assert [*canary.harmed()] == ["a process was ended or stopped"]
+            os.kill(canary._bystander.pid, signal.SIGCONT)
+            assert canary._bystander.stdout
+            assert is_ready(canary._bystander.stdout.fileno(), READABLE, 30)
+            os.kill(canary._bystander.pid, signal.SIGSTOP)
+            assert [*canary.harmed()] == ["a process was ended or stopped"]
+        os.kill(canary._bystander.pid, signal.SIGCONT)
+        assert not [*canary.harmed()]
 
 
 def of_code(folder: Path) -> EnvironmentSpec:

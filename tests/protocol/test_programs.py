@@ -5,21 +5,25 @@ Needs bubblewrap, which scripts/setup installs: where it lacks these tests fail,
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import selectors
 import shlex
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from protocol.environments.programs import Trial, TrialCase, TrialRun
-from protocol.errors import PreflightError
+from protocol.errors import PreflightError, Unavailable
 from protocol.sandbox.programs import Runner, idleness, runner, survey, walls
 from protocol.sandbox.programs.idleness import Idleness, _Look
 
@@ -429,6 +433,90 @@ def test_nothing_goes_on_after_a_sandbox_is_closed() -> None:
         assert time.monotonic() < deadline
     box.close()
     assert not [pid for pid in (first, *inside) if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_program_runs_for_a_process_with_thousands_of_open_files(many_files: None) -> None:
+    assert [run.output for run in ran("print(input())", "first", "second")] == [b"first\n", b"second\n"]
+
+
+def offspring() -> set[int]:
+    """All processes that come of this one, those of its children too."""
+    found: set[int] = set()
+    new = {os.getpid()}
+    while new:
+        found |= new
+        new = set()
+        for task in (path for pid in found for path in Path(f"/proc/{pid}/task").glob("*/children")):
+            with suppress(OSError):
+                new |= {int(child) for child in task.read_text().split()} - found
+    return found - {os.getpid()}
+
+
+def open_files() -> list[str]:
+    return sorted(os.listdir("/proc/self/fd"))
+
+
+def refusing(call: Callable[..., Any], after: int) -> Callable[..., Any]:
+    """As `call`, so many times; then the process has all files open that it may have."""
+    calls: list[object] = []
+
+    def refused(*arguments: Any, **options: Any) -> Any:
+        if len(calls) == after:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        calls.append(arguments)
+        return call(*arguments, **options)
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "after"),
+    [*((os, "pipe", n) for n in range(8)), (subprocess, "Popen", 0), (runner, "is_ready", 0), (os, "pidfd_open", 0)],
+)
+def test_a_sandbox_that_cannot_be_begun_leaves_no_process_and_no_open_file(
+    monkeypatch: pytest.MonkeyPatch, place: object, name: str, after: int
+) -> None:
+    files, processes = open_files(), offspring()
+    with monkeypatch.context() as short:
+        short.setattr(place, name, refusing(getattr(place, name), after))
+        with pytest.raises(Unavailable, match="Too many open files"):
+            runner.Sandboxed(functions=False)
+    assert open_files() == files
+    assert offspring() == processes
+    assert [run.output for run in ran("print(1)")] == [b"1\n"]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_test_that_cannot_be_waited_for_leaves_no_process_and_no_open_file(
+    monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """The first of a sandbox, and one after that."""
+    files, processes = open_files(), offspring()
+    with monkeypatch.context() as short:
+        short.setattr(selectors, "DefaultSelector", refusing(selectors.DefaultSelector, after))
+        with pytest.raises(OSError, match="Too many open files"):
+            ran("print(1)", "first", "second")
+    assert open_files() == files
+    assert offspring() == processes
+
+
+def test_a_sandbox_that_broke_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second time would close whatever has its files' numbers by then."""
+    tried: list[object] = []
+    told = runner.Sandboxed._told
+
+    def breaks(self: runner.Sandboxed, *arguments: Any) -> TrialRun:
+        tried.append(self)
+        if len(tried) > 1:
+            raise runner.BrokenSandbox
+        return told(self, *arguments)
+
+    files = open_files()
+    monkeypatch.setattr(runner.Sandboxed, "_told", breaks)
+    with pytest.raises(Unavailable, match="cannot be run"):
+        ran("print(1)", "first", "second")
+    assert len(tried) == 4
+    assert open_files() == files
 
 
 def test_a_program_that_asks_for_nothing_of_the_host_reaches_no_listener() -> None:

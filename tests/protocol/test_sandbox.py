@@ -49,6 +49,28 @@ def test_what_was_written_is_read(tiny_run: TinyRun) -> None:
     assert [len(p) for p in reading.file.samples[0].proofs][:1] == [258]
 
 
+def test_a_file_is_read_for_a_process_with_thousands_of_open_files(tiny_run: TinyRun, many_files: None) -> None:
+    made = tiny_run.honest()
+    with Sandbox(tiny_run.spec) as sandbox:
+        assert sandbox.read(made.path).file.units == made.units
+
+
+def test_an_answer_that_was_not_waited_for_is_no_answer_to_the_next_request(
+    tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tiny_run.honest(step=3, sequence=1), tiny_run.honest(step=4, sequence=2)
+    sandbox = tiny_run.context.sandbox
+
+    def give_up(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as impatient:
+        impatient.setattr(sandbox, "_receive", give_up)
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.read(first.path)
+    assert sandbox.read(second.path).file.header.sequence == 2
+
+
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" * 100, os.urandom(5000), b"PAR1" + b"\xff" * 64 + b"PAR1"])
 def test_junk_is_malformed(tiny_run: TinyRun, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "junk"

@@ -341,7 +341,7 @@ def test_chunks_that_a_failed_delta_wrote_over_are_fetched_though_they_were_here
 
     def fail(delta: Path, base: Path | None, target: Path, size: int) -> None:
         target.write_bytes(bytes(size))
-        raise PreflightError("the disk failed")
+        raise PreflightError("the disk is full")
 
     monkeypatch.setattr(by_delta, "_write_changed", fail)
     fell_back(run, client, caplog)
@@ -545,6 +545,24 @@ def test_a_disk_that_fills_up_while_a_delta_is_applied_ends_with_the_whole_or_a_
     small = cast.client(cast.store("small", free_space=lambda folder: CHUNK))
     with pytest.raises(PreflightError, match="bytes free"):
         run.fetch(small, 1)
+
+
+def test_where_the_disk_fails_while_a_delta_is_applied_all_of_the_version_is_fetched_anew(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was here before, too: read back, it would come from memory. A disk that cannot read the base ends no fetch."""
+    run = Run(cast, 1)
+    client, manifest = run.holder(0), run.manifests[1]
+    with client.store.draft(1, manifest.digest.hex(), 0) as draft:
+        (draft / MODEL).write_bytes(run.files[1][MODEL])
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(codec, "apply", fail)
+    fell_back(run, client, caplog)
+    assert received(client) == manifest.total_bytes + manifest.delta_bytes
+    assert not (client.store.folder(1) / ".delta").exists()
 
 
 def test_another_version_of_the_bases_number_is_no_base(cast: Cast) -> None:

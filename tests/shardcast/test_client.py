@@ -511,32 +511,6 @@ def test_what_this_process_has_verified_is_read_again_only_where_somebody_touche
     assert client.statistics.resumed_chunks == client.statistics.bytes_from["half"] // CHUNK - is_touched
 
 
-def test_after_an_error_of_the_disk_everything_is_read_again(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a disk has lost it says once, and it shows in no date of a file."""
-    files = {"model": cast.bytes(4 * CHUNK)}
-    manifest, origin = cast.origin(files)
-    client = cast.client(streams=1)
-    write, written = Partial.write, list[Chunk]()
-
-    def fail_at_last(self: Partial, chunk: Chunk, content: memoryview) -> None:
-        if len(written) == 3:
-            raise PreflightError("the disk failed")
-        write(self, chunk, content)
-        written.append(chunk)
-
-    monkeypatch.setattr(Partial, "write", fail_at_last)
-    with pytest.raises(PreflightError):
-        client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)
-    monkeypatch.setattr(Partial, "write", write)
-    read: list[Chunk] = []
-    verifies = Partial._verifies
-    monkeypatch.setattr(
-        Partial, "_verifies", lambda self, chunk, room: read.append(chunk) or verifies(self, chunk, room)
-    )
-    assert contents(client.fetch(1, manifest.digest, [origin_at(origin.url)], DEADLINE)) == files
-    assert len(read) == 3
-
-
 def test_a_disk_too_slow_for_the_deadline_holds_up_no_fetch(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each attempt looks at what is here. With an hour for each chunk none would ever come to fetch the rest."""
     files = {"model": cast.bytes(4 * CHUNK)}

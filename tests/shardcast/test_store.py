@@ -13,6 +13,7 @@ import pytest
 
 from protocol.errors import (
     DeadlineExceeded,
+    DiskFailed,
     HashMismatch,
     IntegrityError,
     LockHeld,
@@ -20,7 +21,7 @@ from protocol.errors import (
     ProtocolViolation,
     UsageError,
 )
-from protocol.shardcast.store import VersionStore
+from protocol.shardcast.store import VersionStore, disk_errors
 
 from .conftest import DEADLINE, Cast, contents, origin_at
 
@@ -201,6 +202,43 @@ def test_a_draft_that_a_full_disk_ended_stays_where_it_can_be_resumed(cast: Cast
         (draft / "model").write_bytes(b"wei")
         raise PreflightError("full")
     assert everything(cast.root / "s") == (["model"] if resumes else [])
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+@pytest.mark.parametrize(
+    ("number", "is_kept"),
+    [
+        (errno.EIO, False), (errno.EROFS, False), (errno.EUCLEAN, False), (errno.ENOSPC, True), (errno.EDQUOT, True),
+        (errno.EMFILE, True), (errno.ENFILE, True), (errno.ENOMEM, True), (errno.ENOENT, True), (errno.EACCES, True),
+    ],
+)  # fmt: skip
+def test_a_draft_is_thrown_away_after_every_error_by_which_a_disk_may_have_lost_some_and_after_no_other(
+    cast: Cast, number: int, is_kept: bool, resumes: bool
+) -> None:
+    """Strangers can take all files that a process may open: that must not cost a relay what it has fetched."""
+    store = cast.store("s")
+    with (
+        pytest.raises(PreflightError) as caught,
+        store.draft(1, "label", 0, resumes=resumes) as draft,
+        disk_errors(draft),
+    ):
+        (draft / "model").write_bytes(b"wei")
+        raise OSError(number, os.strerror(number))
+    assert isinstance(caught.value, DiskFailed) is not is_kept
+    assert everything(cast.root / "s") == (["model"] if is_kept and resumes else [])
+
+
+def test_a_draft_is_thrown_away_in_one_step_that_lasts(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, synced = cast.store("s"), list[tuple[str, bool]]()
+    folder = cast.root / "s" / "drafts" / "1-label"
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append((Path(os.readlink(f"/proc/self/fd/{fd}")).name, folder.exists()))
+    )
+    with pytest.raises(DiskFailed), store.draft(1, "label", 0) as draft:
+        (draft / "model").write_bytes(b"wei")
+        raise DiskFailed("lost")
+    assert synced == [("drafts", False), ("retired", False)]
+    assert everything(cast.root / "s") == []
 
 
 def test_abandoned_drafts_do_not_pile_up(cast: Cast) -> None:

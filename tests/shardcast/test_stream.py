@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
@@ -16,10 +17,11 @@ import numpy as np
 import pytest
 
 from protocol import signing
-from protocol.errors import BadSignature, LockHeld, Malformed, MurmurationError, PreflightError, Unavailable
+from protocol.errors import BadSignature, DiskFailed, LockHeld, Malformed, MurmurationError, PreflightError, Unavailable
 from protocol.identity import Key
 from protocol.shardcast import ahead as ahead_module
 from protocol.shardcast import opening as opening_module
+from protocol.shardcast import partial as partial_module
 from protocol.shardcast import stream as stream_module
 from protocol.shardcast import tellers as tellers_module
 from protocol.shardcast.ahead import Ahead
@@ -484,6 +486,34 @@ def test_a_full_disk_leaves_nothing_of_it(cast: Cast, writer: Writer) -> None:
     node = Party(cast, "node", [writer.source], free_space=lambda folder: 0)
     assert isinstance(node.finish(), PreflightError)
     assert node.drafts == []
+
+
+def test_what_was_fetched_ahead_onto_a_disk_that_fails_while_it_is_ended_is_fetched_anew(
+    cast: Cast, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Party(cast, "node", [writer.source])
+    writer.write(3)
+    wait_until(lambda: node.present == 4)
+    syncing, ending = threading.Event(), threading.Event()
+    stop = Ahead.stop
+
+    def fail(_: int) -> None:
+        if not ending.is_set():
+            syncing.set()
+            assert ending.wait(DEADLINE)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Ahead, "stop", lambda self: (stop(self), ending.set()))
+    monkeypatch.setattr(partial_module, "_SYNC_BYTES", 1)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    writer.write(CHUNKS)
+    assert syncing.wait(DEADLINE)
+    manifest = writer.publish()
+    node.client.statistics.bytes_from.clear()
+    assert node.fetch(manifest) == writer.files
+    assert isinstance(node.finish(), DiskFailed)
+    assert node.client.statistics.resumed_chunks == 0
+    assert node.client.statistics.bytes_from == {"origin": manifest.total_bytes}
 
 
 def test_where_a_delta_will_do_nothing_is_fetched_ahead(cast: Cast) -> None:

@@ -1,7 +1,7 @@
 """Who may be connected to the hub: so many in all, so many of one address, and the cheapest to lose gives way to who comes.
 
-A newcomer at the cap sends away a connection between two requests, else a follower that waits for news, never one that is
-being answered: of its own address where that is at its cap, else of the address that has most. So whoever opens connections
+A newcomer at the cap sends away a connection between two requests or behind its last, else a follower that waits for news, never one that
+is being answered: of its own address where that is at its cap, else of the address that has most. So whoever opens connections
 from many addresses takes them from itself, and an address with one or two is the last to lose any.
 
 An IPv6 /64 counts as one address: that is what one machine is given.

@@ -152,6 +152,7 @@ class _Bounded(H11Protocol):
         self._is_refused = False
         self._polling: asyncio.Task[Any] | None = None
         self._gives_way = False
+        self._until = 0.0  # the deadline of the request
         self._moved = 0  # bytes that the peer sent or was given, in this request
         self._moved_before = 0
 
@@ -213,34 +214,37 @@ class _Bounded(H11Protocol):
     # ---- deadlines -----------------------------------------------------------------------------------------------------
 
     def _expect(self) -> None:
-        """Sets the deadline of what comes next: the end of the request under way, or else the headers of another."""
+        """Sets the deadline of what comes next: the end of the request under way, or else the headers of another. A connection that ends
+        with its answer is open until that has been read: its deadlines stay, and like others it may give way from now on."""
         self._stop_timer()
-        if self.transport.is_closing():
-            return
-        if self.cycle is None or self.cycle.response_complete:
-            self._places.rests(self)
-            self._cut = self.loop.call_later(self.head, self.transport.abort)
-        else:
+        if self.cycle is not None and not self.cycle.response_complete:
             self._places.works(self)
-            self._moved = self._moved_before = 0
-            self._look_on(self.loop.time() + self.request)
+            self._moved, self._moved_before = 0, -self.transport.get_write_buffer_size()  # of earlier answers
+            self._until = self.loop.time() + self.request
+            self._look_on()
+            return
+        self._places.rests(self)
+        if self.transport.is_closing():
+            self._look_on()
+        else:
+            self._cut = self.loop.call_later(self.head, self.transport.abort)
 
-    def _look_on(self, until: float) -> None:
+    def _look_on(self) -> None:
         """Cuts the connection when the request is overdue, or when its peer does not get on with it."""
-        left = until - self.loop.time()
+        left = self._until - self.loop.time()
         if left <= 0:
             self.transport.abort()
             return
-        self._cut = self.loop.call_later(min(left, self.slow), self._look_again, until)
+        self._cut = self.loop.call_later(min(left, self.slow), self._look_again)
 
-    def _look_again(self, until: float) -> None:
+    def _look_again(self) -> None:
         unread = self.transport.get_write_buffer_size()
         moved, self._moved_before = self._moved - unread - self._moved_before, self._moved - unread
         unsent = self.cycle.more_body and not self.flow.read_paused
         if (unread or unsent) and not self._polling and moved < SLOW_RATE * self.slow:
             self.transport.abort()
         else:
-            self._look_on(until)
+            self._look_on()
 
     def _stop_timer(self) -> None:
         if self._cut is not None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 from protocol.sandbox.inspection import hostile_programs
+from protocol.sandbox.readiness import READABLE, is_ready
 
 _BYSTANDER = "import sys\nfor line in sys.stdin: sys.stdout.write(line); sys.stdout.flush()"
 _ANSWER_S = 60.0  # for what takes milliseconds
@@ -26,6 +27,7 @@ class Canary:
     def __init__(self) -> None:
         self.mark = secrets.token_hex(16)
         self._open = ExitStack()
+        self._asked = 0
 
     def __enter__(self) -> Canary:
         with ExitStack() as stack:  # closed here where something of it cannot be had
@@ -76,14 +78,21 @@ class Canary:
             yield "a process was ended or stopped"
 
     def _answers(self) -> bool:
-        """A signal that was sent before it is asked comes before it answers."""
+        """A signal that was sent before it is asked comes before it answers. Each question has a number: what was not waited for is no answer
+        to the next."""
         assert self._bystander.stdin and self._bystander.stdout
+        self._asked += 1
+        question, heard, source = b"%d\n" % self._asked, b"", self._bystander.stdout.fileno()
         try:
-            os.write(self._bystander.stdin.fileno(), b"\n")
+            os.write(self._bystander.stdin.fileno(), question)
         except BrokenPipeError:
             return False
-        heard, _, _ = select.select([self._bystander.stdout], [], [], _ANSWER_S)
-        return bool(heard and os.read(self._bystander.stdout.fileno(), 1))
+        until = time.monotonic() + _ANSWER_S
+        while question not in heard.splitlines(keepends=True):
+            if not is_ready(source, READABLE, until - time.monotonic()) or not (more := os.read(source, 1 << 10)):
+                return False
+            heard += more
+        return True
 
 
 def _hears(listener: socket.socket) -> bool:

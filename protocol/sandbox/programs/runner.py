@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import selectors
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from math import ceil
 
@@ -25,6 +24,7 @@ from protocol.environments.programs import Trial, TrialCase, TrialRun
 from protocol.errors import Unavailable
 from protocol.sandbox.programs import walls
 from protocol.sandbox.programs.idleness import Idleness
+from protocol.sandbox.readiness import READABLE, is_ready
 
 _STARTING_S = 30.0
 """For a sandbox to start and to end, which takes milliseconds: only what does not work takes as long."""
@@ -109,7 +109,6 @@ def _tried(
         try:
             return box, box.run(trial, case, wall=wall, idle=idle)
         except BrokenSandbox:
-            box.close()
             box = None
     taken = time.monotonic() - began
     box = Sandboxed(functions=False)
@@ -126,50 +125,62 @@ class BrokenSandbox(Exception):
 
 
 class Sandboxed:
-    """One sandbox with its interpreter, for the tests of one program. Not for several threads; use as a context manager."""
+    """One sandbox with its interpreter, for the tests of one program. Not for several threads; use as a context manager.
+
+    Whatever goes wrong while it is begun or runs a test ends it.
+    """
 
     def __init__(self, *, functions: bool, language: str = "", uid: int | None = None) -> None:
         """`functions`: whether the tests call functions. `language`: the place of another interpreter than Python. `uid` is the account inside;
-        None: as this process needs it."""
+        None: as this process needs it. Raises Unavailable."""
         self.functions = functions
         self.is_spent = False
         """Whether no other test may use it."""
-        rules, to_rules = os.pipe()
-        os.write(to_rules, walls.sandbox_filter(interpreted=bool(language)))  # less than a pipe holds
-        os.close(to_rules)
-        self._result, to_result = os.pipe()
-        self._report, to_report = os.pipe()
-        info, to_info = os.pipe()
-        ready, to_ready = os.pipe()
-        command = walls.command(
-            uid=walls.fresh_uid() if uid is None else uid, functions=functions, language=language, seccomp=rules, result=to_result, report=to_report,
-            info=to_info, ready=ready,
-        )  # fmt: skip
-        inherited = (rules, to_result, to_report, to_info, ready)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._first_pid: int | None = None
+        self._first: int | None = None
+        self._ends = ExitStack()  # of pipes, and what else is to be closed when it has ended
         try:
-            with walls.same_addresses():
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=inherited, bufsize=0
-                )  # fmt: skip
+            self._begin(language, walls.fresh_uid() if uid is None else uid)
         except OSError as error:
-            for end in (self._result, self._report, info, to_ready):
-                os.close(end)
+            self.close()
             raise Unavailable(f"bubblewrap cannot be started: {error.strerror}") from error
-        finally:
-            for end in inherited:
-                os.close(end)
-        assert self._process.stdin and self._process.stdout
-        self._ask, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
-        for descriptor in (self._ask, self._out, self._result, self._report):
-            os.set_blocking(descriptor, False)
-        first = _first_process(info)
-        if first is not None:
-            walls.give_stack(first[0])
-        self._first_pid = None if first is None else first[0]
-        self._first = None if first is None else first[1]
-        with suppress(BrokenPipeError):
-            os.write(to_ready, b".")
-        os.close(to_ready)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, language: str, uid: int) -> None:
+        with ExitStack() as passing:
+            with ExitStack() as inherited:
+                rules, to_rules = os.pipe()
+                inherited.callback(os.close, rules)
+                with open(to_rules, "wb", 0) as sink:
+                    sink.write(walls.sandbox_filter(interpreted=bool(language)))  # less than a pipe holds
+                self._result, to_result = _pipe(self._ends, inherited)
+                self._report, to_report = _pipe(self._ends, inherited)
+                info, to_info = _pipe(passing, inherited)
+                ready, to_ready = _pipe(inherited, passing)
+                command = walls.command(
+                    uid=uid, functions=self.functions, language=language, seccomp=rules, result=to_result, report=to_report, info=to_info, ready=ready
+                )  # fmt: skip
+                with walls.same_addresses():
+                    self._process = subprocess.Popen(
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+                        pass_fds=(rules, to_result, to_report, to_info, ready),
+                    )  # fmt: skip
+            assert self._process.stdin and self._process.stdout
+            for stream in (self._process.stdin, self._process.stdout):
+                self._ends.callback(stream.close)
+            self._ask, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+            for descriptor in (self._ask, self._out, self._result, self._report):
+                os.set_blocking(descriptor, False)
+            first = _first_process(info)
+            if first is not None:
+                self._first_pid, self._first = first
+                self._ends.callback(os.close, self._first)
+                walls.give_stack(self._first_pid)
+            with suppress(BrokenPipeError):
+                os.write(to_ready, b".")
 
     def __enter__(self) -> Sandboxed:
         return self
@@ -179,6 +190,13 @@ class Sandboxed:
 
     def run(self, trial: Trial, case: TrialCase, *, wall: float | None = None, idle: float | None = None) -> TrialRun:
         """One test, within what is left of the trial's time. Raises BrokenSandbox where its supervisor does not answer as it must."""
+        try:
+            return self._run(trial, case, wall, idle)
+        except BaseException:  # what it answers yet would be taken for the answer to the next test
+            self.close()
+            raise
+
+    def _run(self, trial: Trial, case: TrialCase, wall: float | None, idle: float | None) -> TrialRun:
         wall, idle = trial.wall if wall is None else wall, trial.idle if idle is None else idle
         outputs, report = {self._out: bytearray(), self._result: bytearray()}, bytearray()
         rest = memoryview(_frame(trial, case, wall))
@@ -217,7 +235,7 @@ class Sandboxed:
     def _stop(self) -> None:
         """Has the supervisor end the test now, and say what it took."""
         self.is_spent = True
-        assert self._process.stdin
+        assert self._process and self._process.stdin
         self._process.stdin.close()
         if self._first is not None:
             with suppress(ProcessLookupError):
@@ -255,38 +273,42 @@ class Sandboxed:
         return TrialRun(status, cpu / 1e6, wall / 1e6, b"" if is_cut else output, is_cut, idle)
 
     def close(self) -> None:
-        """Ends all that runs in it, and waits until it has ended."""
+        """Ends all that runs in it, and waits until it has ended. Once it has, this does nothing."""
         self.is_spent = True
-        if self._first is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(
-                    self._first, signal.SIGKILL
-                )  # the kernel ends all others before it lets go of this one
-            os.close(self._first)
-        else:
-            self._process.kill()
-        try:
-            self._process.wait(_STARTING_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream:
-                stream.close()
-        os.close(self._result)
-        os.close(self._report)
+        process, self._process = self._process, None
+        if process is not None:
+            if self._first is not None:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(
+                        self._first, signal.SIGKILL
+                    )  # the kernel ends all others before it lets go of this one
+            else:
+                process.kill()
+            try:
+                process.wait(_STARTING_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._ends.close()
 
 
 def _first_process(info: int) -> tuple[int, int] | None:
     """The number and a descriptor of the first process of a sandbox, from what bubblewrap says of it; None where it did not come that far."""
-    with open(info, "rb") as source:
-        said = b""
-        while select.select([source], [], [], _STARTING_S)[0] and (more := source.read1(_AT_ONCE)):
-            said += more
-            with suppress(ValueError, KeyError, ProcessLookupError):
-                pid = json.loads(said)["child-pid"]
-                return pid, os.pidfd_open(pid)
+    said = b""
+    while is_ready(info, READABLE, _STARTING_S) and (more := os.read(info, _AT_ONCE)):
+        said += more
+        with suppress(ValueError, KeyError, ProcessLookupError):
+            pid = json.loads(said)["child-pid"]
+            return pid, os.pidfd_open(pid)
     return None
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """Its two ends, each to be closed with whom it belongs to."""
+    source, sink = os.pipe()
+    reader.callback(os.close, source)
+    writer.callback(os.close, sink)
+    return source, sink
 
 
 def _frame(trial: Trial, case: TrialCase, wall: float) -> bytes:
