@@ -17,11 +17,13 @@ from node.engine import Engine, EngineSettings, make_engine
 from node.judging.calibration import Matrix, calibration, measure, report, tail
 from node.judging.calibration.fit import FLOORS, HARD_BUDGET, MARGIN, limits
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCompletion, Measurements, Variant
+from node.judging.calibration.noise import NoiseMeasurements
 from node.validator.commands.inspection import calibrate
 from protocol import runspec
 from protocol.calibration import load
 from protocol.errors import ConfigError
 from protocol.settings import read_toml, toml
+from tests.node.near_ties import completion
 
 RNG = np.random.default_rng(7)
 
@@ -161,6 +163,40 @@ def test_the_report_shows_what_finds_each_cheat(matrix: Matrix, measured: Measur
     assert "No tail could be fitted" in text
     for name in (*PER_CHUNK, *PER_SEQUENCE):
         assert (tmp_path / "report" / f"{name}.svg").read_text().startswith("<?xml")
+
+
+def test_the_report_says_after_how_many_tokens_sums_find_each_cheat(
+    matrix: Matrix, measured: Measurements, tmp_path: Path
+) -> None:
+    noise = NoiseMeasurements()
+    for unit in range(50):
+        noise.add(("torch sdpa", "torch eager"), unit, completion(RNG, 0.001, 200), 0.5)
+    found = replace(measured, noise=noise)
+    content = calibration(matrix, found, [0])
+    (tmp_path / "mine.json").write_text(json.dumps(content))
+    limit = load("mine.json", tmp_path).noise
+    assert limit == content["limits"]["noise"]
+    assert 1.5e-3 < float(limit["soft"]) < float(limit["hard"]) / 2
+    (pair,) = content["noise"]["pairs"]
+    assert (pair["made_by"], pair["checked_by"], pair["completions"], pair["tokens"]) == (
+        "torch sdpa",
+        "torch eager",
+        50,
+        10_000,
+    )
+    lines = report.write(tmp_path / "report", content, matrix, found).read_text().splitlines()
+    part = lines[lines.index("## Noise") : lines.index("## Cheats")]
+    seed = next(line.split("|") for line in part if line.startswith("| another seed |"))
+    assert int(seed[3]) < int(seed[4]) < 1_000
+    sides = {line.split("|")[1].strip(): line.split("|") for line in part if line.startswith("| ") and " of " in line}
+    assert {"int8", "int4", "fp8", "computed in bfloat16"} <= set(sides)
+
+
+def test_work_by_other_weights_sides_with_them_and_honest_work_does_not(measured: Measurements) -> None:
+    of = measured.sides["5 % noise"]
+    assert of.cheated.count > 0
+    assert of.cheated.total == of.cheated.count, "it drew its tokens itself, and float32 hardly rounds"
+    assert of.honest.total == 0
 
 
 def test_a_file_without_tasks_is_refused_in_words(tiny_run: TinyRun, tmp_path: Path) -> None:

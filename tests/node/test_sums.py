@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from swarm.tiny_run import TinyRun
 
 from node.judging import sums
@@ -11,8 +12,9 @@ from node.judging.candidate import Candidate
 from node.judging.judge import details, judge
 from node.judging.rules import sampling
 from protocol import eprocess, statistics
-from protocol.constants import SUM_UNIT
+from protocol.constants import RIVALS, SUM_UNIT
 from protocol.eprocess import Sums
+from protocol.sampling import TokenScores
 from protocol.verdict import Details
 
 NOISE, MUCH = ("0.003", "0.006"), ("0.1", "0.2")
@@ -62,3 +64,11 @@ def test_another_temperature_shows_in_the_sums_and_on_which_side_it_is(tiny_run:
     assert eprocess.excess(cheated[statistics.MARGINS_HARD]) > 20
     sides = cheated[statistics.TEMPERATURE]
     assert sides.total == sides.count > 10 * SUM_UNIT  # always the higher logit
+
+
+def test_a_token_sides_with_the_reference_or_with_the_alternative_where_they_differ() -> None:
+    none = np.zeros(6)
+    scores = TokenScores(none, none, np.array([1, 1, 1, 1, 1, 1]), none, np.full((6, RIVALS), np.inf))
+    alternative = np.array([1, 2, 2, 2, 2, 2])
+    tokens = np.array([3, 2, 1, 2, 3, 2])  # the first has no say, the fifth sides with neither
+    assert sums.sides(scores, tokens, alternative) == Sums.of_trials(3, 4)

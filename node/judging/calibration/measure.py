@@ -20,9 +20,11 @@ import torch
 from node.engine import Adjustable, Completion, Engine, EngineSettings, Prompt, device, make_engine
 from node.engine.degrade import DEGRADATIONS
 from node.engine.proofs import bits
+from node.judging import sums
 from node.judging.calibration.noise import NoiseMeasurements
 from protocol import sampling, toploc
 from protocol.environments import TaskSet
+from protocol.eprocess import Sums
 from protocol.errors import ConfigError
 from protocol.runspec import SamplingSpec
 from protocol.sampling import TokenScores
@@ -127,6 +129,16 @@ class CheckedCompletion:
     """Of its tokens, by the checker; of honest work they are taken into `Measurements.noise` and not kept."""
 
 
+@dataclass(frozen=True)
+class Sides:
+    """Where an alternative draws another token than the run's model: how often work has the alternative's (protocol/statistics.py)."""
+
+    honest: Sums = field(default_factory=Sums)
+    honest_tokens: int = 0
+    cheated: Sums = field(default_factory=Sums)
+    cheated_tokens: int = 0
+
+
 @dataclass
 class Measurements:
     """Honest work pooled over all pairs of variants; each cheat apart."""
@@ -136,6 +148,8 @@ class Measurements:
     devices: set[str] = field(default_factory=set)
     noise: NoiseMeasurements = field(default_factory=NoiseMeasurements)
     """Of honest work, by pairs of kinds of variants."""
+    sides: dict[str, Sides] = field(default_factory=dict)
+    """By the cheats that are named alternatives: other weights that a validator can compute with as well."""
     completions: int = 0
     """Distinct honest ones: the independent units, however often each was checked."""
 
@@ -165,16 +179,28 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
         tokenizer = Tokenizer(model)
         engines = matrix.load_all(model)
         found.devices |= {engine.device for engine in engines.values()}
+        honest: list[tuple[KeyedCompletion, CheckedCompletion]] = []  # of the variant that is least like the plain one
         for variant in matrix.variants:
             progress(f"honest work of {model.name}: {variant}")
             completions = list(_generate(_as(variant, engines), matrix, tasks, tokenizer, variant.batch))
             for checker in matrix.variants:
-                for number, checked in enumerate(_checked(matrix, engines, checker, completions), found.completions):
+                checks = _checked(matrix, engines, checker, completions)
+                for number, checked in enumerate(checks, found.completions):
                     found.take(checked, variant, checker, number)
+                if variant == matrix.variants[-1] and checker.kind == matrix.plain.kind:
+                    honest = list(zip(completions, checks, strict=True))
             found.completions += len(completions)
-        for name, completions in _cheats(matrix, model, tasks, tokenizer):
+        for name, completions, alternative in _cheats(matrix, model, tasks, tokenizer):
             progress(f"cheat on {model.name}: {name}")
-            found.cheats.setdefault(name, []).extend(_checked(matrix, engines, matrix.plain, completions))
+            checks = _checked(matrix, engines, matrix.plain, completions)
+            found.cheats.setdefault(name, []).extend(checks)
+            if alternative is not None:
+                cheated = list(zip(completions, checks, strict=True))
+                before = found.sides.get(name, Sides())
+                found.sides[name] = Sides(
+                    before.honest + _sides(matrix, alternative, honest), before.honest_tokens + _tokens(honest),
+                    before.cheated + _sides(matrix, alternative, cheated), before.cheated_tokens + _tokens(cheated),
+                )  # fmt: skip
     torch.set_num_threads(matrix.engines[0].thread_count)
     return found
 
@@ -215,10 +241,28 @@ def check(engine: Engine, spec: SamplingSpec, completions: Sequence[KeyedComplet
     return found
 
 
+def _sides(matrix: Matrix, alternative: Engine, work: Sequence[tuple[KeyedCompletion, CheckedCompletion]]) -> Sums:
+    """How often work has the alternative's token, by its checks and the alternative's own prefill."""
+    total = Sums()
+    for part in (work[start : start + _CHEAT_BATCH] for start in range(0, len(work), _CHEAT_BATCH)):
+        for batch in alternative.prefill_in_batches([(one.prompt, one.completion.tokens) for one, _ in part]):
+            for i, hidden in batch.items():
+                one, checked = part[i]
+                tokens = np.array(one.completion.tokens)
+                drawn = alternative.score(hidden, tokens, key=one.key, **matrix.sampling.distribution).drawn
+                if checked.scores is not None:
+                    total += sums.sides(checked.scores, tokens, drawn)
+    return total
+
+
+def _tokens(work: Sequence[tuple[KeyedCompletion, CheckedCompletion]]) -> int:
+    return sum(checked.tokens for _, checked in work)
+
+
 def _cheats(
     matrix: Matrix, model: Path, tasks: TaskSet, tokenizer: Tokenizer
-) -> Iterator[tuple[str, list[KeyedCompletion]]]:
-    """Each cheat's name and work, made by an engine of its own."""
+) -> Iterator[tuple[str, list[KeyedCompletion], Engine | None]]:
+    """Each cheat's name and work, made by an engine of its own; and that engine, where it is an alternative that a validator can name."""
 
     def cheated(engine: _Measured, **options: Any) -> list[KeyedCompletion]:
         engine.adjust(attention=matrix.plain.attention, threads=matrix.plain.threads)
@@ -226,19 +270,19 @@ def _cheats(
 
     settings = matrix.engines[0]
     engine = matrix.load(model, settings)
-    yield "another seed", cheated(engine, key_offset=1)
+    yield "another seed", cheated(engine, key_offset=1), None
     for factor in (0.9, 1.1):
-        yield f"temperature × {factor:g}", cheated(engine, temperature_factor=factor)
+        yield f"temperature × {factor:g}", cheated(engine, temperature_factor=factor), None
     for name, degrade in DEGRADATIONS.items():
         engine.load(model)
         engine.degrade(degrade)
-        yield name, cheated(engine)
+        yield name, cheated(engine), engine
     dtype = "bfloat16" if matrix.dtype == "float32" else "float32"
     engine = matrix.load(model, settings, dtype)
-    yield f"computed in {dtype}", cheated(engine)
+    yield f"computed in {dtype}", cheated(engine), engine
     for other in matrix.others:
         engine = matrix.load(other, settings)
-        yield f"model {other.name}", cheated(engine)
+        yield f"model {other.name}", cheated(engine), None
 
 
 def _generate(

@@ -7,7 +7,7 @@ about devices, models and cheats that were not.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,35 @@ def _noise_lines(content: dict[str, Any], measured: Measurements) -> Iterator[st
     for cheat, checked in measured.cheats.items():
         yield _sums_row(cheat, checked, Limit.model_validate(limit))
     yield ""
+    yield from _side_lines(measured)
+
+
+def _side_lines(measured: Measurements) -> Iterator[str]:
+    """Nothing, where there is no alternative."""
+    if not measured.sides:
+        return
+    yield "Weights and types that a validator can compute with as well: where they draw another token than the run's model, whose token has the"
+    yield "work? Honest work, made by another backend than it is checked by, sides with the alternative in at most half of these places. Tokens until"
+    yield "an e-value of 1e6 says otherwise, every token prefilled twice."
+    yield ""
+    yield "| alternative | honest work sides with it | its own work does | tokens |"
+    yield "|---|---|---|---|"
+    for name, of in measured.sides.items():
+        cells = [
+            _share(of.honest),
+            _share(of.cheated),
+            _tokens_until(of.cheated, of.cheated_tokens, math.log(1e6), _with_it),
+        ]
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _share(of: Sums) -> str:
+    return f"{of.total // SUM_UNIT} of {of.count // SUM_UNIT}"
+
+
+def _with_it(of: Sums) -> float:
+    return eprocess.share(of, 0.5)
 
 
 def _sums_row(cheat: str, checked: Sequence[CheckedCompletion], limit: Limit) -> str:
@@ -130,16 +159,16 @@ def _sums_row(cheat: str, checked: Sequence[CheckedCompletion], limit: Limit) ->
         for name, odds in ((statistics.MARGINS_SOFT, 1e6), (statistics.MARGINS_HARD, 1e9))
     ]
     sides = found.get(statistics.TEMPERATURE, Sums())
-    higher = f"{sides.total / sides.count:.0%} of {sides.count // SUM_UNIT}" if sides.count else "none"
+    higher = _share(sides)
     return f"| {cheat} | {tokens} | {' | '.join(until)} | {higher} |"
 
 
-def _tokens_until(of: Sums, tokens: int, needed: float) -> str:
+def _tokens_until(of: Sums, tokens: int, needed: float, evidence: Callable[[Sums], float] = eprocess.excess) -> str:
     """How much more, or less, of the same work makes that much evidence; at most a thousand times as much is looked at."""
     for hundredths in np.unique(np.geomspace(1, 100_000, 400).astype(int)):
         times = int(hundredths)
         part = Sums(of.total * times // 100, -(-of.squares * times // 100), -(-of.count * times // 100))
-        if eprocess.excess(part) >= needed:
+        if evidence(part) >= needed:
             return str(tokens * times // 100)
     return f"more than {1000 * tokens}"
 
