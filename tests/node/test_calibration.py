@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,7 @@ import pytest
 from swarm.tiny_run import TinyRun
 
 from node.engine import Engine, EngineSettings, make_engine
+from node.engine.degrade import add_noise
 from node.judging.calibration import Matrix, calibration, measure, report, tail
 from node.judging.calibration.fit import FLOORS, HARD_BUDGET, MARGIN, limits
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCompletion, Measurements, Variant
@@ -103,20 +105,39 @@ def test_zeros_give_the_floors_and_say_so(matrix: Matrix) -> None:
 
 
 def test_the_budget_is_that_of_a_whole_submission(matrix: Matrix) -> None:
-    """Ten quantities, every value of each, the worst pair of variants: their chances together stay within it."""
+    """Ten quantities, every completion, the worst variant: their chances together stay within it."""
     values = made_up(RNG.exponential(1.0, 5_000))
     found = limits(matrix, values)
-    spec, pairs = matrix.sampling, len(matrix.variants) ** 2
+    spec, variants = matrix.sampling, len(matrix.variants)
     sequences = spec.group_size * spec.groups_per_submission
     chance = 0.0
-    for name, of in found.items():
+    for of in found.values():
         assert of.tail is not None
         assert of.hard_quantile is not None
         beyond = of.tail.share * np.exp(-(of.hard_quantile - of.tail.threshold) / of.tail.scale)
-        chance += pairs * sequences * (2 if name in PER_CHUNK else 1) * beyond
+        chance += variants * sequences * beyond
     assert chance == pytest.approx(HARD_BUDGET, rel=1e-6)
     longer = replace(matrix, sampling=spec.model_copy(update={"groups_per_submission": 64}))
     assert limits(longer, values)["signs"].hard_quantile > found["signs"].hard_quantile
+
+
+def test_checks_of_one_completion_count_once(matrix: Matrix) -> None:
+    """A hundred variants that look at the same completions make no tail surer: of each, the worst of what they saw counts."""
+    values = RNG.exponential(1.0, 500)
+    once = made_up(values)
+    often = Measurements([replace(c, number=i) for i, c in enumerate(once.honest) for _ in range(20)])
+    for seen in often.honest[::20]:  # one of the twenty sees less
+        seen.values["signs"][0] /= 2
+    assert limits(matrix, often) == limits(matrix, once)
+    assert often.distinct == once.distinct == 500
+
+
+def test_the_report_says_what_counts_alone_support(matrix: Matrix, tmp_path: Path) -> None:
+    few = made_up(np.zeros(1000))
+    text = report.write(tmp_path / "report", calibration(matrix, few, [0]), matrix, few).read_text()
+    # 0 of 1000 completions: at most 0.003 of them with 95 % confidence, and eight times as many submissions of eight.
+    assert "at most 2.4 % of submissions" in text
+    assert "2.4e+10 distinct completions" in text, "what the budget of 1e-9 would take"
 
 
 def test_no_cheat_takes_part(matrix: Matrix, measured: Measurements) -> None:
@@ -192,11 +213,14 @@ def test_the_report_says_after_how_many_tokens_sums_find_each_cheat(
     assert {"int8", "int4", "fp8", "computed in bfloat16"} <= set(sides)
 
 
-def test_work_by_other_weights_sides_with_them_and_honest_work_does_not(measured: Measurements) -> None:
-    of = measured.sides["5 % noise"]
-    assert of.cheated.count > 0
-    assert of.cheated.total == of.cheated.count, "it drew its tokens itself, and float32 hardly rounds"
-    assert of.honest.total == 0
+def test_work_by_other_weights_sides_with_them_and_honest_work_does_not(
+    matrix: Matrix, tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32, which hardly rounds: the one always, the other never."""
+    monkeypatch.setitem(measure.__globals__, "DEGRADATIONS", {"half noise": partial(add_noise, relative=0.5)})
+    found = measure(replace(matrix, draws=Random(1)), tiny_run.context.tasks).sides["half noise"]
+    assert found.cheated.total == found.cheated.count > 0
+    assert (found.honest.total, found.honest.count > 0) == (0, True)
 
 
 def test_a_file_without_tasks_is_refused_in_words(tiny_run: TinyRun, tmp_path: Path) -> None:

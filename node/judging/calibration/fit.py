@@ -1,9 +1,9 @@
 """The limits that follow from honest work, and the calibration that says where they come from.
 
 A limit is the largest of three: the quantile of the fitted tail that the false-slash budget asks for, a multiple of the
-largest value ever measured, and a floor, because a run meets devices that this machine is not. Values are pooled over all
-pairs of variants, engines among them, and a node may always be of the worst pair: so the budget is divided by their number, by the number of
-quantities and by how many values of each a submission has (the union bound). No cheat takes part.
+largest value ever measured, and a floor, because a run meets devices that this machine is not. The unit is a distinct completion: of all
+its chunks, and of all variants that checked it, the worst value counts. A node may always be of the worst variant: so the budget is divided by the
+number of variants, of quantities, and of completions in a submission (the union bound). No cheat takes part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 from node.judging.calibration import noise, tail
 from node.judging.calibration.measure import MARGIN_CLIP, MISMATCH_ABOVE, PER_CHUNK, PER_SEQUENCE, Matrix, Measurements
 from node.judging.calibration.tail import Tail
-from protocol.constants import TOPLOC_CHUNK
 
 HARD_BUDGET = 1e-9
 """Probability that a hard limit is exceeded anywhere in an honest submission, over all quantities of both rules."""
@@ -65,16 +64,17 @@ class FittedLimits:
 
 def limits(matrix: Matrix, measured: Measurements) -> dict[str, FittedLimits]:
     """By quantity."""
-    return {name: _limits(name, measured.values(name), _chances(matrix, name)) for name in (*PER_CHUNK, *PER_SEQUENCE)}
+    return {name: _limits(name, measured.worst(name), _chances(matrix)) for name in (*PER_CHUNK, *PER_SEQUENCE)}
 
 
-def _chances(matrix: Matrix, name: str) -> float:
-    """Into how many equal parts the budget of a submission is divided for one value of this quantity."""
-    spec = matrix.sampling
-    values = spec.group_size * spec.groups_per_submission
-    if name in PER_CHUNK:
-        values *= -(-spec.max_new_tokens // TOPLOC_CHUNK)
-    return len(FLOORS) * values * len(matrix.variants) ** 2
+def _chances(matrix: Matrix) -> float:
+    """Into how many equal parts the budget of a submission is divided for one completion and quantity."""
+    return len(FLOORS) * completions_of(matrix) * len(matrix.variants)
+
+
+def completions_of(matrix: Matrix) -> int:
+    """Of one submission."""
+    return matrix.sampling.group_size * matrix.sampling.groups_per_submission
 
 
 def _limits(name: str, values: Sequence[float], chances: float) -> FittedLimits:
@@ -99,13 +99,13 @@ def calibration(matrix: Matrix, measured: Measurements, hardware: Sequence[int])
         "models": [_model(folder) for folder in matrix.models],
         "variants": [str(variant) for variant in matrix.variants],
         "submission": {
-            "samples": spec.group_size * spec.groups_per_submission,
+            "samples": completions_of(matrix),
             "max_new_tokens": spec.max_new_tokens,
             "temperature": spec.temperature,
         },
         "budget": {"soft": _text(SOFT_BUDGET), "hard": _text(HARD_BUDGET)},
         "work": {
-            "completions": measured.completions,
+            "completions": measured.distinct,
             "proofs": len(measured.values("exponents")),
             "tokens": sum(checked.tokens for checked in measured.honest),
             "sequences": len(measured.honest),

@@ -125,6 +125,8 @@ class CheckedCompletion:
     tokens: int
     engines: tuple[str, str] = ("", "")
     """That made it, and that checked it, of honest work."""
+    number: int | None = None
+    """Of the completion among the distinct ones, of honest work."""
     scores: TokenScores | None = field(default=None, repr=False)
     """Of its tokens, by the checker; of honest work they are taken into `Measurements.noise` and not kept."""
 
@@ -150,16 +152,29 @@ class Measurements:
     """Of honest work, by pairs of kinds of variants."""
     sides: dict[str, Sides] = field(default_factory=dict)
     """By the cheats that are named alternatives: other weights that a validator can compute with as well."""
-    completions: int = 0
-    """Distinct honest ones: the independent units, however often each was checked."""
 
     def take(self, checked: CheckedCompletion, made_by: Variant, checked_by: Variant, number: int) -> None:
         """One check of an honest completion, which has this number among the distinct ones."""
         if checked.scores is not None:
             self.noise.add((made_by.kind, checked_by.kind), number, checked.scores, MARGIN_CLIP)
-        self.honest.append(replace(checked, engines=(made_by.engine, checked_by.engine), scores=None))
+        engines = made_by.engine, checked_by.engine
+        self.honest.append(replace(checked, engines=engines, number=number, scores=None))
+
+    @property
+    def distinct(self) -> int:
+        """Honest completions: the independent units, however often each was checked."""
+        return len(self.worst("mean_margin"))
+
+    def worst(self, name: str) -> list[float]:
+        """The largest value of each distinct honest completion, over its chunks and all who checked it."""
+        found: dict[int, float] = {}
+        for i, checked in enumerate(self.honest):
+            number = i if checked.number is None else checked.number
+            found[number] = max(found.get(number, 0.0), *checked.values[name])
+        return list(found.values())
 
     def values(self, name: str) -> list[float]:
+        """Of every check."""
         return [value for checked in self.honest for value in checked.values[name]]
 
 
@@ -174,7 +189,7 @@ class KeyedCompletion:
 
 def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = lambda _: None) -> Measurements:
     """Generates and checks the whole matrix; `progress` is told what comes next."""
-    found = Measurements()
+    found, done = Measurements(), 0
     for model in matrix.models:
         tokenizer = Tokenizer(model)
         engines = matrix.load_all(model)
@@ -185,11 +200,11 @@ def measure(matrix: Matrix, tasks: TaskSet, progress: Callable[[str], None] = la
             completions = list(_generate(_as(variant, engines), matrix, tasks, tokenizer, variant.batch))
             for checker in matrix.variants:
                 checks = _checked(matrix, engines, checker, completions)
-                for number, checked in enumerate(checks, found.completions):
+                for number, checked in enumerate(checks, done):
                     found.take(checked, variant, checker, number)
                 if variant == matrix.variants[-1] and checker.kind == matrix.plain.kind:
                     honest = list(zip(completions, checks, strict=True))
-            found.completions += len(completions)
+            done += len(completions)
         for name, completions, alternative in _cheats(matrix, model, tasks, tokenizer):
             progress(f"cheat on {model.name}: {name}")
             checks = _checked(matrix, engines, matrix.plain, completions)

@@ -15,7 +15,7 @@ import numpy as np
 
 from node.judging import sums
 from node.judging.calibration import noise
-from node.judging.calibration.fit import HARD_BUDGET, MARGIN, SOFT_BUDGET, FittedLimits, limits
+from node.judging.calibration.fit import HARD_BUDGET, MARGIN, SOFT_BUDGET, FittedLimits, completions_of, limits
 from node.judging.calibration.measure import PER_CHUNK, PER_SEQUENCE, CheckedCompletion, Matrix, Measurements
 from node.judging.calibration.tail import DISTINCT, FEWEST
 from protocol import eprocess, statistics
@@ -27,6 +27,9 @@ from protocol.runspec import Limit
 
 BOUNDS = {"exponents": 1.0, "signs": 1.0, "mantissa_mean": 128.0, "mantissa_median": 128.0, "chunk_mismatches": 32.0}
 """The most some quantities can be: a limit above judges nothing."""
+
+
+_COUNTED = 0.95  # confidence of what counts alone show
 
 
 def write(folder: Path, content: dict[str, Any], matrix: Matrix, measured: Measurements) -> Path:
@@ -54,7 +57,7 @@ def _lines(
     yield ""
     yield f"Budget for an honest submission, over all quantities together: {SOFT_BUDGET:g} to be found soft, {HARD_BUDGET:g} hard."
     yield ""
-    yield from _limit_lines(found, measured)
+    yield from _limit_lines(found, matrix, measured)
     yield from _noise_lines(content, measured)
     yield from _engine_lines(found, measured)
     yield from _cheat_lines(found, measured)
@@ -63,13 +66,13 @@ def _lines(
         yield f"\n![{name}]({name}.svg)"
 
 
-def _limit_lines(found: dict[str, FittedLimits], measured: Measurements) -> Iterator[str]:
+def _limit_lines(found: dict[str, FittedLimits], matrix: Matrix, measured: Measurements) -> Iterator[str]:
     yield "## Limits"
     yield ""
-    yield "| quantity | values | above 0 | largest | tail for soft | tail for hard | soft | hard | decided by |"
+    yield "| quantity | completions | above 0 | largest | tail for soft | tail for hard | soft | hard | decided by |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for name, of in found.items():
-        values = measured.values(name)
+        values = measured.worst(name)
         above = sum(value > 0 for value in values)
         tails = [_shown(of.soft_quantile), _shown(of.hard_quantile)]
         yield (
@@ -80,15 +83,26 @@ def _limit_lines(found: dict[str, FittedLimits], measured: Measurements) -> Iter
     flat = [name for name, of in found.items() if of.tail is None]
     if flat:
         yield f"No tail could be fitted to {_words(flat)}: fewer than {FEWEST} values, or fewer than {DISTINCT} different ones, lie"
-        yield "above the rest. How rarely honest work exceeds the floors is then a judgement and no measurement: that none of"
-        yield f"n independent values did shows, with 95 % confidence, a probability below 3/n, here {3 / max(1, len(measured.honest)):.1g} per completion."
+        yield "above the rest. How rarely honest work exceeds the floors is then a judgement and no measurement."
         yield ""
+    yield from _count_lines(matrix, measured)
     beyond = [name for name, most in BOUNDS.items() if found[name].hard >= most]
     if beyond:
         yield f"**The hard limit of {_words(beyond)} is beyond what the quantity can be: it convicts nobody.**"
         yield ""
-    yield f"Checks of the same completion are not independent, and other devices were not measured: hence the factor {MARGIN} above"
-    yield "the largest value, and the floors."
+    yield f"Other devices were not measured: hence the factor {MARGIN} above the largest value, and the floors."
+    yield ""
+
+
+def _count_lines(matrix: Matrix, measured: Measurements) -> Iterator[str]:
+    """What the number of completions shows by itself: Clopper and Pearson's bound for none of them."""
+    samples, distinct = completions_of(matrix), max(1, measured.distinct)
+    supported = samples * (1 - (1 - _COUNTED) ** (1 / distinct))
+    needed = samples * math.log(1 / (1 - _COUNTED)) / HARD_BUDGET
+    yield f"Counting alone, without a tail: none of {distinct} distinct completions is beyond a limit, which shows with {100 * _COUNTED:g} %"
+    yield f"confidence that at most {min(100.0, 100 * supported):.2g} % of submissions by devices like these would be. To show the budget of {HARD_BUDGET:g} so"
+    yield f"would take {needed:.2g} distinct completions. What lies between rests on the tails, on the factor {MARGIN} above the largest value, and"
+    yield "on the second validator and the jury that a hard verdict needs."
     yield ""
 
 
