@@ -66,6 +66,8 @@ class SamplingLimits(Part):
     """Most that one margin counts in the means."""
     logprob_error: Limit
     """Largest distance of a claimed logprob from the verifier's."""
+    mean_logprob_error: Limit | None = None
+    """Mean of these distances over a sequence; calibrations older than this field have none, and nothing is judged by it."""
 
 
 class ProbeFile(PinnedFile):

@@ -257,7 +257,7 @@ def measure(
     turns: Turns | None = None,
 ) -> dict[str, Measured]:
     """What the limits of a run spec are about (protocol/runspec.py, SamplingLimits), of one sequence of at least one token, in
-    one turn or in `turns`. Without claimed logprobs there is no `logprob_error`.
+    one turn or in `turns`. Without claimed logprobs there is no `logprob_error` and no `mean_logprob_error`.
 
     Margins of single tokens are not clipped, so that one token among ten thousand is seen; means are of clipped ones. Chunks
     are those of TOPLOC, the short last one included; of fewer tokens than a chunk has, the mean is taken as if the rest were
@@ -276,7 +276,9 @@ def measure(
         "mean_margin": Measured(float(clipped.sum()) / max(len(clipped), TOPLOC_CHUNK), "the sequence"),
     }
     if claimed is not None:
-        found["logprob_error"] = _worst(np.abs(scores.logprobs - claimed), "token")
+        errors = np.abs(scores.logprobs - claimed)
+        found["logprob_error"] = _worst(errors, "token")
+        found["mean_logprob_error"] = Measured(float(errors.sum()) / max(len(errors), TOPLOC_CHUNK), "the sequence")
     return found
 
 

@@ -219,13 +219,13 @@ def _judged_falsely(scenes: Sequence[Scene], most: int) -> Falsely:
             judgements += candidate.checked.proofs
             tokens += candidate.checked.tokens
             submissions += 1
-    limits = {name: _limit(scenes[0].run.spec.verification, name) for name in measured}
+    limits = {name: limit for name in measured if (limit := _limit(scenes[0].run.spec.verification, name)) is not None}
     return Falsely(
         "honest submissions rejected", "submissions", rejected, None, None, 0,
         submissions=submissions, proofs=len(proofs), judgements=judgements, tokens=tokens,
         largest={name: max(values) for name, values in measured.items()},
-        above_soft={name: tail_above(values, float(limits[name].soft)) for name, values in measured.items()},
-        above_hard={name: tail_above(values, float(limits[name].hard)) for name, values in measured.items()},
+        above_soft={name: tail_above(measured[name], float(limit.soft)) for name, limit in limits.items()},
+        above_hard={name: tail_above(measured[name], float(limit.hard)) for name, limit in limits.items()},
     )  # fmt: skip
 
 
@@ -242,8 +242,8 @@ def _prefilling(engine: TorchEngine, attention: str, tokens: int) -> Iterator[No
         engine.adjust(attention="sdpa", threads=1)
 
 
-def _limit(verification: VerificationSpec, name: str) -> Limit:
-    found: Limit = getattr(verification.computation if name in PER_CHUNK else verification.sampling, name)
+def _limit(verification: VerificationSpec, name: str) -> Limit | None:
+    found: Limit | None = getattr(verification.computation if name in PER_CHUNK else verification.sampling, name)
     return found
 
 

@@ -105,7 +105,7 @@ def test_zeros_give_the_floors_and_say_so(matrix: Matrix) -> None:
 
 
 def test_the_budget_is_that_of_a_whole_submission(matrix: Matrix) -> None:
-    """Ten quantities, every completion, the worst variant: their chances together stay within it."""
+    """All quantities, every completion, the worst variant: their chances together stay within it."""
     values = made_up(RNG.exponential(1.0, 5_000))
     found = limits(matrix, values)
     spec, variants = matrix.sampling, len(matrix.variants)
@@ -169,7 +169,8 @@ def test_a_calibration_can_be_loaded_and_its_limits_are_a_specs(
     assert runspec.ComputationLimits.model_validate(found.computation)
     assert runspec.SamplingLimits.model_validate(found.sampling)
     shipped = load("tiny-qwen3-float32-cpu", tmp_path)
-    assert (found.computation, found.sampling) == (shipped.computation, shipped.sampling), "the floors, again"
+    later = {"mean_logprob_error": {"soft": "0.005", "hard": "0.02"}}  # which the shipped one is older than
+    assert (found.computation, found.sampling) == (shipped.computation, shipped.sampling | later), "the floors, again"
 
 
 def test_the_report_shows_what_finds_each_cheat(matrix: Matrix, measured: Measurements, tmp_path: Path) -> None:

@@ -118,6 +118,27 @@ def test_work_sampled_otherwise_is_found_out(tiny_run: TinyRun, changes: dict[st
     assert finding.outcome == Outcome.HARD
 
 
+def test_logprobs_that_are_steadily_a_little_off_are_judged_where_the_spec_has_a_limit(tiny_run: TinyRun) -> None:
+    """None is beyond the limit of one token, and an honest machine is off by a hundred-thousandth."""
+    made = tiny_run.honest()
+    file = tiny_run.read(made)
+    row = max(range(len(file.samples)), key=lambda i: len(file.samples[i].completion))
+    sample = file.samples[row]
+    off = np.where(np.arange(len(sample.logprobs)) % 2, 0.029, -0.029).astype(np.float32)
+    claimed = with_sample(file, row, replace(sample, logprobs=sample.logprobs + off))
+    outcomes = []
+    for limit in (None, {"soft": "0.0005", "hard": "0.5"}, {"soft": "0.0005", "hard": "0.002"}):
+        table = tiny_run.spec.model_dump()
+        table["verification"]["sampling"] |= {"mean_logprob_error": limit}
+        spec = RunSpec.model_validate(table)
+        run = replace(tiny_run, spec=spec, context=replace(tiny_run.context, spec=spec))
+        honest = run.candidate(run.honest())
+        assert judge(honest) is None
+        finding = judge(run.rewrite(run.honest(), with_sample(run.read(run.honest()), row, claimed.samples[row])))
+        outcomes.append(None if finding is None else (finding.outcome, finding.samples))
+    assert outcomes == [None, (Outcome.SOFT, 1 << row), (Outcome.HARD, 1 << row)]
+
+
 def test_a_chunk_of_small_margins_is_judged_where_the_spec_has_a_limit(
     tiny_run: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ MISMATCH_ABOVE, MARGIN_CLIP = 0.01, 0.5
 PER_CHUNK = ("exponents", "signs", "mantissa_mean", "mantissa_median")
 """Quantities of the rule `computation`, one value for each proof."""
 PER_SEQUENCE = (
-    "token_margin", "chunk_mismatches", "sequence_mismatches", "chunk_mean_margin", "mean_margin", "logprob_error",
+    "token_margin", "chunk_mismatches", "sequence_mismatches", "chunk_mean_margin", "mean_margin", "logprob_error", "mean_logprob_error",
 )  # fmt: skip
 """Quantities of the rule `sampling`, one value for each completion."""
 

@@ -67,4 +67,5 @@ def scores(c: Candidate, row: int, hidden_TH: Tensor) -> TokenScores:
 _WORDS = {
     "token_margin": "margin", "chunk_mismatches": "mismatches", "sequence_mismatches": "mismatches",
     "chunk_mean_margin": "mean margin", "mean_margin": "mean margin", "logprob_error": "logprob",
+    "mean_logprob_error": "mean distance of logprobs",
 }  # fmt: skip
